@@ -1,0 +1,97 @@
+"""What can go wrong, one class for each decision a caller can take.
+
+DelayqError
+├── EncodeError        we were asked to write something the format cannot hold
+├── DecodeError        the peer wrote something we cannot read; keeps .data
+├── InvalidDelay       a delay that is negative, naive or no time at all
+├── InvalidTask        the decorator was given something that cannot be a task
+├── InvalidArguments   a call that does not fit its task's signature
+├── TaskNotFound       a name that no task of this process is registered under
+├── QueueNotFound      a name that is not in DELAYQ["QUEUES"]
+├── JobNotFound        an id that no job has (any more)
+├── JobFailed          the job one waits for ended without a result
+├── MaybeScheduled     the connection broke before the reply; .jobs may exist
+├── LeaseLost          the job may be running elsewhere; stop writing
+├── TimeLimitExceeded  a task ran longer than its time limit
+├── EmbeddedServerError the embedded Valkey did not start
+└── InvalidSettings    also django.core.exceptions.ImproperlyConfigured
+
+Errors of the server and of the connection (redis.exceptions.*) pass through untouched, unless
+one of the classes above adds a decision to them.
+"""
+
+from collections.abc import Sequence
+
+from django.core.exceptions import ImproperlyConfigured
+
+
+class DelayqError(Exception):
+    """Base of every error that this package raises by itself."""
+
+
+class EncodeError(DelayqError, ValueError):
+    """Raised when a value cannot be written in the format asked for."""
+
+
+class DecodeError(DelayqError, ValueError):
+    """Raised when bytes cannot be read; ``data`` keeps them, ``offset`` says where it ended."""
+
+    def __init__(self, message: str, data: bytes = b"", offset: int | None = None) -> None:
+        super().__init__(message)
+        self.data = data
+        self.offset = offset
+
+
+class InvalidDelay(DelayqError, ValueError):
+    """Raised when a delay is negative, a naive datetime, or no time at all."""
+
+
+class InvalidTask(DelayqError, TypeError):
+    """Raised when the decorator is given something that cannot be a task."""
+
+
+class InvalidArguments(DelayqError, TypeError):
+    """Raised when the arguments of a call do not fit the signature of its task."""
+
+
+class TaskNotFound(DelayqError, LookupError):
+    """Raised when no task is registered under a name."""
+
+
+class QueueNotFound(DelayqError, LookupError):
+    """Raised when a queue is not configured in ``DELAYQ["QUEUES"]``."""
+
+
+class JobNotFound(DelayqError, LookupError):
+    """Raised when no job has this id (any more)."""
+
+
+class JobFailed(DelayqError):
+    """Raised when the job that one waits for ended without a result."""
+
+
+class MaybeScheduled(DelayqError):
+    """Raised when the reply to a schedule or offer was lost; it may have been stored.
+
+    ``unsent`` holds the jobs that are known not to have been sent.
+    """
+
+    def __init__(self, message: str, unsent: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.unsent = list(unsent)
+
+
+class LeaseLost(DelayqError):
+    """Raised when a lease is not ours any more: the job may be running elsewhere."""
+
+
+class TimeLimitExceeded(DelayqError):
+    """Raised inside a task that ran longer than its time limit."""
+
+
+class EmbeddedServerError(DelayqError):
+    """Raised when the embedded Valkey cannot be started or reached."""
+
+
+class InvalidSettings(DelayqError, ImproperlyConfigured):
+    """Raised when ``DELAYQ`` cannot be used as it stands."""
