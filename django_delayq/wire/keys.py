@@ -1,0 +1,115 @@
+"""The keys of one queue, as Redisson names them, and the hash tag that holds them together.
+
+The only place that knows when a name is put into braces. It leaves what lies under the keys to
+``frame`` and the scripts, and what our own keys mean to ``delivery``.
+"""
+
+import binascii
+from dataclasses import dataclass
+from functools import lru_cache
+
+from django_delayq.exceptions import EncodeError
+
+#: Hash slots of a Redis Cluster.
+CLUSTER_SLOTS = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue; build it with ``QueueKeys.of(name)``."""
+
+    #: Name of the queue, after any NameMapper.
+    name: str
+    #: The hash-tagged name: ``{name}``, or the name itself where it has a ``{`` already.
+    tag: str
+    #: LIST of payloads that are due. The key is the bare name.
+    destination: str
+    #: ZSET of frames; score: start time, epoch ms.
+    timeout_set: str
+    #: LIST of the same frames, in the order they were offered.
+    delay_queue: str
+    #: Pub/sub channel for the start time of a new head, epoch ms as decimal text.
+    channel: str
+
+    @classmethod
+    def of(cls, name: str) -> "QueueKeys":
+        """Name the keys of a queue.
+
+        Raises:
+            EncodeError: the name is empty, no text that UTF-8 can hold, or has braces that
+                would put its keys into different slots of a Redis Cluster.
+
+        Source: RedissonObject.prefixName, RedissonDelayedQueue's constructor.
+        """
+        return _keys_of(name)
+
+    def own(self, what: str) -> str:
+        """Name a key that Redisson does not know, in the same slot: ``delayq_<what>:T``."""
+        return f"delayq_{what}:{self.tag}"
+
+    @property
+    def slot(self) -> int:
+        """The hash slot of all these keys in a Redis Cluster."""
+        return key_slot(self.destination)
+
+
+def hash_tag(key: str) -> str:
+    """Return the part of a key that a Redis Cluster hashes.
+
+    That is what stands between the first ``{`` and the first ``}`` after it, or the whole key
+    where there is no such pair or nothing in it.
+
+    Source: keyHashSlot in cluster.c of Redis.
+    """
+    opening = key.find("{")
+    if opening == -1:
+        return key
+    closing = key.find("}", opening + 1)
+    if closing in (-1, opening + 1):
+        return key
+    return key[opening + 1 : closing]
+
+
+def key_slot(key: str) -> int:
+    """Return the slot of a key in a Redis Cluster, 0 … 16383."""
+    return binascii.crc_hqx(hash_tag(key).encode(), 0) % CLUSTER_SLOTS
+
+
+@lru_cache(maxsize=4096)
+def _keys_of(name: str) -> QueueKeys:
+    if not isinstance(name, str) or not name:
+        raise EncodeError(f"a queue needs a name, a non-empty string; got {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise EncodeError(
+            f"queue name {name!r} is no text that UTF-8 can hold"
+        ) from error
+    tag = name if "{" in name else f"{{{name}}}"
+    keys = QueueKeys(
+        name=name,
+        tag=tag,
+        destination=name,
+        timeout_set=f"redisson_delay_queue_timeout:{tag}",
+        delay_queue=f"redisson_delay_queue:{tag}",
+        channel=f"redisson_delay_queue_channel:{tag}",
+    )
+    _refuse_if_parted(keys)
+    return keys
+
+
+def _refuse_if_parted(keys: QueueKeys) -> None:
+    # Tags are compared, not slots: two tags may share a slot by chance, and a name that works
+    # by chance would stop to work under another prefix.
+    for key in (keys.timeout_set, keys.delay_queue, keys.channel):
+        if hash_tag(key) != hash_tag(keys.destination):
+            instead = (
+                keys.name.replace("{", "_").replace("}", "_").strip("_") or "default"
+            )
+            raise EncodeError(
+                f"queue name {keys.name!r}: its keys {keys.destination!r} (hashed by"
+                f" {hash_tag(keys.destination)!r}) and {key!r} (hashed by {hash_tag(key)!r})"
+                f" would lie in different slots of a Redis Cluster; use a name without braces,"
+                f" such as {instead!r}, or with one pair around a part of it, such as"
+                f" {f'{{{instead}}}'!r}"
+            )
