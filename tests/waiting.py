@@ -1,0 +1,64 @@
+"""Time in tests: conditions to wait for, and a clock that moves only when told."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Between two looks at the condition.
+POLL_S = 0.002
+
+
+def wait_until(
+    predicate: Callable[[], T], *, description: str, timeout: float = 10
+) -> T:
+    """Call the predicate until it returns something true, and return that.
+
+    Raises:
+        AssertionError: still false after ``timeout`` seconds; tells the description and the
+            last value.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(
+                f"not within {timeout} s: {description} (last value: {value!r})"
+            )
+        time.sleep(POLL_S)
+
+
+async def await_until(
+    predicate: Callable[[], T | Awaitable[T]], *, description: str, timeout: float = 10
+) -> T:
+    """Do as `wait_until` without blocking the event loop; the predicate may be a coroutine function."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = predicate()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(
+                f"not within {timeout} s: {description} (last value: {value!r})"
+            )
+        await asyncio.sleep(POLL_S)
+
+
+class FakeClock:
+    """Stand in for `clock.monotonic_ms` or `clock.epoch_ms`: call it to read it."""
+
+    def __init__(self, now_ms: float = 0.0) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+    def advance(self, ms: float) -> None:
+        assert ms >= 0, "a clock does not go back"
+        self.now_ms += ms
