@@ -1,0 +1,64 @@
+"""Our own keys of one queue, beside Redisson's and in the same hash slot.
+
+Hashes by token and sorted sets, one of each a queue, never a key a job; only results are keys, and expire.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from django_delayq.wire.keys import QueueKeys
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryKeys:
+    """Every key of one queue; build it with ``DeliveryKeys.of(name)``."""
+
+    #: Redisson's keys.
+    queue: QueueKeys
+    #: HASH token → start time, frame's bytes and unique key of a job that waits.
+    locators: str = field(init=False)
+    #: HASH token → attempts, kills, start time, fencing token, owner and unique key, from the first claim on.
+    headers: str = field(init=False)
+    #: HASH token → payload, from the first claim on.
+    payloads: str = field(init=False)
+    #: HASH token → last error as JSON.
+    errors: str = field(init=False)
+    #: HASH token → what to do with a job that lies in the destination queue: ``cancel``, or a start time.
+    notes: str = field(init=False)
+    #: HASH unique key → token of its holder.
+    unique: str = field(init=False)
+    #: HASH owner → its last request, so that a repeated claim is known.
+    claims: str = field(init=False)
+    #: HASH name → number.
+    counters: str = field(init=False)
+    #: ZSET token → end of the lease, epoch ms.
+    leases: str = field(init=False)
+    #: ZSET token → start time of the next attempt, epoch ms.
+    retries: str = field(init=False)
+    #: ZSET token → when it was given up, epoch ms.
+    dead: str = field(init=False)
+    #: ZSET token → when it was put aside, epoch ms.
+    quarantine: str = field(init=False)
+    #: ZSET token → epoch ms * 8 + outcome, for 30 s after the end.
+    ended: str = field(init=False)
+    #: Pub/sub channel: something among leases or retries is due earlier than was known. Epoch ms as text.
+    channel: str = field(init=False)
+
+    @classmethod
+    def of(cls, name: str) -> "DeliveryKeys":
+        """Name the keys of a queue; the names are checked as in `QueueKeys.of`."""
+        return _keys_of(name)
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if name != "queue":
+                object.__setattr__(self, name, self.queue.own(name))
+
+    def result(self, token: str) -> str:
+        """LIST of one element, the result of one job; expires."""
+        return f"{self.queue.own('result')}:{token}"
+
+
+@lru_cache(maxsize=4096)
+def _keys_of(name: str) -> DeliveryKeys:
+    return DeliveryKeys(QueueKeys.of(name))

@@ -1,0 +1,51 @@
+-- Prelude: where a job is, for those who want to see, move or cancel it by its id.
+--
+-- Needs _clock, _frame, _list, _job. An element that somebody else offered has no token; while it waits it goes by
+-- 'f' format '-' start time '-' 16 hex digits, its frame's 8 bytes.
+
+local ENDED_STATES = { 'succeeded', 'cancelled', 'failed', 'expired', 'taken' }
+
+local function locator_of(locators, token)
+  local format, due, hex = token:match('^f([12])%-(%d+)%-(%x+)$')
+  if not format or #hex ~= 16 then return redis.call('HGET', locators, token) end
+  local id = hex:gsub('%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
+  return struct.pack(LOCATOR, tonumber(due), tonumber(format), id)
+end
+
+-- Returns a table with .state, and what belongs to it:
+--   running, retrying, dead, quarantined: .header (may be false), .score
+--   scheduled, due: .locator and .frame, or .locator and .payload where it lies in the destination queue
+--   unknown: .locator: somewhere in a long destination queue, or taken by Java
+--   missing: .locator where a stale one is left; or how it ended
+local function find_job(keys, token, now_ms)
+  local places = { { 'running', keys.leases }, { 'retrying', keys.retries }, { 'dead', keys.dead },
+    { 'quarantined', keys.quarantine } }
+  local header = redis.call('HGET', keys.headers, token)
+  for _, place in ipairs(places) do
+    if header or place[1] == 'quarantined' then
+      local score = redis.call('ZSCORE', place[2], token)
+      if score then return { state = place[1], header = header, score = tonumber(score) } end
+    end
+  end
+  local locator = locator_of(keys.locators, token)
+  if locator then
+    local due, format, id = read_locator(locator)
+    local frame = find_frame(keys.timeout_set, due, format, id)
+    if frame then
+      return { state = due <= now_ms and 'due' or 'scheduled', locator = locator, frame = frame, score = due }
+    end
+    local payload, complete = find_in_destination(keys.destination, token)
+    if payload then return { state = 'due', locator = locator, payload = payload, score = due } end
+    if not complete then return { state = 'unknown', locator = locator, score = due } end
+  end
+  local outcome = how_ended(keys.ended, now_ms, token)
+  if outcome then return { state = ENDED_STATES[outcome], locator = locator } end
+  return { state = 'missing', locator = locator }
+end
+
+-- The locator and the unique key of a job whose frame Java has taken.
+local function forget(keys, token, locator)
+  redis.call('HDEL', keys.locators, token)
+  local _, _, _, key = read_locator(locator)
+  release_unique(keys.unique, key, token)
+end

@@ -1,0 +1,111 @@
+-- Prelude: what we keep of a job beside Redisson's keys. docs/internals.md, "Our keys".
+--
+-- Needs _frame. A locator (hash field by token, while the job waits) is
+--   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | unique key
+-- and a header (hash field by token, from the first claim on)
+--   u32 attempts | u32 kills | f64 start time | 8 bytes fencing token | 8 bytes owner | unique key
+-- both little-endian. A unique key starts with 'e', held to the job's end, or 's', held to its start.
+
+local HEADER = '<I4I4dc8c8'
+local LOCATOR = '<dBc8'
+local NOBODY = '\0\0\0\0\0\0\0\0'
+
+local function read_header(header)
+  local attempts, kills, due, fence, owner = struct.unpack(HEADER, header)
+  return attempts, kills, due, fence, owner, header:sub(33)
+end
+
+local function read_locator(locator)
+  local due, format, id = struct.unpack(LOCATOR, locator)
+  return due, format, id, locator:sub(18)
+end
+
+-- The token in one of our envelopes, whichever codec wrapped it; nil for a foreign payload.
+local function token_of(payload)
+  local _, last = payload:sub(1, 80):find('"delayq":"', 1, true)
+  if not last then return nil end
+  return payload:sub(last + 1, last + 23):match('^([%w_-]+)"$')
+end
+
+-- Members of one score are ordered by bytes, and Lua would compare strings by the server's locale.
+local function below(frame, format, first, second)
+  frame = frame .. '\0\0\0\0\0\0\0\0\0'
+  local a, b
+  if format == 2 then
+    local lead = frame:byte(1)
+    if lead ~= 8 then return lead < 8 end
+    a, b = struct.unpack('>I4I4', frame, 2)
+  else
+    a, b = struct.unpack('>I4I4', frame)
+  end
+  return a < first or (a == first and b < second)
+end
+
+-- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time.
+local function find_frame(timeout_set, due, format, id)
+  if format == 0 then return nil end
+  local at = format == 2 and 2 or 1
+  local score = string.format('%.0f', due)
+  local frame = redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
+  if not frame then return nil end
+  if frame:sub(at, at + 7) == id and (at == 1 or frame:byte(1) == 8) then return frame end
+  local first, second = struct.unpack('>I4I4', id)
+  local low = redis.call('ZCOUNT', timeout_set, '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', timeout_set, score, score)
+  local stop = high
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if below(redis.call('ZRANGE', timeout_set, middle, middle)[1], format, first, second) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  if low == stop then return nil end
+  frame = redis.call('ZRANGE', timeout_set, low, low)[1]
+  if frame:sub(at, at + 7) == id and (at == 1 or frame:byte(1) == 8) then return frame end
+  return nil
+end
+
+-- Look for a job of ours among what lies in the destination queue. Bounded: 1,000 elements or 1 MB from its
+-- head. Returns the payload; or nil and whether everything was looked at.
+local function find_in_destination(destination, token)
+  local from, byte_count, length = 0, 0, redis.call('LLEN', destination)
+  while from < length and from < 1000 and byte_count < 1048576 do
+    for _, payload in ipairs(redis.call('LRANGE', destination, from, from + 49)) do
+      if token_of(payload) == token then return payload end
+      byte_count = byte_count + #payload
+    end
+    from = from + 50
+  end
+  return nil, from >= length
+end
+
+local function release_unique(unique, key, token)
+  if key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
+end
+
+-- How a job ended stays known for a while, so that a repeated schedule or delivery of it is noticed.
+local ENDED_MS = 30000
+local OUTCOMES = { succeeded = 1, cancelled = 2, failed = 3, expired = 4, taken = 5 }
+
+local function remember(ended, now_ms, outcome, tokens)
+  if #tokens == 0 then return end
+  local members, score = {}, string.format('%.0f', now_ms * 8 + OUTCOMES[outcome])
+  for _, token in ipairs(tokens) do
+    members[#members + 1] = score
+    members[#members + 1] = token
+  end
+  redis.call('ZADD', ended, unpack(members))
+  local old = redis.call('ZCOUNT', ended, '-inf', string.format('%.0f', (now_ms - ENDED_MS) * 8))
+  if old > 0 then redis.call('ZREMRANGEBYRANK', ended, 0, math.min(old, 2 * #tokens + 16) - 1) end
+end
+
+-- The same, forgotten as soon as the time is over even where the sweep above did not come by.
+local function how_ended(ended, now_ms, token)
+  local score = redis.call('ZSCORE', ended, token)
+  if not score then return nil end
+  score = tonumber(score)
+  if math.floor(score / 8) < now_ms - ENDED_MS then return nil end
+  return score % 8
+end

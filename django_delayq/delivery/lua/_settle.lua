@@ -1,0 +1,37 @@
+-- Prelude: what the end of an attempt has in common.
+--
+-- Needs _frame, _job. ARGV[first] and on hold jobs of some width, token and fencing token first.
+
+-- Returns the jobs whose lease is still the caller's, with their headers; and the indexes of the others.
+local function ours(headers, first, width)
+  local held, lost = {}, {}
+  local tokens = {}
+  for i = first, #ARGV, width do tokens[#tokens + 1] = ARGV[i] end
+  if #tokens == 0 then return held, lost end
+  local found = redis.call('HMGET', headers, unpack(tokens))
+  local seen = {}
+  for n, token in ipairs(tokens) do
+    local at = first + (n - 1) * width
+    local attempts, kills, due, fence, owner, key
+    if found[n] then attempts, kills, due, fence, owner, key = read_header(found[n]) end
+    if found[n] and fence == ARGV[at + 1] and not seen[token] then
+      seen[token] = true
+      held[#held + 1] = { token = token, attempts = attempts, kills = kills, due = due, owner = owner, key = key, at = at }
+    else
+      lost[#lost + 1] = n - 1
+    end
+  end
+  return held, lost
+end
+
+local function tokens_of(jobs)
+  local tokens = {}
+  for i, job in ipairs(jobs) do tokens[i] = job.token end
+  return tokens
+end
+
+local function keep_result(key, text, ttl_ms)
+  redis.call('DEL', key)
+  redis.call('RPUSH', key, text)
+  redis.call('PEXPIRE', key, ttl_ms)
+end

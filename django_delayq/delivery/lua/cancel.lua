@@ -1,0 +1,64 @@
+-- Cancel a job that is not running.
+--
+-- Prelude  clock, frame, list, job, find
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  delay queue: frames in arrival order
+-- KEYS[3]  list  destination queue
+-- KEYS[4]  zset  leases: token, score end (epoch ms)
+-- KEYS[5]  zset  retries: token, score start time (epoch ms)
+-- KEYS[6]  zset  dead letters: token, score when
+-- KEYS[7]  zset  quarantine: token, score when
+-- KEYS[8]  hash  headers by token
+-- KEYS[9]  hash  payloads by token
+-- KEYS[10]  hash  locators by token
+-- KEYS[11]  hash  errors by token
+-- KEYS[12]  hash  notes by token: what to do with a job found in the destination queue
+-- KEYS[13]  hash  unique keys: holder's token
+-- KEYS[14]  zset  ended: token, score epoch ms * 8 + outcome
+-- KEYS[15]  hash  counters
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  token
+-- Returns  'cancelled'; 'noted': it lies in a long destination queue, and will not run if we and not Java take it;
+--          or the state that it is in and was left in
+
+local keys = {
+  timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
+  dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
+  errors = KEYS[11], notes = KEYS[12], unique = KEYS[13], ended = KEYS[14], counters = KEYS[15],
+}
+local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
+local job = find_job(keys, token, now_ms)
+local key = ''
+
+-- A lease past its end is nobody's: whoever comes first has the job.
+if job.state == 'retrying' or (job.state == 'running' and job.score <= now_ms) then
+  local _
+  _, _, _, _, _, key = read_header(job.header)
+  redis.call('ZREM', keys.retries, token)
+  redis.call('ZREM', keys.leases, token)
+  redis.call('HDEL', keys.headers, token)
+  redis.call('HDEL', keys.payloads, token)
+  redis.call('HDEL', keys.errors, token)
+elseif job.frame then
+  local _
+  _, _, _, key = read_locator(job.locator)
+  redis.call('ZREM', keys.timeout_set, job.frame)
+  sweep_tombstones(keys.delay_queue, keys.counters)
+  unlist(keys.delay_queue, keys.counters, locate_listed(keys.delay_queue, { job.frame }))
+  redis.call('HDEL', keys.locators, token)
+elseif job.payload then
+  local _
+  _, _, _, key = read_locator(job.locator)
+  redis.call('LREM', keys.destination, 1, job.payload)
+  redis.call('HDEL', keys.locators, token)
+elseif job.state == 'unknown' then
+  redis.call('HSET', keys.notes, token, 'cancel')
+  return 'noted'
+else
+  if job.locator then forget(keys, token, job.locator) end
+  return job.state
+end
+release_unique(keys.unique, key, token)
+remember(keys.ended, now_ms, 'cancelled', { token })
+redis.call('HINCRBY', keys.counters, 'cancelled', 1)
+return 'cancelled'

@@ -1,0 +1,280 @@
+-- Lease what is waiting, up to a number and a size: expired leases, due retries, what others put into the
+-- destination queue, due frames.
+--
+-- Prelude  clock, frame, list, job, transfer
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  delay queue: frames in arrival order
+-- KEYS[3]  list  destination queue
+-- KEYS[4]  zset  leases: token, score end (epoch ms)
+-- KEYS[5]  zset  retries: token, score start time (epoch ms)
+-- KEYS[6]  hash  headers by token
+-- KEYS[7]  hash  payloads by token
+-- KEYS[8]  hash  locators by token
+-- KEYS[9]  hash  notes by token: what to do with a job found in the destination queue
+-- KEYS[10]  hash  unique keys: holder's token
+-- KEYS[11]  zset  ended: token, score epoch ms * 8 + outcome
+-- KEYS[12]  hash  counters
+-- KEYS[13]  hash  claims: the last request of each owner
+-- KEYS[14]  zset  dead letters: token, score when
+-- KEYS[15]  zset  quarantine: token, score when
+-- KEYS[16]  hash  errors by token
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  owner, 8 bytes: the process that asks
+-- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; the same again returns the same leases
+-- ARGV[4]  limit, jobs; 0 transfers only
+-- ARGV[5]  budget, bytes
+-- ARGV[6]  lease, ms
+-- ARGV[7]  what to do with due frames: 'direct' leases them, 'shared' transfers them, 'take' leaves them alone
+-- ARGV[8]  most frames to transfer
+-- ARGV[9]  leases that may expire before a job is a dead letter; -1: any number
+-- ARGV[10]  16 random characters: foreign payloads are given tokens that start so
+-- Returns  now (epoch us); us until the next event, 0 when more waits now, -1 when nothing does; frames
+--          transferred; payloads dropped as double; then six a job: token, attempts that failed, leases that
+--          expired, start time (epoch ms), payload, 1 for a foreign payload
+
+local keys = {
+  timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
+  headers = KEYS[6], payloads = KEYS[7], locators = KEYS[8], notes = KEYS[9], unique = KEYS[10],
+  ended = KEYS[11], counters = KEYS[12], claims = KEYS[13], dead = KEYS[14], quarantine = KEYS[15],
+  errors = KEYS[16],
+}
+local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
+local limit, budget, lease_ms, mode = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local transfer_limit, max_kills, seed = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
+local now_ms = math.floor(now_us / 1000)
+
+local reply, transferred, doubles = { now_us, -1, 0, 0 }, 0, 0
+local function hand_out(token, attempts, kills, due, payload, foreign)
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = token, attempts, kills
+  reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, foreign and 1 or 0
+end
+
+local function finish()
+  local wait = math.huge
+  if mode ~= 'take' then
+    local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
+    if head then wait = tonumber(head) end
+    head = redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2]
+    if head then wait = math.min(wait, tonumber(head)) end
+  end
+  local head = redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2]
+  if head then wait = math.min(wait, tonumber(head)) end
+  if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
+  if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
+  reply[3], reply[4] = transferred, doubles
+  return reply
+end
+
+-- A repeat: its reply was lost. The leases it was given are those that carry its fencing token.
+if redis.call('HGET', keys.claims, owner) == request then
+  for _, token in ipairs(redis.call('ZRANGE', keys.leases, 0, -1)) do
+    local header = redis.call('HGET', keys.headers, token)
+    if header then
+      local attempts, kills, due, fence = read_header(header)
+      if fence == request then
+        local payload = redis.call('HGET', keys.payloads, token)
+        hand_out(token, attempts, kills, due, payload, not token_of(payload))
+      end
+    end
+  end
+  return finish()
+end
+
+-- Reads. Nothing is written before everything is known.
+
+local count, byte_count = 0, 0
+local leased, frames, seen, buried = {}, {}, {}, {}
+local expired, retried, popped, gone, moved, cancelled = {}, {}, 0, {}, {}, {}
+local bad = {}
+
+local function is_full()
+  return count >= limit or byte_count >= budget
+end
+
+local function lease(token, attempts, kills, due, key, payload, fresh, foreign)
+  count, byte_count = count + 1, byte_count + #payload
+  leased[count] = { token, attempts, kills, due, key, payload, fresh, foreign }
+  seen[token] = true
+end
+
+-- A token without its payload (somebody deleted a key of ours) is dropped, not stumbled over for ever.
+local function held_job(token)
+  local header, payload = redis.call('HGET', keys.headers, token), redis.call('HGET', keys.payloads, token)
+  if not header or not payload then return nil end
+  local attempts, kills, due, _, _, key = read_header(header)
+  return attempts, kills, due, key, payload
+end
+
+if limit > 0 then
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.leases, '-inf', now_ms, 'LIMIT', 0, limit)) do
+    if is_full() then break end
+    local attempts, kills, due, key, payload = held_job(token)
+    expired[#expired + 1] = token
+    if payload and max_kills >= 0 and kills >= max_kills then
+      buried[#buried + 1] = { token, attempts, kills + 1, due, key }
+      seen[token] = true
+    elseif payload then
+      lease(token, attempts, kills + 1, due, key, payload)
+    end
+  end
+  if mode ~= 'take' then
+    for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.retries, '-inf', now_ms, 'LIMIT', 0, limit)) do
+      if is_full() then break end
+      local attempts, kills, due, key, payload = held_job(token)
+      retried[#retried + 1] = token
+      if payload then lease(token, attempts, kills, due, key, payload) end
+    end
+  end
+end
+
+local waiting, size = redis.call('LLEN', keys.destination), 8
+while popped < waiting and not is_full() do
+  local part = redis.call('LRANGE', keys.destination, popped, popped + math.min(size, limit - count) - 1)
+  for _, payload in ipairs(part) do
+    if is_full() then break end
+    popped = popped + 1
+    local token, due, key = token_of(payload), now_ms, ''
+    if not token then
+      lease(seed .. string.format('%06d', popped), 0, 0, due, key, payload, true, true)
+    elseif seen[token] or redis.call('HEXISTS', keys.headers, token) == 1 or how_ended(keys.ended, now_ms, token) then
+      doubles = doubles + 1
+    else
+      local locator = redis.call('HGET', keys.locators, token)
+      if locator then
+        local _
+        due, _, _, key = read_locator(locator)
+      end
+      local note = redis.call('HGET', keys.notes, token)
+      gone[#gone + 1] = token
+      seen[token] = true
+      if note == 'cancel' then
+        cancelled[#cancelled + 1] = { token, key }
+      elseif note then
+        moved[#moved + 1] = { token, tonumber(note), key, payload }
+      else
+        lease(token, 0, 0, due, key, payload, true)
+      end
+    end
+  end
+  size = size * 2
+end
+
+local due_frames = {}
+if mode == 'direct' and not is_full() then
+  due_frames = find_due(keys.timeout_set, now_ms, limit - count, budget - byte_count)
+  local tokens, items = {}, {}
+  for i, entry in ipairs(due_frames) do
+    local payload = unpack_frame(entry[1])
+    frames[i] = entry[1]
+    if not payload then
+      bad[#bad + 1] = entry[1]
+    else
+      local token = token_of(payload)
+      if token then
+        tokens[#tokens + 1] = token
+        items[#items + 1] = { token, entry[2], payload }
+      else
+        lease(seed .. string.format('f%05d', i), 0, 0, entry[2], '', payload, true, true)
+      end
+    end
+  end
+  if #tokens > 0 then
+    local known = redis.call('HMGET', keys.headers, unpack(tokens))
+    local ended = redis.call('ZMSCORE', keys.ended, unpack(tokens))
+    local locators = redis.call('HMGET', keys.locators, unpack(tokens))
+    for i, item in ipairs(items) do
+      local token = item[1]
+      if seen[token] or known[i] or (ended[i] and how_ended(keys.ended, now_ms, token)) then
+        doubles = doubles + 1
+      else
+        local key, _ = ''
+        if locators[i] then _, _, _, key = read_locator(locators[i]) end
+        gone[#gone + 1] = token
+        lease(token, 0, 0, item[2], key, item[3], true)
+      end
+    end
+  end
+elseif mode == 'shared' then
+  due_frames = find_due(keys.timeout_set, now_ms, transfer_limit, budget)
+  transferred = #due_frames
+end
+
+if count == 0 and popped == 0 and #due_frames == 0 and #expired == 0 then
+  -- Nothing in the destination queue: whatever the notes were about was taken by Java.
+  if waiting == 0 and redis.call('HLEN', keys.notes) > 0 then redis.call('UNLINK', keys.notes) end
+  return finish()
+end
+
+-- Writes. Removals first, which a full server does not refuse.
+
+redis.call('HDEL', keys.claims, owner)
+sweep_tombstones(keys.delay_queue, keys.counters)
+if #frames > 0 then
+  local plan = locate_listed(keys.delay_queue, frames)
+  redis.call('ZREM', keys.timeout_set, unpack(frames))
+  unlist(keys.delay_queue, keys.counters, plan)
+elseif mode == 'shared' then
+  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, due_frames), now_ms, seed)
+end
+if popped > 0 then redis.call('LTRIM', keys.destination, popped, -1) end
+if #gone > 0 then
+  redis.call('HDEL', keys.locators, unpack(gone))
+  redis.call('HDEL', keys.notes, unpack(gone))
+end
+if #expired > 0 then redis.call('ZREM', keys.leases, unpack(expired)) end
+if #retried > 0 then redis.call('ZREM', keys.retries, unpack(retried)) end
+for i, frame in ipairs(bad) do
+  quarantine_frame(keys.quarantine, keys.payloads, keys.errors, keys.counters, now_ms,
+    seed .. string.format('b%05d', i), frame)
+end
+
+local ends, heads, bodies = {}, {}, {}
+local lease_end = now_ms + lease_ms
+for i, job in ipairs(leased) do
+  local token, key = job[1], job[5]
+  if key:byte(1) == 115 then
+    release_unique(keys.unique, key, token)
+    key = ''
+  end
+  ends[2 * i - 1], ends[2 * i] = lease_end, token
+  heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, job[2], job[3], job[4], request, owner) .. key
+  if job[7] then
+    bodies[#bodies + 1] = token
+    bodies[#bodies + 1] = job[6]
+  end
+  hand_out(token, job[2], job[3], job[4], job[6], job[8])
+end
+if count > 0 then
+  redis.call('ZADD', keys.leases, unpack(ends))
+  redis.call('HSET', keys.headers, unpack(heads))
+  if #bodies > 0 then redis.call('HSET', keys.payloads, unpack(bodies)) end
+  redis.call('HSET', keys.claims, owner, request)
+end
+
+for _, job in ipairs(buried) do
+  local token, key = job[1], job[5]
+  release_unique(keys.unique, key, token)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, job[2], job[3], job[4], NOBODY, NOBODY))
+  redis.call('HSET', keys.errors, token, cjson.encode({ kind = 'killed', at = now_ms,
+    error = string.format('its worker died or lost the lease %d times while it ran', job[3]) }))
+  redis.call('ZADD', keys.dead, now_ms, token)
+  redis.call('HINCRBY', keys.counters, 'dead', 1)
+end
+for _, job in ipairs(moved) do
+  -- Moved while it lay in the destination queue: it waits with the retries, attempts untouched.
+  redis.call('ZADD', keys.retries, job[2], job[1])
+  redis.call('HSET', keys.headers, job[1], struct.pack(HEADER, 0, 0, job[2], NOBODY, NOBODY) .. job[3])
+  redis.call('HSET', keys.payloads, job[1], job[4])
+end
+if #cancelled > 0 then
+  local tokens = {}
+  for i, job in ipairs(cancelled) do
+    release_unique(keys.unique, job[2], job[1])
+    tokens[i] = job[1]
+  end
+  remember(keys.ended, now_ms, 'cancelled', tokens)
+  redis.call('HINCRBY', keys.counters, 'cancelled', #tokens)
+end
+if doubles > 0 then redis.call('HINCRBY', keys.counters, 'doubles', doubles) end
+return finish()

@@ -1,0 +1,64 @@
+-- Give a job that is not running another start time. Its id, attempts and frame stay.
+--
+-- Prelude  clock, frame, list, job, find
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  channel  the new head's start time
+-- KEYS[3]  list  destination queue
+-- KEYS[4]  zset  leases: token, score end (epoch ms)
+-- KEYS[5]  zset  retries: token, score start time (epoch ms)
+-- KEYS[6]  zset  dead letters: token, score when
+-- KEYS[7]  zset  quarantine: token, score when
+-- KEYS[8]  hash  headers by token
+-- KEYS[9]  hash  payloads by token
+-- KEYS[10]  hash  locators by token
+-- KEYS[11]  hash  notes by token: what to do with a job found in the destination queue
+-- KEYS[12]  hash  unique keys: holder's token
+-- KEYS[13]  zset  ended: token, score epoch ms * 8 + outcome
+-- KEYS[14]  channel  ours: a lease changed
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  token
+-- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
+-- Returns  'rescheduled'; 'noted': it lies in a long destination queue, and will be moved if we and not Java take
+--          it; or the state that it is in and was left in; then the start time (epoch ms) and the frame's 8 bytes
+
+local keys = {
+  timeout_set = KEYS[1], channel = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
+  dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
+  notes = KEYS[11], unique = KEYS[12], ended = KEYS[13], leases_channel = KEYS[14],
+}
+local now_us, token = read_clock(ARGV[1]), ARGV[2]
+local now_ms, due = math.floor(now_us / 1000), start_time(ARGV[3], now_us)
+local job = find_job(keys, token, now_ms)
+
+if job.state == 'retrying' or (job.state == 'running' and job.score <= now_ms) then
+  local attempts, kills, _, _, _, key = read_header(job.header)
+  redis.call('ZREM', keys.leases, token)
+  redis.call('ZREM', keys.retries, token)
+  redis.call('ZADD', keys.retries, due, token)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. key)
+  redis.call('PUBLISH', keys.leases_channel, decimal(due))
+elseif job.frame then
+  local _, format, id, key = read_locator(job.locator)
+  local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZREM', keys.timeout_set, job.frame)
+  redis.call('ZADD', keys.timeout_set, due, job.frame)
+  if redis.call('HEXISTS', keys.locators, token) == 1 then
+    redis.call('HSET', keys.locators, token, struct.pack(LOCATOR, due, format, id) .. key)
+  end
+  if due < tonumber(head) then redis.call('PUBLISH', keys.channel, decimal(due)) end
+elseif job.payload then
+  local _, _, _, key = read_locator(job.locator)
+  redis.call('LREM', keys.destination, 1, job.payload)
+  redis.call('HDEL', keys.locators, token)
+  redis.call('ZADD', keys.retries, due, token)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY) .. key)
+  redis.call('HSET', keys.payloads, token, job.payload)
+  redis.call('PUBLISH', keys.leases_channel, decimal(due))
+elseif job.state == 'unknown' then
+  redis.call('HSET', keys.notes, token, decimal(due))
+  return { 'noted', due }
+else
+  if job.locator then forget(keys, token, job.locator) end
+  return { job.state, 0 }
+end
+return { 'rescheduled', due }

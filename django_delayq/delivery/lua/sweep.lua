@@ -1,0 +1,27 @@
+-- Forget jobs whose frames Java has taken: locators that lead nowhere, and the unique keys they held.
+--
+-- Prelude  clock, frame, list, job, find
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  destination queue
+-- KEYS[3]  hash  locators by token
+-- KEYS[4]  hash  unique keys: holder's token
+-- ARGV[1]  cursor of the last call, 0 at first
+-- ARGV[2]  locators to look at, about
+-- Returns  the next cursor, 0 at the end; locators forgotten
+
+local keys = { timeout_set = KEYS[1], destination = KEYS[2], locators = KEYS[3], unique = KEYS[4] }
+local part = redis.call('HSCAN', keys.locators, ARGV[1], 'COUNT', ARGV[2])
+local lying, lost, from = {}, {}, 0
+local length = redis.call('LLEN', keys.destination)
+if length > 1000 then return { ARGV[1], 0 } end
+for _, payload in ipairs(redis.call('LRANGE', keys.destination, 0, -1)) do
+  local token = token_of(payload)
+  if token then lying[token] = true end
+end
+for i = 1, #part[2], 2 do
+  local token, locator = part[2][i], part[2][i + 1]
+  local due, format, id = read_locator(locator)
+  if not lying[token] and not find_frame(keys.timeout_set, due, format, id) then lost[#lost + 1] = { token, locator } end
+end
+for _, item in ipairs(lost) do forget(keys, item[1], item[2]) end
+return { part[1], #lost }

@@ -1,0 +1,33 @@
+-- Move due elements from the timeout set to the destination queue.
+--
+-- Prelude  clock, frame, list, job, transfer
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  delay queue: frames in arrival order
+-- KEYS[3]  list  destination queue
+-- KEYS[4]  hash  locators by token
+-- KEYS[5]  zset  quarantine: token, score when
+-- KEYS[6]  hash  payloads by token
+-- KEYS[7]  hash  errors by token
+-- KEYS[8]  hash  counters
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  batch, elements
+-- ARGV[3]  budget, bytes
+-- ARGV[4]  16 random characters, to name what goes into quarantine
+-- Returns  elements moved; us until the next one is due, 0 when more is due now, -1 when none waits
+-- Source   RedissonDelayedQueue.java, pushTaskAsync
+
+local keys = {
+  timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], locators = KEYS[4],
+  quarantine = KEYS[5], payloads = KEYS[6], errors = KEYS[7], counters = KEYS[8],
+}
+local now_us, batch, budget, seed = read_clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local now_ms = math.floor(now_us / 1000)
+
+redis.call('LLEN', keys.destination)
+local due = find_due(keys.timeout_set, now_ms, batch, budget)
+if #due > 0 then
+  sweep_tombstones(keys.delay_queue, keys.counters)
+  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, due), now_ms, seed)
+end
+local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
+return { #due, head and math.max(0, tonumber(head) * 1000 - now_us) or -1 }

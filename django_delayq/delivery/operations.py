@@ -1,0 +1,666 @@
+"""What can be done to the jobs of a queue, each operation one bounded script call, described without I/O.
+
+Every function returns a `Call`; `run`, `arun` and `run_all` of ``wire.call`` execute it. Who decides when to
+call is ``transfer`` and ``worker``; what a payload means is left to ``jobs``.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.wire.call import Argument, Call, load_script
+from django_delayq.wire.frame import FrameFormat
+
+#: Jobs of one `schedule` call: some 2.7 ms of the server's time.
+SCHEDULE_BATCH = 500
+#: Most jobs of one `claim`, `acknowledge`, `retry`, `renew`: Lua unpacks some 8,000 values at most.
+MAX_BATCH = 500
+#: Bytes of payload that one claim or transfer takes out, about.
+BYTE_BUDGET = 1 << 20
+#: Bytes of each payload that a page shows.
+PREVIEW_BYTES = 16_384
+#: Length of a job's token: 16 random bytes in URL-safe base64.
+TOKEN_LENGTH = 22
+#: How long an ended job is remembered, so that a repeated schedule of it is noticed. `_job.lua` has it too.
+ENDED_MS = 30_000
+
+_PACKAGE = "django_delayq.delivery"
+_FORMAT_ARGUMENT = {FrameFormat.DLC0: "1", FrameFormat.BC0LC0: "2"}
+
+
+class State(StrEnum):
+    """Where a job is in its life."""
+
+    SCHEDULED = "scheduled"
+    DUE = "due"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    #: Failed for good, and not kept as a dead letter.
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    #: Too late to matter; it did not run.
+    EXPIRED = "expired"
+    #: Taken from a `BlockingQueue`, here or by Java.
+    TAKEN = "taken"
+    DEAD = "dead"
+    QUARANTINED = "quarantined"
+    #: In a destination queue too long to be searched, or taken by Java.
+    UNKNOWN = "unknown"
+    #: No job has this id (any more).
+    MISSING = "missing"
+
+
+class Outcome(StrEnum):
+    """How a call to cancel or move a job ended, where it is not a `State` that it was left in."""
+
+    CANCELLED = "cancelled"
+    RESCHEDULED = "rescheduled"
+    #: The job lies in a long destination queue shared with Java: done if one of our workers takes it.
+    NOTED = "noted"
+
+
+class Mode(StrEnum):
+    """What a claim does with due frames."""
+
+    #: Lease them straight from the timeout set, where the others stay visible.
+    DIRECT = "direct"
+    #: Transfer them to the destination queue as Redisson would; lease what lay there.
+    SHARED = "shared"
+    #: Leave them, and the retries, alone: a consumer of the destination queue only.
+    TAKE = "take"
+
+
+class Scheduled(NamedTuple):
+    """One job as `schedule` left it."""
+
+    #: Epoch ms, by the server's clock.
+    start_time_ms: int
+    #: Token of the job that holds the unique key; the new one was not stored then. Else empty.
+    holder: str
+
+
+class NewJob(NamedTuple):
+    """One job to store."""
+
+    token: str
+    #: ``+`` and ms from now, or ``=`` and epoch ms.
+    when: str
+    #: ``e`` (held to the job's end) or ``s`` (held to its start) and the key; or empty.
+    unique: str
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Leased:
+    """One job that is ours for a while."""
+
+    token: str
+    #: Attempts that failed before this one.
+    attempts: int
+    #: Leases that expired before this one.
+    kills: int
+    #: When it was first due, epoch ms.
+    start_time_ms: int
+    payload: bytes
+    #: Offered by somebody else: no envelope of ours.
+    is_foreign: bool
+    #: Fencing token: the request that claimed it.
+    fence: bytes
+
+
+class Claimed(NamedTuple):
+    """The reply to a claim."""
+
+    #: The server's clock, epoch us.
+    now_us: int
+    #: Until the next event: 0 when more waits now, -1 when nothing does.
+    wait_us: int
+    transferred: int
+    #: Payloads dropped because their job is known already.
+    doubles: int
+    jobs: list[Leased]
+
+
+class Transferred(NamedTuple):
+    """The reply to a transfer."""
+
+    moved: int
+    #: Until the next element is due: 0 when more is due now, -1 when none waits.
+    wait_us: int
+
+
+class Inspected(NamedTuple):
+    """One job as it is."""
+
+    state: State
+    #: Its start time, the end of its lease, or when it was put aside; epoch ms.
+    score_ms: int
+    attempts: int
+    kills: int
+    #: When it was first due, epoch ms.
+    start_time_ms: int
+    payload: bytes
+    error: bytes
+    unique: str
+    now_ms: int
+
+
+class PageRow(NamedTuple):
+    """One element of a page."""
+
+    #: Empty for a payload without a token.
+    token: str
+    score_ms: int | None
+    attempts: int
+    kills: int
+    #: At most `PREVIEW_BYTES` of it.
+    payload: bytes
+    payload_size: int
+    error: bytes
+
+
+class Page(NamedTuple):
+    """Part of one set of a queue."""
+
+    total: int
+    rows: list[PageRow]
+
+
+class Counts(NamedTuple):
+    """A queue in numbers."""
+
+    #: In the timeout set, due ones included.
+    waiting: int
+    due: int
+    delay_queue: int
+    destination: int
+    running: int
+    retrying: int
+    dead: int
+    quarantined: int
+    #: Start time of the first that waits, epoch ms; None when none does.
+    next_ms: int | None
+    now_ms: int
+    #: scheduled, succeeded, retried, dead, cancelled, … since the queue began.
+    counters: dict[str, int]
+
+
+def new_token() -> str:
+    """Make the token of a job: 22 characters, URL-safe."""
+    return secrets.token_urlsafe(16)
+
+
+def schedule(
+    keys: DeliveryKeys,
+    jobs: Sequence[NewJob],
+    *,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[list[Scheduled]]:
+    """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat."""
+    queue = keys.queue
+    args: list[Argument] = [_now(now_us), _FORMAT_ARGUMENT[frame_format], "1" if insertion_list else "0"]
+    for job in jobs:
+        args += job
+    return Call(
+        load_script(_PACKAGE, "schedule"),
+        (
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.channel,
+            queue.destination,
+            keys.locators,
+            keys.headers,
+            keys.unique,
+            keys.ended,
+            keys.counters,
+        ),
+        args,
+        _read_scheduled,
+    )
+
+
+def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
+    return [Scheduled(int(reply[i]), reply[i + 1].decode()) for i in range(0, len(reply), 2)]
+
+
+def transfer(
+    keys: DeliveryKeys, *, batch: int, byte_budget: int = BYTE_BUDGET, now_us: int | None = None
+) -> Call[Transferred]:
+    """Move up to ``batch`` due elements to the destination queue, whatever lies among them."""
+    queue = keys.queue
+    return Call(
+        load_script(_PACKAGE, "transfer"),
+        (
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.destination,
+            keys.locators,
+            keys.quarantine,
+            keys.payloads,
+            keys.errors,
+            keys.counters,
+        ),
+        (_now(now_us), batch, byte_budget, secrets.token_urlsafe(12)),
+        lambda reply: Transferred(*reply),
+    )
+
+
+def claim(
+    keys: DeliveryKeys,
+    *,
+    owner: bytes,
+    request: bytes,
+    limit: int,
+    lease_ms: int,
+    mode: Mode = Mode.DIRECT,
+    transfer_limit: int = 100,
+    max_kills: int = -1,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[Claimed]:
+    """Lease up to ``limit`` jobs. The same ``request`` (8 random bytes) again returns the same leases.
+
+    ``owner`` is 8 bytes that name the process, for `recover`.
+    """
+    queue = keys.queue
+
+    def read(reply: list[Any]) -> Claimed:
+        jobs = [
+            Leased(
+                reply[i].decode(),
+                reply[i + 1],
+                reply[i + 2],
+                reply[i + 3],
+                reply[i + 4],
+                reply[i + 5] == 1,
+                request,
+            )
+            for i in range(4, len(reply), 6)
+        ]
+        return Claimed(reply[0], reply[1], reply[2], reply[3], jobs)
+
+    return Call(
+        load_script(_PACKAGE, "claim"),
+        (
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.headers,
+            keys.payloads,
+            keys.locators,
+            keys.notes,
+            keys.unique,
+            keys.ended,
+            keys.counters,
+            keys.claims,
+            keys.dead,
+            keys.quarantine,
+            keys.errors,
+        ),
+        (
+            _now(now_us),
+            owner,
+            request,
+            limit,
+            byte_budget,
+            lease_ms,
+            mode,
+            transfer_limit,
+            max_kills,
+            secrets.token_urlsafe(12),
+        ),
+        read,
+    )
+
+
+class Done(NamedTuple):
+    """One job that ended, for `acknowledge`."""
+
+    token: str
+    fence: bytes
+    #: How long its result is kept; None: not at all.
+    result_ttl_ms: int | None = None
+    result: bytes = b""
+
+
+def acknowledge(
+    keys: DeliveryKeys, jobs: Sequence[Done], *, outcome: State = State.SUCCEEDED, now_us: int | None = None
+) -> Call[list[int]]:
+    """End jobs; returns the indexes of those whose lease was lost."""
+    args: list[Argument] = [_now(now_us), outcome]
+    results: list[str] = []
+    for token, fence, ttl_ms, result in jobs:
+        if ttl_ms is None:
+            args += (token, fence, b"", b"")
+        else:
+            args += (token, fence, ttl_ms, result)
+            results.append(keys.result(token))
+    return Call(
+        load_script(_PACKAGE, "acknowledge"),
+        (
+            keys.leases,
+            keys.headers,
+            keys.payloads,
+            keys.errors,
+            keys.unique,
+            keys.ended,
+            keys.counters,
+            *results,
+        ),
+        args,
+    )
+
+
+class Failed(NamedTuple):
+    """One attempt that failed and is to be repeated, for `retry`."""
+
+    token: str
+    fence: bytes
+    delay_ms: int
+    #: JSON: error, traceback, at.
+    error: bytes
+
+
+def retry(keys: DeliveryKeys, jobs: Sequence[Failed], *, now_us: int | None = None) -> Call[list[int]]:
+    """Repeat jobs later; returns the indexes of those whose lease was lost."""
+    args: list[Argument] = [_now(now_us)]
+    for job in jobs:
+        args += job
+    return Call(
+        load_script(_PACKAGE, "retry"),
+        (keys.leases, keys.headers, keys.retries, keys.errors, keys.counters, keys.channel),
+        args,
+    )
+
+
+class Rejected(NamedTuple):
+    """One job that will not run again by itself, for `bury`."""
+
+    token: str
+    fence: bytes
+    #: JSON: error, traceback, at.
+    error: bytes
+    #: How long its result, the failure, is kept for those who wait for it; None: not at all.
+    result_ttl_ms: int | None = None
+    result: bytes = b""
+
+
+def bury(
+    keys: DeliveryKeys,
+    jobs: Sequence[Rejected],
+    *,
+    state: State = State.DEAD,
+    attempt_failed: bool = True,
+    now_us: int | None = None,
+) -> Call[list[int]]:
+    """Make jobs dead letters, or quarantine them; returns the indexes of those whose lease was lost."""
+    args: list[Argument] = [_now(now_us), state, int(attempt_failed)]
+    results: list[str] = []
+    for token, fence, error, ttl_ms, result in jobs:
+        if ttl_ms is None:
+            args += (token, fence, error, b"", b"")
+        else:
+            args += (token, fence, error, ttl_ms, result)
+            results.append(keys.result(token))
+    graves = keys.dead if state is State.DEAD else keys.quarantine
+    return Call(
+        load_script(_PACKAGE, "bury"),
+        (keys.leases, keys.headers, graves, keys.errors, keys.unique, keys.counters, *results),
+        args,
+    )
+
+
+def give_back(keys: DeliveryKeys, jobs: Sequence[Leased], *, now_us: int | None = None) -> Call[list[int]]:
+    """Return leases that were not used, in the order they were claimed; nothing counts."""
+    args: list[Argument] = [_now(now_us)]
+    for job in jobs:
+        args += (job.token, job.fence, int(job.is_foreign))
+    return Call(
+        load_script(_PACKAGE, "give_back"),
+        (keys.leases, keys.headers, keys.retries, keys.payloads, keys.queue.destination, keys.channel),
+        args,
+    )
+
+
+def renew(
+    keys: DeliveryKeys, jobs: Sequence[tuple[str, bytes]], *, lease_ms: int, now_us: int | None = None
+) -> Call[list[int]]:
+    """Extend leases, given as (token, fence); returns the indexes of those that were lost."""
+    args: list[Argument] = [_now(now_us), lease_ms]
+    for job in jobs:
+        args += job
+    return Call(load_script(_PACKAGE, "renew"), (keys.leases, keys.headers), args)
+
+
+class Recovered(NamedTuple):
+    """The reply to a `recover` call."""
+
+    ended: int
+    #: Rank to go on with, or -1 at the end.
+    next_rank: int
+
+
+def recover(
+    keys: DeliveryKeys, *, owner: bytes, first_rank: int = 0, batch: int = MAX_BATCH, now_us: int | None = None
+) -> Call[Recovered]:
+    """End the leases of a dead process among ``batch`` leases from a rank on."""
+    return Call(
+        load_script(_PACKAGE, "recover"),
+        (keys.leases, keys.headers, keys.claims, keys.channel),
+        (_now(now_us), owner, first_rank, batch),
+        lambda reply: Recovered(*reply),
+    )
+
+
+def cancel(keys: DeliveryKeys, token: str, *, now_us: int | None = None) -> Call[Outcome | State]:
+    """Cancel a job unless it runs; returns the outcome, or the state it was left in."""
+    queue = keys.queue
+    return Call(
+        load_script(_PACKAGE, "cancel"),
+        (
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.dead,
+            keys.quarantine,
+            keys.headers,
+            keys.payloads,
+            keys.locators,
+            keys.errors,
+            keys.notes,
+            keys.unique,
+            keys.ended,
+            keys.counters,
+        ),
+        (_now(now_us), token),
+        _read_cancelled,
+    )
+
+
+def _read_cancelled(reply: bytes) -> Outcome | State:
+    text = reply.decode()
+    # A job that was cancelled before is left in that state: to the caller it is the same.
+    return Outcome(text) if text in (Outcome.CANCELLED, Outcome.NOTED) else State(text)
+
+
+def reschedule(
+    keys: DeliveryKeys, token: str, when: str, *, now_us: int | None = None
+) -> Call[tuple[Outcome | State, int]]:
+    """Move a job unless it runs; returns the outcome, or the state it was left in, and the start time (epoch ms)."""
+    queue = keys.queue
+    return Call(
+        load_script(_PACKAGE, "reschedule"),
+        (
+            queue.timeout_set,
+            queue.channel,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.dead,
+            keys.quarantine,
+            keys.headers,
+            keys.payloads,
+            keys.locators,
+            keys.notes,
+            keys.unique,
+            keys.ended,
+            keys.channel,
+        ),
+        (_now(now_us), token, when),
+        _read_rescheduled,
+    )
+
+
+def _read_rescheduled(reply: list[Any]) -> tuple[Outcome | State, int]:
+    text = reply[0].decode()
+    return (Outcome(text) if text in (Outcome.RESCHEDULED, Outcome.NOTED) else State(text)), int(reply[1])
+
+
+def inspect(keys: DeliveryKeys, token: str, *, now_us: int | None = None) -> Call[Inspected]:
+    """Read one job, wherever it is."""
+    queue = keys.queue
+    return Call(
+        load_script(_PACKAGE, "inspect"),
+        (
+            queue.timeout_set,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.dead,
+            keys.quarantine,
+            keys.headers,
+            keys.payloads,
+            keys.locators,
+            keys.errors,
+            keys.ended,
+        ),
+        (_now(now_us), token),
+        _read_inspected,
+    )
+
+
+def _read_inspected(reply: list[Any]) -> Inspected:
+    state, score, attempts, kills, due, payload, error, unique, now_ms = reply
+    return Inspected(State(state.decode()), score, attempts, kills, due, payload, error, unique.decode(), now_ms)
+
+
+def replay(
+    keys: DeliveryKeys, tokens: Sequence[str], *, state: State = State.DEAD, when: str = "+0", now_us: int | None = None
+) -> Call[int]:
+    """Run dead letters (or quarantined payloads) again from their first attempt; returns how many were there."""
+    graves = keys.dead if state is State.DEAD else keys.quarantine
+    return Call(
+        load_script(_PACKAGE, "replay"),
+        (graves, keys.retries, keys.headers, keys.payloads, keys.channel),
+        (_now(now_us), when, *tokens),
+    )
+
+
+def discard(keys: DeliveryKeys, tokens: Sequence[str], *, state: State = State.DEAD) -> Call[int]:
+    """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
+    graves = keys.dead if state is State.DEAD else keys.quarantine
+    return Call(load_script(_PACKAGE, "discard"), (graves, keys.headers, keys.payloads, keys.errors), tuple(tokens))
+
+
+#: The sets of a queue that can be paged through: attribute of the keys, what the set holds.
+PAGES: dict[State, str] = {
+    State.SCHEDULED: "frames",
+    State.DUE: "payloads",
+    State.RUNNING: "tokens",
+    State.RETRYING: "tokens",
+    State.DEAD: "tokens",
+    State.QUARANTINED: "tokens",
+}
+
+
+def page(keys: DeliveryKeys, state: State, *, first: int = 0, count: int = 50, newest: bool = False) -> Call[Page]:
+    """Read a page: SCHEDULED is the timeout set by start time, DUE the destination queue, the others our sets."""
+    sets = {
+        State.SCHEDULED: keys.queue.timeout_set,
+        State.DUE: keys.queue.destination,
+        State.RUNNING: keys.leases,
+        State.RETRYING: keys.retries,
+        State.DEAD: keys.dead,
+        State.QUARANTINED: keys.quarantine,
+    }
+    return Call(
+        load_script(_PACKAGE, "page"),
+        (sets[state], keys.headers, keys.payloads, keys.errors),
+        (PAGES[state], first, count, PREVIEW_BYTES, int(newest)),
+        _read_page,
+    )
+
+
+def _read_page(reply: list[Any]) -> Page:
+    rows = [
+        PageRow(
+            reply[i].decode(errors="replace"),
+            int(float(reply[i + 1])) if reply[i + 1] else None,
+            reply[i + 2],
+            reply[i + 3],
+            reply[i + 4],
+            reply[i + 5],
+            reply[i + 6],
+        )
+        for i in range(1, len(reply), 7)
+    ]
+    return Page(reply[0], rows)
+
+
+def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
+    """Count a queue; O(log N)."""
+    queue = keys.queue
+    return Call(
+        load_script(_PACKAGE, "counts"),
+        (
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.dead,
+            keys.quarantine,
+            keys.counters,
+        ),
+        (_now(now_us),),
+        _read_counts,
+    )
+
+
+def _read_counts(reply: list[Any]) -> Counts:
+    numbers = reply[10:]
+    counters = {numbers[i].decode(): int(numbers[i + 1]) for i in range(0, len(numbers), 2)}
+    first = reply[8] if reply[8] >= 0 else None
+    return Counts(*reply[:8], first, reply[9], counters)
+
+
+class Swept(NamedTuple):
+    """The reply to a `sweep` call."""
+
+    #: 0 at the end.
+    cursor: int
+    forgotten: int
+
+
+def sweep(keys: DeliveryKeys, *, cursor: int = 0, count: int = 100) -> Call[Swept]:
+    """Forget jobs whose frames Java has taken, among about ``count`` locators from a cursor on."""
+    return Call(
+        load_script(_PACKAGE, "sweep"),
+        (keys.queue.timeout_set, keys.queue.destination, keys.locators, keys.unique),
+        (cursor, count),
+        lambda reply: Swept(int(reply[0]), reply[1]),
+    )
+
+
+def _now(now_us: int | None) -> Argument:
+    return "" if now_us is None else now_us

@@ -1,0 +1,38 @@
+-- Prelude: the members of the timeout set. docs/wire-format.md, "Frame".
+--
+-- Redisson looks at neither format's 8 random bytes, so those we write hold a mark and a number:
+--   'd9 4c' (listed: the frame is in the delay queue, too) or 'd9 55' (unlisted) | u48 big-endian
+-- Java's random bytes may look the same by accident; whoever acts on a mark compares the whole frame.
+
+local LISTED = '\217L'
+local UNLISTED = '\217U'
+
+local function pack_frame(format, listed, number, payload)
+  local id = (listed and LISTED or UNLISTED) .. struct.pack('>I6', number)
+  if format == '1' then return id .. struct.pack('<L', #payload) .. payload, id end
+  return '\8' .. id .. struct.pack('<L', #payload) .. payload, id
+end
+
+-- Returns payload, the 8 bytes, the format; or nil for what no Redisson has written.
+local function unpack_frame(frame)
+  local size = #frame
+  if size >= 17 and frame:byte(1) == 8 and struct.unpack('<L', frame, 10) == size - 17 then
+    return frame:sub(18), frame:sub(2, 9), 2
+  end
+  if size >= 16 and struct.unpack('<L', frame, 9) == size - 16 then
+    return frame:sub(17), frame:sub(1, 8), 1
+  end
+  return nil
+end
+
+-- The number of a frame that lies in the delay queue, or nil for a foreign one.
+local function listed_number(frame)
+  if #frame < 9 then return nil end
+  if frame:byte(1) == 8 and frame:sub(2, 3) == LISTED then return (struct.unpack('>I6', frame, 4)) end
+  if frame:sub(1, 2) == LISTED then return (struct.unpack('>I6', frame, 3)) end
+  return nil
+end
+
+local function is_unlisted(frame)
+  return (frame:byte(1) == 8 and frame:sub(2, 3) == UNLISTED) or frame:sub(1, 2) == UNLISTED
+end
