@@ -1,0 +1,86 @@
+"""The wait that a caller asks for, brought into the form that the scripts read.
+
+No clock is read here: a relative delay stays relative, and the server adds it to its own TIME.
+"""
+
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_CEILING, Context, Decimal
+
+from django_delayq.exceptions import InvalidDelay
+
+#: What can be asked for: seconds, a timedelta, or an aware datetime.
+Delay = int | float | Decimal | timedelta | datetime
+
+#: The last start time that a Python datetime can show, the end of the year 9999. Redisson's scores
+#: reach further, to 10^17: from there on Lua and Java write them in different ways.
+MAX_START_TIME_MS = 253_402_300_799_999
+#: The longest relative delay, some 5,475 years: added to the clock of any server it stays below the above.
+MAX_DELAY_MS = 2_000_000 * 86_400_000
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+# Not the thread's context, in which the application may have asked for three digits.
+_ROUNDED_UP = Context(prec=100, rounding=ROUND_CEILING)
+
+
+def parse_delay(delay: Delay) -> str:
+    """Bring a delay into the scripts' form: ``+`` and ms from now, or ``=`` and epoch ms; rounded up.
+
+    A number is in seconds. A datetime in the past is written as it is; the scripts take it for now.
+
+    Raises:
+        InvalidDelay: it is negative, NaN or infinite, a naive datetime, no time at all, or further away
+            than the end of the year 9999.
+    """
+    if isinstance(delay, datetime):
+        return f"={_start_time_ms(delay)}"
+    if isinstance(delay, timedelta):
+        is_negative = delay < timedelta(0)
+        delay_ms = -(delay // -_MILLISECOND)
+    elif isinstance(delay, int | float | Decimal) and not isinstance(delay, bool):
+        seconds = _seconds(delay)
+        is_negative = seconds < 0
+        delay_ms = MAX_DELAY_MS + 1
+        if 0 <= seconds <= MAX_DELAY_MS:
+            exact_ms = _ROUNDED_UP.multiply(seconds, Decimal(1000))
+            delay_ms = int(exact_ms.to_integral_value(ROUND_CEILING))
+    else:
+        raise InvalidDelay(
+            "a delay is a number of seconds, a timedelta or an aware datetime;"
+            f" got {delay!r}, a {type(delay).__name__}"
+        )
+    if is_negative:
+        raise InvalidDelay(f"a delay cannot be negative; got {delay!r}. For now, say 0")
+    if delay_ms > MAX_DELAY_MS:
+        raise InvalidDelay(
+            f"a delay cannot be longer than {MAX_DELAY_MS // 86_400_000:,} days; got {delay!r}"
+        )
+    return f"+{delay_ms}"
+
+
+def _seconds(delay: int | float | Decimal) -> Decimal:
+    # By its digits, not its bits: 16.1 s are 16,100 ms, and 16.1 * 1000 is a little more than that. The
+    # explicit float.__repr__ and int() are for subclasses that print differently.
+    seconds = Decimal(float.__repr__(delay)) if isinstance(delay, float) else delay
+    if isinstance(seconds, Decimal):
+        if not seconds.is_finite():
+            raise InvalidDelay(
+                f"a delay has to be a finite number of seconds; got {delay!r}"
+            )
+        return seconds
+    return Decimal(int(seconds))
+
+
+def _start_time_ms(moment: datetime) -> int:
+    if moment.utcoffset() is None:
+        raise InvalidDelay(
+            f"a datetime needs a time zone to say when it is; got {moment!r}. django.utils.timezone.now() has one,"
+            " make_aware() adds one"
+        )
+    start_time_ms = max(0, -((_EPOCH - moment) // _MILLISECOND))
+    # The last microseconds of the year 9999 round up into the year 10000.
+    if start_time_ms > MAX_START_TIME_MS + 1:
+        raise InvalidDelay(
+            f"a datetime has to lie before the year 10000 in UTC; got {moment!r}"
+        )
+    return min(start_time_ms, MAX_START_TIME_MS)
