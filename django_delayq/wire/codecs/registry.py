@@ -1,0 +1,73 @@
+"""Codecs by the name that Redisson gives them, and which one a version takes by default."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from django_delayq.exceptions import EncodeError
+from django_delayq.wire.codecs.codec import Codec
+from django_delayq.wire.codecs.plain_json import JsonCodec
+from django_delayq.wire.codecs.raw import ByteArrayCodec
+from django_delayq.wire.codecs.text import (
+    DoubleCodec,
+    IntegerCodec,
+    LongCodec,
+    StringCodec,
+)
+from django_delayq.wire.codecs.unsupported import UnsupportedCodec
+from django_delayq.wire.frame import redisson_version
+
+#: From which version on Config.getCodec() returns what. Config.java of each.
+_DEFAULTS = (
+    ((3, 19), "Kryo5Codec"),
+    ((3, 13), "MarshallingCodec"),
+    ((3, 10), "FstCodec"),
+    ((0, 0), "JsonJacksonCodec"),
+)
+
+
+#: What makes each codec, given the version of the Redisson on the other side, if that is known.
+_FACTORIES: dict[str, Callable[[str | None], Codec]] = {
+    "json": lambda version: JsonCodec(),
+    "StringCodec": lambda version: StringCodec(),
+    "LongCodec": lambda version: LongCodec(),
+    "IntegerCodec": lambda version: IntegerCodec(),
+    "DoubleCodec": lambda version: DoubleCodec(),
+    "ByteArrayCodec": lambda version: ByteArrayCodec(),
+    "FstCodec": lambda version: UnsupportedCodec("FstCodec"),
+    "SerializationCodec": lambda version: UnsupportedCodec("SerializationCodec"),
+}
+
+#: Every name that ``get_codec`` knows.
+CODEC_NAMES = tuple(sorted(_FACTORIES))
+
+
+def get_codec(codec: str | Codec, *, version: str | None = None) -> Codec:
+    """Return the codec of a name, or the one that is passed.
+
+    The name is that of Redisson's class, with or without its package, or ``json``. ``version`` is
+    the Redisson on the other side (``"3.16.6"``): a few corners of the formats depend on it.
+
+    Raises:
+        EncodeError: no codec has this name, or the version is none.
+    """
+    if isinstance(codec, str):
+        return _make(codec.removeprefix("org.redisson.").rpartition(".")[2], version)
+    if isinstance(codec, Codec):
+        return codec
+    raise EncodeError(f"{codec!r} is no codec; it needs a name, encode() and decode()")
+
+
+def default_codec(version: str) -> str:
+    """Return the name of the codec that a version of Redisson uses when none is set."""
+    number = redisson_version(version)[:2]
+    return next(name for since, name in _DEFAULTS if number >= since)
+
+
+@lru_cache(maxsize=256)
+def _make(name: str, version: str | None) -> Codec:
+    factory = _FACTORIES.get(name)
+    if factory is None:
+        raise EncodeError(
+            f"no codec is named {name!r}; known are {', '.join(CODEC_NAMES)}"
+        )
+    return factory(version)

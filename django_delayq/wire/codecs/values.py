@@ -1,0 +1,343 @@
+"""Values that Java has and Python has not, and the Python types that stand for the rest.
+
+A decoder returns plain Python where that says everything (``str``, ``int`` for Integer, ``float``
+for Double, ``bool``, ``None``, ``bytes``, ``Decimal``, ``UUID``, ``list`` for ArrayList, ``dict``
+for LinkedHashMap, ``set`` for HashSet, an aware ``datetime`` for Date) and one of the classes below
+where the type matters: what was decoded is encoded as it came. Most are subclasses, so
+``Long(5) == 5`` and ``JavaMap({"a": 1}, "java.util.HashMap") == {"a": 1}``. ``to_plain`` takes
+all of them off, for JSON, pages and task arguments.
+
+Encoding the other way: an ``int`` becomes an Integer, a Long or a BigInteger, whichever is the
+first that holds it; wrap it to choose another.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import ClassVar, Self
+
+ARRAY_LIST = "java.util.ArrayList"
+LINKED_HASH_MAP = "java.util.LinkedHashMap"
+HASH_SET = "java.util.HashSet"
+LINKED_HASH_SET = "java.util.LinkedHashSet"
+
+#: The class name of a list or map that was written without one, as Jackson does for ``int[]``.
+UNTYPED = ""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+
+
+class _JavaInt(int):
+    """An integer of a certain width; refuses with ValueError what does not fit."""
+
+    __slots__ = ()
+    _bits: ClassVar[int]
+
+    def __new__(cls, value: int = 0) -> Self:
+        self = super().__new__(cls, value)
+        if not -(1 << (cls._bits - 1)) <= self < 1 << (cls._bits - 1):
+            raise ValueError(f"{int(self)} does not fit into a Java {cls.__name__}")
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({int(self)})"
+
+    __str__ = int.__repr__
+
+
+class Byte(_JavaInt):
+    """``java.lang.Byte``, 8 bits with a sign."""
+
+    __slots__ = ()
+    _bits = 8
+
+
+class Short(_JavaInt):
+    """``java.lang.Short``, 16 bits."""
+
+    __slots__ = ()
+    _bits = 16
+
+
+class Integer(_JavaInt):
+    """``java.lang.Integer``, 32 bits. Decoders return a plain ``int`` for it."""
+
+    __slots__ = ()
+    _bits = 32
+
+
+class Long(_JavaInt):
+    """``java.lang.Long``, 64 bits."""
+
+    __slots__ = ()
+    _bits = 64
+
+
+class BigInteger(int):
+    """``java.math.BigInteger``, for one that a Long could hold too."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"BigInteger({int(self)})"
+
+    __str__ = int.__repr__
+
+
+class Double(float):
+    """``java.lang.Double``. Decoders return a plain ``float`` for it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Double({float(self)})"
+
+    __str__ = float.__repr__
+
+
+class Float(float):
+    """``java.lang.Float``, 32 bits.
+
+    Holds the shortest decimal that names the 32-bit number, as Java prints it, so that
+    ``Float(0.1) == 0.1``, though the double nearest to the float is 0.10000000149011612.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, value: float = 0.0) -> Self:
+        return super().__new__(cls, _shortest(float(value)))
+
+    def __repr__(self) -> str:
+        return f"Float({float(self)})"
+
+    __str__ = float.__repr__
+
+
+def _shortest(value: float) -> float:
+    try:
+        bits = struct.pack("<f", value)
+    except OverflowError:
+        raise ValueError(f"{value!r} does not fit into a Java Float") from None
+    (single,) = struct.unpack("<f", bits)
+    for digits in range(1, 10):
+        short = float(f"{single:.{digits}g}")
+        try:
+            if struct.pack("<f", short) == bits:
+                return short
+        except OverflowError:  # rounded up past the greatest float
+            continue
+    return float(single)
+
+
+class Char(str):
+    """``java.lang.Character``: one UTF-16 unit, so no emoji."""
+
+    __slots__ = ()
+
+    def __new__(cls, value: str) -> Self:
+        if len(value) != 1 or value > "\uffff":
+            raise ValueError(
+                f"{value!r} is not one UTF-16 unit, as a Java Character is"
+            )
+        return super().__new__(cls, value)
+
+    def __repr__(self) -> str:
+        return f"Char({str.__repr__(self)})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Instant:
+    """``java.time.Instant``: seconds since 1970 and nanoseconds, 0 … 999,999,999."""
+
+    seconds: int
+    nano: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.nano < 10**9:
+            raise ValueError(f"nano must be 0 … 999999999, got {self.nano!r}")
+
+    @classmethod
+    def of(cls, moment: datetime) -> Self:
+        """Take over an aware datetime."""
+        if moment.tzinfo is None:
+            raise ValueError(f"{moment!r} has no time zone")
+        since = moment - EPOCH
+        return cls(since.days * 86400 + since.seconds, since.microseconds * 1000)
+
+    def to_datetime(self) -> datetime:
+        """Return it in UTC, cut to microseconds; OverflowError outside the years 1 … 9999."""
+        return EPOCH + timedelta(seconds=self.seconds, microseconds=self.nano // 1000)
+
+
+class JavaList(list[object]):
+    """A List or an array whose class is not ArrayList; ``"[I"`` is ``int[]``."""
+
+    __slots__ = ("class_name",)
+
+    def __init__(
+        self, items: Iterable[object] = (), class_name: str = ARRAY_LIST
+    ) -> None:
+        super().__init__(items)
+        self.class_name = class_name
+
+    def __repr__(self) -> str:
+        return f"JavaList({super().__repr__()}, {self.class_name!r})"
+
+
+class JavaMap(dict[object, object]):
+    """A Map whose class is not LinkedHashMap."""
+
+    __slots__ = ("class_name",)
+
+    def __init__(
+        self,
+        items: Mapping[object, object] | Iterable[tuple[object, object]] = (),
+        class_name: str = LINKED_HASH_MAP,
+    ) -> None:
+        super().__init__(items)
+        self.class_name = class_name
+
+    def __repr__(self) -> str:
+        return f"JavaMap({super().__repr__()}, {self.class_name!r})"
+
+
+class JavaSet(Set[object]):
+    """A Set that keeps its order and its class, and may hold what Python cannot hash."""
+
+    __slots__ = ("_items", "class_name")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self, items: Iterable[object] = (), class_name: str = LINKED_HASH_SET
+    ) -> None:
+        self._items = tuple(items)
+        self.class_name = class_name
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Set):
+            return NotImplemented
+        return len(self) == len(other) and all(item in self._items for item in other)
+
+    def __repr__(self) -> str:
+        return f"JavaSet({list(self._items)!r}, {self.class_name!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class JavaEnum:
+    """A constant of an enum."""
+
+    class_name: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class JavaValue:
+    """A value of a class that Python has no twin for, in the words of the format.
+
+    ``value`` is text where Java has a text for it (``java.util.Locale``: ``"zh_CN"``,
+    ``java.time.ZonedDateTime``: what ``toString`` says).
+    """
+
+    class_name: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class JavaObject:
+    """An object of a Java class, by the names of its fields.
+
+    ``layout`` is what a codec has to know besides, to write it back (its classes' field types
+    and serial numbers); it takes no part in comparisons.
+    """
+
+    class_name: str
+    fields: Mapping[str, object]
+    layout: object = field(default=None, compare=False, repr=False)
+
+    def __getitem__(self, name: str) -> object:
+        return self.fields[name]
+
+    def __hash__(self) -> int:
+        return hash((self.class_name, frozenset(self.fields)))
+
+
+def to_plain(value: object) -> object:
+    """Return a copy made of plain Python types only, losing which Java types they were.
+
+    Objects become dicts of their fields, enums their names, an Instant a datetime. Sets become
+    lists, in their order.
+    """
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case list() | tuple() | Set():
+            return [to_plain(item) for item in value]
+        case dict():
+            return {to_plain(key): to_plain(item) for key, item in value.items()}
+        case JavaObject():
+            return {name: to_plain(item) for name, item in value.fields.items()}
+        case JavaEnum():
+            return value.name
+        case JavaValue():
+            return to_plain(value.value)
+        case Instant():
+            return value.to_datetime()
+        case _:
+            return value
+
+
+def java_date(millis: int) -> object:
+    """Return an aware datetime for ``java.util.Date``, epoch ms; a JavaValue outside its range."""
+    try:
+        return EPOCH + timedelta(milliseconds=millis)
+    except OverflowError:
+        return JavaValue("java.util.Date", millis)
+
+
+def java_set(items: list[object], class_name: str) -> object:
+    """Return a ``set`` for a HashSet that Python can hold without loss, else a JavaSet.
+
+    ``1``, ``1.0``, ``true`` and ``1L`` are four elements in Java and one in Python.
+    """
+    if class_name == HASH_SET:
+        try:
+            plain = set(items)
+        except TypeError:
+            pass
+        else:
+            if len(plain) == len(items):
+                return plain
+    return JavaSet(items, class_name)
+
+
+def in_order(items: Set[object]) -> list[object]:
+    """Return a set's elements in the same order each time, whatever the hash seed."""
+    if isinstance(items, JavaSet):
+        return list(items)
+    return sorted(items, key=lambda item: (type(item).__name__, repr(item)))
+
+
+def as_decimal(unscaled: int, scale: int) -> Decimal:
+    """Return ``java.math.BigDecimal(unscaled, scale)``, digits and scale kept."""
+    sign, magnitude = (1, -unscaled) if unscaled < 0 else (0, unscaled)
+    digits = Decimal(magnitude).as_tuple().digits
+    return Decimal((sign, digits, -scale))
