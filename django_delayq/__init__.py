@@ -1,1 +1,58 @@
+"""Delayed jobs for Django on Redis or Valkey, on Redisson's delayed-queue wire."""
+
+from django_delayq.conf import Backoff
+from django_delayq.delivery.operations import State
+from django_delayq.exceptions import (
+    DecodeError,
+    DelayqError,
+    EmbeddedServerError,
+    EncodeError,
+    InvalidArguments,
+    InvalidDelay,
+    InvalidSettings,
+    InvalidTask,
+    JobFailed,
+    JobNotFound,
+    LeaseLost,
+    MaybeScheduled,
+    QueueNotFound,
+    TaskNotFound,
+    TimeLimitExceeded,
+)
+from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
+from django_delayq.jobs.job import Job, aget_job, get_job
+from django_delayq.jobs.scheduling import aschedule, aschedule_many, schedule, schedule_many
+
 __version__ = "0.1.0"
+
+__all__ = [
+    # tasks and jobs
+    "Backoff",
+    "DelayedTask",
+    "Job",
+    "State",
+    "aget_job",
+    "aschedule",
+    "aschedule_many",
+    "delayed_task",
+    "get_job",
+    "queue_handler",
+    "schedule",
+    "schedule_many",
+    # errors
+    "DecodeError",
+    "DelayqError",
+    "EmbeddedServerError",
+    "EncodeError",
+    "InvalidArguments",
+    "InvalidDelay",
+    "InvalidSettings",
+    "InvalidTask",
+    "JobFailed",
+    "JobNotFound",
+    "LeaseLost",
+    "MaybeScheduled",
+    "QueueNotFound",
+    "TaskNotFound",
+    "TimeLimitExceeded",
+]

@@ -34,6 +34,8 @@ _FORMAT_ARGUMENT = {FrameFormat.DLC0: "1", FrameFormat.BC0LC0: "2"}
 class State(StrEnum):
     """Where a job is in its life."""
 
+    #: Waits for the commit of a database transaction; the server does not know it yet.
+    PENDING = "pending"
     SCHEDULED = "scheduled"
     DUE = "due"
     RUNNING = "running"

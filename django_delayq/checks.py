@@ -1,0 +1,71 @@
+"""``manage.py check``: what is wrong with ``DELAYQ``, before the first job meets it.
+
+The server itself is asked with ``manage.py check --database default`` only, see `check_server`: an ordinary check
+must not need a running server.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core import checks
+
+from django_delayq import conf
+from django_delayq.jobs import registry
+
+
+@checks.register("delayq")
+def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Report misspelt keys and wrong values of ``DELAYQ``, and tasks on queues that are not there."""
+    value = getattr(django_settings, "DELAYQ", {})
+    problems = list(conf.find_problems(value))
+    if problems:
+        return [_error(problem) for problem in problems]
+    found: list[checks.CheckMessage] = []
+    settings = conf.read_settings(value)
+    if settings.connection is None and not django_settings.DEBUG:
+        found.append(
+            checks.Error(
+                "DELAYQ['CONNECTION'] is not set, and the embedded server serves DEBUG only.",
+                hint="Name a django-redis cache, or a URL such as 'redis://localhost:6379/0'.",
+                id="django_delayq.E005",
+            )
+        )
+    found += _check_alias(settings.connection)
+    for task in registry.all_tasks():
+        if task.options.queue not in settings.queues:
+            found.append(
+                checks.Error(
+                    f"Task {task.name!r} goes to queue {task.options.queue!r}, which is not in DELAYQ['QUEUES'].",
+                    hint=f"Add {task.options.queue!r}: {{}} to DELAYQ['QUEUES'], or correct the name.",
+                    id="django_delayq.E007",
+                )
+            )
+    return found
+
+
+def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:
+    if connection is None or "://" in connection:
+        return []
+    backend = getattr(django_settings, "CACHES", {}).get(connection, {}).get("BACKEND")
+    if backend is None:
+        return [
+            checks.Error(
+                f"DELAYQ['CONNECTION'] is {connection!r}, which is neither a URL nor an alias of CACHES.",
+                hint="Give a URL with its scheme, such as 'redis://localhost:6379/0', or add the cache.",
+                id="django_delayq.E006",
+            )
+        ]
+    if not str(backend).startswith("django_redis."):
+        return [
+            checks.Error(
+                f"DELAYQ['CONNECTION'] is {connection!r}, a cache with the backend {backend!r}.",
+                hint="Use a cache with 'django_redis.cache.RedisCache', or give a URL.",
+                id="django_delayq.E006",
+            )
+        ]
+    return []
+
+
+def _error(problem: conf.Problem) -> checks.Error:
+    return checks.Error(problem.message, hint=problem.hint, id=f"django_delayq.{problem.id}")

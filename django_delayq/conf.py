@@ -1,0 +1,515 @@
+"""``DELAYQ`` → one frozen `Settings`, and the clients that it leads to.
+
+Read by `get_settings` inside functions, never at import; cached, and forgotten when Django says that the setting
+has changed. What is wrong is collected by `find_problems`, which ``manage.py check`` prints and `get_settings` raises.
+"""
+
+import asyncio
+import difflib
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+from redis import ConnectionPool, Redis
+from redis.asyncio import ConnectionPool as AsyncConnectionPool
+from redis.asyncio import Redis as AsyncRedis
+from redis.asyncio.connection import Connection as AsyncConnection
+from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
+from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.connection import SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.embedded import ensure_server
+from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
+from django_delayq.wire.codecs import Codec, default_codec, get_codec
+from django_delayq.wire.frame import FrameFormat
+
+#: Seconds without a byte after which a connection counts as dead.
+SOCKET_TIMEOUT_S = 5.0
+#: Seconds to wait for a connection.
+CONNECT_TIMEOUT_S = 3.0
+#: Every call of ours is safe to repeat, so a lost reply is asked for again: three times within a second.
+RETRIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """How long to wait before the next attempt: ``base * factor ** (failures - 1)``, at most ``max``, in seconds.
+
+    ``jitter`` is the share of it that is random: 0.25 waits between 75 % and 125 %.
+    """
+
+    base: float = 5.0
+    factor: float = 3.0
+    max: float = 3600.0
+    jitter: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("base", "factor", "max", "jitter"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise InvalidSettings(f"Backoff({name}={value!r}): give a number of at least 0")
+        if self.factor < 1:
+            raise InvalidSettings(f"Backoff(factor={self.factor!r}): give at least 1, or the waits shrink")
+        if self.jitter > 1:
+            raise InvalidSettings(f"Backoff(jitter={self.jitter!r}): give a share between 0 and 1")
+
+    def delay_ms(self, failures: int, random: float) -> int:
+        """Return the wait after a number of failures, 1 and up; ``random`` is between 0 and 1."""
+        try:
+            wait = min(self.max, self.base * self.factor ** (failures - 1))
+        except OverflowError:
+            wait = self.max
+        return int(wait * (1 + self.jitter * (2 * random - 1)) * 1000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSettings:
+    """One entry of ``DELAYQ["QUEUES"]``."""
+
+    name: str
+    #: Keep Redisson's list of all that was offered, too. Without it every operation is flat to ten million jobs,
+    #: and Java can still transfer and take, but its size, contains, remove and readAll see nothing.
+    insertion_list: bool = True
+    #: Version of the Redisson that this queue is shared with; None: only Django uses it.
+    redisson: str | None = None
+    #: Frame format, dLc0 (up to 3.21.0) or Bc0Lc0; None: as REDISSON has it, else the newer.
+    frame: str | None = None
+    #: Codec of payloads that are no jobs of ours; None: as REDISSON has it by default, else JSON.
+    codec: str | Codec | None = None
+    #: Attempts before a job becomes a dead letter, the first one included.
+    max_attempts: int = 5
+    #: Waits between attempts.
+    retry: Backoff = field(default_factory=Backoff)
+    #: Seconds a task may run; None: as long as it likes.
+    time_limit_s: float | None = None
+    #: Share of the claims, where the worker is not told another.
+    weight: int = 1
+
+    @property
+    def is_shared(self) -> bool:
+        return self.redisson is not None
+
+    @property
+    def frame_format(self) -> FrameFormat:
+        if self.frame is not None:
+            return FrameFormat(self.frame)
+        return FrameFormat.for_redisson(self.redisson) if self.redisson else FrameFormat.BC0LC0
+
+    @property
+    def payload_codec(self) -> Codec:
+        """The codec of what others put into this queue."""
+        return _payload_codec(self.codec, self.redisson)
+
+    @property
+    def keys(self) -> DeliveryKeys:
+        return DeliveryKeys.of(self.name)
+
+
+@cache
+def _payload_codec(codec: str | Codec | None, redisson: str | None) -> Codec:
+    if codec is not None:
+        return get_codec(codec, version=redisson)
+    return get_codec(default_codec(redisson) if redisson else "json", version=redisson)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """``DELAYQ["WORKER"]``."""
+
+    #: Worker processes.
+    processes: int = 1
+    #: Threads of each process that run sync tasks.
+    threads: int = 8
+    #: async def tasks that run at once in each process.
+    coroutines: int = 100
+    #: Seconds a job is a worker's own unless renewed; renewed at a third of it.
+    lease_s: float = 30.0
+    #: Seconds that running jobs are given to end when the worker is told to stop.
+    grace_s: float = 25.0
+    #: Times that a job may lose its worker before it becomes a dead letter.
+    max_kills: int = 3
+
+    @property
+    def lease_ms(self) -> int:
+        return round(self.lease_s * 1000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All of ``DELAYQ``."""
+
+    #: Alias of a django-redis cache, or a redis-py URL; None: the embedded server, in DEBUG only.
+    connection: str | None = None
+    #: Where the embedded server keeps its data, in a folder .delayq; None: BASE_DIR, else the current directory.
+    embedded_dir: Path | None = None
+    queues: Mapping[str, QueueSettings] = field(default_factory=dict)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    #: Largest payload that may be scheduled, bytes.
+    max_payload_bytes: int = 1 << 20
+    #: True: inside a transaction jobs are sent after its commit, unless a task or a call says otherwise.
+    on_commit: bool = False
+
+    def queue(self, name: str) -> QueueSettings:
+        """Return one queue's settings.
+
+        Raises:
+            QueueNotFound: it is not in ``DELAYQ["QUEUES"]``.
+        """
+        try:
+            return self.queues[name]
+        except KeyError:
+            raise QueueNotFound(
+                f"queue {name!r} is not configured; DELAYQ['QUEUES'] has {', '.join(map(repr, sorted(self.queues)))}."
+                + _suggestion(name, self.queues)
+                + f" Add {name!r}: {{}} to DELAYQ['QUEUES'] if it is meant."
+            ) from None
+
+
+# The table of the settings: key in DELAYQ → field, check, what the check wants.
+_Check = Callable[[Any], bool]
+
+
+class Problem(NamedTuple):
+    """Something wrong with ``DELAYQ``: where, what, and what to do."""
+
+    id: str
+    message: str
+    hint: str
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_count(least: int) -> _Check:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_seconds(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and value < 10**9
+
+
+def _is_grace(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _optional(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+def _is_backoff(value: Any) -> bool:
+    if isinstance(value, Backoff):
+        return True
+    if not isinstance(value, dict):
+        return False
+    try:
+        _read_backoff(value)
+    except (InvalidSettings, TypeError):
+        return False
+    return True
+
+
+def _read_backoff(value: Backoff | dict[str, Any]) -> Backoff:
+    return value if isinstance(value, Backoff) else Backoff(**{key.lower(): item for key, item in value.items()})
+
+
+def _is_frame(value: Any) -> bool:
+    return value in [item.value for item in FrameFormat]
+
+
+def _is_redisson(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        FrameFormat.for_redisson(value)
+        default_codec(value)
+    except DelayqError:
+        return False
+    return True
+
+
+def _is_codec(value: Any) -> bool:
+    try:
+        get_codec(value)
+    except (DelayqError, TypeError):
+        return False
+    return True
+
+
+_TOP: dict[str, tuple[str, _Check, str]] = {
+    "CONNECTION": (
+        "connection",
+        _optional(lambda value: isinstance(value, str) and value != ""),
+        "the alias of a django-redis cache, or a URL such as 'redis://localhost:6379/0'",
+    ),
+    "EMBEDDED_DIR": ("embedded_dir", _optional(lambda value: isinstance(value, str | os.PathLike)), "a folder"),
+    "QUEUES": ("queues", lambda value: isinstance(value, dict), "a dict of queue names to dicts of options"),
+    "WORKER": ("worker", lambda value: isinstance(value, dict), "a dict of options"),
+    "MAX_PAYLOAD_BYTES": ("max_payload_bytes", _is_count(1), "a number of bytes, 1 or more"),
+    "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
+}
+_QUEUE: dict[str, tuple[str, _Check, str]] = {
+    "INSERTION_LIST": ("insertion_list", _is_bool, "True or False"),
+    "REDISSON": ("redisson", _optional(_is_redisson), "a version of Redisson such as '3.16.6', 3.2.0 or later"),
+    "FRAME": ("frame", _optional(_is_frame), "'dLc0' (Redisson up to 3.21.0) or 'Bc0Lc0' (3.21.1 and later)"),
+    "CODEC": ("codec", _optional(_is_codec), "the name of a codec such as 'StringCodec', or a codec"),
+    "MAX_ATTEMPTS": ("max_attempts", _is_count(1), "a number of attempts, 1 or more"),
+    "RETRY": (
+        "retry",
+        _is_backoff,
+        "a Backoff, or a dict such as {'BASE': 5, 'FACTOR': 3, 'MAX': 3600, 'JITTER': 0.25} (seconds)",
+    ),
+    "TIME_LIMIT": ("time_limit_s", _optional(_is_seconds), "a number of seconds above 0"),
+    "WEIGHT": ("weight", _is_count(1), "a whole number, 1 or more"),
+}
+_WORKER: dict[str, tuple[str, _Check, str]] = {
+    "PROCESSES": ("processes", _is_count(1), "a number of processes, 1 or more"),
+    "THREADS": ("threads", _is_count(1), "a number of threads, 1 or more"),
+    "COROUTINES": ("coroutines", _is_count(1), "a number of coroutines, 1 or more"),
+    "LEASE": ("lease_s", _is_seconds, "a number of seconds above 0"),
+    "GRACE": ("grace_s", _is_grace, "a number of seconds, 0 or more"),
+    "MAX_KILLS": ("max_kills", _is_count(0), "a number, 0 or more"),
+}
+
+
+def find_problems(value: Any) -> Iterator[Problem]:
+    """Yield what is wrong with a value of ``DELAYQ``."""
+    if not isinstance(value, dict):
+        yield Problem(
+            "E001", f"DELAYQ is {value!r}, of type {type(value).__name__}.", "Make it a dict, as docs/settings.md has it."
+        )
+        return
+    yield from _check_keys("DELAYQ", value, _TOP)
+    queues = value.get("QUEUES", {})
+    if isinstance(queues, dict):
+        for name, options in queues.items():
+            path = f"DELAYQ['QUEUES'][{name!r}]"
+            try:
+                DeliveryKeys.of(name)
+            except DelayqError as error:
+                yield Problem("E004", f"{path}: {error}.", "Rename the queue.")
+            if not isinstance(options, dict):
+                yield Problem("E003", f"{path} is {options!r}.", "Give a dict of options, {} for the defaults.")
+                continue
+            yield from _check_keys(path, options, _QUEUE)
+    worker = value.get("WORKER", {})
+    if isinstance(worker, dict):
+        yield from _check_keys("DELAYQ['WORKER']", worker, _WORKER)
+
+
+def _check_keys(path: str, value: dict[Any, Any], known: dict[str, tuple[str, _Check, str]]) -> Iterator[Problem]:
+    for key, item in value.items():
+        if key not in known:
+            yield Problem(
+                "E002",
+                f"{path} has an unknown key {key!r}.",
+                (_suggestion(key, known).strip() or f"Known are {', '.join(known)}."),
+            )
+        elif not known[key][1](item):
+            yield Problem("E003", f"{path}[{key!r}] is {item!r}.", f"Give {known[key][2]}.")
+
+
+def _suggestion(name: object, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1) or difflib.get_close_matches(str(name).upper(), known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _read(cls: type, value: dict[str, Any], known: dict[str, tuple[str, _Check, str]], **extra: Any) -> Any:
+    return cls(**{known[key][0]: item for key, item in value.items() if known[key][0] not in extra}, **extra)
+
+
+def read_settings(value: Any) -> Settings:
+    """Turn a value of ``DELAYQ`` into `Settings`.
+
+    Raises:
+        InvalidSettings: something is wrong with it; the message says all of it.
+    """
+    problems = list(find_problems(value))
+    if problems:
+        raise InvalidSettings("\n".join(f"{problem.message} {problem.hint}" for problem in problems))
+    queues: dict[str, QueueSettings] = {}
+    for name, options in {"default": {}, **value.get("QUEUES", {})}.items():
+        retry = {"retry": _read_backoff(options["RETRY"])} if "RETRY" in options else {}
+        queues[name] = _read(QueueSettings, options, _QUEUE, name=name, **retry)
+    directory = value.get("EMBEDDED_DIR")
+    return Settings(
+        connection=value.get("CONNECTION"),
+        embedded_dir=Path(directory) if directory is not None else None,
+        queues=queues,
+        worker=_read(WorkerSettings, value.get("WORKER", {}), _WORKER),
+        max_payload_bytes=value.get("MAX_PAYLOAD_BYTES", Settings.max_payload_bytes),
+        on_commit=value.get("ON_COMMIT", Settings.on_commit),
+    )
+
+
+@cache
+def get_settings() -> Settings:
+    """Return the settings of this process.
+
+    Raises:
+        InvalidSettings: ``DELAYQ`` is wrong; the message says what and what to do.
+    """
+    return read_settings(getattr(django_settings, "DELAYQ", {}))
+
+
+def setting_names() -> dict[str, str]:
+    """Return every setting's path and its field, for the test that holds docs/settings.md to the code."""
+    names = {f"DELAYQ['{key}']": f"Settings.{item[0]}" for key, item in _TOP.items()}
+    names |= {f"DELAYQ['QUEUES'][name]['{key}']": f"QueueSettings.{item[0]}" for key, item in _QUEUE.items()}
+    names |= {f"DELAYQ['WORKER']['{key}']": f"WorkerSettings.{item[0]}" for key, item in _WORKER.items()}
+    known = {f"{cls.__name__}.{item.name}" for cls in (Settings, QueueSettings, WorkerSettings) for item in fields(cls)}
+    assert set(names.values()) <= known
+    return names
+
+
+# Clients. One pool a process; redis-py's pools notice a fork by themselves.
+
+_lock = threading.Lock()
+_client: "Redis[bytes] | None" = None
+
+
+def connection_url() -> str | None:
+    """Return the URL to connect to, or None where CONNECTION names a django-redis alias.
+
+    Starts the embedded server where there is no CONNECTION, in DEBUG only.
+
+    Raises:
+        InvalidSettings: there is no CONNECTION and DEBUG is off.
+        EmbeddedServerError: the embedded server does not start.
+    """
+    settings = get_settings()
+    if settings.connection is None:
+        if not django_settings.DEBUG:
+            raise InvalidSettings(
+                "DELAYQ['CONNECTION'] is not set. The embedded server serves DEBUG only;"
+                " name a django-redis cache or a URL such as 'redis://localhost:6379/0'."
+            )
+        directory = settings.embedded_dir or getattr(django_settings, "BASE_DIR", None) or Path.cwd()
+        return ensure_server(Path(directory))
+    return settings.connection if "://" in settings.connection else None
+
+
+def _pool_parts() -> tuple[type, dict[str, Any]]:
+    """Return the connection class and its arguments, from the URL or the alias."""
+    url = connection_url()
+    if url is not None:
+        pool = ConnectionPool.from_url(url)
+    else:
+        alias = get_settings().connection
+        assert alias is not None
+        pool = _alias_pool(alias)
+    return pool.connection_class, dict(pool.connection_kwargs)
+
+
+def _alias_pool(alias: str) -> Any:
+    from django_redis import get_redis_connection  # it reads settings.CACHES when it is imported
+
+    try:
+        return get_redis_connection(alias).connection_pool
+    except Exception as error:
+        known = ", ".join(map(repr, getattr(django_settings, "CACHES", {})))
+        raise InvalidSettings(
+            f"DELAYQ['CONNECTION'] is {alias!r}, which is neither a URL (it has no '://') nor the alias of a"
+            f" django-redis cache: {error}. CACHES has {known or 'nothing'}."
+        ) from error
+
+
+def _own_arguments(arguments: dict[str, Any], retry: Any) -> dict[str, Any]:
+    own = {**arguments, "retry": retry, "decode_responses": False, "encoding": "utf-8"}
+    own.pop("retry_on_error", None)
+    own.pop("retry_on_timeout", None)
+    own.setdefault("socket_timeout", SOCKET_TIMEOUT_S)
+    own.setdefault("socket_connect_timeout", CONNECT_TIMEOUT_S)
+    return own
+
+
+def _retry(cls: type) -> Any:
+    return cls(ExponentialBackoff(cap=0.5, base=0.05), RETRIES, supported_errors=(RedisConnectionError, RedisTimeoutError))
+
+
+def get_client() -> "Redis[bytes]":
+    """Return the client of this process; every reply comes as bytes.
+
+    Raises:
+        InvalidSettings, EmbeddedServerError: see `connection_url`.
+    """
+    global _client
+    with _lock:
+        if _client is None:
+            _client = make_client()
+        return _client
+
+
+def make_client(**overrides: Any) -> "Redis[bytes]":
+    """Make a client with a pool of its own, for who wants other timeouts."""
+    cls, arguments = _pool_parts()
+    own = _own_arguments(arguments, _retry(Retry)) | overrides
+    return Redis(connection_pool=ConnectionPool(connection_class=cls, **own))
+
+
+_ASYNC_CLASSES = ((UnixDomainSocketConnection, AsyncUnixConnection), (SSLConnection, AsyncSSLConnection))
+
+
+def make_async_client(**overrides: Any) -> "AsyncRedis[bytes]":
+    """Make an asyncio client; it belongs to the running event loop, and its maker closes it."""
+    cls, arguments = _pool_parts()
+    async_class: type = AsyncConnection
+    for sync_class, twin in _ASYNC_CLASSES:
+        if issubclass(cls, sync_class):
+            async_class = twin
+    own = _own_arguments(arguments, _retry(AsyncRetry)) | overrides
+    return AsyncRedis(connection_pool=AsyncConnectionPool(connection_class=async_class, **own))
+
+
+_async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncRedis[bytes], AsyncGenerator[None, None]]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def get_async_client() -> "AsyncRedis[bytes]":
+    """Return the client of the running event loop; it is closed with the loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _async_clients:
+        client = make_async_client()
+        keeper = _close_with_loop(client)
+        await anext(keeper)
+        _async_clients[loop] = client, keeper
+    return _async_clients[loop][0]
+
+
+async def _close_with_loop(client: "AsyncRedis[bytes]") -> AsyncGenerator[None, None]:
+    # asyncio.run() closes the generators that are still open when its loop ends.
+    try:
+        yield
+    finally:
+        await client.aclose()
+
+
+def forget_connections(**kwargs: Any) -> None:
+    """Drop the cached settings and client; connected to ``setting_changed``."""
+    global _client
+    if kwargs.get("setting", "DELAYQ") not in ("DELAYQ", "CACHES", "DEBUG", "BASE_DIR"):
+        return
+    with _lock:
+        get_settings.cache_clear()
+        if _client is not None:
+            _client.close()
+            _client.connection_pool.disconnect()
+        _client = None
+        _async_clients.clear()
+
+
+setting_changed.connect(forget_connections, dispatch_uid="django_delayq")

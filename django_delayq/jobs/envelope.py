@@ -1,0 +1,152 @@
+"""What a job of ours looks like on the wire: a JSON object, its token first.
+
+The scripts read the token at the front (``_job.lua``, token_of), so its place and its name are part of the format:
+``{"delayq":"<22 characters>","task":"…","queue":"…","args":[…],"kwargs":{…},"options":{…}}``, the empty ones left out.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from django_delayq.exceptions import DecodeError, EncodeError, InvalidArguments
+from django_delayq.wire.codecs import Codec
+
+
+class Envelope(msgspec.Struct, omit_defaults=True):
+    """One call that waits to be made."""
+
+    #: The job's token. First, see above.
+    delayq: str
+    task: str
+    #: The queue it was scheduled on, half of the job's id.
+    queue: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    #: What `DelayedTask.using` changed, see TaskOptions.CARRIED.
+    options: dict[str, Any] | None = None
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Envelope)
+_ATOMS = frozenset({int, str, bool, type(None)})
+#: Lists and dicts in each other that an argument may have.
+MAX_DEPTH = 100
+
+
+def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
+    """Write an envelope; on a queue shared with Java as a string of the queue's codec.
+
+    Raises:
+        InvalidArguments: the arguments hold text that is no Unicode, or a number beyond 64 bits.
+        EncodeError: the queue's codec cannot hold a string.
+    """
+    try:
+        text = _encoder.encode(envelope)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidArguments(f"arguments of {envelope.task!r} cannot be written as JSON: {error}") from error
+    if codec is None or codec.name in ("json", "StringCodec", "ByteArrayCodec", "TypedJsonJacksonCodec"):
+        return text
+    payload = codec.encode(text.decode())
+    if b'"delayq":"' not in payload[:80]:
+        raise EncodeError(
+            f"a job cannot be scheduled on a queue with {codec.name}: its token could not be found again;"
+            " set CODEC to StringCodec, or offer the value with DelayedQueue"
+        )
+    return payload
+
+
+def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
+    """Read an envelope.
+
+    Raises:
+        DecodeError: it is not one of ours.
+    """
+    try:
+        if not payload.startswith(b"{") and codec is not None:
+            text = codec.decode(payload)
+            if isinstance(text, str):
+                return _decoder.decode(text)
+        return _decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodeError(f"not a job of ours: {error}", payload) from error
+
+
+def plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments as JSON will bring them back, tuples as lists.
+
+    Raises:
+        InvalidArguments: one of them is not JSON; the message has its path, value and type.
+    """
+    return (
+        [item if type(item) in _ATOMS else _plain(item, f"args[{i}]", 0) for i, item in enumerate(args)],
+        {name: item if type(item) in _ATOMS else _plain(item, name, 0) for name, item in kwargs.items()},
+    )
+
+
+def plain_value(value: object, name: str) -> Any:
+    """`plain` for one value, a result."""
+    return _plain(value, name, 0)
+
+
+def _plain(value: Any, path: str, depth: int) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if depth > MAX_DEPTH:
+        raise InvalidArguments(f"{path} is nested more than {MAX_DEPTH} deep; pass an id instead")
+    if kind is float:
+        if not math.isfinite(value):
+            raise InvalidArguments(f"{path} is {value!r}, which JSON does not have; pass None or a string instead")
+        return value
+    if kind is dict:
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidArguments(
+                    f"{path} has the key {key!r} of type {type(key).__name__}; the keys of JSON are strings"
+                )
+        return {str(key): _plain(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        return [_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+    # A TextChoices member or a SafeString is a string, an IntegerChoices member an int: they arrive as such.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    hint = "its primary key" if hasattr(value, "pk") else "something that JSON has"
+    raise InvalidArguments(
+        f"{path} is {value!r} of type {kind.__name__}, which is not JSON; pass {hint} instead"
+    )
+
+
+def result_text(state: str, *, result: object = None, error: str | None = None) -> bytes:
+    """Write how a job ended, for those who wait for its result."""
+    body: dict[str, Any] = {"state": state}
+    if error is not None:
+        body["error"] = error
+    else:
+        body["result"] = result
+    return _encoder.encode(body)
+
+
+def read_result(text: bytes) -> dict[str, Any]:
+    """Read what `result_text` wrote."""
+    body: dict[str, Any] = msgspec.json.decode(text)
+    return body
+
+
+def error_text(error: str, *, kind: str, traceback: str = "", at_ms: int) -> bytes:
+    """Write why an attempt failed, for the admin and the dead letter."""
+    return _encoder.encode({"error": error, "kind": kind, "traceback": traceback, "at": at_ms})
+
+
+def read_error(text: bytes) -> dict[str, Any] | None:
+    """Read what `error_text`, or a script, wrote."""
+    if not text:
+        return None
+    try:
+        error = msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        return {"error": text.decode(errors="replace")}
+    return error if isinstance(error, dict) else {"error": str(error)}

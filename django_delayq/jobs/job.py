@@ -1,0 +1,339 @@
+"""A handle on one job: where it is, and how to cancel, move, start or await it.
+
+Everything goes to the server by the job's id; nothing is kept here but what the last look brought. How a job is run
+is not known here.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq import conf
+from django_delayq.clock import monotonic_ms
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import Inspected, NewJob, Outcome, PageRow, State
+from django_delayq.exceptions import DecodeError, InvalidTask, JobFailed, JobNotFound
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.wire.call import arun, run
+from django_delayq.wire.delay import Delay, parse_delay
+
+R = TypeVar("R")
+#: A wait for a result looks this often whether the job is still there at all.
+WAIT_SLICE_S = 3.0
+
+
+class Job(Generic[R]):
+    """One call of a task, scheduled or found by its id.
+
+    What the attributes say is as of the last look: scheduling, `refresh`, `get_job`, or a call below.
+    """
+
+    __slots__ = (
+        "_unsent",
+        "args",
+        "attempts",
+        "created",
+        "error",
+        "kills",
+        "kwargs",
+        "options",
+        "queue",
+        "start_time",
+        "state",
+        "task",
+        "token",
+        "unique",
+    )
+
+    def __init__(self, queue: str, token: str, task: str | None, args: list[Any], kwargs: dict[str, Any]) -> None:
+        #: Name of the queue; with the token, the id.
+        self.queue = queue
+        self.token = token
+        #: Registered name of the task; None for an element that somebody else offered.
+        self.task = task
+        self.args = args
+        self.kwargs = kwargs
+        #: What `DelayedTask.using` changed for this call.
+        self.options: dict[str, Any] | None = None
+        self.state = State.PENDING
+        #: When it is due next, by the server's clock.
+        self.start_time: datetime | None = None
+        #: Attempts that failed.
+        self.attempts = 0
+        #: Leases that expired: its worker died.
+        self.kills = 0
+        #: The last error: error, kind, traceback, at (epoch ms).
+        self.error: dict[str, Any] | None = None
+        #: The unique key it holds, or "".
+        self.unique = ""
+        #: False: the unique key was held by another job, and this is that one.
+        self.created = True
+        self._unsent: NewJob | None = None
+
+    @property
+    def id(self) -> str:
+        """``queue:token``; stays the same through moves, retries and dead letter."""
+        return f"{self.queue}:{self.token}"
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.task or 'foreign'} {self.state}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def unsent(self) -> NewJob:
+        """What `DelayedTask.prepare` made to be sent."""
+        if self._unsent is None:
+            raise InvalidTask(f"job {self.id} was not made by prepare(), so it cannot be sent; use reschedule() or run_now()")
+        return self._unsent
+
+    @property
+    def _keys(self) -> DeliveryKeys:
+        return DeliveryKeys.of(self.queue)
+
+    def refresh(self) -> State:
+        """Look where the job is; returns its state, MISSING when no such job is known any more."""
+        return self._take(run(conf.get_client(), operations.inspect(self._keys, self.token)))
+
+    async def arefresh(self) -> State:
+        """`refresh` on the event loop."""
+        client = await conf.get_async_client()
+        return self._take(await arun(client, operations.inspect(self._keys, self.token)))
+
+    def cancel(self) -> bool:
+        """Cancel the job unless it runs; True: it will not run.
+
+        Either this or a worker's claim wins, never both; where it is False, `state` says why. On a queue shared with
+        Java `state` is then UNKNOWN where the job lay deep in the destination queue: no worker of ours will run it,
+        but Java may have taken it.
+        """
+        return self._cancelled(run(conf.get_client(), operations.cancel(self._keys, self.token)))
+
+    async def acancel(self) -> bool:
+        """`cancel` on the event loop."""
+        client = await conf.get_async_client()
+        return self._cancelled(await arun(client, operations.cancel(self._keys, self.token)))
+
+    def reschedule(self, delay: Delay) -> bool:
+        """Give the job another start time unless it runs; True: it has it. Its id and attempts stay.
+
+        Raises:
+            InvalidDelay: see `parse_delay`.
+        """
+        return self._moved(run(conf.get_client(), operations.reschedule(self._keys, self.token, parse_delay(delay))))
+
+    async def areschedule(self, delay: Delay) -> bool:
+        """`reschedule` on the event loop."""
+        client = await conf.get_async_client()
+        return self._moved(await arun(client, operations.reschedule(self._keys, self.token, parse_delay(delay))))
+
+    def run_now(self) -> bool:
+        """Make the job due now; a dead letter or a quarantined payload starts over. False: it runs already, or is gone."""
+        if self.reschedule(0):
+            return True
+        if self.state not in (State.DEAD, State.QUARANTINED):
+            return False
+        return self._replayed(run(conf.get_client(), operations.replay(self._keys, [self.token], state=self.state)))
+
+    async def arun_now(self) -> bool:
+        """`run_now` on the event loop."""
+        if await self.areschedule(0):
+            return True
+        if self.state not in (State.DEAD, State.QUARANTINED):
+            return False
+        client = await conf.get_async_client()
+        return self._replayed(await arun(client, operations.replay(self._keys, [self.token], state=self.state)))
+
+    def wait(self, timeout: float | None = None) -> R:
+        """Wait for the job's end and return its result, for tasks that keep it.
+
+        Raises:
+            TimeoutError: it has not ended within ``timeout`` seconds.
+            JobFailed: it ended without a result: a dead letter, cancelled, expired.
+            JobNotFound: it is not there any more, and neither is a result.
+            InvalidTask: the task keeps no result.
+        """
+        self._check_waitable()
+        client = conf.get_client()
+        key = self._keys.result(self.token)
+        deadline = None if timeout is None else monotonic_ms() + timeout * 1000
+        while True:
+            slice_s = _next_slice(deadline)
+            text = client.blmove(key, key, slice_s, "LEFT", "LEFT")  # type: ignore[arg-type]
+            if text is not None:
+                return self._result(text)
+            self._check_alive(self.refresh(), client.lindex(key, 0))
+            if deadline is not None and monotonic_ms() >= deadline:
+                raise TimeoutError(f"job {self.id} has not ended within {timeout} s; it is {self.state}")
+
+    async def await_result(self, timeout: float | None = None) -> R:
+        """`wait` on the event loop."""
+        self._check_waitable()
+        client = await conf.get_async_client()
+        key = self._keys.result(self.token)
+        deadline = None if timeout is None else monotonic_ms() + timeout * 1000
+        while True:
+            slice_s = _next_slice(deadline)
+            text = await client.blmove(key, key, slice_s, "LEFT", "LEFT")  # type: ignore[arg-type]
+            if text is not None:
+                return self._result(text)
+            self._check_alive(await self.arefresh(), await client.lindex(key, 0))
+            if deadline is not None and monotonic_ms() >= deadline:
+                raise TimeoutError(f"job {self.id} has not ended within {timeout} s; it is {self.state}")
+
+    def _take(self, seen: Inspected) -> State:
+        self.state = seen.state
+        if seen.payload:
+            self._read(seen.payload)
+        if seen.state is State.MISSING:
+            return self.state
+        due_ms = seen.score_ms if seen.state in (State.SCHEDULED, State.DUE, State.RETRYING) else seen.start_time_ms
+        if due_ms:
+            self.start_time = datetime.fromtimestamp(due_ms / 1000, UTC)
+        self.attempts, self.kills = seen.attempts, seen.kills
+        self.error = envelopes.read_error(seen.error)
+        self.unique = seen.unique
+        if self.state is State.RETRYING and not self.attempts and not self.kills:
+            # Given back, moved or replayed: it waits for its first attempt.
+            self.state = State.DUE if seen.score_ms <= seen.now_ms else State.SCHEDULED
+        return self.state
+
+    def _read(self, payload: bytes) -> None:
+        settings = conf.get_settings().queues.get(self.queue)
+        try:
+            envelope = envelopes.decode(payload, settings.payload_codec if settings else None)
+        except DecodeError:
+            return
+        self.task, self.args, self.kwargs, self.options = envelope.task, envelope.args, envelope.kwargs, envelope.options
+
+    def _cancelled(self, outcome: Outcome | State) -> bool:
+        if isinstance(outcome, Outcome):
+            self.state = State.CANCELLED if outcome is Outcome.CANCELLED else State.UNKNOWN
+            return outcome is Outcome.CANCELLED
+        self.state = outcome
+        return outcome is State.CANCELLED
+
+    def _moved(self, reply: tuple[Outcome | State, int]) -> bool:
+        outcome, start_time_ms = reply
+        if isinstance(outcome, State):
+            self.state = outcome
+            return False
+        self.state = State.SCHEDULED if outcome is Outcome.RESCHEDULED else State.UNKNOWN
+        self.start_time = datetime.fromtimestamp(start_time_ms / 1000, UTC)
+        return outcome is Outcome.RESCHEDULED
+
+    def _replayed(self, count: int) -> bool:
+        if count:
+            self.state = State.DUE
+            self.attempts = self.kills = 0
+        return count == 1
+
+    def _check_waitable(self) -> None:
+        from django_delayq.jobs.registry import get_task  # the registry's tasks make jobs: not at import
+
+        keeps = self.options is not None and self.options.get("keep_result")
+        if not keeps and (self.task is None or get_task(self.task).options.keep_result is None):
+            raise InvalidTask(
+                f"job {self.id} keeps no result, so there is nothing to wait for;"
+                " decorate the task with keep_result=seconds, or use task.using(keep_result=seconds)"
+            )
+
+    def _result(self, text: bytes) -> R:
+        body = envelopes.read_result(text)
+        self.state = State(body["state"])
+        if "error" in body:
+            raise JobFailed(f"job {self.id} is {self.state}: {body['error']}")
+        result: R = body.get("result")  # type: ignore[assignment]
+        return result
+
+    def _check_alive(self, state: State, result: bytes | None) -> None:
+        # The result was written in the same script that ended the job: look for it after the state.
+        if result is not None or state not in _OVER:
+            return
+        if state is State.MISSING:
+            raise JobNotFound(f"job {self.id} is not there any more, and its result is not kept any longer")
+        raise JobFailed(f"job {self.id} is {state}" + (f": {self.error.get('error')}" if self.error else ""))
+
+
+_OVER = frozenset({State.MISSING, State.CANCELLED, State.EXPIRED, State.FAILED, State.TAKEN, State.QUARANTINED})
+
+
+def _next_slice(deadline: float | None) -> float:
+    if deadline is None:
+        return WAIT_SLICE_S
+    return max(0.01, min(WAIT_SLICE_S, (deadline - monotonic_ms()) / 1000))
+
+
+def get_job(job_id: str) -> Job[Any]:
+    """Find a job by its id.
+
+    Raises:
+        JobNotFound: no job has this id (any more), or it is no id at all.
+        QueueNotFound: its queue is not configured.
+    """
+    job = _handle(job_id)
+    return _found(job, job.refresh())
+
+
+async def aget_job(job_id: str) -> Job[Any]:
+    """`get_job` on the event loop."""
+    job = _handle(job_id)
+    return _found(job, await job.arefresh())
+
+
+def _handle(job_id: str) -> Job[Any]:
+    queue, colon, token = job_id.rpartition(":") if isinstance(job_id, str) else ("", "", "")
+    if not colon or not queue or not token:
+        raise JobNotFound(f"{job_id!r} is no job id; one looks like 'default:0Vb3-…', as Job.id returns it")
+    return Job(conf.get_settings().queue(queue).name, token, None, [], {})
+
+
+def _found(job: Job[Any], state: State) -> Job[Any]:
+    if state is State.MISSING:
+        raise JobNotFound(
+            f"no job has the id {job.id!r}; it ended more than {operations.ENDED_MS // 1000} s ago, or never was"
+        )
+    return job
+
+
+def job_of_row(queue: str, state: State, row: PageRow) -> Job[Any]:
+    """Return the handle for one element of a page; its token is empty where it has none."""
+    job: Job[Any] = Job(queue, row.token, None, [], {})
+    job.state = state
+    if row.score_ms is not None and state in (State.SCHEDULED, State.RETRYING):
+        job.start_time = datetime.fromtimestamp(row.score_ms / 1000, UTC)
+    job.attempts, job.kills = row.attempts, row.kills
+    job.error = envelopes.read_error(row.error)
+    if row.payload_size == len(row.payload):
+        job._read(row.payload)
+    return job
+
+
+def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
+    """Add to a server's error what it means for these jobs and what to do."""
+    names = ", ".join(job.id for job in jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
+    text = str(error)
+    if isinstance(error, RedisConnectionError | RedisTimeoutError):
+        error.add_note(
+            f"django-delayq: no reply to scheduling {names}; it may be stored or not. Is the server of"
+            " DELAYQ['CONNECTION'] up and reachable? To be able to repeat it safely, make the job first:"
+            " job = task.prepare(delay, ...), then schedule_many([job])."
+        )
+    elif isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
+        error.add_note(
+            f"django-delayq: {names} not stored: the server is at its maxmemory. Due jobs go on running and make room;"
+            " raise maxmemory, and keep maxmemory-policy at noeviction."
+        )
+    elif isinstance(error, ReadOnlyError) or "READONLY" in text:
+        error.add_note(f"django-delayq: {names} not stored: DELAYQ['CONNECTION'] leads to a replica; name the primary.")
+    elif isinstance(error, ResponseError) and "WRONGTYPE" in text:
+        error.add_note(f"django-delayq: {names} not stored: something else uses the queue's keys; choose another name.")

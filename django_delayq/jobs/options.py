@@ -1,0 +1,157 @@
+"""What can be said of a task, once where it is decorated and again for a single call."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+from django_delayq.conf import Backoff
+from django_delayq.exceptions import InvalidSettings, InvalidTask
+
+Seconds = float | timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Options of a task. What is None is as the queue's settings have it."""
+
+    #: Queue of its jobs; one of DELAYQ["QUEUES"].
+    queue: str = "default"
+    #: Attempts before a job becomes a dead letter, the first one included.
+    max_attempts: int | None = None
+    #: Waits between attempts.
+    backoff: Backoff | None = None
+    #: Exceptions after which a job is tried again.
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    #: Exceptions after which it is not, although they are of the above.
+    no_retry_on: tuple[type[BaseException], ...] = ()
+    #: How long one attempt may take.
+    time_limit: Seconds | None = None
+    #: One job at a time: True for each set of arguments, names of the parameters that count, or a function of the
+    #: arguments that returns the key.
+    unique: bool | tuple[str, ...] | Callable[..., str] = False
+    #: How long the key is held: to the job's "end", or only to its "start".
+    unique_until: Literal["end", "start"] = "end"
+    #: Too late to matter: not started any more this long after its start time.
+    expires: Seconds | None = None
+    #: What becomes of a job that is too late: "drop" it, or make it a "dead" letter.
+    on_expiry: Literal["drop", "dead"] = "drop"
+    #: How long the result is kept for `Job.wait`; None: not at all.
+    keep_result: Seconds | None = None
+    #: Send it after the commit of a transaction: True for the default database, or a database alias.
+    on_commit: bool | str | None = None
+
+    def __post_init__(self) -> None:
+        check = _Checker()
+        check(isinstance(self.queue, str) and self.queue != "", "queue", self.queue, "the name of a queue")
+        check(
+            self.max_attempts is None or (_is_int(self.max_attempts) and self.max_attempts >= 1),
+            "max_attempts",
+            self.max_attempts,
+            "a whole number, 1 or more",
+        )
+        check(
+            self.backoff is None or isinstance(self.backoff, Backoff),
+            "backoff",
+            self.backoff,
+            "a Backoff(base=…, factor=…, max=…, jitter=…)",
+        )
+        for name in ("retry_on", "no_retry_on"):
+            value = getattr(self, name)
+            if isinstance(value, type):
+                value = (value,)
+                object.__setattr__(self, name, value)
+            check(
+                isinstance(value, tuple) and all(isinstance(item, type) and issubclass(item, BaseException) for item in value),
+                name,
+                value,
+                "an exception class or a tuple of them",
+            )
+        for name in ("time_limit", "expires", "keep_result"):
+            value = getattr(self, name)
+            check(value is None or seconds(value) is not None, name, value, "seconds above 0 or a timedelta")
+        check(
+            isinstance(self.unique, bool) or callable(self.unique) or _is_names(self.unique),
+            "unique",
+            self.unique,
+            "True, a tuple of parameter names, or a function of the arguments",
+        )
+        check(self.unique_until in ("end", "start"), "unique_until", self.unique_until, "'end' or 'start'")
+        check(self.on_expiry in ("drop", "dead"), "on_expiry", self.on_expiry, "'drop' or 'dead'")
+        check(
+            self.on_commit is None or isinstance(self.on_commit, bool | str),
+            "on_commit",
+            self.on_commit,
+            "True, False or a database alias",
+        )
+
+    def changed(self, **options: Any) -> "TaskOptions":
+        """Return a copy with some options changed.
+
+        Raises:
+            InvalidTask: an option is unknown or has a value it cannot have.
+        """
+        unknown = set(options) - {item.name for item in fields(self)}
+        if unknown:
+            raise InvalidTask(
+                f"unknown task option {sorted(unknown)[0]!r}; known are {', '.join(item.name for item in fields(self))}"
+            )
+        return replace(self, **options)
+
+    #: What a single call may change and its payload then carries.
+    CARRIED = ("max_attempts", "backoff", "time_limit", "expires", "on_expiry", "keep_result")
+
+    def carried(self, base: "TaskOptions") -> dict[str, Any] | None:
+        """Return what differs from a task's own options, as JSON for the envelope."""
+        if self is base:
+            return None
+        differing: dict[str, Any] = {}
+        for name in self.CARRIED:
+            value = getattr(self, name)
+            if value != getattr(base, name):
+                if isinstance(value, Backoff):
+                    value = [value.base, value.factor, value.max, value.jitter]
+                elif name in ("time_limit", "expires", "keep_result") and value is not None:
+                    value = seconds(value)
+                differing[name] = value
+        return differing or None
+
+    def with_carried(self, carried: dict[str, Any] | None) -> "TaskOptions":
+        """Return a copy with what an envelope carries.
+
+        Raises:
+            InvalidTask, InvalidSettings: it carries what no version of ours writes.
+        """
+        if not carried:
+            return self
+        options = {name: value for name, value in carried.items() if name in self.CARRIED}
+        if options.get("backoff") is not None:
+            try:
+                base, factor, longest, jitter = options["backoff"]
+            except (TypeError, ValueError):
+                raise InvalidSettings(f"backoff {options['backoff']!r} is not four numbers") from None
+            options["backoff"] = Backoff(base=base, factor=factor, max=longest, jitter=jitter)
+        return self.changed(**options)
+
+
+class _Checker:
+    def __call__(self, is_good: bool, name: str, value: object, wanted: str) -> None:
+        if not is_good:
+            raise InvalidTask(f"{name}={value!r}: give {wanted}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, tuple) and value != () and all(isinstance(item, str) for item in value)
+
+
+def seconds(value: object) -> float | None:
+    """Return seconds as a number where a value means some time above 0, else None."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 < value < 10**9 else None

@@ -1,0 +1,84 @@
+"""Which name means which task in this process, and which handler serves a queue's foreign payloads.
+
+A payload never names what to import: it names what was registered when ``tasks.py`` of the installed apps was
+imported, or it is quarantined.
+"""
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from django_delayq.exceptions import InvalidTask, TaskNotFound
+
+if TYPE_CHECKING:
+    from django_delayq.jobs.decorator import DelayedTask
+
+_tasks: "dict[str, DelayedTask[Any, Any]]" = {}
+_handlers: "dict[str, DelayedTask[Any, Any]]" = {}
+
+
+def register(task: "DelayedTask[Any, Any]") -> None:
+    """Enter a task under its name.
+
+    Raises:
+        InvalidTask: another function has the name.
+    """
+    other = _tasks.get(task.name)
+    if other is not None and not _is_same(other, task):
+        raise InvalidTask(
+            f"two tasks are named {task.name!r}: {_place(other)} and {_place(task)}; give one of them another name="
+        )
+    _tasks[task.name] = task
+
+
+def register_handler(queue: str, task: "DelayedTask[Any, Any]") -> None:
+    """Enter the handler of a queue's foreign payloads.
+
+    Raises:
+        InvalidTask: the queue has another handler.
+    """
+    other = _handlers.get(queue)
+    if other is not None and not _is_same(other, task):
+        raise InvalidTask(f"queue {queue!r} has two handlers: {_place(other)} and {_place(task)}; keep one")
+    _handlers[queue] = task
+
+
+def get_task(name: str) -> "DelayedTask[Any, Any]":
+    """Return the task of a name.
+
+    Raises:
+        TaskNotFound: none is registered under it.
+    """
+    try:
+        return _tasks[name]
+    except KeyError:
+        close = difflib.get_close_matches(name, _tasks, n=1)
+        raise TaskNotFound(
+            f"no task is registered as {name!r}."
+            + (f" Did you mean {close[0]!r}?" if close else "")
+            + " Tasks are found in tasks.py of every app in INSTALLED_APPS."
+        ) from None
+
+
+def get_handler(queue: str) -> "DelayedTask[Any, Any] | None":
+    """Return the handler of a queue's foreign payloads, if it has one."""
+    return _handlers.get(queue)
+
+
+def all_tasks() -> "list[DelayedTask[Any, Any]]":
+    """Return every registered task by name."""
+    return [_tasks[name] for name in sorted(_tasks)]
+
+
+def handled_queues() -> list[str]:
+    """Return the queues that have a handler."""
+    return sorted(_handlers)
+
+
+def _is_same(one: "DelayedTask[Any, Any]", other: "DelayedTask[Any, Any]") -> bool:
+    # A module that is imported again, by a reload, brings its own functions again.
+    return _place(one) == _place(other)
+
+
+def _place(task: "DelayedTask[Any, Any]") -> str:
+    code = task.function.__code__
+    return f"{task.function.__module__}.{task.function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
