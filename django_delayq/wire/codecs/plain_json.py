@@ -4,7 +4,7 @@ A Java peer reads it with TypedJsonJacksonCodec.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.wire.codecs.codec import MAX_DEPTH
@@ -49,11 +49,21 @@ class JsonCodec:
         return load_json(payload, self.name)
 
 
-def load_json(payload: bytes, name: str) -> object:
-    """Read one JSON document in UTF-8; ``name`` is the codec that an error speaks of."""
+def load_json(
+    payload: bytes, name: str, parse_float: Callable[[str], object] | None = None
+) -> object:
+    """Read one JSON document in UTF-8; ``name`` is the codec that an error speaks of.
+
+    ``parse_float`` makes something else of what has a point or an exponent.
+    """
     try:
         text = payload.decode()
-        return _decode(text)
+        if parse_float is None:
+            return _decode(text)
+        decoder = json.JSONDecoder(
+            parse_float=parse_float, parse_constant=_refuse_constant
+        )
+        return decoder.decode(text)
     except UnicodeDecodeError as error:
         raise DecodeError(f"{name}: {error}", payload, error.start) from None
     except json.JSONDecodeError as error:

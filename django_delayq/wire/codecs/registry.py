@@ -5,6 +5,14 @@ from functools import lru_cache
 
 from django_delayq.exceptions import EncodeError
 from django_delayq.wire.codecs.codec import Codec
+from django_delayq.wire.codecs.jackson_json import JacksonJsonCodec
+from django_delayq.wire.codecs.jackson_tree import (
+    TYPED,
+    TYPED_3,
+    UNTYPED_3,
+    UNTYPED_JSON,
+    dialect_of,
+)
 from django_delayq.wire.codecs.plain_json import JsonCodec
 from django_delayq.wire.codecs.raw import ByteArrayCodec
 from django_delayq.wire.codecs.text import (
@@ -25,20 +33,35 @@ _DEFAULTS = (
 )
 
 
-#: What makes each codec, given the version of the Redisson on the other side, if that is known.
-_FACTORIES: dict[str, Callable[[str | None], Codec]] = {
-    "json": lambda version: JsonCodec(),
-    "StringCodec": lambda version: StringCodec(),
-    "LongCodec": lambda version: LongCodec(),
-    "IntegerCodec": lambda version: IntegerCodec(),
-    "DoubleCodec": lambda version: DoubleCodec(),
-    "ByteArrayCodec": lambda version: ByteArrayCodec(),
-    "FstCodec": lambda version: UnsupportedCodec("FstCodec"),
-    "SerializationCodec": lambda version: UnsupportedCodec("SerializationCodec"),
+#: One object each: nothing in these depends on a version.
+_CODECS: dict[str, Codec] = {
+    codec.name: codec
+    for codec in (
+        JsonCodec(),
+        StringCodec(),
+        LongCodec(),
+        IntegerCodec(),
+        DoubleCodec(),
+        ByteArrayCodec(),
+        JacksonJsonCodec("JsonJackson3Codec", TYPED_3),
+        JacksonJsonCodec("TypedJsonJackson3Codec", UNTYPED_3),
+        UnsupportedCodec("FstCodec"),
+        UnsupportedCodec("SerializationCodec"),
+    )
+}
+
+#: What makes the others, given the version of Redisson, or None for the newest.
+_DIALECTS: dict[str, Callable[[str | None], Codec]] = {
+    "JsonJacksonCodec": lambda version: JacksonJsonCodec(
+        "JsonJacksonCodec", dialect_of(TYPED, version)
+    ),
+    "TypedJsonJacksonCodec": lambda version: JacksonJsonCodec(
+        "TypedJsonJacksonCodec", dialect_of(UNTYPED_JSON, version)
+    ),
 }
 
 #: Every name that ``get_codec`` knows.
-CODEC_NAMES = tuple(sorted(_FACTORIES))
+CODEC_NAMES = tuple(sorted([*_CODECS, *_DIALECTS]))
 
 
 def get_codec(codec: str | Codec, *, version: str | None = None) -> Codec:
@@ -65,9 +88,10 @@ def default_codec(version: str) -> str:
 
 @lru_cache(maxsize=256)
 def _make(name: str, version: str | None) -> Codec:
-    factory = _FACTORIES.get(name)
-    if factory is None:
-        raise EncodeError(
-            f"no codec is named {name!r}; known are {', '.join(CODEC_NAMES)}"
-        )
-    return factory(version)
+    if version is not None:
+        redisson_version(version)
+    if name in _CODECS:
+        return _CODECS[name]
+    if name in _DIALECTS:
+        return _DIALECTS[name](version)
+    raise EncodeError(f"no codec is named {name!r}; known are {', '.join(CODEC_NAMES)}")

@@ -46,9 +46,8 @@ def load(version: str) -> dict[tuple[str, str], dict]:
     """Return the rows of a version by codec and label, those of older versions included."""
     rows = {}
     for older in VERSIONS[: VERSIONS.index(version) + 1]:
-        meta, *lines = map(
-            json.loads, (GOLDEN / f"{older}.jsonl").open(encoding="utf-8")
-        )
+        text = (GOLDEN / f"{older}.jsonl").read_text(encoding="utf-8")
+        meta, *lines = map(json.loads, text.strip().split("\n"))
         rows.update({(row["codec"], row["label"]): row for row in lines})
     return {key: row for key, row in rows.items() if key[0] in meta["codecs"]}
 

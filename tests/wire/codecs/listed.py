@@ -1,0 +1,61 @@
+"""Rows of the golden files that are not read or written to the letter, and why."""
+
+from typing import NamedTuple
+
+
+class Listed(NamedTuple):
+    #: Of "read", "again" and "write".
+    claims: str
+    labels: str
+    reason: str
+    since: tuple[int, ...] = (0,)
+    until: tuple[int, ...] = (99,)
+
+
+JAVA_TIME = "instant instant.s localdatetime localdate localtime zoneddatetime offsetdatetime duration"
+DECIMALS = "bigdec.-1E-20 bigdec.12.340 bigdec.long list.array.big"
+
+_BEANS = (
+    Listed(
+        "read write",
+        JAVA_TIME,
+        "a bean without its class, which Redisson cannot read back; later versions refuse it",
+        until=(3, 15),
+    ),
+    Listed(
+        "read write",
+        "optional",
+        "a bean without its class, which Redisson cannot read back; later versions refuse it",
+        until=(3, 27),
+    ),
+)
+_PLAIN = (
+    Listed(
+        "read again", DECIMALS, "plain JSON has numbers, no BigDecimal with its digits"
+    ),
+    Listed(
+        "read", "bigdec.0 bigdec.1E+5", "plain JSON has whole numbers, no BigDecimal"
+    ),
+)
+
+LISTED = {
+    "JsonJacksonCodec": (
+        *_BEANS,
+        Listed("read", "set.of", "written without its class: a list for all we know"),
+    ),
+    "TypedJsonJacksonCodec(Object)": (*_BEANS, *_PLAIN),
+    "TypedJsonJacksonCodec(T)": (*_BEANS, *_PLAIN),
+    "JsonJackson3Codec": (
+        Listed("read", "set.of", "written without its class: a list for all we know"),
+        Listed("write", "locale", "Jackson 3 writes the language tag, zh-CN"),
+    ),
+    "TypedJsonJackson3Codec(Object)": (
+        *_PLAIN,
+        Listed(
+            "again",
+            "bigdec.1E+5",
+            "plain JSON has numbers, no BigDecimal with its digits",
+        ),
+        Listed("write", "locale", "Jackson 3 writes the language tag, zh-CN"),
+    ),
+}
