@@ -55,12 +55,17 @@ local function finish()
   if mode ~= 'take' then
     local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
     if head then wait = tonumber(head) end
-    head = redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2]
-    if head then wait = math.min(wait, tonumber(head)) end
   end
-  local head = redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2]
-  if head then wait = math.min(wait, tonumber(head)) end
-  if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
+  -- Who has no room is not told of what waits for room, only of the next transfer.
+  if limit > 0 then
+    if mode ~= 'take' then
+      local head = redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2]
+      if head then wait = math.min(wait, tonumber(head)) end
+    end
+    local head = redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2]
+    if head then wait = math.min(wait, tonumber(head)) end
+    if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
+  end
   if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
   reply[3], reply[4] = transferred, doubles
   return reply
