@@ -4,16 +4,22 @@ A client's own connections are pooled, and repeat what failed; one that waits mu
 when the other end is gone.
 """
 
+import os
 import select
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from redis.backoff import NoBackoff
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
 from redis.retry import Retry
+
+from django_delayq.wire.call import Call
+
+T = TypeVar("T")
 
 #: Bookkeeping of the pool that a connection comes from; one without a pool does not take it.
 _POOL_ARGUMENTS = (
@@ -62,10 +68,16 @@ class DedicatedConnection:
         }
         # A Sentinel pool is known to its connections by a weak reference only.
         self._pool = pool
-        self._connection: Any = pool.connection_class(**arguments)
+        self._arguments = arguments
+        self._connection = self._new()
+
+    def _new(self) -> Any:
+        return self._pool.connection_class(**self._arguments)
 
     def connect(self) -> None:
         """Connect, unless it is."""
+        if self._connection.pid != os.getpid():
+            self._connection = self._new()  # the socket is the parent's
         self._connection.connect()
 
     def send(self, *command: bytes | str | int | float) -> None:
@@ -75,6 +87,26 @@ class DedicatedConnection:
     def read(self) -> Any:
         """Read one reply or message; an error reply is raised."""
         return self._connection.read_response()
+
+    def command(self, *command: bytes | str | int | float) -> Any:
+        """Send one command, once, and return the reply. Whatever goes wrong, nothing is repeated."""
+        self.connect()
+        try:
+            self.send(*command)
+            return self.read()
+        except ResponseError:
+            raise
+        except BaseException:
+            # A reply that was not read would be taken for that of the next command.
+            self.close()
+            raise
+
+    def run(self, call: Call[T]) -> T:
+        """Make one call, once."""
+        try:
+            return call.read(self.command(*call.command()))
+        except NoScriptError:
+            return call.read(self.command(*call.full_command()))
 
     def has_reply(self) -> bool:
         """Return whether `read` has something to begin with, without waiting.
@@ -143,3 +175,19 @@ def wait_readable(waiting: Sequence[Readable], timeout_s: float | None) -> None:
     for one in waiting:
         poll.register(one.fileno(), select.POLLIN)
     poll.poll(None if timeout_s is None else max(0, timeout_s * 1000))
+
+
+def address_of(client: Redis) -> object:
+    """Return what two clients of the same server and database have in common.
+
+    Clients of a cluster or of Sentinels, which have no one address, are told apart by their pools.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        return id(client)
+    arguments = pool.connection_kwargs
+    if "path" not in arguments and "host" not in arguments:
+        return id(pool)
+    return tuple(
+        arguments.get(name) for name in ("path", "host", "port", "db", "username")
+    )
