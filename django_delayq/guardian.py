@@ -194,8 +194,9 @@ class Guardian:
         self._home = home
         self._binary = binary
         self._linger_s = linger_s
+        # Opened once: they stay ours and our users', whatever becomes of the folder.
         self._lock = open_lock(home / "guardian.lock")
-        self._users_lock = home / "users.lock"
+        self._users_lock = open_lock(home / "users.lock")
         self._server_lock = home / "server.lock"
         # What the main thread waits for; the other threads and the signal handler only put.
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -284,9 +285,8 @@ class Guardian:
         They wait for our end, and then start the next guardian, instead of using a server that
         is about to go away.
         """
-        alone = open_lock(self._users_lock)
         try:
-            fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._users_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._linger_ends = None
             self._watch_users.release()
@@ -294,24 +294,23 @@ class Guardian:
             if self._visits() == self._visits_seen:
                 return True
             # Somebody came and went: the next command of a series may follow.
+            fcntl.flock(self._users_lock, fcntl.LOCK_UN)
             self._linger()
-        os.close(alone)
         return False
 
     def _visits(self) -> int:
         # Users touch the file when they come.
-        return os.stat(self._users_lock).st_mtime_ns
+        return os.fstat(self._users_lock).st_mtime_ns
 
     def _is_reachable(self) -> bool:
         path = recorded_socket(self._home)
         return path is not None and path.is_socket()
 
     def _tell_when_alone(self) -> None:
-        fd = open_lock(self._users_lock)
         while True:
             self._watch_users.acquire()
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            fcntl.flock(fd, fcntl.LOCK_UN)
+            fcntl.flock(self._users_lock, fcntl.LOCK_EX)
+            fcntl.flock(self._users_lock, fcntl.LOCK_UN)
             self._events.put("alone")
 
     def _adopt(self) -> Server | None:

@@ -187,7 +187,7 @@ class Counts(NamedTuple):
     #: Start time of the first that waits, epoch ms; None when none does.
     next_ms: int | None
     now_ms: int
-    #: scheduled, succeeded, retried, dead, cancelled, … since the queue began.
+    #: offered, succeeded, retried, dead, cancelled, … since the queue began.
     counters: dict[str, int]
 
 
@@ -206,7 +206,12 @@ def schedule(
 ) -> Call[list[Scheduled]]:
     """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat."""
     queue = keys.queue
-    args: list[Argument] = [_now(now_us), _FORMAT_ARGUMENT[frame_format], "1" if insertion_list else "0"]
+    args: list[Argument] = [
+        _now(now_us),
+        _FORMAT_ARGUMENT[frame_format],
+        "1" if insertion_list else "0",
+        "0",
+    ]
     for job in jobs:
         args += job
     return Call(
@@ -224,6 +229,7 @@ def schedule(
         ),
         args,
         _read_scheduled,
+        repeat={3: "1"},
     )
 
 
@@ -642,6 +648,8 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 def _read_counts(reply: list[Any]) -> Counts:
     numbers = reply[10:]
     counters = {numbers[i].decode(): int(numbers[i + 1]) for i in range(0, len(numbers), 2)}
+    # Every frame that we write has its number.
+    counters["offered"] = counters.pop("number", 0)
     first = reply[8] if reply[8] >= 0 else None
     return Counts(*reply[:8], first, reply[9], counters)
 

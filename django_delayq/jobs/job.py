@@ -35,6 +35,7 @@ class Job(Generic[R]):
 
     __slots__ = (
         "_unsent",
+        "_was_sent",
         "args",
         "attempts",
         "created",
@@ -43,7 +44,7 @@ class Job(Generic[R]):
         "kwargs",
         "options",
         "queue",
-        "start_time",
+        "start_time_ms",
         "state",
         "task",
         "token",
@@ -61,8 +62,8 @@ class Job(Generic[R]):
         #: What `DelayedTask.using` changed for this call.
         self.options: dict[str, Any] | None = None
         self.state = State.PENDING
-        #: When it is due next, by the server's clock.
-        self.start_time: datetime | None = None
+        #: When it is due next, by the server's clock, epoch ms; None: not known.
+        self.start_time_ms: int | None = None
         #: Attempts that failed.
         self.attempts = 0
         #: Leases that expired: its worker died.
@@ -74,11 +75,17 @@ class Job(Generic[R]):
         #: False: the unique key was held by another job, and this is that one.
         self.created = True
         self._unsent: NewJob | None = None
+        self._was_sent = False
 
     @property
     def id(self) -> str:
         """``queue:token``; stays the same through moves, retries and dead letter."""
         return f"{self.queue}:{self.token}"
+
+    @property
+    def start_time(self) -> datetime | None:
+        """When it is due next, in UTC, by the server's clock; None: not known."""
+        return None if self.start_time_ms is None else datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.task or 'foreign'} {self.state}>"
@@ -198,7 +205,7 @@ class Job(Generic[R]):
             return self.state
         due_ms = seen.score_ms if seen.state in (State.SCHEDULED, State.DUE, State.RETRYING) else seen.start_time_ms
         if due_ms:
-            self.start_time = datetime.fromtimestamp(due_ms / 1000, UTC)
+            self.start_time_ms = due_ms
         self.attempts, self.kills = seen.attempts, seen.kills
         self.error = envelopes.read_error(seen.error)
         self.unique = seen.unique
@@ -228,7 +235,7 @@ class Job(Generic[R]):
             self.state = outcome
             return False
         self.state = State.SCHEDULED if outcome is Outcome.RESCHEDULED else State.UNKNOWN
-        self.start_time = datetime.fromtimestamp(start_time_ms / 1000, UTC)
+        self.start_time_ms = start_time_ms
         return outcome is Outcome.RESCHEDULED
 
     def _replayed(self, count: int) -> bool:
@@ -310,7 +317,7 @@ def job_of_row(queue: str, state: State, row: PageRow) -> Job[Any]:
     job: Job[Any] = Job(queue, row.token, None, [], {})
     job.state = state
     if row.score_ms is not None and state in (State.SCHEDULED, State.RETRYING):
-        job.start_time = datetime.fromtimestamp(row.score_ms / 1000, UTC)
+        job.start_time_ms = row.score_ms
     job.attempts, job.kills = row.attempts, row.kills
     job.error = envelopes.read_error(row.error)
     if row.payload_size == len(row.payload):

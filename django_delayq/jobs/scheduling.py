@@ -1,7 +1,6 @@
 """From a call to the server: `schedule`, `schedule_many` and their async twins."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
@@ -92,19 +91,24 @@ def _send_after_commit(job: Job[Any]) -> None:
 
 
 def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
-    settings = conf.get_settings().queue(jobs[0].queue)
-    return operations.schedule(
+    settings = conf.get_settings().queues[jobs[0].queue]
+    call = operations.schedule(
         settings.keys,
         [job.unsent for job in jobs],
         frame_format=settings.frame_format,
         insertion_list=settings.insertion_list,
     )
+    if any(job._was_sent for job in jobs):
+        call = call.again()
+    for job in jobs:
+        job._was_sent = True
+    return call
 
 
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
     if scheduled.holder:
         job.token, job.created = scheduled.holder, False
-    job.start_time = datetime.fromtimestamp(scheduled.start_time_ms / 1000, UTC)
+    job.start_time_ms = scheduled.start_time_ms
     job.state = State.SCHEDULED
 
 

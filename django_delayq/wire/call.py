@@ -4,8 +4,10 @@ A `Call` names the script, its keys and arguments, and how to read the reply. `r
 `redis.Redis`, `arun` on a `redis.asyncio.Redis`, `run_all` several in one pipeline.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -13,7 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 T = TypeVar("T")
 #: What redis-py can put on the wire as it stands.
@@ -39,14 +43,18 @@ def load_script(package: str, name: str) -> Script:
     text = _read(package, name)
     sources = [_prelude(package, prelude) for prelude in preludes_of(text)]
     source = "\n".join([*sources, text])
-    return Script(name, source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+    return Script(
+        name, source, sha1(source.encode(), usedforsecurity=False).hexdigest()
+    )
 
 
 def preludes_of(text: str) -> list[str]:
     """Return the names in the ``-- Prelude`` line of a script's header."""
     for line in text.splitlines():
         if line.startswith("-- Prelude  "):
-            return [name.strip() for name in line.removeprefix("-- Prelude  ").split(",")]
+            return [
+                name.strip() for name in line.removeprefix("-- Prelude  ").split(",")
+            ]
     return []
 
 
@@ -73,6 +81,9 @@ class Call(Generic[T]):
     keys: Sequence[str]
     args: Sequence[Argument] = ()
     read: Callable[[Any], T] = field(default=_identity)
+    #: Arguments, by index, that are different when the call is made again because its reply was lost. None: making it
+    #: twice would do it twice, so a lost reply is an error.
+    repeat: Mapping[int, Argument] | None = field(default_factory=dict)
 
     def command(self) -> tuple[Argument, ...]:
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
@@ -81,9 +92,42 @@ class Call(Generic[T]):
         """The same with the script's text, for a server that has not seen it yet."""
         return ("EVAL", self.script.source, len(self.keys), *self.keys, *self.args)
 
+    def again(self) -> "Call[T]":
+        """The same call, for a server that may have run it already."""
+        if not self.repeat:
+            return self
+        args = list(self.args)
+        for index, argument in self.repeat.items():
+            args[index] = argument
+        return replace(self, args=args)
 
-def run(client: "Redis[bytes]", call: Call[T]) -> T:
-    """Make one call; errors of the server and the connection pass through."""
+
+#: Waits before a call is made again, s. A lost connection is quickly told; a silent server has cost its time-out.
+PAUSES_S = (0.05, 0.2, 0.5)
+_LOST = (RedisConnectionError, RedisTimeoutError)
+
+
+def run(client: Redis, call: Call[T]) -> T:
+    """Make one call, and again where its reply was lost and that is safe.
+
+    The client is one that does not repeat by itself. Other errors of the server pass through.
+    """
+    try:
+        return _run(client, call)
+    except _LOST as error:
+        if call.repeat is None:
+            raise
+        lost = error
+    for pause_s in _pauses(lost):
+        time.sleep(pause_s)
+        try:
+            return _run(client, call.again())
+        except _LOST as error:
+            lost = error
+    raise lost
+
+
+def _run(client: Redis, call: Call[T]) -> T:
     try:
         reply = client.execute_command(*call.command())
     except NoScriptError:
@@ -91,8 +135,28 @@ def run(client: "Redis[bytes]", call: Call[T]) -> T:
     return call.read(reply)
 
 
-async def arun(client: "AsyncRedis[bytes]", call: Call[T]) -> T:
-    """Make one call on an asyncio client."""
+def _pauses(error: Exception) -> tuple[float, ...]:
+    return PAUSES_S[:1] if isinstance(error, RedisTimeoutError) else PAUSES_S
+
+
+async def arun(client: AsyncRedis, call: Call[T]) -> T:
+    """`run` on an asyncio client."""
+    try:
+        return await _arun(client, call)
+    except _LOST as error:
+        if call.repeat is None:
+            raise
+        lost = error
+    for pause_s in _pauses(lost):
+        await asyncio.sleep(pause_s)
+        try:
+            return await _arun(client, call.again())
+        except _LOST as error:
+            lost = error
+    raise lost
+
+
+async def _arun(client: AsyncRedis, call: Call[T]) -> T:
     try:
         reply = await client.execute_command(*call.command())
     except NoScriptError:
@@ -100,50 +164,51 @@ async def arun(client: "AsyncRedis[bytes]", call: Call[T]) -> T:
     return call.read(reply)
 
 
-def run_all(client: "Redis[bytes]", calls: Sequence[Call[T]]) -> list[T | Exception]:
-    """Make several calls in one pipeline, not atomic as a whole; an error stands in its call's place."""
-    if not calls:
-        return []
-    replies = _pipeline(client, calls, [call.command() for call in calls])
+def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
+    """Make several calls in one pipeline, once; not atomic as a whole. An error stands in its call's place."""
+    replies = _pipeline(client, [call.command() for call in calls])
+    unknown = _unknown(replies)
+    if unknown:
+        # NOSCRIPT means that nothing of it ran: those, and only those, are sent again.
+        for i, reply in zip(unknown, _pipeline(client, [calls[i].full_command() for i in unknown]), strict=True):
+            replies[i] = reply
     return _read_all(calls, replies)
 
 
-def _pipeline(client: "Redis[bytes]", calls: Sequence[Call[T]], commands: list[tuple[Argument, ...]]) -> list[Any]:
+async def arun_all(client: AsyncRedis, calls: Sequence[Call[T]]) -> list[T | Exception]:
+    """`run_all` on an asyncio client."""
+    replies = await _apipeline(client, [call.command() for call in calls])
+    unknown = _unknown(replies)
+    if unknown:
+        again = await _apipeline(client, [calls[i].full_command() for i in unknown])
+        for i, reply in zip(unknown, again, strict=True):
+            replies[i] = reply
+    return _read_all(calls, replies)
+
+
+def _pipeline(client: Redis, commands: list[tuple[Argument, ...]]) -> list[Any]:
+    if not commands:
+        return []
     pipeline = client.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)
-    replies = pipeline.execute(raise_on_error=False)
-    unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if unknown:
-        # NOSCRIPT means that nothing of it ran: those, and only those, are sent again.
-        again = client.pipeline(transaction=False)
-        for i in unknown:
-            again.execute_command(*calls[i].full_command())
-        for i, reply in zip(unknown, again.execute(raise_on_error=False), strict=True):
-            replies[i] = reply
-    return replies
+    return list(pipeline.execute(raise_on_error=False))
+
+
+async def _apipeline(client: AsyncRedis, commands: list[tuple[Argument, ...]]) -> list[Any]:
+    if not commands:
+        return []
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return list(await pipeline.execute(raise_on_error=False))
+
+
+def _unknown(replies: Sequence[Any]) -> list[int]:
+    return [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
 
 
 def _read_all(calls: Sequence[Call[T]], replies: Sequence[Any]) -> list[T | Exception]:
     return [
-        reply if isinstance(reply, Exception) else call.read(reply)
-        for call, reply in zip(calls, replies, strict=True)
+        reply if isinstance(reply, Exception) else call.read(reply) for call, reply in zip(calls, replies, strict=True)
     ]
-
-
-async def arun_all(client: "AsyncRedis[bytes]", calls: Sequence[Call[T]]) -> list[T | Exception]:
-    """`run_all` on an asyncio client."""
-    if not calls:
-        return []
-    pipeline = client.pipeline(transaction=False)
-    for call in calls:
-        pipeline.execute_command(*call.command())
-    replies = await pipeline.execute(raise_on_error=False)
-    unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-    if unknown:
-        again = client.pipeline(transaction=False)
-        for i in unknown:
-            again.execute_command(*calls[i].full_command())
-        for i, reply in zip(unknown, await again.execute(raise_on_error=False), strict=True):
-            replies[i] = reply
-    return _read_all(calls, replies)

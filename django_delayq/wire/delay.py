@@ -32,6 +32,8 @@ def parse_delay(delay: Delay) -> str:
         InvalidDelay: it is negative, NaN or infinite, a naive datetime, no time at all, or further away
             than the end of the year 9999.
     """
+    if type(delay) is int and 0 <= delay <= MAX_DELAY_MS // 1000:
+        return f"+{delay * 1000}"
     if isinstance(delay, datetime):
         return f"={_start_time_ms(delay)}"
     if isinstance(delay, timedelta):

@@ -10,7 +10,7 @@ import traceback as tracebacks
 from typing import Any
 
 from django_delayq.clock import epoch_ms, monotonic_ms
-from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.conf import QueueSettings
 from django_delayq.delivery.operations import Done, Failed, Leased, Rejected, State
 from django_delayq.exceptions import DecodeError, DelayqError, InvalidArguments, TaskNotFound, TimeLimitExceeded
 from django_delayq.jobs import envelope as envelopes
@@ -18,6 +18,7 @@ from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
+from django_delayq.transfer.wheel import Timeout
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -30,56 +31,35 @@ FAILURE_TTL_MS = 3_600_000
 class Attempt:
     """A leased job with its task, and what became of it."""
 
-    __slots__ = (
-        "args",
-        "ended_ms",
-        "error",
-        "is_lost",
-        "kwargs",
-        "lease_end_ms",
-        "leased",
-        "lock",
-        "options",
-        "outcome",
-        "queue",
-        "result",
-        "retry_delay_ms",
-        "running_in",
-        "server_minus_local_ms",
-        "started_ms",
-        "task",
-        "timed_out",
-        "timeout",
-        "worker",
-    )
+    # Class attributes are the defaults: most attempts change few of them.
+    task: DelayedTask[Any, Any] | None = None
+    options: TaskOptions | None = None
+    args: list[Any] = []  # noqa: RUF012  replaced, never changed
+    kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
+    #: SUCCEEDED, RETRYING, DEAD, EXPIRED, QUARANTINED; SCHEDULED: given back; None: still running.
+    outcome: State | None = None
+    result = b""
+    error = b""
+    retry_delay_ms = 0
+    started_ms = 0.0
+    ended_ms = 0.0
+    #: Another may have the job: what becomes of it here changes nothing.
+    is_lost = False
+    #: Guards the two below; only attempts with a time limit have one.
+    lock: "threading.Lock | None" = None
+    #: The thread that may be interrupted.
+    running_in: int | None = None
+    timed_out = False
+    #: The timer of the time limit.
+    timeout: Timeout | None = None
 
-    def __init__(
-        self, queue: QueueSettings, leased: Leased, worker: WorkerSettings, lease_end_ms: float, offset_ms: float
-    ) -> None:
+    def __init__(self, queue: QueueSettings, leased: Leased, lease_end_ms: float, offset_ms: float) -> None:
         self.queue = queue
         self.leased = leased
-        self.worker = worker
         #: Until when the lease is ours, by our monotonic clock; moved on by renewals.
         self.lease_end_ms = lease_end_ms
         #: Added to our monotonic clock it gives the server's, epoch ms.
         self.server_minus_local_ms = offset_ms
-        self.task: DelayedTask[Any, Any] | None = None
-        self.options: TaskOptions | None = None
-        self.args: list[Any] = []
-        self.kwargs: dict[str, Any] = {}
-        #: SUCCEEDED, RETRYING, DEAD, EXPIRED, QUARANTINED; SCHEDULED: given back; None: still running.
-        self.outcome: State | None = None
-        self.result: bytes = b""
-        self.error: bytes = b""
-        self.retry_delay_ms = 0
-        self.started_ms = 0.0
-        self.ended_ms = 0.0
-        self.is_lost = False
-        # Guarded by lock, which only jobs with a time limit have: the thread that runs it.
-        self.lock: threading.Lock | None = None
-        self.running_in: int | None = None
-        self.timed_out = False
-        self.timeout: Any = None
 
     @property
     def id(self) -> str:
@@ -198,6 +178,8 @@ class Attempt:
         return round(kept_s * 1000) if kept_s is not None else None
 
     def as_done(self) -> Done:
+        if not self.result:
+            return Done(self.leased.token, self.leased.fence)
         return Done(self.leased.token, self.leased.fence, self.result_ttl_ms, self.result)
 
     def as_failed(self) -> Failed:

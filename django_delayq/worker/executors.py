@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import close_old_connections, connections, reset_queries
+from django.db import close_old_connections, connections
 
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.jobs.context import running_job
@@ -24,6 +24,13 @@ logger = logging.getLogger("django_delayq.worker")
 
 #: A task that has not reacted this long after its time limit costs its process: a thread cannot be killed.
 STUCK_AFTER_S = 5.0
+
+
+def _begin_database_use() -> None:
+    """What Django does for request_started, for the connections that this thread has."""
+    for connection in connections.all(initialized_only=True):
+        connection.queries_log.clear()
+        connection.close_if_unusable_or_obsolete()
 
 
 class ThreadExecutor:
@@ -86,9 +93,8 @@ class ThreadExecutor:
     def _run(self, attempt: Attempt) -> None:
         task = attempt.task
         assert task is not None
-        reset_queries()
-        close_old_connections()
-        token = running_job.set(attempt.job())
+        _begin_database_use()
+        token = running_job.set(attempt.job)
         limit_s = attempt.time_limit_s
         try:
             if limit_s is None:
@@ -240,7 +246,7 @@ class LoopExecutor:
     async def _call(self, attempt: Attempt) -> None:
         task = attempt.task
         assert task is not None
-        running_job.set(attempt.job())
+        running_job.set(attempt.job)
         limit_s = attempt.time_limit_s
         # As in an ASGI request: what it does through sync_to_async shares one thread, and its connections end with it.
         async with ThreadSensitiveContext():

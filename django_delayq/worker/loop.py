@@ -307,7 +307,7 @@ class ClaimLoop:
         if self._jobs_left is not None:
             self._jobs_left -= len(reply.jobs)
         for leased in reply.jobs:
-            attempt = Attempt(queue.settings, leased, self._worker, lease_end_ms, offset_ms)
+            attempt = Attempt(queue.settings, leased, lease_end_ms, offset_ms)
             self._running[attempt] = None
             if not attempt.prepare():
                 self.job_ended(attempt)

@@ -13,18 +13,19 @@
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames go into the delay queue, too
--- ARGV[4]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload
+-- ARGV[4]  1: this may have been sent before, so look for each token first
+-- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload
 -- Returns  two a job: start time (epoch ms), and the token of the job that holds the unique key or ''
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
 local timeout_set, delay_queue, channel, destination = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local locators, headers, unique, ended, counters = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local now_us, format, listed = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1'
+local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] == '1'
 local now_ms = math.floor(now_us / 1000)
 
-redis.call('LLEN', delay_queue)
 local head = redis.call('ZRANGE', timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
+local last = listed and redis.call('LINDEX', delay_queue, -1)
 
 local function is_alive(token)
   if redis.call('HEXISTS', headers, token) == 1 then return true end
@@ -37,17 +38,18 @@ local function is_alive(token)
 end
 
 local reply, fresh, claimed, displaced = {}, {}, {}, {}
-for i = 4, #ARGV, 4 do
+for i = 5, #ARGV, 4 do
   local token, due, key = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
   local holder, known = '', false
-  local locator = redis.call('HGET', locators, token)
-  if locator then
-    known, due = true, read_locator(locator)
-  elseif redis.call('HEXISTS', headers, token) == 1 then
-    known = true
-  elseif how_ended(ended, now_ms, token) then
-    known = true
-  elseif key ~= '' then
+  if is_repeat then
+    local locator = redis.call('HGET', locators, token)
+    if locator then
+      known, due = true, read_locator(locator)
+    else
+      known = redis.call('HEXISTS', headers, token) == 1 or how_ended(ended, now_ms, token)
+    end
+  end
+  if key ~= '' and not known then
     local name = key:sub(2)
     local other = claimed[name] or redis.call('HGET', unique, name)
     if other and other ~= token then
@@ -59,31 +61,29 @@ for i = 4, #ARGV, 4 do
     end
     if holder == '' then claimed[name] = token end
   end
-  reply[#reply + 1] = due
-  reply[#reply + 1] = holder
-  if not known and holder == '' then fresh[#fresh + 1] = { token, due, key, ARGV[i + 3] } end
+  local n = #reply
+  reply[n + 1], reply[n + 2] = due, holder
+  if not known and holder == '' then fresh[#fresh + 1] = i end
 end
 if #fresh == 0 then return reply end
 
-sweep_tombstones(delay_queue, counters)
-local number = next_numbers(delay_queue, counters, #fresh)
+local number, mark = next_numbers(last, counters, #fresh), listed and LISTED or UNLISTED
 local members, frames, places, holders, first = {}, {}, {}, {}, math.huge
-for i, job in ipairs(fresh) do
-  local token, due, key, payload = job[1], job[2], job[3], job[4]
-  local frame, id = pack_frame(format, listed, number + i, payload)
-  members[2 * i - 1], members[2 * i], frames[i] = decimal(due), frame, frame
-  places[2 * i - 1], places[2 * i] = token, struct.pack(LOCATOR, due, tonumber(format), id) .. key
+for n, i in ipairs(fresh) do
+  local token, due, key = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2]
+  local frame = pack_frame(format, listed, number + n, ARGV[i + 3])
+  members[2 * n - 1], members[2 * n], frames[n] = due, frame, frame
+  places[2 * n - 1], places[2 * n] = token, struct.pack('<dBc2>I6', due, format, mark, number + n) .. key
   if key ~= '' then
     holders[#holders + 1] = key:sub(2)
     holders[#holders + 1] = token
   end
-  first = math.min(first, due)
+  if due < first then first = due end
 end
 redis.call('ZADD', timeout_set, 'NX', unpack(members))
 if listed then redis.call('RPUSH', delay_queue, unpack(frames)) end
 redis.call('HSET', locators, unpack(places))
 if #displaced > 0 then redis.call('HDEL', locators, unpack(displaced)) end
 if #holders > 0 then redis.call('HSET', unique, unpack(holders)) end
-redis.call('HINCRBY', counters, 'scheduled', #fresh)
 if first < head then redis.call('PUBLISH', channel, decimal(first)) end
 return reply

@@ -8,9 +8,9 @@ local LISTED = '\217L'
 local UNLISTED = '\217U'
 
 local function pack_frame(format, listed, number, payload)
-  local id = (listed and LISTED or UNLISTED) .. struct.pack('>I6', number)
-  if format == '1' then return id .. struct.pack('<L', #payload) .. payload, id end
-  return '\8' .. id .. struct.pack('<L', #payload) .. payload, id
+  local mark = listed and LISTED or UNLISTED
+  if format == '1' then return struct.pack('<c2>I6<Lc0', mark, number, #payload, payload) end
+  return struct.pack('<Bc2>I6<Lc0', 8, mark, number, #payload, payload)
 end
 
 -- Returns payload, the 8 bytes, the format; or nil for what no Redisson has written.

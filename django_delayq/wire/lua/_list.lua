@@ -16,9 +16,9 @@ local function sweep_tombstones(delay_queue, counters)
   end
 end
 
--- The number that the next frame may carry: never used before, and above all that lie in the list.
-local function next_numbers(delay_queue, counters, count)
-  local last = redis.call('LINDEX', delay_queue, -1)
+-- Returns the number before the first of `count` that the next frames may carry: never used before, and above that of
+-- `last`, the last element of the delay queue or false.
+local function next_numbers(last, counters, count)
   local floor = last and listed_number(last) or 0
   local number = redis.call('HINCRBY', counters, 'number', count)
   if number - count < floor then number = redis.call('HINCRBY', counters, 'number', floor - number + count) end
