@@ -25,9 +25,50 @@ local function next_numbers(last, counters, count)
   return number - count
 end
 
+-- A part of the list, with its outermost numbered frames; nil where none of ours lies in it.
+local function open_window(delay_queue, from, to)
+  local window = { from = from, part = redis.call('LRANGE', delay_queue, from, to) }
+  local part = window.part
+  for i = 1, #part do
+    local number = listed_number(part[i])
+    if number then
+      window.first, window.first_number = i, number
+      break
+    end
+  end
+  if not window.first then return nil end
+  for i = #part, 1, -1 do
+    local number = listed_number(part[i])
+    if number then
+      window.last, window.last_number = i, number
+      return window
+    end
+  end
+end
+
+-- Where in a window a number is, counted from 1, or nil: numbers ascend, with foreign frames between them.
+local function find_in_window(window, number)
+  local span = window.last_number - window.first_number
+  local at = window.first
+  if span > 0 then at = at + math.floor((number - window.first_number) * (window.last - at) / span) end
+  local found = listed_number(window.part[at])
+  while not found do
+    at = at - 1
+    found = listed_number(window.part[at])
+  end
+  local step = found < number and 1 or -1
+  while found ~= number do
+    at = at + step
+    if at < window.first or at > window.last then return nil end
+    found = listed_number(window.part[at])
+    if found and (step == 1 and found > number or step == -1 and found < number) then return nil end
+  end
+  return at
+end
+
 -- Index of every frame of ours that is there; the foreign ones, which are left to LREM.
 local function locate_listed(delay_queue, frames)
-  local plan = { indexes = {}, frames = {}, rest = {} }
+  local plan = { indexes = {}, rest = {} }
   local length = redis.call('LLEN', delay_queue)
   if length == 0 then return plan end
   local wanted, byte_count = {}, 0
@@ -52,64 +93,53 @@ local function locate_listed(delay_queue, frames)
   table.sort(wanted, function(a, b) return a[1] < b[1] end)
   -- A window of huge payloads would be copied into Lua whole.
   local half = math.max(1, math.min(WINDOW, math.floor(65536 * #wanted / byte_count)))
-  local seen = {}
-  local function look(from, to)
-    local part = redis.call('LRANGE', delay_queue, from, to)
-    local first, last
-    for offset, frame in ipairs(part) do
-      local number = listed_number(frame)
-      if number then
-        local entry = { from + offset - 1, number, frame }
-        seen[number] = entry
-        first = first or entry
-        last = entry
-      end
-    end
-    return first, last
-  end
-  local low_index, low_number = -1, nil
-  local head = look(0, math.min(length - 1, half * 2))
-  local _, tail = look(math.max(0, length - half * 2), length - 1)
-  if head then low_number = head[2] - 1 else low_number = 0 end
-  local top_index, top_number = length, (tail and tail[2] or wanted[#wanted][1]) + 1
+  local window = open_window(delay_queue, 0, math.min(length - 1, 2 * half))
+  local tail = open_window(delay_queue, math.max(0, length - 2 * half), length - 1)
+  local low_index, low_number = -1, window and window.first_number - 1 or 0
+  local top_number = (tail and tail.last_number or wanted[#wanted][1]) + 1
   for _, want in ipairs(wanted) do
     local number, frame = want[1], want[2]
-    local low_i, low_n, high_i, high_n = low_index, low_number, top_index, top_number
-    local found, absent, width = seen[number], false, half
-    for step = 1, SEARCHES do
-      if found or absent then break end
+    local low_i, low_n, high_i, high_n, width = low_index, low_number, length, top_number, half
+    local index, absent
+    for step = 0, SEARCHES do
+      if window and number >= window.first_number and number <= window.last_number then
+        local at = find_in_window(window, number)
+        if at and window.part[at] == frame then
+          index = window.from + at - 1
+        elseif not at then
+          absent = true
+        end
+        break
+      end
+      if step > 0 and not window then
+        width = width * 2
+      elseif window and window.last_number < number and window.from + window.last - 1 > low_i then
+        low_i, low_n = window.from + window.last - 1, window.last_number
+      elseif window and window.first_number > number and window.from + window.first - 1 < high_i then
+        high_i, high_n = window.from + window.first - 1, window.first_number
+      end
       if high_i - low_i <= 1 or number <= low_n or number >= high_n then
         absent = true
         break
       end
       local guess
-      if step % 4 == 0 then
+      if step % 4 == 3 then
         guess = math.floor((low_i + high_i) / 2)
       else
         guess = low_i + math.floor((number - low_n) * (high_i - low_i) / (high_n - low_n))
       end
-      local from = math.max(low_i + 1, math.min(guess - width, high_i - 1), 0)
+      local from = math.max(low_i + 1, math.min(guess - width, high_i - 1))
       local to = math.min(high_i - 1, math.max(guess + width, from))
-      local first, last = look(from, to)
-      found = seen[number]
-      if not found then
-        if not first then
-          width = width * 2
-          if from <= low_i + 1 and to >= high_i - 1 then absent = true end
-        elseif last[2] < number then
-          low_i, low_n = to, last[2]
-        elseif first[2] > number then
-          high_i, high_n = from, first[2]
-        else
-          absent = true
-        end
+      window = open_window(delay_queue, from, to)
+      if not window and from == low_i + 1 and to == high_i - 1 then
+        absent = true
+        break
       end
     end
-    if found and found[3] == frame then
-      plan.indexes[#plan.indexes + 1] = found[1]
-      plan.frames[#plan.frames + 1] = frame
-      low_index, low_number = found[1], number
-    elseif found or not absent then
+    if index then
+      plan.indexes[#plan.indexes + 1] = index
+      low_index, low_number = index, number
+    elseif not absent then
       plan.rest[#plan.rest + 1] = frame
     end
   end
