@@ -22,7 +22,11 @@ end
 
 -- The token in one of our envelopes, whichever codec wrapped it; nil for a foreign payload.
 local function token_of(payload)
-  if payload:sub(1, 11) == '{"delayq":"' and payload:byte(34) == 34 then return payload:sub(12, 33) end
+  if payload:sub(1, 11) == '{"delayq":"' and payload:byte(34) == 34 then
+    local token = payload:sub(12, 33)
+    -- Other bytes would reach clients that expect text, and one payload would stop them again and again.
+    return not token:find('[^%w_-]') and token or nil
+  end
   local _, last = payload:sub(1, 80):find('"delayq":"', 1, true)
   if not last then return nil end
   return payload:sub(last + 1, last + 23):match('^([%w_-]+)"$')

@@ -120,7 +120,7 @@ if limit > 0 then
       buried[#buried + 1] = { token, attempts, kills + 1, due, key }
       seen[token] = true
     elseif payload then
-      lease(token, attempts, kills + 1, due, key, payload)
+      lease(token, attempts, kills + 1, due, key, payload, false, not token_of(payload))
     end
   end
   if mode ~= 'take' then
@@ -128,7 +128,7 @@ if limit > 0 then
       if is_full() then break end
       local attempts, kills, due, key, payload = held_job(token)
       retried[#retried + 1] = token
-      if payload then lease(token, attempts, kills, due, key, payload) end
+      if payload then lease(token, attempts, kills, due, key, payload, false, not token_of(payload)) end
     end
   end
 end
@@ -176,12 +176,10 @@ if mode == 'direct' and not is_full() then
       bad[#bad + 1] = entry[1]
     else
       local token = token_of(payload)
-      if token then
-        tokens[#tokens + 1] = token
-        items[#items + 1] = { token, entry[2], payload }
-      else
-        lease(seed .. string.format('f%05d', i), 0, 0, entry[2], '', payload, true, true)
-      end
+      -- A foreign payload is looked for like the others, so that all are leased in due order.
+      local item = { token or seed .. string.format('f%05d', i), entry[2], payload, not token }
+      tokens[#tokens + 1] = item[1]
+      items[#items + 1] = item
     end
   end
   if #tokens > 0 then
@@ -196,7 +194,7 @@ if mode == 'direct' and not is_full() then
         local key, _ = ''
         if locators[i] then _, _, _, key = read_locator(locators[i]) end
         gone[#gone + 1] = token
-        lease(token, 0, 0, item[2], key, item[3], true)
+        lease(token, 0, 0, item[2], key, item[3], true, item[4])
       end
     end
   end
@@ -205,7 +203,7 @@ elseif mode == 'shared' then
   transferred = #due_frames
 end
 
-if count == 0 and popped == 0 and #due_frames == 0 and #expired == 0 then
+if count == 0 and popped == 0 and #due_frames == 0 and #expired == 0 and #retried == 0 then
   -- Nothing in the destination queue: whatever the notes were about was taken by Java.
   if waiting == 0 and redis.call('HLEN', keys.notes) > 0 then redis.call('UNLINK', keys.notes) end
   return finish()

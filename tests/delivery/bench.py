@@ -1,0 +1,487 @@
+"""One queue on a real server under a clock that stands still, told in names instead of bytes.
+
+Times are ms after `T0`. A job named ``a`` has the token ``a---…``, a payload that somebody else offered is its
+own name. `Bench.state` tells what the server holds, the empty parts left out; `Bench.check` holds it to the rules
+that are true between any two calls.
+"""
+
+import itertools
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import redis
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import (
+    Claimed,
+    Done,
+    Failed,
+    Inspected,
+    Leased,
+    Mode,
+    NewJob,
+    Outcome,
+    Recovered,
+    Rejected,
+    Scheduled,
+    State,
+    Transferred,
+)
+from django_delayq.wire import frame as frames
+from django_delayq.wire.call import Call, run
+from django_delayq.wire.frame import FrameFormat
+
+T = TypeVar("T")
+#: Epoch ms at which every test begins.
+T0 = 1_700_000_000_000
+LEASE = 30_000
+OWNER = b"owner--1"
+LISTED, UNLISTED = b"\xd9L", b"\xd9U"
+#: What Redisson's transfer does, in its order: push and unlist each, take them all out at the end. A frame of the
+#: other format stops it in the middle.
+JAVA_TRANSFER = """
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], 0, ARGV[1], 'LIMIT', 0, ARGV[2])
+for _, frame in ipairs(due) do
+  local _, payload = struct.unpack(ARGV[3], frame)
+  redis.call('RPUSH', KEYS[3], payload)
+  redis.call('LREM', KEYS[2], 1, frame)
+end
+if #due > 0 then redis.call('ZREM', KEYS[1], unpack(due)) end
+return #due
+"""
+JAVA_FORMATS = {FrameFormat.DLC0: "dLc0", FrameFormat.BC0LC0: "Bc0Lc0"}
+
+
+def token(name: str) -> str:
+    """Return the token of the job with this name."""
+    return name.ljust(operations.TOKEN_LENGTH, "-")
+
+
+def payload(name: str, size: int = 0) -> bytes:
+    """Return an envelope as short as the scripts accept, padded to a size."""
+    text = b'{"delayq":"%b"}' % token(name).encode()
+    return text[:-1] + b"," + b" " * (size - len(text) - 1) + b"}" if size else text
+
+
+def name_in(payload: bytes) -> str:
+    """Return the name of a job, or a foreign payload as it is."""
+    if payload.startswith(b'{"delayq":"'):
+        return payload[11:33].decode().rstrip("-")
+    return payload.decode(errors="backslashreplace")
+
+
+class Bench:
+    """A queue's keys, a clock, and each operation under that clock."""
+
+    def __init__(
+        self,
+        client: "redis.Redis[bytes]",
+        name: str,
+        *,
+        frame_format: FrameFormat = FrameFormat.BC0LC0,
+        insertion_list: bool = True,
+    ) -> None:
+        self.client = client
+        self.keys = DeliveryKeys.of(name)
+        self.frame_format = frame_format
+        self.insertion_list = insertion_list
+        #: ms after T0; a fraction is allowed.
+        self.now: float = 0
+        #: False: the test broke a rule on purpose, so nobody checks them at its end.
+        self.is_checked = True
+        #: Every frame that Java offered: its random bytes may look like ours.
+        self.java_frames: set[bytes] = set()
+        self._numbers = itertools.count(1)
+
+    @property
+    def now_us(self) -> int:
+        return T0 * 1000 + round(self.now * 1000)
+
+    def run(self, call: Call[T]) -> T:
+        return run(self.client, call)
+
+    # Operations, with names for tokens and ms after T0 for times.
+
+    def schedule(
+        self,
+        waits: Mapping[str, int | str],
+        *,
+        unique: str = "",
+        size: int = 0,
+        insertion_list: bool | None = None,
+        frame_format: FrameFormat | None = None,
+        again: bool = False,
+    ) -> list[Scheduled]:
+        """Schedule jobs by name; a number is a wait in ms, text is given to the script as it is.
+
+        ``again`` is what a client says when the reply to the same call was lost.
+        """
+        jobs = [
+            NewJob(
+                token(name),
+                wait if isinstance(wait, str) else f"+{wait}",
+                unique,
+                payload(name, size),
+            )
+            for name, wait in waits.items()
+        ]
+        return self.send(
+            jobs,
+            insertion_list=insertion_list,
+            frame_format=frame_format,
+            again=again,
+        )
+
+    def send(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        insertion_list: bool | None = None,
+        frame_format: FrameFormat | None = None,
+        again: bool = False,
+    ) -> list[Scheduled]:
+        listed = self.insertion_list if insertion_list is None else insertion_list
+        call = operations.schedule(
+            self.keys,
+            jobs,
+            frame_format=frame_format or self.frame_format,
+            insertion_list=listed,
+            now_us=self.now_us,
+        )
+        return [
+            Scheduled(reply.start_time_ms - T0, reply.holder.rstrip("-"))
+            for reply in self.run(call.again() if again else call)
+        ]
+
+    def request(self) -> bytes:
+        """Return a request id that no claim had before."""
+        return b"req%05d" % next(self._numbers)
+
+    def claim(
+        self,
+        limit: int = 10,
+        *,
+        request: bytes | None = None,
+        owner: bytes = OWNER,
+        mode: Mode = Mode.DIRECT,
+        lease_ms: int = LEASE,
+        transfer_limit: int = 100,
+        max_kills: int = -1,
+        byte_budget: int = operations.BYTE_BUDGET,
+    ) -> Claimed:
+        return self.run(
+            operations.claim(
+                self.keys,
+                owner=owner,
+                request=request or self.request(),
+                limit=limit,
+                lease_ms=lease_ms,
+                mode=mode,
+                transfer_limit=transfer_limit,
+                max_kills=max_kills,
+                byte_budget=byte_budget,
+                now_us=self.now_us,
+            )
+        )
+
+    def lease(self, **options: Any) -> Leased:
+        """Claim the one job that is due."""
+        (job,) = self.claim(1, **options).jobs
+        return job
+
+    def transfer(
+        self, batch: int = 100, byte_budget: int = operations.BYTE_BUDGET
+    ) -> Transferred:
+        return self.run(
+            operations.transfer(
+                self.keys, batch=batch, byte_budget=byte_budget, now_us=self.now_us
+            )
+        )
+
+    def acknowledge(
+        self, *jobs: Leased | Done, outcome: State = State.SUCCEEDED
+    ) -> list[int]:
+        done = [
+            job if isinstance(job, Done) else Done(job.token, job.fence) for job in jobs
+        ]
+        return self.run(
+            operations.acknowledge(self.keys, done, outcome=outcome, now_us=self.now_us)
+        )
+
+    def retry(
+        self, *jobs: Leased, wait: int = 1_000, error: bytes = b"{}"
+    ) -> list[int]:
+        failed = [Failed(job.token, job.fence, wait, error) for job in jobs]
+        return self.run(operations.retry(self.keys, failed, now_us=self.now_us))
+
+    def bury(
+        self,
+        *jobs: Leased | Rejected,
+        state: State = State.DEAD,
+        attempt_failed: bool = True,
+    ) -> list[int]:
+        rejected = [
+            job
+            if isinstance(job, Rejected)
+            else Rejected(job.token, job.fence, b'{"error":"e"}')
+            for job in jobs
+        ]
+        return self.run(
+            operations.bury(
+                self.keys,
+                rejected,
+                state=state,
+                attempt_failed=attempt_failed,
+                now_us=self.now_us,
+            )
+        )
+
+    def give_back(self, *jobs: Leased) -> list[int]:
+        return self.run(operations.give_back(self.keys, jobs, now_us=self.now_us))
+
+    def renew(self, *jobs: Leased, lease_ms: int = LEASE) -> list[int]:
+        held = [(job.token, job.fence) for job in jobs]
+        return self.run(
+            operations.renew(self.keys, held, lease_ms=lease_ms, now_us=self.now_us)
+        )
+
+    def recover(
+        self, owner: bytes = OWNER, *, first_rank: int = 0, batch: int = 500
+    ) -> Recovered:
+        return self.run(
+            operations.recover(
+                self.keys,
+                owner=owner,
+                first_rank=first_rank,
+                batch=batch,
+                now_us=self.now_us,
+            )
+        )
+
+    def cancel(self, name: str) -> Outcome | State:
+        return self.run(operations.cancel(self.keys, token(name), now_us=self.now_us))
+
+    def reschedule(
+        self, name: str, wait: int | str
+    ) -> tuple[Outcome | State, int | None]:
+        """Move a job; the start time in the answer is ms after T0, None where there is none."""
+        when = wait if isinstance(wait, str) else f"+{wait}"
+        outcome, start_time_ms = self.run(
+            operations.reschedule(self.keys, token(name), when, now_us=self.now_us)
+        )
+        return outcome, start_time_ms - T0 if start_time_ms else None
+
+    def inspect(self, name: str) -> Inspected:
+        return self.run(operations.inspect(self.keys, token(name), now_us=self.now_us))
+
+    def replay(self, *names: str, state: State = State.DEAD, when: str = "+0") -> int:
+        tokens = [token(name) for name in names]
+        return self.run(
+            operations.replay(
+                self.keys, tokens, state=state, when=when, now_us=self.now_us
+            )
+        )
+
+    def discard(self, *names: str, state: State = State.DEAD) -> int:
+        tokens = [token(name) for name in names]
+        return self.run(operations.discard(self.keys, tokens, state=state))
+
+    def counters(self) -> dict[str, int]:
+        """Return what happened since the queue began."""
+        return self.run(operations.counts(self.keys, now_us=self.now_us)).counters
+
+    # What a Java service does, with the clock above.
+
+    def java_offer(
+        self,
+        payload: str | bytes,
+        wait: int,
+        *,
+        frame_format: FrameFormat | None = None,
+        random_id: bytes = b"",
+    ) -> bytes:
+        """Offer as Redisson does, and return the frame."""
+        body = payload.encode() if isinstance(payload, str) else payload
+        number = next(self._numbers)
+        frame = frames.pack(
+            random_id or b"java" + number.to_bytes(4, "big"),
+            body,
+            frame_format or self.frame_format,
+        )
+        self.java_frames.add(frame)
+        self.client.zadd(self.keys.queue.timeout_set, {frame: self.at(wait)})
+        self.client.rpush(self.keys.queue.delay_queue, frame)
+        return frame
+
+    def java_transfer(
+        self, limit: int = 100, *, frame_format: FrameFormat | None = None
+    ) -> int:
+        queue = self.keys.queue
+        moved = self.client.eval(
+            JAVA_TRANSFER,
+            3,
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.destination,
+            self.now_us // 1000,
+            limit,
+            JAVA_FORMATS[frame_format or self.frame_format],
+        )
+        return int(moved)
+
+    def java_take(self) -> str | None:
+        taken = self.client.lpop(self.keys.queue.destination)
+        return None if taken is None else name_in(taken)
+
+    def java_remove(self, frame: bytes) -> None:
+        self.client.zrem(self.keys.queue.timeout_set, frame)
+        self.client.lrem(self.keys.queue.delay_queue, 1, frame)
+
+    def at(self, wait: float) -> int:
+        """Return the epoch ms that lie so many ms after now."""
+        return -(-self.now_us // 1000) + int(wait)
+
+    @contextmanager
+    def listening(self, channel: str) -> Iterator[Callable[[], list[int]]]:
+        """Subscribe; the value returns what was published since, in ms after T0."""
+        with self.client.pubsub(ignore_subscribe_messages=True) as pubsub:
+            pubsub.subscribe(channel)
+            pubsub.get_message(timeout=10)
+
+            def heard() -> list[int]:
+                # What was published before this echo has arrived before it.
+                self.client.publish(channel, "end")
+                messages = []
+                while True:
+                    message = pubsub.get_message(timeout=10)
+                    if message is None:
+                        continue
+                    if message["data"] == b"end":
+                        return messages
+                    messages.append(int(message["data"]) - T0)
+
+            yield heard
+
+    # What the server holds.
+
+    def frames(self) -> list[bytes]:
+        """Return the delay queue, Redisson's list of all that was offered."""
+        return self.client.lrange(self.keys.queue.delay_queue, 0, -1)
+
+    def state(self) -> dict[str, Any]:
+        """Tell the whole queue by names, times as ms after T0, the empty parts left out."""
+        keys, client = self.keys, self.client
+        payloads = client.hgetall(keys.payloads)
+
+        def label(token: bytes) -> str:
+            body = payloads.get(token)
+            return name_in(body) if body else token.decode().rstrip("-")
+
+        def scores(key: str) -> dict[str, int]:
+            return {
+                label(member): int(score) - T0 if score else 0
+                for member, score in client.zrange(key, 0, -1, withscores=True)
+            }
+
+        told: dict[str, Any] = {
+            "timeout_set": [
+                (name_in(_payload_of(frame)), int(score) - T0)
+                for frame, score in client.zrange(
+                    keys.queue.timeout_set, 0, -1, withscores=True
+                )
+            ],
+            "delay_queue": [name_in(_payload_of(frame)) for frame in self.frames()],
+            "destination": [
+                name_in(payload)
+                for payload in client.lrange(keys.queue.destination, 0, -1)
+            ],
+            "leases": scores(keys.leases),
+            "retries": scores(keys.retries),
+            "dead": scores(keys.dead),
+            "quarantine": scores(keys.quarantine),
+            "unique": {
+                key.decode(): label(holder)
+                for key, holder in client.hgetall(keys.unique).items()
+            },
+            "notes": {
+                label(token): note.decode()
+                for token, note in client.hgetall(keys.notes).items()
+            },
+            "locators": sorted(map(label, client.hkeys(keys.locators))),
+        }
+        return {part: value for part, value in told.items() if value}
+
+    def leftovers(self) -> list[str]:
+        """Return every key of the queue but those that outlive its jobs."""
+        kept = {self.keys.counters, self.keys.ended}
+        found = self.client.scan_iter(match=f"*{self.keys.queue.name}*", count=1000)
+        return sorted({key.decode() for key in found} - kept)
+
+    def check(self) -> None:
+        """Hold the queue to the rules between any two calls."""
+        keys, client = self.keys, self.client
+        waiting = client.zrange(keys.queue.timeout_set, 0, -1)
+        listed = Counter(self.frames())
+        assert listed == Counter(
+            frame
+            for frame in waiting
+            if frame in self.java_frames or not is_unlisted(frame)
+        ), "the delay queue holds each listed frame that waits, once, and nothing else"
+        ours = [frame for frame in self.frames() if frame not in self.java_frames]
+        numbers = [n for n in map(listed_number, ours) if n is not None]
+        assert numbers == sorted(set(numbers)), "numbers rise along the delay queue"
+        assert not client.hexists(keys.counters, "sweeping"), "no sweep is open"
+
+        headers = set(client.hkeys(keys.headers))
+        payloads = set(client.hkeys(keys.payloads))
+        errors = set(client.hkeys(keys.errors))
+        places = Counter[bytes]()
+        for key in (keys.leases, keys.retries, keys.dead, keys.quarantine):
+            places.update(client.zrange(key, 0, -1))
+        quarantined = set(client.zrange(keys.quarantine, 0, -1))
+        assert set(places.values()) <= {1}, "a job is in one place"
+        assert payloads == set(places), "a payload belongs to a job, and each has one"
+        assert headers <= set(places)
+        assert set(places) - headers <= quarantined, "only a bad frame has no header"
+        assert errors <= set(places), "an error belongs to a job"
+
+        locators = set(client.hkeys(keys.locators))
+        bodies = [_payload_of(frame) for frame in waiting]
+        bodies += client.lrange(keys.queue.destination, 0, -1)
+        there = {body[11:33] for body in bodies if body.startswith(b'{"delayq":"')}
+        assert locators <= there, "a locator belongs to a job that waits"
+        holders = set(client.hvals(keys.unique))
+        assert holders <= there | headers, "a unique key belongs to a job"
+
+
+def _payload_of(frame: bytes) -> bytes:
+    try:
+        return frames.unpack(frame).payload
+    except frames.DecodeError:
+        return frame
+
+
+def random_id(frame: bytes) -> bytes:
+    """Return the 8 bytes of a frame of either format."""
+    return frames.unpack(frame).random_id
+
+
+def is_unlisted(frame: bytes) -> bool:
+    return frame[1:3] == UNLISTED if frame[:1] == b"\x08" else frame[:2] == UNLISTED
+
+
+def listed_number(frame: bytes) -> int | None:
+    """Return the number of a frame that the scripts take for one of theirs in the delay queue."""
+    at = 1 if frame[:1] == b"\x08" else 0
+    if frame[at : at + 2] != LISTED:
+        return None
+    return int(struct.unpack(">Q", b"\0\0" + frame[at + 2 : at + 8])[0])
+
+
+def names_of(claimed: Claimed) -> list[str]:
+    """Return the jobs of a claim by name, in order."""
+    return [name_in(job.payload) for job in claimed.jobs]

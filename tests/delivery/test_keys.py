@@ -1,0 +1,56 @@
+from dataclasses import fields
+
+import pytest
+
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import EncodeError
+from django_delayq.wire.keys import key_slot
+
+OWN = {
+    "locators": "delayq_locators:{q}",
+    "headers": "delayq_headers:{q}",
+    "payloads": "delayq_payloads:{q}",
+    "errors": "delayq_errors:{q}",
+    "notes": "delayq_notes:{q}",
+    "unique": "delayq_unique:{q}",
+    "claims": "delayq_claims:{q}",
+    "counters": "delayq_counters:{q}",
+    "leases": "delayq_leases:{q}",
+    "retries": "delayq_retries:{q}",
+    "dead": "delayq_dead:{q}",
+    "quarantine": "delayq_quarantine:{q}",
+    "ended": "delayq_ended:{q}",
+    "channel": "delayq_channel:{q}",
+}
+
+
+def test_our_keys_have_these_names_for_ever() -> None:
+    keys = DeliveryKeys.of("q")
+
+    assert {
+        field.name: getattr(keys, field.name)
+        for field in fields(keys)
+        if field.name != "queue"
+    } == OWN
+    assert keys.result("t0ken") == "delayq_result:{q}:t0ken"
+
+
+@pytest.mark.parametrize("name", ["q", "app:q", "{app}:q", "a{b}c"])
+def test_every_key_of_a_queue_lies_in_the_slot_of_its_destination_queue(
+    name: str,
+) -> None:
+    keys = DeliveryKeys.of(name)
+    ours = [getattr(keys, field) for field in OWN]
+
+    slots = {key_slot(key) for key in [*ours, keys.result("t0ken")]}
+
+    assert slots == {keys.queue.slot}
+
+
+def test_a_name_that_redisson_could_not_use_is_refused() -> None:
+    with pytest.raises(EncodeError, match="slots"):
+        DeliveryKeys.of("x}y")
+
+
+def test_keys_of_a_name_are_made_once() -> None:
+    assert DeliveryKeys.of("q") is DeliveryKeys.of("q")
