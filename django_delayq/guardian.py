@@ -386,6 +386,7 @@ class Guardian:
                 process.wait()
                 raise ServerRefused(_told("no answer", log_path, log_start))
             time.sleep(CONNECT_POLL_S)
+        path.unlink(missing_ok=True)  # it gave up while loading, and left that behind
         raise ServerRefused(
             _told(f"exit status {process.returncode}", log_path, log_start)
         )
