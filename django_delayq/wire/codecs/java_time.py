@@ -260,7 +260,7 @@ def _match(value: object, class_name: str) -> re.Match[str]:
     pattern = _PATTERNS.get(class_name)
     found = pattern.fullmatch(text) if pattern and isinstance(text, str) else None
     if found is None or text == "PT":
-        raise ValueError(f"{value!r} is no {class_name}")
+        raise EncodeError(f"{value!r} is no {class_name}")
     return found
 
 
@@ -283,7 +283,7 @@ def _fraction(nano: int, by: int = 1) -> str:
 
 
 def _date_text(year: int, month: int, day: int) -> str:
-    if not (1 <= month <= 12 and 1 <= day <= 31):
+    if not (abs(year) < 10**9 and 1 <= month <= 12 and 1 <= day <= 31):
         raise ValueError(f"{year}-{month}-{day} is no date")
     sign = "-" if year < 0 else "+" if year > 9999 else ""
     return f"{sign}{abs(year):04}-{month:02}-{day:02}"

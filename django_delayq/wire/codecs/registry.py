@@ -13,6 +13,7 @@ from django_delayq.wire.codecs.jackson_tree import (
     UNTYPED_JSON,
     dialect_of,
 )
+from django_delayq.wire.codecs.marshalling import MarshallingCodec
 from django_delayq.wire.codecs.plain_json import JsonCodec
 from django_delayq.wire.codecs.raw import ByteArrayCodec
 from django_delayq.wire.codecs.text import (
@@ -45,6 +46,7 @@ _CODECS: dict[str, Codec] = {
         ByteArrayCodec(),
         JacksonJsonCodec("JsonJackson3Codec", TYPED_3),
         JacksonJsonCodec("TypedJsonJackson3Codec", UNTYPED_3),
+        MarshallingCodec(),
         UnsupportedCodec("FstCodec"),
         UnsupportedCodec("SerializationCodec"),
     )

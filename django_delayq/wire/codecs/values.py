@@ -12,7 +12,7 @@ first that holds it; wrap it to choose another.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -313,19 +313,42 @@ def java_date(millis: int) -> object:
         return JavaValue("java.util.Date", millis)
 
 
-def java_set(items: list[object], class_name: str) -> object:
+def java_map(
+    pairs: Sequence[tuple[object, object]], class_name: str
+) -> dict[object, object]:
+    """Return a ``dict`` for a LinkedHashMap, a JavaMap for any other.
+
+    Raises:
+        ValueError: it has keys that Python cannot hash or takes for the same.
+    """
+    try:
+        if _is_crowded([key for key, _ in pairs]):
+            raise ValueError("a map whose keys are made to collide")
+        found = dict(pairs)
+    except TypeError as error:
+        raise ValueError(f"a map with a key that Python cannot hash: {error}") from None
+    if len(found) != len(pairs):
+        raise ValueError("a map with two keys that are the same in Python")
+    return found if class_name == LINKED_HASH_MAP else JavaMap(found, class_name)
+
+
+def _is_crowded(keys: Sequence[object]) -> bool:
+    # A payload may choose UUIDs or BigIntegers of one hash, and comparing each with each of ten
+    # thousand others takes minutes.
+    return len(keys) > 1000 and len({hash(key) for key in keys}) < len(keys) // 4
+
+
+def java_set(items: Sequence[object], class_name: str) -> object:
     """Return a ``set`` for a HashSet that Python can hold without loss, else a JavaSet.
 
     ``1``, ``1.0``, ``true`` and ``1L`` are four elements in Java and one in Python.
     """
     if class_name == HASH_SET:
         try:
-            plain = set(items)
-        except TypeError:
-            pass
-        else:
-            if len(plain) == len(items):
+            if not _is_crowded(items) and len(plain := set(items)) == len(items):
                 return plain
+        except TypeError:  # an element that Python cannot hash
+            pass
     return JavaSet(items, class_name)
 
 

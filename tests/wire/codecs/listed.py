@@ -58,4 +58,12 @@ LISTED = {
         ),
         Listed("write", "locale", "Jackson 3 writes the language tag, zh-CN"),
     ),
+    "MarshallingCodec": (
+        Listed("read write", "self.list", "a list inside of itself, which we refuse"),
+        Listed(
+            "again write",
+            "equal.strings repeat.long_string",
+            "two equal String objects; we name the first one again, as Java does with one object",
+        ),
+    ),
 }

@@ -107,6 +107,7 @@ _SCALARS = {
 
 MOMENT = datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
 THAT_UUID = UUID("01234567-89ab-cdef-fedc-ba9876543210")
+SHARED = ["x"]
 PAID = JavaEnum("demo.Order$Status", "PAID")
 
 
@@ -212,7 +213,7 @@ PYTHON: dict[str, object] = {
     "pojo.not_serializable": plain_person("Ada", 36),
     "pojo.list": [order(1, "a"), order(2, "b")],
     "pojo.in_map": JavaMap({"order": order(1, "a")}, "java.util.HashMap"),
-    "shared.list": [["x"], ["x"]],
+    "shared.list": [SHARED, SHARED],
     "shared.string": ["shared text", "shared text"],
     "equal.strings": ["same text", "same text"],
     "shared.uuid": [THAT_UUID, THAT_UUID],
