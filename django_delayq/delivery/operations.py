@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import Any, NamedTuple
 
 from django_delayq.delivery.keys import DeliveryKeys
@@ -613,7 +614,7 @@ def _read_page(reply: list[Any]) -> Page:
     rows = [
         PageRow(
             reply[i].decode(errors="replace"),
-            int(float(reply[i + 1])) if reply[i + 1] else None,
+            _read_score(reply[i + 1]),
             reply[i + 2],
             reply[i + 3],
             reply[i + 4],
@@ -623,6 +624,12 @@ def _read_page(reply: list[Any]) -> Page:
         for i in range(1, len(reply), 7)
     ]
     return Page(reply[0], rows)
+
+
+def _read_score(text: bytes) -> int | None:
+    # Anybody may have written inf, which is no time.
+    score = float(text or "inf")
+    return int(score) if isfinite(score) else None
 
 
 def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
