@@ -374,7 +374,8 @@ def setting_names() -> dict[str, str]:
 # Clients. One pool a process; redis-py's pools notice a fork by themselves.
 
 _lock = threading.Lock()
-_client: "Redis[bytes] | None" = None
+_pool: ConnectionPool | None = None
+_thread = threading.local()
 
 
 def connection_url() -> str | None:
@@ -438,23 +439,42 @@ def _retry(cls: type) -> Any:
 
 
 def get_client() -> "Redis[bytes]":
-    """Return the client of this process; every reply comes as bytes.
+    """Return the client of this thread, with a connection of its own; every reply comes as bytes.
 
     Raises:
         InvalidSettings, EmbeddedServerError: see `connection_url`.
+        redis.exceptions.ConnectionError: the server cannot be reached.
     """
-    global _client
+    global _pool
+    client: Redis[bytes] | None = getattr(_thread, "client", None)
+    if client is not None and client.connection_pool is _pool:
+        return client
     with _lock:
-        if _client is None:
-            _client = make_client()
-        return _client
+        if _pool is None:
+            _pool = _make_pool({})
+        pool = _pool
+    # Freed with its thread; the connection goes back to the pool then.
+    _thread.client = Redis(connection_pool=pool, single_connection_client=True)
+    return _thread.client
 
 
 def make_client(**overrides: Any) -> "Redis[bytes]":
     """Make a client with a pool of its own, for who wants other timeouts."""
+    return Redis(connection_pool=_make_pool(overrides))
+
+
+def _make_pool(overrides: dict[str, Any]) -> ConnectionPool:
     cls, arguments = _pool_parts()
-    own = _own_arguments(arguments, _retry(Retry)) | overrides
-    return Redis(connection_pool=ConnectionPool(connection_class=cls, **own))
+    return ConnectionPool(connection_class=cls, **_own_arguments(arguments, _retry(Retry)) | overrides)
+
+
+def _forget_after_fork() -> None:
+    # The parent goes on with its connections: a child that used them would read the parent's replies.
+    global _pool, _thread, _lock
+    _pool, _thread, _lock = None, threading.local(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 _ASYNC_CLASSES = ((UnixDomainSocketConnection, AsyncUnixConnection), (SSLConnection, AsyncSSLConnection))
@@ -496,17 +516,16 @@ async def _close_with_loop(client: "AsyncRedis[bytes]") -> AsyncGenerator[None, 
 
 
 def forget_connections(**kwargs: Any) -> None:
-    """Drop the cached settings and client; connected to ``setting_changed``."""
-    global _client
+    """Drop the cached settings and the connections; connected to ``setting_changed``."""
+    global _pool
     if kwargs.get("setting", "DELAYQ") not in ("DELAYQ", "CACHES", "DEBUG", "BASE_DIR"):
         return
     with _lock:
         get_settings.cache_clear()
-        if _client is not None:
-            _client.close()
-            _client.connection_pool.disconnect()
-        _client = None
+        pool, _pool = _pool, None
         _async_clients.clear()
+    if pool is not None:
+        pool.disconnect()
 
 
 setting_changed.connect(forget_connections, dispatch_uid="django_delayq")

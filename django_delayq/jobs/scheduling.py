@@ -1,7 +1,8 @@
 """From a call to the server: `schedule`, `schedule_many` and their async twins."""
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
@@ -14,7 +15,7 @@ from django_delayq.delivery.operations import Scheduled, State
 from django_delayq.exceptions import MaybeScheduled
 from django_delayq.jobs.job import Job, explain
 from django_delayq.jobs.registry import get_task
-from django_delayq.wire.call import Call, arun, arun_all, run, run_all
+from django_delayq.wire.call import Call, arun, run, run_stream
 from django_delayq.wire.delay import Delay
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: Bytes of payload in one call of the schedule script.
 SCHEDULE_BYTES = 1 << 20
-#: Calls in one pipeline of `schedule_many`.
-PIPELINE = 4
 
 
 @overload
@@ -113,80 +112,98 @@ def _take(job: Job[Any], scheduled: Scheduled) -> None:
 
 
 def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
-    """Send jobs that ``task.prepare(delay, …)`` made, in pipelines of bounded calls.
+    """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; while one is under way the next is made.
 
-    Not atomic as a whole, and it does not wait for a transaction's commit.
+    Not atomic as a whole, and it does not wait for a transaction's commit. Returns the jobs, stored.
 
     Raises:
         MaybeScheduled: an error came up on the way; ``unsent`` holds the jobs that are not known to be stored. To
             send those again is safe.
     """
-    sent: list[Job[Any]] = []
-    waiting = list(jobs)
-    batches = _batches(waiting)
-    client = conf.get_client()
-    for start in range(0, len(batches), PIPELINE):
-        part = batches[start : start + PIPELINE]
-        try:
-            replies = run_all(client, [_call(batch) for batch in part])
-        except RedisError as error:
-            replies = [error] * len(part)
-        _take_all(part, replies, waiting, sent)
-    return sent
+    sending = _Sending(jobs)
+    stream = sending.calls()
+    for call in islice(stream, 1):
+        # By itself: it brings the script to a server that has not seen it.
+        sending.take(_run_or_error(call))
+    if sending.failure is None:
+        for reply in run_stream(conf.get_client(), stream):
+            sending.take(reply)
+    return sending.finish()
 
 
 async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     """`schedule_many` on the event loop."""
-    sent: list[Job[Any]] = []
-    waiting = list(jobs)
-    batches = _batches(waiting)
+    sending = _Sending(jobs)
     client = await conf.get_async_client()
-    for start in range(0, len(batches), PIPELINE):
-        part = batches[start : start + PIPELINE]
+    for call in sending.calls():
         try:
-            replies = await arun_all(client, [_call(batch) for batch in part])
+            sending.take(await arun(client, call))
         except RedisError as error:
-            replies = [error] * len(part)
-        _take_all(part, replies, waiting, sent)
-    return sent
+            sending.take(error)
+            break
+    return sending.finish()
 
 
-def _batches(jobs: list[Job[Any]]) -> list[list[Job[Any]]]:
-    batches: list[list[Job[Any]]] = []
-    for _, group in groupby(jobs, key=lambda job: job.queue):
-        size, batch = 0, []
-        for job in group:
+def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
+    try:
+        return run(conf.get_client(), call)
+    except RedisError as error:
+        return error
+
+
+class _Sending:
+    """The jobs of one `schedule_many`: batches that are under way, what was stored, and what may not be."""
+
+    def __init__(self, jobs: Iterable[Job[Any]]) -> None:
+        self._jobs = iter(jobs)
+        self._under_way: deque[list[Job[Any]]] = deque()
+        self._sent: list[Job[Any]] = []
+        self._unsent: list[Job[Any]] = []
+        self.failure: Exception | None = None
+
+    def calls(self) -> Iterator[Call[list[Scheduled]]]:
+        """Yield one call a batch: of one queue, bounded in number and size."""
+        batch: list[Job[Any]] = []
+        size = 0
+        for job in self._jobs:
+            payload_size = len(job.unsent.payload)
+            if batch and (
+                len(batch) == operations.SCHEDULE_BATCH
+                or size + payload_size > SCHEDULE_BYTES
+                or job.queue != batch[0].queue
+            ):
+                yield self._begin(batch)
+                batch, size = [], 0
             batch.append(job)
-            size += len(job.unsent.payload)
-            if len(batch) == operations.SCHEDULE_BATCH or size >= SCHEDULE_BYTES:
-                batches.append(batch)
-                size, batch = 0, []
+            size += payload_size
         if batch:
-            batches.append(batch)
-    return batches
+            yield self._begin(batch)
 
+    def _begin(self, batch: list[Job[Any]]) -> Call[list[Scheduled]]:
+        self._under_way.append(batch)
+        return _call(batch)
 
-def _take_all(
-    batches: list[list[Job[Any]]],
-    replies: Sequence[list[Scheduled] | Exception],
-    waiting: list[Job[Any]],
-    sent: list[Job[Any]],
-) -> None:
-    failure: Exception | None = None
-    for batch, reply in zip(batches, replies, strict=True):
+    def take(self, reply: list[Scheduled] | Exception) -> None:
+        """Take in the reply to the oldest call that is under way."""
+        batch = self._under_way.popleft()
         if isinstance(reply, Exception):
-            failure = failure or reply
-            continue
+            self.failure = self.failure or reply
+            self._unsent += batch
+            return
         for job, scheduled in zip(batch, reply, strict=True):
             _take(job, scheduled)
-        sent += batch
-    if failure is not None:
-        stored = set(map(id, sent))
-        unsent = [job for job in waiting if id(job) not in stored]
-        if isinstance(failure, RedisError):
-            explain(failure, unsent)
+        self._sent += batch
+
+    def finish(self) -> list[Job[Any]]:
+        """Return the jobs, or raise with those that are not known to be stored."""
+        if self.failure is None:
+            return self._sent
+        self._unsent += self._jobs
+        count = len(self._sent) + len(self._unsent)
+        if isinstance(self.failure, RedisError):
+            explain(self.failure, self._unsent)
         raise MaybeScheduled(
-            f"{len(sent)} of {len(waiting)} jobs are scheduled, {len(unsent)} are not known to be: {failure};"
-            " pass error.unsent to schedule_many again, which is safe",
-            unsent,
-        ) from failure
+            f"{len(self._sent)} of {count} jobs are scheduled, {len(self._unsent)} are not known to be:"
+            f" {self.failure}; pass error.unsent to schedule_many again, which is safe",
+            self._unsent,
+        ) from self.failure

@@ -6,7 +6,8 @@ A `Call` names the script, its keys and arguments, and how to read the reply. `r
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha1
@@ -16,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 T = TypeVar("T")
@@ -102,6 +103,8 @@ class Call(Generic[T]):
         return replace(self, args=args)
 
 
+#: Calls of a stream that the server may have before it.
+UNDER_WAY = 2
 #: Waits before a call is made again, s. A lost connection is quickly told; a silent server has cost its time-out.
 PAUSES_S = (0.05, 0.2, 0.5)
 _LOST = (RedisConnectionError, RedisTimeoutError)
@@ -129,10 +132,26 @@ def run(client: Redis, call: Call[T]) -> T:
 
 def _run(client: Redis, call: Call[T]) -> T:
     try:
-        reply = client.execute_command(*call.command())
+        reply = _execute(client, call.command())
     except NoScriptError:
-        reply = client.execute_command(*call.full_command())
+        reply = _execute(client, call.full_command())
     return call.read(reply)
+
+
+def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
+    connection = client.connection
+    if connection is None:
+        return client.execute_command(*command)
+    # A client with a connection of its own, see conf.get_client: the pool's bookkeeping would cost as much as the call.
+    try:
+        connection.send_command(*command)
+        return connection.read_response()
+    except ResponseError:
+        raise
+    except BaseException:
+        # Also an interrupt: the reply that is still to come must not be taken for the next one's.
+        connection.disconnect()
+        raise
 
 
 def _pauses(error: Exception) -> tuple[float, ...]:
@@ -173,6 +192,51 @@ def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
         for i, reply in zip(unknown, _pipeline(client, [calls[i].full_command() for i in unknown]), strict=True):
             replies[i] = reply
     return _read_all(calls, replies)
+
+
+def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exception]:
+    """Make calls one after the other without waiting for each: while the server works, the next is made.
+
+    The client has a connection of its own. An error stands in its
+    call's place; a lost connection ends the stream.
+    """
+    connection = client.connection
+    assert connection is not None
+    under_way: deque[Call[T]] = deque()
+    failure: Exception | None = None
+    try:
+        for call in calls:
+            try:
+                if failure is None:
+                    connection.send_command(*call.command())
+            except _LOST as error:
+                connection.disconnect()
+                failure = error
+            under_way.append(call)
+            if len(under_way) > UNDER_WAY or failure is not None:
+                reply, failure = _read_one(connection, under_way.popleft(), failure)
+                yield reply
+            if failure is not None:
+                break
+        while under_way:
+            reply, failure = _read_one(connection, under_way.popleft(), failure)
+            yield reply
+    except BaseException:
+        # Whatever made the calls failed, or whoever reads went away: replies are still to come.
+        connection.disconnect()
+        raise
+
+
+def _read_one(connection: Any, call: Call[T], failure: Exception | None) -> tuple[T | Exception, Exception | None]:
+    if failure is not None:
+        return failure, failure
+    try:
+        return call.read(connection.read_response()), None
+    except ResponseError as error:
+        return error, None
+    except _LOST as error:
+        connection.disconnect()
+        return error, error
 
 
 async def arun_all(client: AsyncRedis, calls: Sequence[Call[T]]) -> list[T | Exception]:

@@ -1,0 +1,13 @@
+"""Django settings of the benchmarks: the server's URL comes from the environment, everything else is default."""
+
+import os
+
+SECRET_KEY = "benchmarks"
+DEBUG = False
+USE_TZ = True
+INSTALLED_APPS = ["django_delayq", "benchmarks"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+DELAYQ = {
+    "CONNECTION": os.environ.get("DELAYQ_BENCH_URL", "redis://127.0.0.1:6379/0"),
+    "QUEUES": {"default": {}, "flat": {"INSERTION_LIST": False}},
+}
