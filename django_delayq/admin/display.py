@@ -1,0 +1,376 @@
+"""What the admin's pages show of moments, payloads and errors: plain text of bounded length, made without I/O.
+
+Nothing here is HTML; the templates escape it. Payloads and errors were written by anybody, so each function takes
+whatever bytes it is given.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from django.utils import timezone
+from django.utils.formats import number_format
+
+from django_delayq.conf import QueueSettings
+from django_delayq.exceptions import DecodeError
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.registry import get_handler
+from django_delayq.wire.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
+
+#: Characters of the arguments, and of an error, in a row of a table.
+ROW_CHARACTERS = 160
+#: Characters of the arguments, and of a traceback, on a job's page.
+PAGE_CHARACTERS = 65_536
+#: Bytes of a payload that are shown as text, and as hexadecimal digits.
+RAW_TEXT_BYTES, RAW_HEX_BYTES = 16_384, 2_048
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The name of the task in an envelope of which only the beginning is there.
+_TASK = re.compile(rb'"delayq":"[\w-]{22}","task":("(?:[^"\\]|\\.){1,400}")')
+_ARGUMENTS = re.compile(rb'"(?:args|kwargs)":')
+
+
+def clean(text: object) -> str:
+    """Return text that can be sent: half a surrogate pair, which JSON may hold, would stop the response."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
+
+
+def cut(text: str, limit: int) -> str:
+    """Shorten text, with an ellipsis where something is missing."""
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+def count_text(number: int) -> str:
+    """Write a number with its thousands apart."""
+    return number_format(number, use_l10n=True, force_grouping=True)
+
+
+def size_text(size: int) -> str:
+    """Write a number of bytes."""
+    return f"{count_text(size)} {'byte' if size == 1 else 'bytes'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A time of the server's clock."""
+
+    #: Epoch ms.
+    ms: int
+    #: In the current time zone, to the millisecond; without the zone's name.
+    local: str
+    #: The zone's name, as it is at that time.
+    zone: str
+    #: As seen from the server's now: "in 2 h", "5 s ago".
+    relative: str
+
+    @classmethod
+    def of(cls, ms: int | None, now_ms: int) -> "Moment | None":
+        """Describe a time; None where there is none."""
+        if ms is None:
+            return None
+        try:
+            moment = timezone.localtime(_EPOCH + timedelta(milliseconds=ms))
+            local = moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
+            zone = moment.tzname() or ""
+        except (OverflowError, ValueError):
+            # Java may wait for longer than Python's calendar goes.
+            local, zone = "after the year 9999" if ms > 0 else "before the year 1", ""
+        return cls(ms, local, zone, relative_text(ms - now_ms))
+
+    @property
+    def in_seconds(self) -> str:
+        """The local time for a table, where milliseconds are noise."""
+        return self.local.partition(".")[0]
+
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def relative_text(ms: int) -> str:
+    """Say how far away a moment is, in two units at most: "in 2 h 5 min", "5 s ago", "now"."""
+    left = abs(ms)
+    if left < 1000:
+        return "now"
+    if left >= 3_652_500 * 86_400_000:
+        words = "more than 10,000 years"
+    else:
+        first = next(i for i, (unit, _) in enumerate(_UNITS) if left >= unit)
+        parts = []
+        for unit, name in _UNITS[first : first + 2]:
+            if left >= unit:
+                parts.append(f"{left // unit} {name}")
+            left %= unit
+        words = " ".join(parts)
+    return f"in {words}" if ms > 0 else f"{words} ago"
+
+
+class _Plain:
+    """Values as JSON has them, for the eye, up to a budget of characters.
+
+    A decoder that follows Java's back references makes a tree of millions out of a hundred bytes; this stops.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._left = budget
+
+    def __call__(self, value: object, depth: int = 0) -> Any:
+        self._left -= 1
+        if self._left <= 0 or depth > 120:
+            return "…"
+        match value:
+            case None | bool() | float():
+                return value
+            case int():
+                # Python refuses to print an integer of thousands of digits.
+                return (
+                    int(value)
+                    if value.bit_length() < 4096
+                    else f"<integer of {value.bit_length()} bits>"
+                )
+            case str():
+                return self._text(str.__str__(value))
+            case bytes() | bytearray():
+                return self._text(f"<{len(value)} bytes> {bytes(value[:64]).hex()}")
+            case dict():
+                return self._mapping(value, depth)
+            case list() | tuple() | Set():
+                return self._items(value, depth)
+            case JavaObject():
+                return self._mapping(
+                    {"@class": value.class_name, **value.fields}, depth
+                )
+            case JavaEnum():
+                return self._text(f"{value.class_name}.{value.name}")
+            case JavaValue():
+                return self(value.value, depth + 1)
+            case Instant():
+                return f"{value.seconds}.{value.nano:09d} s since 1970"
+            case _:
+                return self._text(str(value))
+
+    def _text(self, text: str) -> str:
+        shown = cut(text, max(self._left, 0))
+        self._left -= len(shown)
+        return shown
+
+    def _items(self, items: Any, depth: int) -> list[Any]:
+        shown = []
+        for item in islice(items, self._left):
+            if self._left <= 0:
+                break
+            shown.append(self(item, depth + 1))
+        return shown if len(shown) == len(items) else [*shown, "…"]
+
+    def _mapping(self, items: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        for key, item in items.items():
+            if self._left <= 0:
+                shown["…"] = "…"
+                break
+            name = (
+                self._text(key)
+                if isinstance(key, str)
+                else self._text(json.dumps(self(key, depth + 1)))
+            )
+            shown[name] = self(item, depth + 1)
+        return shown
+
+
+def compact_json(value: object, limit: int = ROW_CHARACTERS) -> str:
+    """Write a value in one line."""
+    return cut(clean(json.dumps(_Plain(limit)(value), ensure_ascii=False)), limit)
+
+
+def pretty_json(value: object, limit: int = PAGE_CHARACTERS) -> str:
+    """Write a value in indented lines."""
+    return cut(
+        clean(json.dumps(_Plain(limit)(value), ensure_ascii=False, indent=2)), limit
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a payload says."""
+
+    #: Name of the task; for a foreign payload that of the queue's handler, or "".
+    task: str
+    is_foreign: bool
+    #: The arguments in one line; what there is to see where it cannot be read.
+    arguments: str
+    #: The arguments in full, None where there are none of that kind.
+    args: str | None = None
+    kwargs: str | None = None
+    #: The value that the queue's codec reads in a foreign payload.
+    value: str | None = None
+    #: Options that this one call was given.
+    options: dict[str, Any] | None = None
+    #: Why it cannot be read.
+    fault: str = ""
+
+
+def read_content(
+    payload: bytes, size: int, queue: QueueSettings, *, in_full: bool = False
+) -> Content:
+    """Read a payload of ``size`` bytes, of which only the beginning may be there."""
+    if len(payload) < size:
+        return _read_beginning(payload, size, queue)
+    try:
+        envelope = envelopes.decode(payload, queue.payload_codec)
+    except DecodeError:
+        return _read_foreign(payload, queue, in_full)
+    except Exception as error:  # a codec's bug, or one that cannot read this side's values: still a page
+        return _unreadable(payload, queue, error)
+    call = [compact_json(item) for item in islice(envelope.args, 20)]
+    call += [
+        f"{clean(name)}={compact_json(item)}"
+        for name, item in islice(envelope.kwargs.items(), 20)
+    ]
+    if len(envelope.args) > 20 or len(envelope.kwargs) > 20:
+        call.append("…")
+    return Content(
+        task=clean(envelope.task),
+        is_foreign=False,
+        arguments=cut(", ".join(call), ROW_CHARACTERS),
+        args=pretty_json(envelope.args) if in_full and envelope.args else None,
+        kwargs=pretty_json(envelope.kwargs) if in_full and envelope.kwargs else None,
+        options=envelope.options,
+    )
+
+
+def _read_beginning(payload: bytes, size: int, queue: QueueSettings) -> Content:
+    note = f" ({size_text(size)})"
+    found = _TASK.search(payload[:1024])
+    if found is None:
+        return Content(_handler(queue), True, raw_line(payload) + note)
+    try:
+        task = clean(json.loads(found[1]))
+    except ValueError:
+        task = clean(found[1][1:-1].decode(errors="backslashreplace"))
+    arguments = _ARGUMENTS.search(payload, found.end())
+    return Content(
+        task,
+        False,
+        raw_line(payload[arguments.start() if arguments else found.end() :]) + note,
+    )
+
+
+def _read_foreign(payload: bytes, queue: QueueSettings, in_full: bool) -> Content:
+    try:
+        value = queue.payload_codec.decode(payload)
+    except Exception as error:
+        return _unreadable(payload, queue, error)
+    return Content(
+        task=_handler(queue),
+        is_foreign=True,
+        arguments=compact_json(value),
+        value=pretty_json(value) if in_full else None,
+    )
+
+
+def _unreadable(payload: bytes, queue: QueueSettings, error: Exception) -> Content:
+    fault = (
+        str(error)
+        if isinstance(error, DecodeError)
+        else f"{type(error).__name__}: {error}"
+    )
+    return Content(
+        _handler(queue), True, raw_line(payload), fault=cut(clean(fault), 1000)
+    )
+
+
+def _handler(queue: QueueSettings) -> str:
+    handler = get_handler(queue.name)
+    return handler.name if handler else ""
+
+
+def raw_line(payload: bytes, limit: int = ROW_CHARACTERS) -> str:
+    """Show the beginning of bytes: as text where it is text, else as hexadecimal digits."""
+    text = _as_text(payload[: 4 * limit], is_whole=len(payload) <= 4 * limit)
+    if text is not None:
+        return cut(" ".join(text.split()), limit)
+    return cut(payload[: limit // 2 + 1].hex(), limit)
+
+
+def _as_text(payload: bytes, *, is_whole: bool) -> str | None:
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError as error:
+        # A character that was cut in two at the end does not make it binary.
+        if is_whole or error.start < len(payload) - 3:
+            return None
+        text = payload[: error.start].decode()
+    printable = sum(char.isprintable() or char in "\r\n\t" for char in text)
+    return text if printable == len(text) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A payload as it is."""
+
+    size: int
+    #: Its beginning as text; None: it is no text.
+    text: str | None
+    #: Its beginning as a hex dump; None: it is text.
+    dump: str | None
+    #: Bytes of it that are shown.
+    shown: int
+
+    @property
+    def is_cut(self) -> bool:
+        return self.shown < self.size
+
+
+def read_raw(payload: bytes) -> Raw:
+    """Show a payload as text or as a hex dump, its beginning at least."""
+    part = payload[:RAW_TEXT_BYTES]
+    text = _as_text(part, is_whole=len(part) == len(payload))
+    if text is not None:
+        return Raw(len(payload), text, None, len(part))
+    part = payload[:RAW_HEX_BYTES]
+    return Raw(len(payload), None, hex_dump(part), len(part))
+
+
+def hex_dump(data: bytes) -> str:
+    """Write bytes as offset, 16 hexadecimal pairs and ASCII, a line each."""
+    lines = []
+    for offset in range(0, len(data), 16):
+        row = data[offset : offset + 16]
+        ascii_ = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        lines.append(
+            f"{offset:08x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {ascii_}"
+        )
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last error of a job."""
+
+    message: str
+    kind: str
+    traceback: str
+    at: Moment | None
+
+    @property
+    def line(self) -> str:
+        return cut(" ".join(self.message.split()), ROW_CHARACTERS)
+
+
+def read_failure(error: bytes, now_ms: int) -> Failure | None:
+    """Read an error as a worker or a script wrote it."""
+    found = envelopes.read_error(error)
+    if found is None:
+        return None
+    at = found.get("at")
+    return Failure(
+        message=cut(clean(found.get("error") or ""), PAGE_CHARACTERS),
+        kind=cut(clean(found.get("kind") or ""), ROW_CHARACTERS),
+        traceback=cut(clean(found.get("traceback") or ""), PAGE_CHARACTERS),
+        at=Moment.of(at, now_ms)
+        if isinstance(at, int) and not isinstance(at, bool)
+        else None,
+    )

@@ -1,0 +1,88 @@
+"""What went wrong between the admin and the server, and what to do about it."""
+
+from typing import NamedTuple
+
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq.admin.display import clean
+from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
+
+
+class Fault(NamedTuple):
+    """An error as a page shows it."""
+
+    what: str
+    #: The error's own words.
+    message: str
+    hint: str
+
+
+def describe_fault(error: Exception) -> Fault:
+    """Say what an error of the server, the connection or the settings means."""
+    message = clean(error) or type(error).__name__
+    what, hint = _meaning(error, message)
+    return Fault(what, message, hint)
+
+
+def _meaning(error: Exception, message: str) -> tuple[str, str]:
+    if isinstance(error, InvalidSettings):
+        return (
+            "The settings are wrong.",
+            "Correct DELAYQ; manage.py check lists everything that is wrong with it.",
+        )
+    if isinstance(error, EmbeddedServerError):
+        return (
+            "The embedded server does not run.",
+            "Install what it needs, or name a server in DELAYQ['CONNECTION'].",
+        )
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return (
+            "The server does not accept the account.",
+            "Check user and password in DELAYQ['CONNECTION'].",
+        )
+    if isinstance(error, BusyLoadingError):
+        return (
+            "The server is starting and loads its data.",
+            "Try again in a moment; nothing is lost.",
+        )
+    if isinstance(error, RedisConnectionError | RedisTimeoutError):
+        return (
+            "The server does not answer.",
+            "Is the server of DELAYQ['CONNECTION'] up, and can it be reached from here? Jobs that are scheduled stay"
+            " on it; workers go on as soon as it is back.",
+        )
+    if (
+        isinstance(error, NoPermissionError)
+        or "ACL failure" in message
+        or "can't access" in message
+    ):
+        return (
+            "The server's account may not do this.",
+            "Give the user of DELAYQ['CONNECTION'] the rights to the queue's keys, channels and commands; the"
+            " worker's start-up check lists what is missing.",
+        )
+    if isinstance(error, ReadOnlyError) or "READONLY" in message:
+        return (
+            "The server is a replica and takes no writes.",
+            "Name the primary in DELAYQ['CONNECTION'].",
+        )
+    if isinstance(error, OutOfMemoryError):
+        return (
+            "The server is at its maxmemory.",
+            "Raise maxmemory; due jobs go on running and make room.",
+        )
+    if "WRONGTYPE" in message:
+        return (
+            "Something else uses a key of this queue.",
+            "Give the queue another name, or move the other data.",
+        )
+    return "The server refused the call.", "See the server's own words above."

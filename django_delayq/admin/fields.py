@@ -1,0 +1,170 @@
+"""One job in full, as labels and texts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django_delayq.admin.display import Content, Failure, Moment, clean, pretty_json
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery.operations import Inspected, State
+from django_delayq.exceptions import TaskNotFound
+from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.registry import get_task
+
+#: What the score of a job in a state says.
+_SCORE_LABELS = {
+    State.SCHEDULED: "Due",
+    State.DUE: "Due",
+    State.RUNNING: "Lease ends",
+    State.RETRYING: "Next attempt",
+    State.DEAD: "Given up",
+    State.QUARANTINED: "Put aside",
+    State.UNKNOWN: "Due",
+}
+#: What a state means to who looks at the job.
+_STATE_NOTES = {
+    "scheduled": "Waits for its start time.",
+    "due": "May start now; no worker has taken it yet.",
+    "running": "A worker has it, and renews its lease as long as it lives.",
+    "lease expired": "Its worker did not renew the lease: the next free worker takes it.",
+    "retrying": "Waits for its next attempt.",
+    "succeeded": "Ended well. That is forgotten half a minute after the end.",
+    "failed": "Failed for good, and is not kept as a dead letter.",
+    "cancelled": "Was cancelled.",
+    "expired": "Was too late to matter; it did not run.",
+    "taken": "Was taken from the destination queue.",
+    "dead": "Out of attempts. It is kept until it is run again or discarded.",
+    "quarantined": "Nobody here could read or run it. It is kept until it is run again or discarded.",
+    "unknown": "In a destination queue too long to be searched, or taken by Java.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A labelled text on a job's page."""
+
+    label: str
+    value: str
+    note: str = ""
+    is_code: bool = False
+    is_fault: bool = False
+
+
+Section = tuple[str, list[Field]]
+
+
+def sections_of(
+    job_id: str,
+    seen: Inspected,
+    state: str,
+    content: Content,
+    failure: Failure | None,
+    queue: QueueSettings,
+) -> list[Section]:
+    """Describe a job; the first section is about the job, the second about its last error."""
+    task = None if content.is_foreign else _find_task(content.task)
+    sections: list[Section] = [
+        (
+            "",
+            [
+                *_task(content, task),
+                *_life(seen, state, content, task, queue),
+                *_call(seen, content),
+            ],
+        )
+    ]
+    sections[0][1].append(Field("ID", clean(job_id)))
+    if failure is not None:
+        sections.append(("Last error", _error(failure, seen.now_ms)))
+    return sections
+
+
+def _find_task(name: str) -> DelayedTask[Any, Any] | None:
+    try:
+        return get_task(name)
+    except TaskNotFound:
+        return None
+
+
+def _task(content: Content, task: DelayedTask[Any, Any] | None) -> list[Field]:
+    if content.is_foreign and content.task:
+        return [
+            Field(
+                "Task", content.task, "the handler of this queue's foreign payloads"
+            )
+        ]
+    if content.is_foreign:
+        return [
+            Field(
+                "Task",
+                "none",
+                "a foreign payload, and this queue has no handler here",
+            )
+        ]
+    if not content.task:
+        return []
+    fields = [Field("Task", content.task)]
+    if task is None:
+        fields.append(
+            Field(
+                "Not found",
+                "No task of this process is registered under that name.",
+                is_fault=True,
+            )
+        )
+    return fields
+
+
+def _life(
+    seen: Inspected,
+    state: str,
+    content: Content,
+    task: DelayedTask[Any, Any] | None,
+    queue: QueueSettings,
+) -> list[Field]:
+    fields = [Field("State", state, _STATE_NOTES.get(state, ""))]
+    if seen.score_ms and seen.state in _SCORE_LABELS:
+        fields.append(_time(_SCORE_LABELS[seen.state], seen.score_ms, seen.now_ms))
+    if seen.start_time_ms and seen.start_time_ms != seen.score_ms:
+        fields.append(_time("First due", seen.start_time_ms, seen.now_ms))
+    carried = (content.options or {}).get("max_attempts")
+    most = carried or (task and task.options.max_attempts) or queue.max_attempts
+    lost = f"; {seen.kills} more lost the worker" if seen.kills else ""
+    fields.append(Field("Attempts", f"{seen.attempts} of {most} failed{lost}"))
+    return fields
+
+
+def _time(label: str, ms: int, now_ms: int) -> Field:
+    moment = Moment.of(ms, now_ms)
+    assert moment is not None
+    local = f"{moment.local} {moment.zone}".strip()
+    return Field(label, local, f"{moment.relative}, {ms} ms")
+
+
+def _call(seen: Inspected, content: Content) -> list[Field]:
+    fields = []
+    if content.args is not None:
+        fields.append(Field("Arguments", content.args, is_code=True))
+    if content.kwargs is not None:
+        fields.append(Field("Keyword arguments", content.kwargs, is_code=True))
+    if content.value is not None:
+        fields.append(Field("Value", content.value, is_code=True))
+    if content.fault:
+        fields.append(Field("Unreadable", content.fault, is_fault=True))
+    if content.options:
+        fields.append(
+            Field("Options of this call", pretty_json(content.options), is_code=True)
+        )
+    if seen.unique:
+        fields.append(Field("Unique key", clean(seen.unique)))
+    return fields
+
+
+def _error(failure: Failure, now_ms: int) -> list[Field]:
+    fields = [Field("Error", failure.message, is_code=True)]
+    if failure.kind:
+        fields.append(Field("Kind", failure.kind))
+    if failure.at:
+        fields.append(_time("When", failure.at.ms, now_ms))
+    if failure.traceback:
+        fields.append(Field("Traceback", failure.traceback, is_code=True))
+    return fields

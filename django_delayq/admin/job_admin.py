@@ -1,0 +1,539 @@
+"""The admin's pages: the queues, a queue in pages, a job in full, and what can be done to it.
+
+Every page is a fixed number of bounded calls to the server, however much waits. No query is ever made for the model.
+What is shown of payloads and times is left to ``display``, and how a page is cut out of a set to ``pages``.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from redis.exceptions import RedisError
+
+from django_delayq import conf
+from django_delayq.admin import display, fields, pages
+from django_delayq.admin.faults import describe_fault
+from django_delayq.admin.paths import from_path_part, to_path_part
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import Counts, Inspected, Outcome, State
+from django_delayq.exceptions import DelayqError, QueueNotFound
+from django_delayq.jobs import registry
+from django_delayq.models import Job
+from django_delayq.server_checks import LONG_LIST
+from django_delayq.wire.call import Call, run, run_all
+
+T = TypeVar("T")
+#: Counters of a queue that are not about jobs.
+_INTERNAL_COUNTERS = frozenset({"number", "sweeping"})
+_CANCELLABLE = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.UNKNOWN})
+_GRAVES = (State.DEAD, State.QUARANTINED)
+
+#: Which side won, where the job was not there to be moved or cancelled: "Job x …".
+_TOO_LATE = {
+    State.RUNNING: "is running already: a worker was first",
+    State.SUCCEEDED: "has succeeded already",
+    State.FAILED: "has failed already",
+    State.CANCELLED: "is cancelled already",
+    State.EXPIRED: "has expired already",
+    State.TAKEN: "was taken already",
+    State.DEAD: "is a dead letter by now: discard it or run it again instead",
+    State.QUARANTINED: "is in quarantine by now: discard it or run it again instead",
+    State.MISSING: "is gone: it has ended, or was cancelled or taken",
+}
+
+
+def _answering(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """Let a view answer with a page that says what is wrong where the server does not."""
+
+    @wraps(view)
+    def answer(
+        self: "JobAdmin", request: HttpRequest, *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        try:
+            return view(self, request, *args, **kwargs)
+        except (RedisError, DelayqError) as error:
+            context = {
+                "fault": describe_fault(error),
+                "title": "Queues cannot be shown",
+            }
+            return self._render(request, "fault", context, status=503)
+
+    return answer
+
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Job]
+else:
+    _ModelAdmin = admin.ModelAdmin
+
+
+class JobAdmin(_ModelAdmin):
+    """Pages of queues and jobs; a subclass may change ``list_per_page`` and the permissions."""
+
+    list_per_page = 50
+    actions = None
+    view_on_site = False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        prefix = f"{self.opts.app_label}_{self.opts.model_name}"
+
+        def route(
+            pattern: str, view: Callable[..., HttpResponse], name: str
+        ) -> URLPattern:
+            return path(
+                pattern, self.admin_site.admin_view(view), name=f"{prefix}_{name}"
+            )
+
+        return [
+            route("", self.changelist_view, "changelist"),
+            # Where the admin's log leads to.
+            route("<str:object_id>/change/", self.change_view, "change"),
+            route("<str:queue>/", self.queue_view, "queue"),
+            route("<str:queue>/<str:token>/", self.job_view, "job"),
+            route("<str:queue>/<str:token>/run-now/", self.run_now_view, "run_now"),
+            route("<str:queue>/<str:token>/cancel/", self.cancel_view, "cancel"),
+            route("<str:queue>/<str:token>/discard/", self.discard_view, "discard"),
+        ]
+
+    # Pages
+
+    @_answering
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show every queue with its counts: one round trip."""
+        self._check_may_view(request)
+        settings = conf.get_settings()
+        queues = list(settings.queues.values())
+        replies = run_all(
+            conf.get_client(), [operations.counts(queue.keys) for queue in queues]
+        )
+        if replies and all(isinstance(reply, Exception) for reply in replies):
+            raise replies[0]  # type: ignore[misc]
+        rows = []
+        for queue, reply in zip(queues, replies, strict=True):
+            row: dict[str, Any] = {"queue": queue, "url": self._queue_url(queue.name)}
+            if isinstance(reply, Exception):
+                row["fault"] = describe_fault(reply)
+            else:
+                row["counts"] = reply
+                row["next"] = display.Moment.of(reply.next_ms, reply.now_ms)
+                row["cells"] = self._tabs(queue, reply)
+                row["is_list_long"] = reply.delay_queue > LONG_LIST
+            rows.append(row)
+        context = {
+            "title": "Queues",
+            "rows": rows,
+            "tabs": pages.TABS.values(),
+            **(extra_context or {}),
+        }
+        return self._render(request, "queues", context)
+
+    @_answering
+    def queue_view(self, request: HttpRequest, queue: str) -> HttpResponse:
+        """Show a page of one set of a queue: two calls in one round trip."""
+        self._check_may_view(request)
+        settings = self._queue(queue)
+        tab = pages.TABS.get(request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
+        if tab is None:
+            raise Http404(f"a queue has no page {request.GET['state']!r}")
+        number = pages.page_number(request.GET.get("page", "1"))
+        first = (number - 1) * self.list_per_page
+        calls: list[Call[Any]] = [
+            operations.counts(settings.keys),
+            operations.page(
+                settings.keys,
+                tab.state,
+                first=first,
+                count=self.list_per_page,
+                newest=tab.is_newest_first,
+            ),
+        ]
+        counts, page = _replies(calls)
+        pager = pages.Pager.of(number, page.total, self.list_per_page)
+        if pager.is_beyond:
+            return HttpResponseRedirect(
+                self._queue_url(settings.name, tab.state, pager.last)
+            )
+        here = self._queue_url(settings.name, tab.state, number)
+        handler = registry.get_handler(settings.name)
+        rows = [
+            (
+                row,
+                self._job_url(settings.name, row.token, next=here) if row.token else "",
+            )
+            for row in pages.rows_of(tab, page, first, counts.now_ms, settings)
+        ]
+        context = {
+            "title": f"Queue {settings.name}",
+            "queue": settings,
+            "tab": tab,
+            "tabs": self._tabs(settings, counts),
+            "rows": rows,
+            "has_errors": tab.has_errors,
+            "pager": pager,
+            "links": [
+                (label, target and self._queue_url(settings.name, tab.state, target))
+                for label, target in (
+                    ("« first", 1 if pager.previous else None),
+                    ("‹ previous", pager.previous),
+                    ("next ›", pager.next),
+                    ("last »", pager.last if pager.next else None),
+                )
+            ],
+            "first_place": first + 1,
+            "last_place": first + len(rows),
+            "counts": counts,
+            "next": display.Moment.of(counts.next_ms, counts.now_ms),
+            "counters": sorted(
+                (name, n)
+                for name, n in counts.counters.items()
+                if n and name not in _INTERNAL_COUNTERS
+            ),
+            # Its name only: a template would call the task.
+            "handler": handler.name if handler else "",
+            "is_list_long": counts.delay_queue > LONG_LIST,
+            "long_list": LONG_LIST,
+        }
+        return self._render(request, "queue", context)
+
+    @_answering
+    def job_view(self, request: HttpRequest, queue: str, token: str) -> HttpResponse:
+        """Show one job in full: one call."""
+        self._check_may_view(request)
+        settings, token = self._queue(queue), from_path_part(token)
+        seen = run(conf.get_client(), operations.inspect(settings.keys, token))
+        context = self._job_context(request, settings, token, seen)
+        if seen.state is State.MISSING:
+            return self._render(request, "gone", context, status=404)
+        return self._render(request, "job", context)
+
+    @_answering
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Lead from the admin's log to a job's page."""
+        name, colon, token = from_path_part(object_id).rpartition(":")
+        if not colon:
+            # A token that happens to read "change".
+            return self.job_view(request, object_id, "change")
+        self._check_may_view(request)
+        return HttpResponseRedirect(
+            self._job_url(self._queue(name, is_quoted=False).name, token)
+        )
+
+    # Actions
+
+    @_answering
+    def run_now_view(
+        self, request: HttpRequest, queue: str, token: str
+    ) -> HttpResponse:
+        """Make a job due now; a dead letter or a quarantined payload starts over."""
+        self._check_may_view(request)
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        act = self._act(request, queue, token)
+        outcome: Outcome | State = act.run(
+            operations.reschedule(act.keys, act.token, "+0")
+        )[0]
+        if outcome in _GRAVES:
+            if act.run(operations.replay(act.keys, [act.token], state=State(outcome))):
+                act.succeed(CHANGE, "Run again.", "starts over: it is due now")
+            else:
+                act.fail(State.MISSING)
+        elif outcome is Outcome.RESCHEDULED:
+            act.succeed(CHANGE, "Run now.", "is due now")
+        elif outcome is Outcome.NOTED:
+            act.note(
+                CHANGE,
+                "Run now.",
+                "it is due at once if a worker here takes it, and not Java",
+            )
+        else:
+            act.fail(outcome)
+        return HttpResponseRedirect(
+            self._next(request, self._job_url(act.settings.name, act.token))
+        )
+
+    @_answering
+    def cancel_view(self, request: HttpRequest, queue: str, token: str) -> HttpResponse:
+        """Ask, then cancel a job unless it runs."""
+        self._check_may_delete(request)
+        if request.method != "POST":
+            return self._confirm(request, queue, token, "cancel")
+        act = self._act(request, queue, token)
+        outcome = act.run(operations.cancel(act.keys, act.token))
+        if outcome is Outcome.CANCELLED:
+            act.succeed(DELETION, "Cancelled.", "is cancelled and will not run")
+        elif outcome is Outcome.NOTED:
+            act.note(
+                DELETION,
+                "Cancelled.",
+                "it will not run if a worker here takes it, and not Java",
+            )
+        else:
+            act.fail(outcome)
+        return HttpResponseRedirect(
+            self._next(request, self._queue_url(act.settings.name))
+        )
+
+    @_answering
+    def discard_view(
+        self, request: HttpRequest, queue: str, token: str
+    ) -> HttpResponse:
+        """Ask, then delete a dead letter or a quarantined payload for good."""
+        self._check_may_delete(request)
+        if request.method != "POST":
+            return self._confirm(request, queue, token, "discard")
+        act = self._act(request, queue, token)
+        if act.seen.state in _GRAVES and act.run(
+            operations.discard(act.keys, [act.token], state=act.seen.state)
+        ):
+            act.succeed(DELETION, "Discarded.", "is discarded for good")
+        else:
+            act.fail(act.run(operations.inspect(act.keys, act.token)).state)
+        return HttpResponseRedirect(
+            self._next(request, self._queue_url(act.settings.name))
+        )
+
+    # What the views have in common
+
+    def _render(
+        self,
+        request: HttpRequest,
+        template: str,
+        context: dict[str, Any],
+        *,
+        status: int = 200,
+    ) -> TemplateResponse:
+        request.current_app = self.admin_site.name
+        whole = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "zone": timezone.get_current_timezone_name(),
+            **context,
+        }
+        return TemplateResponse(
+            request, f"django_delayq/admin/{template}.html", whole, status=status
+        )
+
+    def _check_may_view(self, request: HttpRequest) -> None:
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+
+    def _check_may_delete(self, request: HttpRequest) -> None:
+        self._check_may_view(request)
+        if not self.has_delete_permission(request):
+            raise PermissionDenied
+
+    def _queue(self, name: str, *, is_quoted: bool = True) -> QueueSettings:
+        try:
+            return conf.get_settings().queue(
+                from_path_part(name) if is_quoted else name
+            )
+        except QueueNotFound as error:
+            raise Http404(str(error)) from error
+
+    def _reverse(self, name: str, *parts: str) -> str:
+        view = f"admin:{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return reverse(
+            view,
+            args=[to_path_part(part) for part in parts],
+            current_app=self.admin_site.name,
+        )
+
+    def _queue_url(
+        self, name: str, state: State = State.SCHEDULED, page: int = 1
+    ) -> str:
+        query: dict[str, Any] = {}
+        if state is not State.SCHEDULED:
+            query["state"] = state.value
+        if page > 1:
+            query["page"] = page
+        return self._reverse("queue", name) + (f"?{urlencode(query)}" if query else "")
+
+    def _job_url(
+        self, name: str, token: str, *, view: str = "job", next: str = ""
+    ) -> str:
+        url = self._reverse(view, name, token)
+        return (
+            f"{url}?{urlencode({'next': next})}"
+            if next and next != self._queue_url(name)
+            else url
+        )
+
+    def _next(self, request: HttpRequest, otherwise: str) -> str:
+        """Return where the user came from, if that is a page of this site."""
+        url = request.POST.get("next") or request.GET.get("next") or ""
+        allowed = url_has_allowed_host_and_scheme(
+            url, {request.get_host()}, require_https=request.is_secure()
+        )
+        return url if url and allowed else otherwise
+
+    def _tabs(
+        self, queue: QueueSettings, counts: Counts
+    ) -> list[tuple[pages.Tab, int, str]]:
+        return [
+            (tab, pages.count_of(tab, counts), self._queue_url(queue.name, tab.state))
+            for tab in pages.TABS.values()
+        ]
+
+    def _job_context(
+        self, request: HttpRequest, settings: QueueSettings, token: str, seen: Inspected
+    ) -> dict[str, Any]:
+        content = display.read_content(
+            seen.payload, len(seen.payload), settings, in_full=True
+        )
+        failure = display.read_failure(seen.error, seen.now_ms)
+        state = pages.state_text(
+            seen.state, seen.score_ms, seen.attempts + seen.kills, seen.now_ms
+        )
+        has_expired = state == "lease expired"
+        waits = (
+            seen.state in (State.SCHEDULED, State.RETRYING, State.UNKNOWN)
+            or has_expired
+        )
+        job_id, back = (
+            f"{settings.name}:{token}",
+            self._next(request, self._queue_url(settings.name)),
+        )
+        urls = {
+            name: self._job_url(settings.name, token, view=name, next=back)
+            for name in ("run_now", "cancel", "discard")
+        }
+        may_change, may_delete = (
+            self.has_change_permission(request),
+            self.has_delete_permission(request),
+        )
+        return {
+            "title": f"Job {token}",
+            "queue": settings,
+            "token": token,
+            "id": job_id,
+            "sections": fields.sections_of(
+                job_id, seen, state, content, failure, settings
+            ),
+            "content": content,
+            "raw": display.read_raw(seen.payload),
+            "size": display.size_text(len(seen.payload)),
+            "urls": urls,
+            "back": back,
+            "here": request.get_full_path(),
+            "can_run_now": may_change and waits,
+            "can_run_again": may_change and seen.state in _GRAVES,
+            "can_cancel": may_delete and (seen.state in _CANCELLABLE or has_expired),
+            "can_discard": may_delete and seen.state in _GRAVES,
+        }
+
+    def _confirm(
+        self, request: HttpRequest, queue: str, token: str, action: str
+    ) -> HttpResponse:
+        act = self._act(request, queue, token)
+        context = self._job_context(request, act.settings, act.token, act.seen)
+        if act.seen.state is State.MISSING:
+            return self._render(request, "gone", context, status=404)
+        job_url = self._job_url(act.settings.name, act.token)
+        if not context[f"can_{action}"]:
+            act.fail(act.seen.state)
+            return HttpResponseRedirect(job_url)
+        context |= {"title": "Are you sure?", "action": action, "job_url": job_url}
+        return self._render(request, "confirm", context)
+
+    def _act(self, request: HttpRequest, queue: str, token: str) -> "_Act":
+        return _Act(self, request, self._queue(queue), from_path_part(token))
+
+
+class _Act:
+    """Something done to one job: the call, what the user is told, what the log keeps."""
+
+    def __init__(
+        self,
+        job_admin: JobAdmin,
+        request: HttpRequest,
+        settings: QueueSettings,
+        token: str,
+    ) -> None:
+        self.job_admin, self.request, self.settings, self.token = (
+            job_admin,
+            request,
+            settings,
+            token,
+        )
+        self.keys = settings.keys
+        self.client = conf.get_client()
+        #: As it was before; afterwards there may be nothing to name it by.
+        self.seen = self.run(operations.inspect(self.keys, token))
+
+    def run(self, call: Call[T]) -> T:
+        return run(self.client, call)
+
+    @property
+    def id(self) -> str:
+        return f"{self.settings.name}:{self.token}"
+
+    def succeed(self, flag: int, log: str, text: str) -> None:
+        self._log(flag, log)
+        self.job_admin.message_user(
+            self.request, f"Job {self.id} {text}.", messages.SUCCESS
+        )
+
+    def note(self, flag: int, log: str, text: str) -> None:
+        self._log(flag, log)
+        where = (
+            "lies in a destination queue too long to be searched, or was taken by Java"
+        )
+        self.job_admin.message_user(
+            self.request, f"Job {self.id} {where}; {text}.", messages.WARNING
+        )
+
+    def fail(self, state: Outcome | State) -> None:
+        """Say which side won: the job was not there to be moved or cancelled."""
+        why = _TOO_LATE.get(State(state), f"is {state}")
+        self.job_admin.message_user(
+            self.request, f"Job {self.id} {why}.", messages.WARNING
+        )
+
+    def _log(self, flag: int, message: str) -> None:
+        task = display.read_content(
+            self.seen.payload, len(self.seen.payload), self.settings
+        ).task
+        job = Job(id=display.clean(self.id))
+        job.label = display.clean(f"{task} ({self.id})" if task else self.id)
+        # ModelAdmin.log_deletions would keep no message: cancelled and discarded are not the same.
+        user_id = self.request.user.pk
+        assert user_id is not None  # admin_view let nobody else in
+        LogEntry.objects.log_actions(user_id, [job], flag, message)
+
+
+def _replies(calls: list[Call[Any]]) -> list[Any]:
+    """Make calls in one round trip; the first error is raised."""
+    replies = run_all(conf.get_client(), calls)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -1,0 +1,193 @@
+"""The six pages of a queue, their rows, and the arithmetic of page numbers."""
+
+from dataclasses import dataclass
+
+from django_delayq.admin.display import (
+    Content,
+    Failure,
+    Moment,
+    read_content,
+    read_failure,
+    size_text,
+)
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery.operations import Counts, Page, PageRow, State
+
+#: No set of the server has as many elements; keeps ranks within what it reads as a number.
+LAST_PAGE = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One of a queue's sets, as a page shows it."""
+
+    state: State
+    title: str
+    #: What the set holds.
+    help: str
+    #: What its scores mean; "": it has none.
+    time_title: str
+    #: Field of `Counts`.
+    count: str
+    is_newest_first: bool = False
+    has_attempts: bool = True
+    has_errors: bool = False
+
+
+TABS = {
+    tab.state: tab
+    for tab in (
+        Tab(
+            State.SCHEDULED,
+            "Pending",
+            "Waiting for their start time, the next first; and due ones that no worker has had room for yet.",
+            "Due",
+            "waiting",
+            has_attempts=False,
+        ),
+        Tab(
+            State.DUE,
+            "Destination queue",
+            "Due payloads in the order in which they will be taken, by a worker here or by Java.",
+            "",
+            "destination",
+            has_attempts=False,
+        ),
+        Tab(
+            State.RUNNING,
+            "Running",
+            "In the hands of a worker, which renews the lease as long as it lives.",
+            "Lease ends",
+            "running",
+        ),
+        Tab(
+            State.RETRYING,
+            "Retrying",
+            "Waiting for another attempt after a failure; also what was moved, given back or replayed.",
+            "Next attempt",
+            "retrying",
+            has_errors=True,
+        ),
+        Tab(
+            State.DEAD,
+            "Dead letters",
+            "Out of attempts; the last one that was given up comes first.",
+            "Given up",
+            "dead",
+            is_newest_first=True,
+            has_errors=True,
+        ),
+        Tab(
+            State.QUARANTINED,
+            "Quarantine",
+            "What nobody here can read or run, with the reason; the last one that was put aside comes first.",
+            "Put aside",
+            "quarantined",
+            is_newest_first=True,
+            has_errors=True,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One element of a page."""
+
+    #: From 1 on, in the set.
+    place: int
+    #: "" for what has no id.
+    token: str
+    moment: Moment | None
+    content: Content
+    state: str
+    attempts: int
+    kills: int
+    failure: Failure | None
+    size: str
+
+
+def rows_of(
+    tab: Tab, page: Page, first: int, now_ms: int, queue: QueueSettings
+) -> list[Row]:
+    """Read what a page brought."""
+    return [
+        _row(tab, row, first + i + 1, now_ms, queue) for i, row in enumerate(page.rows)
+    ]
+
+
+def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) -> Row:
+    content = read_content(row.payload, row.payload_size, queue)
+    state = state_text(tab.state, row.score_ms, row.attempts + row.kills, now_ms)
+    if tab.state is State.SCHEDULED and not row.token:
+        content = Content(
+            "",
+            True,
+            content.arguments,
+            fault="not a Redisson frame; quarantined when it is due",
+        )
+        state = "unreadable"
+    return Row(
+        place,
+        row.token,
+        Moment.of(row.score_ms, now_ms) if tab.time_title else None,
+        content,
+        state,
+        row.attempts,
+        row.kills,
+        read_failure(row.error, now_ms),
+        size_text(row.payload_size),
+    )
+
+
+def state_text(state: State, score_ms: int | None, tries: int, now_ms: int) -> str:
+    """Name a state, with what the score adds to it."""
+    is_past = score_ms is not None and score_ms <= now_ms
+    if state is State.SCHEDULED and is_past:
+        return "due"
+    if state is State.RUNNING and is_past:
+        return "lease expired"
+    if state is State.RETRYING and not tries:
+        # Moved, given back or replayed: the first attempt is still to come.
+        return "due" if is_past else "scheduled"
+    return str(state)
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    """Where a page lies among all of them."""
+
+    number: int
+    last: int
+    total: int
+
+    @classmethod
+    def of(cls, number: int, total: int, per_page: int) -> "Pager":
+        return cls(number, max(1, -(-total // per_page)), total)
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether there is no such page (any more)."""
+        return self.number > self.last
+
+    @property
+    def previous(self) -> int | None:
+        return self.number - 1 if self.number > 1 else None
+
+    @property
+    def next(self) -> int | None:
+        return self.number + 1 if self.number < self.last else None
+
+
+def page_number(text: str) -> int:
+    """Read the number of a page from a URL; what is none is the first page."""
+    try:
+        return min(max(1, int(text)), LAST_PAGE) if len(text) <= 20 else LAST_PAGE
+    except ValueError:
+        return 1
+
+
+def count_of(tab: Tab, counts: Counts) -> int:
+    """Return how many elements a tab has."""
+    number: int = getattr(counts, tab.count)
+    return number

@@ -1,0 +1,37 @@
+"""A model without a table: what gives jobs their permissions and their place in the admin.
+
+Jobs live on the server. ``migrate`` makes a content type and three permissions of this, and nothing else: "view" to
+see queues and jobs, "change" to run them now or again, "delete" to cancel and discard them.
+"""
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class _NoRows(models.Manager["Job"]):
+    """Empty without a query, so that whoever walks through all models, as dumpdata does, needs no table."""
+
+    def get_queryset(self) -> models.QuerySet["Job"]:
+        return super().get_queryset().none()
+
+
+class Job(models.Model):
+    """One job, by its id alone, for the admin and its log. The handle to work with is `django_delayq.Job`."""
+
+    id = models.CharField("id", primary_key=True, max_length=1024)
+
+    #: What the admin's log calls it; "": its id.
+    label = ""
+
+    objects: ClassVar[models.Manager["Job"]] = _NoRows()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view", "change", "delete")
+        verbose_name = "job"
+        verbose_name_plural = "queues and jobs"
+
+    def __str__(self) -> str:
+        return self.label or str(self.pk)

@@ -1,0 +1,131 @@
+"""Jobs in every state, made by the same calls that workers make, for the pages to show."""
+
+import secrets
+from typing import Any
+
+import redis
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import Failed, Leased, NewJob, Rejected, State
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.wire.call import run
+from django_delayq.wire.frame import FrameFormat, pack
+from tests.waiting import wait_until
+
+#: Registered by no process, like a task that was renamed.
+TASK = "shop.tasks.send_reminder"
+OWNER = b"OWNER-01"
+
+
+class Queue:
+    """One queue on the server under test, to be filled."""
+
+    def __init__(self, client: redis.Redis, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.keys = DeliveryKeys.of(name)
+
+    def payload(
+        self,
+        token: str,
+        task: str = TASK,
+        *args: Any,
+        options: Any = None,
+        **kwargs: Any,
+    ) -> bytes:
+        envelope = envelopes.Envelope(
+            token, task, self.name, list(args), kwargs, options
+        )
+        return envelopes.encode(envelope)
+
+    def schedule(
+        self,
+        delay_ms: int = 60_000,
+        *args: Any,
+        task: str = TASK,
+        unique: str = "",
+        options: Any = None,
+        insertion_list: bool = True,
+        **kwargs: Any,
+    ) -> str:
+        """Store a job of ours; returns its token."""
+        token = operations.new_token()
+        payload = self.payload(token, task, *args, options=options, **kwargs)
+        job = NewJob(token, f"+{delay_ms}", unique, payload)
+        run(
+            self.client,
+            operations.schedule(self.keys, [job], insertion_list=insertion_list),
+        )
+        return token
+
+    def offer(self, payload: bytes, delay_ms: int = 60_000) -> None:
+        """Store a foreign element, as Java does."""
+        seconds, micros = self.client.time()
+        frame = pack(secrets.token_bytes(8), payload, FrameFormat.BC0LC0)
+        due_ms = seconds * 1000 + micros // 1000 + delay_ms
+        self.add_member(frame, due_ms)
+
+    def add_member(self, member: bytes, due_ms: float) -> None:
+        self.client.zadd(self.keys.queue.timeout_set, {member: due_ms})
+
+    def push(self, *payloads: bytes) -> None:
+        """Put payloads into the destination queue, as Java's transfer does."""
+        self.client.rpush(self.keys.queue.destination, *payloads)
+
+    def transfer(self) -> None:
+        """Move what is due to the destination queue."""
+        call = operations.transfer(self.keys, batch=100)
+        wait_until(lambda: run(self.client, call).moved, description="a due job")
+
+    def claim(self, limit: int = 1, lease_ms: int = 30_000) -> list[Leased]:
+        return run(
+            self.client,
+            operations.claim(
+                self.keys,
+                owner=OWNER,
+                request=secrets.token_bytes(8),
+                limit=limit,
+                lease_ms=lease_ms,
+            ),
+        ).jobs
+
+    def running(self, *args: Any, lease_ms: int = 30_000, **kwargs: Any) -> Leased:
+        token = self.schedule(0, *args, **kwargs)
+        return self.take(token, lease_ms)
+
+    def take(self, token: str, lease_ms: int = 30_000) -> Leased:
+        # A delay of 0 is rounded up to the next millisecond, too.
+        (job,) = wait_until(lambda: self.claim(1, lease_ms), description="a due job")
+        assert job.token == token
+        return job
+
+    def retrying(self, *args: Any, delay_ms: int = 60_000, **kwargs: Any) -> str:
+        job = self.running(*args, **kwargs)
+        failed = Failed(job.token, job.fence, delay_ms, error("it broke"))
+        assert run(self.client, operations.retry(self.keys, [failed])) == []
+        return job.token
+
+    def dead(self, *args: Any, error_text: bytes | None = None, **kwargs: Any) -> str:
+        job = self.running(*args, **kwargs)
+        return self.bury(job, State.DEAD, error_text)
+
+    def quarantined(self, payload: bytes, error_text: bytes | None = None) -> str:
+        self.push(payload)
+        (job,) = self.claim()
+        return self.bury(job, State.QUARANTINED, error_text)
+
+    def bury(self, job: Leased, state: State, error_text: bytes | None = None) -> str:
+        rejected = Rejected(job.token, job.fence, error_text or error("it broke"))
+        call = operations.bury(self.keys, [rejected], state=state)
+        assert run(self.client, call) == []
+        return job.token
+
+    def state(self, token: str) -> State:
+        return run(self.client, operations.inspect(self.keys, token)).state
+
+
+def error(text: str, traceback: str = "", kind: str = "builtins.ValueError") -> bytes:
+    return envelopes.error_text(
+        text, kind=kind, traceback=traceback, at_ms=1_790_000_000_000
+    )

@@ -1,0 +1,256 @@
+"""The admin's pages in Chromium, as a person meets them: looked at, clicked through, and no script of a stranger run.
+
+DELAYQ_TEST_REQUIRE_BROWSER=1   a missing Chromium fails these tests
+DELAYQ_TEST_SCREENSHOTS=FOLDER  keep a picture of every page
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.test import Client
+
+from django_delayq.delivery.operations import State
+from django_delayq.wire.frame import FrameFormat, pack
+from tests.admin.conftest import url
+from tests.admin.filling import Queue, error
+
+pytestmark = pytest.mark.browser
+
+#: An attack in every place that a page shows.
+XSS = "</pre></td></title><img src=x onerror='window.owned=1'><script>window.owned=1</script>"
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="session")
+def chromium(
+    tmp_path_factory: pytest.TempPathFactory, live_server: Any
+) -> Iterator[Any]:
+    """A headless Chromium with a profile of its own."""
+    # Asks for the live server, to end before it: so the connections it keeps open end first.
+    driver_path = shutil.which("chromedriver")
+    binary = shutil.which("chromium") or shutil.which("google-chrome")
+    try:
+        from selenium import webdriver
+    except ImportError:
+        webdriver = None
+    missing = [
+        name
+        for name, found in (
+            ("chromedriver", driver_path),
+            ("chromium", binary),
+            ("the Python package selenium", webdriver),
+        )
+        if not found
+    ]
+    if missing:
+        reason = f"no browser: {', '.join(missing)} missing"
+        if os.environ.get("DELAYQ_TEST_REQUIRE_BROWSER") == "1":
+            pytest.fail(f"{reason}, and DELAYQ_TEST_REQUIRE_BROWSER is set")
+        pytest.skip(reason)
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(driver_path)
+    )
+    yield driver
+    driver.quit()
+
+
+class Visitor:
+    """A person at the browser, logged in."""
+
+    def __init__(self, driver: Any, base: str) -> None:
+        self.driver = driver
+        self.base = base
+
+    def log_in(self, client: Client) -> None:
+        self.driver.delete_all_cookies()
+        self.driver.get(f"{self.base}/static/admin/css/base.css")
+        session = client.cookies[django_settings.SESSION_COOKIE_NAME].value
+        self.driver.add_cookie(
+            {"name": django_settings.SESSION_COOKIE_NAME, "value": session, "path": "/"}
+        )
+
+    def open(self, address: str) -> None:
+        self.driver.get(f"{self.base}{address}")
+        self.check()
+
+    def check(self) -> None:
+        """Whatever a page shows, no script of a stranger ran and nothing sticks out sideways."""
+        assert not self.driver.execute_script("return window.owned")
+        assert not self.find("img[src=x]")
+        width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert self.driver.execute_script(width) <= 0
+        severe = [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] == "SEVERE" and "favicon" not in entry["message"]
+        ]
+        assert [text for text in severe if "status of" not in text] == []
+
+    def find(self, selector: str) -> list[Any]:
+        return self.driver.find_elements("css selector", selector)
+
+    def texts(self, selector: str) -> list[str]:
+        return [element.text for element in self.find(selector)]
+
+    def click(self, selector: str) -> None:
+        (element,) = self.find(selector)
+        element.click()
+        self.check()
+
+    def picture(self, name: str) -> None:
+        folder = os.environ.get("DELAYQ_TEST_SCREENSHOTS")
+        if folder is None:
+            return
+        for size, (width, height) in SIZES.items():
+            self.driver.set_window_size(width, height)
+            self.check()
+            self.driver.save_screenshot(str(Path(folder) / f"{name}-{size}.png"))
+        self.driver.set_window_size(*SIZES["desktop"])
+
+
+@pytest.fixture
+def visitor(
+    chromium: Any, live_server: Any, login: Callable[..., Client], queue: Queue
+) -> Visitor:
+    """Somebody who may do everything."""
+    visitor = Visitor(chromium, live_server.url)
+    chromium.set_window_size(*SIZES["desktop"])
+    visitor.log_in(login(is_superuser=True))
+    return visitor
+
+
+def test_person_runs_a_pending_job_now(visitor: Visitor, queue: Queue) -> None:
+    token = queue.schedule(7_500_000, 42, "hello", customer={"name": "Zoë", "id": 7})
+
+    visitor.open(url("changelist"))
+    visitor.click(f"th a[href='{url('queue', queue.name)}']")
+    visitor.click("#result_list tbody th a")
+    assert queue.state(token) is State.SCHEDULED
+    visitor.click("input[name=run_now]")
+
+    assert f"Job {queue.name}:{token} is due now." in visitor.texts(".messagelist li")
+    assert queue.state(token) is State.DUE
+
+
+def test_person_cancels_a_job_after_being_asked(visitor: Visitor, queue: Queue) -> None:
+    token = queue.schedule(7_500_000)
+
+    visitor.open(url("job", queue.name, token))
+    visitor.click("a.deletelink")
+    assert queue.state(token) is State.SCHEDULED
+    visitor.picture("cancel")
+    visitor.click("form[method=post] input[type=submit][value^=Yes]")
+
+    assert visitor.texts(".messagelist li") == [
+        f"Job {queue.name}:{token} is cancelled and will not run."
+    ]
+    assert queue.state(token) is State.CANCELLED
+
+
+def test_person_turns_pages(visitor: Visitor, queue: Queue) -> None:
+    for number in range(120):
+        queue.schedule(60_000 + 1000 * number, number)
+
+    visitor.open(url("queue", queue.name))
+    assert len(visitor.find("#result_list tbody tr")) == 50
+    visitor.picture("pages")
+    visitor.driver.find_element("link text", "next ›").click()
+    assert "51–100 of about 120" in visitor.texts(".paginator")[0]
+    visitor.driver.find_element("link text", "last »").click()
+    assert len(visitor.find("#result_list tbody tr")) == 20
+    visitor.driver.find_element("link text", "« first").click()
+    assert "1–50 of about 120" in visitor.texts(".paginator")[0]
+
+
+def test_no_page_runs_what_a_stranger_wrote(visitor: Visitor, queue: Queue) -> None:
+    queue.schedule(60_000, XSS, task=XSS, unique=f"e{XSS}", **{XSS: XSS})
+    dead = queue.dead(XSS, task=XSS, error_text=error(XSS, traceback=XSS, kind=XSS))
+    strange = queue.quarantined(XSS.encode(), b"no JSON " + XSS.encode())
+    running = queue.running(XSS, task=XSS)
+    retrying = queue.retrying(XSS, task=XSS)
+    queue.push(XSS.encode())
+    queue.offer(XSS.encode())
+
+    visitor.open(url("changelist"))
+    for state in ("scheduled", "due", "running", "retrying", "dead", "quarantined"):
+        visitor.open(f"{url('queue', queue.name)}?state={state}")
+        assert visitor.find("#result_list tbody tr")
+    for token in (dead, strange, running.token, retrying):
+        visitor.open(url("job", queue.name, token))
+        assert "<script>" in visitor.driver.find_element("id", "content").text
+    visitor.open(url("discard", queue.name, dead))
+    visitor.click("form[method=post] input[type=submit][value^=Yes]")
+    visitor.open(url("job", queue.name, XSS))
+    visitor.open("/admin/")
+    assert "onerror" in visitor.driver.find_element("id", "recent-actions-module").text
+
+
+def test_pages_look_like_the_admin(
+    visitor: Visitor, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "QUEUES": {
+            queue.name: {"REDISSON": "3.16.6", "CODEC": "StringCodec"},
+            f"{queue.name}:odd{{ü}}": {},
+        },
+    }
+    trace = "Traceback (most recent call last):\n" + "".join(
+        f'  File "/srv/shop/tasks.py", line {n}, in send\n    deliver(to={"y" * 150!r})\n'
+        for n in range(12)
+    )
+    why = error("ConnectionError: " + "no route to host " * 20, trace)
+    dead = queue.dead(17, error_text=why)
+    queue.retrying(18, delay_ms=125_000)
+    strange = queue.quarantined(bytes(range(256)) * 40)
+    queue.running(19)
+    tokens = [
+        queue.schedule(8_100_000, 4711, "contest closes", at="2026-12-01T18:00:00Z"),
+        queue.schedule(95_000, ["x" * 300], text="word " * 300, deep={"a": [1, {}]}),
+        queue.schedule(864_000_000, "n" * 20_000),
+        queue.schedule(300, unique="eshop:1", options={"max_attempts": 2}),
+    ]
+    queue.offer("Größe: ein Wort von Java".encode(), 7_000)
+    queue.offer(bytes(range(256)) * 20, 8_000)
+    queue.add_member(b"no frame at all", 1_900_000_000_000)
+    queue.add_member(pack(b"12345678", b"late", FrameFormat.BC0LC0), 10**16)
+    queue.push(b"plain text", queue.payload(tokens[0][::-1]), b"\x04\x3e\x02ab")
+
+    visitor.open("/admin/")
+    visitor.picture("index")
+    visitor.open(url("changelist"))
+    visitor.picture("queues")
+    for state in ("scheduled", "due", "running", "retrying", "dead", "quarantined"):
+        visitor.open(f"{url('queue', queue.name)}?state={state}")
+        visitor.picture(f"queue-{state}")
+    for number, token in enumerate((*tokens, dead, strange)):
+        visitor.open(url("job", queue.name, token))
+        visitor.picture(f"job-{number}")
+    visitor.open(url("discard", queue.name, dead))
+    visitor.picture("discard")
+    visitor.open(url("job", queue.name, "nobody"))
+    visitor.picture("gone")
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": "unix:///dev/null/nobody"}
+    visitor.open(url("changelist"))
+    visitor.picture("fault")

@@ -1,0 +1,827 @@
+"""The admin's pages and actions, on a real server, by the eyes of Django's test client."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import path, reverse
+
+from django_delayq import server_checks
+from django_delayq.admin import JobAdmin
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import State
+from django_delayq.jobs import registry
+from django_delayq.jobs.decorator import delayed_task, queue_handler
+from django_delayq.models import Job
+from django_delayq.wire.call import run
+from django_delayq.wire.frame import FrameFormat, pack
+from tests.admin.conftest import url
+from tests.admin.filling import TASK, Queue, error
+
+STATES = ("scheduled", "due", "running", "retrying", "dead", "quarantined")
+
+own_site = admin.AdminSite(name="backstage")
+own_site.register(Job, JobAdmin)
+urlpatterns = [path("admin/", admin.site.urls), path("backstage/", own_site.urls)]
+
+
+def content_of(response: Any) -> str:
+    """Return what a person reads in the page's main part."""
+    html = response.content.decode()
+    html = html[html.index('id="content"') :]
+    return re.sub(r"\s+", " ", unescape(re.sub("<[^>]*>", " ", html)))
+
+
+def messages_of(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+# Pages
+
+
+def test_queues_are_listed_with_their_counts(browser: Client, queue: Queue) -> None:
+    queue.schedule(7_200_000)
+    queue.running()
+    queue.dead()
+
+    response = browser.get(url("changelist"))
+
+    row = response.context["rows"][1]
+    assert row["queue"].name == queue.name
+    counts = row["counts"]
+    assert (counts.waiting, counts.running, counts.dead) == (1, 1, 1)
+    assert row["next"].relative in ("in 2 h", "in 1 h 59 min")
+    assert f'href="{url("queue", queue.name)}?state=dead"' in response.content.decode()
+
+
+def test_queue_that_is_configured_and_empty_is_shown(
+    browser: Client, queue: Queue
+) -> None:
+    for state in STATES:
+        response = browser.get(url("queue", queue.name), {"state": state})
+
+        assert response.status_code == 200
+        assert "Nothing here at the moment." in content_of(response)
+
+
+def test_pending_jobs_show_id_task_arguments_due_state_and_attempts(
+    browser: Client, queue: Queue
+) -> None:
+    later = queue.schedule(7_260_000, 2, name="b")
+    sooner = queue.schedule(3_660_000, 1, name="a")
+
+    response = browser.get(url("queue", queue.name))
+
+    rows = [row for row, _ in response.context["rows"]]
+    assert [row.token for row in rows] == [sooner, later]
+    text = content_of(response)
+    assert re.search(
+        rf'in 1 h (0|1)? ?.* {TASK} {sooner} 1, name="a" scheduled 0 .* {later} 2, name="b"',
+        text,
+    )
+
+
+@pytest.mark.parametrize("state", STATES[2:])
+def test_job_of_every_state_is_listed_and_shown(
+    browser: Client, queue: Queue, state: str
+) -> None:
+    token = {
+        "running": lambda: queue.running(7).token,
+        "retrying": lambda: queue.retrying(7),
+        "dead": lambda: queue.dead(7),
+        "quarantined": lambda: queue.quarantined(b"7"),
+    }[state]()
+
+    page = browser.get(url("queue", queue.name), {"state": state})
+    response = browser.get(url("job", queue.name, token))
+
+    ((row, job_url),) = page.context["rows"]
+    assert (row.token, row.state) == (token, state)
+    assert job_url.startswith(url("job", queue.name, token))
+    assert response.status_code == 200
+    text = content_of(response)
+    assert f"State: {state}" in text
+    assert f"{queue.name}:{token}" in text
+    if state != "running":
+        assert "Last error Error: it broke Kind: builtins.ValueError" in text
+
+
+def test_job_is_shown_in_full(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(
+        7_260_000,
+        [1, {"a": None}],
+        unique="eorder:7",
+        options={"max_attempts": 9},
+        who="Zoë",
+    )
+    seen = run(queue.client, operations.inspect(queue.keys, token))
+
+    text = content_of(browser.get(url("job", queue.name, token)))
+
+    assert f"Task: {TASK} Not found: No task of this process" in text
+    assert "State: scheduled – Waits for its start time." in text
+    assert f"UTC – in 2 h, {seen.score_ms} ms" in text or "in 2 h 1 min" in text
+    assert "0 of 9 failed" in text
+    assert 'Arguments: [ [ 1, { "a": null } ] ]' in text
+    assert 'Keyword arguments: { "who": "Zoë" }' in text
+    assert "Unique key: order:7" in text
+    assert f"Payload: {len(seen.payload)} bytes" in text
+    assert f'"delayq":"{token}"' in text
+
+
+def test_registered_task_brings_its_attempts(browser: Client, queue: Queue) -> None:
+    @delayed_task(name="tests.admin.registered", max_attempts=3)
+    def registered() -> None: ...
+
+    try:
+        token = queue.schedule(60_000, task="tests.admin.registered")
+
+        text = content_of(browser.get(url("job", queue.name, token)))
+    finally:
+        del registry._tasks["tests.admin.registered"]
+
+    assert "Not found" not in text
+    assert "0 of 3 failed" in text
+
+
+def test_kills_and_expired_leases_are_told(browser: Client, queue: Queue) -> None:
+    token = queue.running(lease_ms=1).token
+    queue.take(token, lease_ms=1)
+    queue.take(token, lease_ms=1)
+
+    page = browser.get(url("queue", queue.name), {"state": "running"})
+    response = browser.get(url("job", queue.name, token))
+
+    assert "lease expired 0 + 2 killed" in content_of(page)
+    assert "2 more lost the worker" in content_of(response)
+    assert response.context["can_cancel"]
+
+
+def test_error_and_traceback_are_shown(browser: Client, queue: Queue) -> None:
+    why = error("it is <b>broken</b>", traceback="Traceback:\n  File <stdin>")
+    token = queue.dead(error_text=why)
+
+    response = browser.get(url("job", queue.name, token))
+
+    text = content_of(response)
+    assert "Error: it is <b>broken</b>" in text
+    assert "Traceback: Traceback: File <stdin>" in text
+    assert "2026-09-21 14:13:20.000 UTC" in text
+    assert b"<b>broken</b>" not in response.content
+
+
+def test_foreign_payloads_have_a_page_while_they_wait(
+    browser: Client, queue: Queue
+) -> None:
+    queue.offer(b'{"order": 5}')
+    queue.offer(b"\xff\x00\xfe", 70_000)
+
+    page = browser.get(url("queue", queue.name))
+    texts = [content_of(browser.get(job_url)) for _, job_url in page.context["rows"]]
+
+    assert "this queue has no handler here" in texts[0]
+    assert 'Value: { "order": 5 }' in texts[0]
+    assert "00000000 ff 00 fe" in texts[1]
+
+
+def test_foreign_payload_names_the_handler_of_its_queue(
+    browser: Client, queue: Queue
+) -> None:
+    @queue_handler(queue.name, name="tests.admin.handler")
+    def handler(value: object) -> None: ...
+
+    try:
+        queue.offer(b'{"order": 5}')
+
+        page = browser.get(url("queue", queue.name))
+        job = browser.get(page.context["rows"][0][1])
+    finally:
+        del registry._tasks["tests.admin.handler"], registry._handlers[queue.name]
+
+    assert "tests.admin.handler foreign payload" in content_of(page)
+    assert "Foreign payloads go to tests.admin.handler." in content_of(page)
+    assert "Task: tests.admin.handler – the handler of this queue" in content_of(job)
+
+
+def test_destination_queue_shows_what_java_transferred(
+    browser: Client, queue: Queue
+) -> None:
+    token = queue.schedule(0, 8)
+    queue.transfer()
+    queue.push(b'"text"')
+
+    page = browser.get(url("queue", queue.name), {"state": "due"})
+
+    rows = page.context["rows"]
+    assert [(row.place, row.token) for row, _ in rows] == [(1, token), (2, "")]
+    assert not rows[1][1]
+    assert "State: due" in content_of(browser.get(rows[0][1]))
+
+
+def test_members_that_are_no_frames_and_odd_scores_are_shown(
+    browser: Client, queue: Queue
+) -> None:
+    queue.add_member(b"no frame", 1_900_000_000_000)
+    queue.add_member(pack(b"12345678", b"1", FrameFormat.DLC0), 10**17 - 1)
+    queue.add_member(pack(b"12345678", b"2", FrameFormat.BC0LC0), float("inf"))
+    queue.add_member(pack(b"12345678", b"3", FrameFormat.BC0LC0), -1.5)
+
+    response = browser.get(url("queue", queue.name))
+
+    assert response.status_code == 200
+    text = content_of(response)
+    assert "not a Redisson frame; quarantined when it is due" in text
+    assert "after the year 9999" in text
+    for _, job_url in response.context["rows"]:
+        assert not job_url or browser.get(job_url).status_code in (200, 404)
+
+
+def test_huge_payloads_are_cut_and_their_size_is_told(
+    browser: Client, queue: Queue
+) -> None:
+    token = queue.schedule(60_000, "x" * 3_000_000)
+    size = len(run(queue.client, operations.inspect(queue.keys, token)).payload)
+
+    page = browser.get(url("queue", queue.name))
+    job = browser.get(url("job", queue.name, token))
+
+    assert f"({size:,} bytes)" in content_of(page)
+    assert f"{size:,} bytes, of which the first 16,384 are shown" in content_of(job)
+    assert len(page.content) < 40_000
+    assert len(job.content) < 200_000
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    ["a:b", "ünï", "{orders}", "a/b", "..", "?x=1#y", "<b>", "%2F", "_5F", " "],
+)
+def test_queues_with_odd_names_have_pages(
+    browser: Client, queue: Queue, settings: Any, suffix: str
+) -> None:
+    name = f"{queue.name}{suffix}"
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {name: {}}}
+    odd = Queue(queue.client, name)
+    token = odd.schedule(60_000)
+
+    link = re.search(
+        rf'href="([^"]*)"[^>]*>{re.escape(name[: len(queue.name)])}',
+        browser.get(url("changelist")).content.decode(),
+    )
+    assert link is not None
+    page = browser.get(unescape(link[1]))
+    job = browser.get(page.context["rows"][0][1])
+    browser.post(url("cancel", name, token))
+
+    assert f"ID: {name}:{token}".replace("  ", " ") in content_of(job)
+    assert odd.state(token) is State.CANCELLED
+
+
+def test_queue_that_is_not_configured_has_no_page(
+    browser: Client, queue: Queue
+) -> None:
+    for name in ("queue", "job", "cancel", "run_now"):
+        parts = ("nobody",) if name == "queue" else ("nobody", "x" * 22)
+        assert browser.post(url(name, *parts)).status_code == 404
+    assert browser.get(url("queue", queue.name), {"state": "odd"}).status_code == 404
+
+
+def test_job_that_is_gone_says_so(browser: Client, queue: Queue) -> None:
+    response = browser.get(url("job", queue.name, "x" * 22))
+
+    assert response.status_code == 404
+    assert "ended more than half a minute ago, was taken, or never was" in content_of(
+        response
+    )
+
+
+# Paging
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), ("3", 3), ("0", 1), ("-5", 1), ("", 1), ("x", 1), ("1e3", 1)],
+)
+def test_page_number_is_read_or_the_first(
+    browser: Client, queue: Queue, text: str, number: int
+) -> None:
+    for _ in range(110):
+        queue.schedule(60_000)
+
+    response = browser.get(url("queue", queue.name), {"page": text})
+
+    pager = response.context["pager"]
+    assert (pager.number, pager.last, pager.total) == (number, 3, 110)
+    assert len(response.context["rows"]) == (10 if number == 3 else 50)
+
+
+@pytest.mark.parametrize("text", ["4", "99999999999999999999", "9" * 5000])
+def test_page_beyond_the_last_leads_to_the_last(
+    browser: Client, queue: Queue, text: str
+) -> None:
+    for _ in range(60):
+        queue.schedule(60_000)
+
+    response = browser.get(url("queue", queue.name), {"page": text})
+
+    assert response.status_code == 302
+    assert response["Location"] == f"{url('queue', queue.name)}?page=2"
+
+
+def test_pages_are_linked(browser: Client, queue: Queue) -> None:
+    for _ in range(160):
+        queue.schedule(60_000)
+
+    response = browser.get(url("queue", queue.name), {"page": "2"})
+
+    base = url("queue", queue.name)
+    assert response.context["links"] == [
+        ("« first", base),
+        ("‹ previous", base),
+        ("next ›", f"{base}?page=3"),
+        ("last »", f"{base}?page=4"),
+    ]
+    assert "51–100 of about 160" in content_of(response)
+
+
+def test_dead_letters_begin_with_the_newest(browser: Client, queue: Queue) -> None:
+    first, second = queue.dead(1), queue.dead(2)
+    queue.client.zadd(queue.keys.dead, {first: 1000, second: 2000})
+
+    response = browser.get(url("queue", queue.name), {"state": "dead"})
+
+    assert [row.token for row, _ in response.context["rows"]] == [second, first]
+
+
+def test_long_insertion_list_is_warned_of(
+    browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_delayq.admin.job_admin.LONG_LIST", 2)
+    for _ in range(2):
+        queue.schedule()
+    before = content_of(browser.get(url("queue", queue.name)))
+    queue.schedule()
+
+    after = content_of(browser.get(url("queue", queue.name)))
+
+    assert server_checks.LONG_LIST == 100_000
+    assert "INSERTION_LIST" not in before
+    assert f"['QUEUES']['{queue.name}']['INSERTION_LIST'] to False" in after
+    assert "3 in the insertion list" in content_of(browser.get(url("changelist")))
+
+
+# Actions
+
+
+def test_run_now_makes_a_job_due_and_is_logged(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(60_000)
+
+    response = browser.post(url("run_now", queue.name, token), follow=True)
+
+    assert queue.state(token) is State.DUE
+    assert messages_of(response) == [f"Job {queue.name}:{token} is due now."]
+    entry = LogEntry.objects.get()
+    assert (entry.action_flag, entry.change_message) == (CHANGE, "Run now.")
+    assert entry.object_id == f"{queue.name}:{token}"
+    assert entry.object_repr == f"{TASK} ({queue.name}:{token})"
+    log_link = entry.get_admin_url()
+    assert log_link is not None
+    shown = browser.get(log_link, follow=True)
+    assert shown.context["token"] == token
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.QUARANTINED])
+def test_run_now_starts_a_buried_job_over(
+    browser: Client, queue: Queue, state: State
+) -> None:
+    token = queue.dead() if state is State.DEAD else queue.quarantined(b"1")
+
+    response = browser.post(url("run_now", queue.name, token), follow=True)
+
+    assert messages_of(response) == [
+        f"Job {queue.name}:{token} starts over: it is due now."
+    ]
+    assert queue.take(token).attempts == 0
+    assert LogEntry.objects.get().change_message == "Run again."
+
+
+def test_run_now_tells_that_a_worker_was_first(browser: Client, queue: Queue) -> None:
+    token = queue.running().token
+
+    response = browser.post(url("run_now", queue.name, token), follow=True)
+
+    assert messages_of(response) == [
+        f"Job {queue.name}:{token} is running already: a worker was first."
+    ]
+    assert not LogEntry.objects.exists()
+
+
+def test_cancel_asks_first(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(60_000, "argument")
+
+    response = browser.get(url("cancel", queue.name, token))
+
+    assert queue.state(token) is State.SCHEDULED
+    text = content_of(response)
+    assert "Are you sure?" in text
+    assert "argument" in text
+
+
+def test_cancel_ends_a_job_and_is_logged(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(60_000)
+
+    response = browser.post(url("cancel", queue.name, token), follow=True)
+
+    assert queue.state(token) is State.CANCELLED
+    assert messages_of(response) == [
+        f"Job {queue.name}:{token} is cancelled and will not run."
+    ]
+    entry = LogEntry.objects.get()
+    assert (entry.action_flag, entry.change_message) == (DELETION, "Cancelled.")
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        ("running", "is running already: a worker was first."),
+        ("dead", "is a dead letter by now: discard it or run it again instead."),
+        ("missing", "is gone: it has ended, or was cancelled or taken."),
+        ("succeeded", "has succeeded already."),
+    ],
+)
+def test_cancel_tells_which_side_won(
+    browser: Client, queue: Queue, ending: str, text: str
+) -> None:
+    token = "x" * 22
+    if ending == "dead":
+        token = queue.dead()
+    elif ending != "missing":
+        job = queue.running()
+        token = job.token
+        if ending == "succeeded":
+            done = operations.Done(job.token, job.fence)
+            run(queue.client, operations.acknowledge(queue.keys, [done]))
+
+    response = browser.post(url("cancel", queue.name, token), follow=True)
+
+    assert messages_of(response) == [f"Job {queue.name}:{token} {text}"]
+    assert not LogEntry.objects.exists()
+
+
+def test_cancel_of_a_running_job_is_refused_before_it_asks(
+    browser: Client, queue: Queue
+) -> None:
+    token = queue.running().token
+
+    response = browser.get(url("cancel", queue.name, token), follow=True)
+
+    assert response.redirect_chain[0][0] == url("job", queue.name, token)
+    assert "is running already" in messages_of(response)[0]
+
+
+@pytest.mark.parametrize("action", ["run_now", "cancel"])
+def test_job_deep_in_the_destination_queue_gets_a_note(
+    browser: Client, queue: Queue, action: str
+) -> None:
+    token = queue.schedule(0)
+    queue.push(*[b"1"] * 1050)
+    queue.transfer()
+
+    response = browser.post(url(action, queue.name, token), follow=True)
+
+    assert queue.state(token) is State.UNKNOWN
+    assert "if a worker here takes it, and not Java" in messages_of(response)[0]
+    assert queue.client.hexists(queue.keys.notes, token)
+    assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.QUARANTINED])
+def test_discard_asks_and_deletes_for_good(
+    browser: Client, queue: Queue, state: State
+) -> None:
+    token = queue.dead() if state is State.DEAD else queue.quarantined(b"1")
+
+    question = browser.get(url("discard", queue.name, token))
+    assert queue.state(token) is state
+    response = browser.post(url("discard", queue.name, token), follow=True)
+
+    assert "Discard this job for good?" in content_of(question)
+    assert queue.state(token) is State.MISSING
+    assert messages_of(response) == [f"Job {queue.name}:{token} is discarded for good."]
+    assert LogEntry.objects.get().change_message == "Discarded."
+
+
+def test_discard_of_a_job_that_was_replayed_tells_so(
+    browser: Client, queue: Queue
+) -> None:
+    token = queue.schedule(60_000)
+
+    response = browser.post(url("discard", queue.name, token), follow=True)
+
+    assert queue.state(token) is State.SCHEDULED
+    assert messages_of(response) == [f"Job {queue.name}:{token} is scheduled."]
+
+
+@pytest.mark.parametrize("action", ["run_now", "cancel", "discard"])
+def test_action_leads_back_to_where_one_came_from(
+    browser: Client, queue: Queue, action: str
+) -> None:
+    here = f"{url('queue', queue.name)}?state=retrying&page=3"
+    token = queue.dead() if action == "discard" else queue.schedule(60_000)
+
+    response = browser.post(url(action, queue.name, token), {"next": here})
+
+    assert response["Location"] == here
+
+
+@pytest.mark.parametrize(
+    "next_", ["https://evil.example/", "//evil.example", "javascript:alert(1)", "\\\\x"]
+)
+def test_action_does_not_lead_to_another_site(
+    browser: Client, queue: Queue, next_: str
+) -> None:
+    token = queue.schedule(60_000)
+
+    shown = browser.get(url("job", queue.name, token), {"next": next_})
+    response = browser.post(url("cancel", queue.name, token), {"next": next_})
+
+    assert shown.context["back"] == url("queue", queue.name)
+    assert response["Location"] == url("queue", queue.name)
+
+
+# Permissions
+
+
+def test_run_now_takes_a_post_only(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(60_000)
+
+    assert browser.get(url("run_now", queue.name, token)).status_code == 405
+    assert queue.state(token) is State.SCHEDULED
+
+
+@pytest.mark.parametrize("action", ["run_now", "cancel", "discard"])
+def test_actions_need_the_csrf_token(
+    login: Callable[..., Client], queue: Queue, action: str
+) -> None:
+    browser = login(is_superuser=True, enforce_csrf_checks=True)
+    token = queue.dead() if action == "discard" else queue.schedule(60_000)
+    state = queue.state(token)
+
+    response = browser.post(url(action, queue.name, token))
+
+    assert response.status_code == 403
+    assert queue.state(token) is state
+
+
+@pytest.mark.parametrize(
+    ("rights", "allowed"),
+    [
+        ((), set()),
+        (("view",), {"see"}),
+        (("change",), {"see", "run_now"}),
+        (("delete",), set()),
+        (("view", "delete"), {"see", "cancel", "discard"}),
+        (("view", "change", "delete"), {"see", "run_now", "cancel", "discard"}),
+    ],
+)
+def test_rights_decide(
+    login: Callable[..., Client],
+    queue: Queue,
+    rights: tuple[str, ...],
+    allowed: set[str],
+) -> None:
+    browser = login(*rights)
+    waiting, dead = queue.schedule(60_000), queue.dead()
+    seen = {
+        url("changelist"),
+        url("queue", queue.name),
+        url("job", queue.name, waiting),
+    }
+
+    done = set()
+    if all(browser.get(page).status_code == 200 for page in seen):
+        done.add("see")
+    for action, token in (("run_now", waiting), ("cancel", waiting), ("discard", dead)):
+        state = queue.state(token)
+        response = browser.post(url(action, queue.name, token))
+        assert response.status_code in (302, 403)
+        if response.status_code == 302:
+            done.add(action)
+        else:
+            assert queue.state(token) is state
+            assert browser.get(url(action, queue.name, token)).status_code == 403
+
+    assert done == allowed
+
+
+def test_buttons_are_those_that_one_may_press(
+    login: Callable[..., Client], queue: Queue
+) -> None:
+    waiting, dead = queue.schedule(60_000), queue.dead()
+    viewer, everyone = login("view"), login("view", "change", "delete")
+
+    for token in (waiting, dead):
+        assert (
+            b'class="submit-row"'
+            not in viewer.get(url("job", queue.name, token)).content
+        )
+    assert b"Run now" in everyone.get(url("job", queue.name, waiting)).content
+    assert b"Cancel this job" in everyone.get(url("job", queue.name, waiting)).content
+    assert b"Run again" in everyone.get(url("job", queue.name, dead)).content
+    assert b"Discard" in everyone.get(url("job", queue.name, dead)).content
+
+
+def test_visitors_are_asked_to_log_in(queue: Queue, db: None) -> None:
+    for page in (url("changelist"), url("queue", queue.name)):
+        response = Client().get(page)
+        assert response.status_code == 302
+        assert response["Location"].startswith(reverse("admin:login"))
+
+
+def test_sidebar_shows_the_pages_to_who_may_see_them(
+    login: Callable[..., Client], queue: Queue
+) -> None:
+    assert b"Queues and jobs" in login("view").get("/admin/").content
+    assert b"Queues and jobs" not in login().get("/admin/").content
+
+
+def test_nothing_can_be_added(browser: Client, queue: Queue) -> None:
+    assert b"/django_delayq/job/add/" not in browser.get("/admin/").content
+    assert browser.get("/admin/django_delayq/job/add/").status_code == 404
+
+
+# Trouble
+
+
+def test_server_that_does_not_answer_is_told(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": "unix:///dev/null/nobody"}
+
+    for page in (
+        url("changelist"),
+        url("queue", queue.name),
+        url("job", queue.name, "x" * 22),
+        url("cancel", queue.name, "x" * 22),
+    ):
+        response = browser.get(page)
+        assert response.status_code == 503
+        text = content_of(response)
+        assert "The server does not answer." in text
+        assert "/dev/null/nobody" in text
+    assert browser.post(url("run_now", queue.name, "x" * 22)).status_code == 503
+
+
+def test_wrong_settings_are_told(browser: Client, queue: Queue, settings: Any) -> None:
+    settings.DELAYQ = {"CONNECTOIN": "redis://localhost"}
+
+    response = browser.get(url("changelist"))
+
+    assert response.status_code == 503
+    assert "unknown key 'CONNECTOIN'" in content_of(response)
+
+
+def test_missing_connection_is_told(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ = {}
+
+    response = browser.get(url("changelist"))
+
+    assert response.status_code == 503
+    assert "DELAYQ['CONNECTION'] is not set" in content_of(response)
+
+
+def test_wrong_password_is_told(
+    browser: Client, queue: Queue, settings: Any, private_server: Callable[..., Any]
+) -> None:
+    server = private_server(requirepass="secret")
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": server.socket_url}
+
+    response = browser.get(url("changelist"))
+
+    assert response.status_code == 503
+    text = content_of(response)
+    assert "The server does not accept the account." in text
+    assert "secret" not in text
+
+
+def test_one_queue_in_trouble_does_not_hide_the_others(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    other = f"{queue.name}-other"
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue.name: {}, other: {}}}
+    queue.client.set(queue.keys.queue.timeout_set, "not ours")
+    Queue(queue.client, other).schedule(60_000)
+
+    page = browser.get(url("changelist"))
+    response = browser.get(url("queue", queue.name))
+
+    assert page.status_code == 200
+    assert "Something else uses a key of this queue." in content_of(page)
+    assert page.context["rows"][2]["counts"].waiting == 1
+    assert response.status_code == 503
+    assert "WRONGTYPE" in content_of(response)
+
+
+# The model
+
+
+def test_no_page_asks_the_database_for_jobs(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(60_000)
+
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        browser.get("/admin/")
+        browser.get(url("changelist"))
+        browser.get(url("queue", queue.name))
+        browser.post(url("run_now", queue.name, token), follow=True)
+
+    assert queries.captured_queries
+    assert not [q for q in queries.captured_queries if "delayq_job" in q["sql"]]
+
+
+def test_model_is_empty_without_a_table(
+    db: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from django.core.management import call_command
+
+    assert "django_delayq_job" not in connection.introspection.table_names()
+    with CaptureQueriesContext(connection) as queries:
+        assert list(Job.objects.all()) == []
+        assert Job._base_manager.count() == 0
+        call_command("dumpdata", "django_delayq", "--all")
+    assert queries.captured_queries == []
+    assert capsys.readouterr().out.strip() == "[]"
+
+
+def test_no_migration_is_missing(db: None) -> None:
+    from django.core.management import call_command
+
+    call_command("makemigrations", "--check", "--dry-run", verbosity=0)
+
+
+def test_migrate_makes_three_permissions(db: None) -> None:
+    from django.contrib.auth.models import Permission
+
+    ours = Permission.objects.filter(content_type__app_label="django_delayq")
+    assert sorted(ours.values_list("codename", "name")) == [
+        ("change_job", "Can change job"),
+        ("delete_job", "Can delete job"),
+        ("view_job", "Can view job"),
+    ]
+
+
+# Sites
+
+
+@pytest.mark.urls("tests.admin.test_job_admin")
+def test_pages_work_on_a_site_of_ones_own(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(60_000)
+    dead = queue.dead()
+
+    index = browser.get(url("changelist", site="backstage"))
+    page = browser.get(url("queue", queue.name, site="backstage"))
+    job = browser.get(url("job", queue.name, token, site="backstage"))
+    asked = browser.get(url("discard", queue.name, dead, site="backstage"))
+    done = browser.post(url("cancel", queue.name, token, site="backstage"))
+
+    for response in (index, page, job, asked):
+        assert response.status_code == 200
+        assert b"/backstage/django_delayq/job/" in response.content
+        assert b'"/admin/' not in response.content
+    assert done["Location"].startswith("/backstage/")
+
+
+def test_nothing_breaks_where_the_admin_is_not_installed(tmp_path: Path) -> None:
+    code = """
+import django
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["django_delayq"],
+    DELAYQ={"CONNECTION": "redis://localhost"},
+)
+django.setup()
+from django.core.management import call_command
+call_command("check")
+import sys
+assert "django_delayq.admin" not in sys.modules
+assert "django.contrib.admin" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
