@@ -10,7 +10,6 @@ from tests.delivery.bench import (
     T0,
     UNLISTED,
     Bench,
-    names_of,
     payload,
     token,
 )

@@ -27,7 +27,7 @@ local function quarantine_frame(quarantine, payloads, errors, counters, now_ms, 
   redis.call('HINCRBY', counters, 'quarantined', 1)
 end
 
-local function plan_transfer(delay_queue, locators, due)
+local function plan_transfer(delay_queue, locators, counters, due)
   local plan = { frames = {}, payloads = {}, bad = {}, tokens = {} }
   for _, entry in ipairs(due) do
     local frame = entry[1]
@@ -41,7 +41,7 @@ local function plan_transfer(delay_queue, locators, due)
       plan.bad[#plan.bad + 1] = frame
     end
   end
-  plan.listed = locate_listed(delay_queue, plan.frames)
+  plan.listed = locate_listed(delay_queue, plan.frames, counters)
   plan.places = {}
   for _, item in ipairs(plan.tokens) do
     local locator = redis.call('HGET', locators, item[1])

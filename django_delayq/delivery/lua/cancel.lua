@@ -44,7 +44,7 @@ elseif job.frame then
   _, _, _, key = read_locator(job.locator)
   redis.call('ZREM', keys.timeout_set, job.frame)
   sweep_tombstones(keys.delay_queue, keys.counters)
-  unlist(keys.delay_queue, keys.counters, locate_listed(keys.delay_queue, { job.frame }))
+  unlist(keys.delay_queue, keys.counters, locate_listed(keys.delay_queue, { job.frame }, keys.counters))
   redis.call('HDEL', keys.locators, token)
 elseif job.payload then
   local _

@@ -214,11 +214,11 @@ end
 redis.call('HDEL', keys.claims, owner)
 sweep_tombstones(keys.delay_queue, keys.counters)
 if #frames > 0 then
-  local plan = locate_listed(keys.delay_queue, frames)
+  local plan = locate_listed(keys.delay_queue, frames, keys.counters)
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
 elseif mode == 'shared' then
-  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, due_frames), now_ms, seed)
+  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, keys.counters, due_frames), now_ms, seed)
 end
 if popped > 0 then redis.call('LTRIM', keys.destination, popped, -1) end
 if #gone > 0 then

@@ -25,7 +25,7 @@ local now_ms = math.floor(now_us / 1000)
 
 local head = redis.call('ZRANGE', timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
-local last = listed and redis.call('LINDEX', delay_queue, -1)
+redis.call('LLEN', delay_queue)
 
 local function is_alive(token)
   if redis.call('HEXISTS', headers, token) == 1 then return true end
@@ -67,7 +67,7 @@ for i = 5, #ARGV, 4 do
 end
 if #fresh == 0 then return reply end
 
-local number, mark = next_numbers(last, counters, #fresh), listed and LISTED or UNLISTED
+local number, mark = next_numbers(delay_queue, counters, #fresh), listed and LISTED or UNLISTED
 local members, frames, places, holders, first = {}, {}, {}, {}, math.huge
 for n, i in ipairs(fresh) do
   local token, due, key = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2]

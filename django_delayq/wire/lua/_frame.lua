@@ -2,7 +2,8 @@
 --
 -- Redisson looks at neither format's 8 random bytes, so those we write hold a mark and a number:
 --   'd9 4c' (listed: the frame is in the delay queue, too) or 'd9 55' (unlisted) | u48 big-endian
--- Java's random bytes may look the same by accident; whoever acts on a mark compares the whole frame.
+-- Java's random bytes may look the same by accident; whoever acts on a mark compares the whole frame, or asks
+-- whether the number was ever given out.
 
 local LISTED = '\217L'
 local UNLISTED = '\217U'
@@ -33,6 +34,10 @@ local function listed_number(frame)
   return nil
 end
 
-local function is_unlisted(frame)
-  return (frame:byte(1) == 8 and frame:sub(2, 3) == UNLISTED) or frame:sub(1, 2) == UNLISTED
+-- The number of a frame of ours that never was in the delay queue, or nil.
+local function unlisted_number(frame)
+  if #frame < 9 then return nil end
+  if frame:byte(1) == 8 and frame:sub(2, 3) == UNLISTED then return (struct.unpack('>I6', frame, 4)) end
+  if frame:sub(1, 2) == UNLISTED then return (struct.unpack('>I6', frame, 3)) end
+  return nil
 end

@@ -8,6 +8,8 @@
 local TOMBSTONE = '\0'
 local WINDOW = 12
 local SEARCHES = 40
+-- More than anybody will ever schedule: 2^44.
+local UNLIKELY = 17592186044416
 
 local function sweep_tombstones(delay_queue, counters)
   if redis.call('HEXISTS', counters, 'sweeping') == 1 then
@@ -16,13 +18,26 @@ local function sweep_tombstones(delay_queue, counters)
   end
 end
 
--- Returns the number before the first of `count` that the next frames may carry: never used before, and above that of
--- `last`, the last element of the delay queue or false.
-local function next_numbers(last, counters, count)
-  local floor = last and listed_number(last) or 0
-  local number = redis.call('HINCRBY', counters, 'number', count)
-  if number - count < floor then number = redis.call('HINCRBY', counters, 'number', floor - number + count) end
-  return number - count
+-- Returns the number before the first of `count` that the next frames may carry: never used before. Where the
+-- counter is new or was lost, that is above the last one in the list; else the list is not asked, as one of Java's
+-- frames with our mark at its end would spoil the counter, and with it `own_number`.
+local function next_numbers(delay_queue, counters, count)
+  local number = redis.call('HINCRBY', counters, 'number', count) - count
+  if number > 0 then return number end
+  local last = redis.call('LINDEX', delay_queue, -1)
+  local floor = last and listed_number(last)
+  if not floor or floor >= UNLIKELY then return number end
+  redis.call('HINCRBY', counters, 'number', floor)
+  return floor
+end
+
+-- The highest number that was given out: what is above it is not ours, but one in 65,536 of Java's frames.
+local highest = math.huge
+
+local function own_number(frame)
+  local number = listed_number(frame)
+  if number and number <= highest then return number end
+  return nil
 end
 
 -- A part of the list, with its outermost numbered frames; nil where none of ours lies in it.
@@ -30,7 +45,7 @@ local function open_window(delay_queue, from, to)
   local window = { from = from, part = redis.call('LRANGE', delay_queue, from, to) }
   local part = window.part
   for i = 1, #part do
-    local number = listed_number(part[i])
+    local number = own_number(part[i])
     if number then
       window.first, window.first_number = i, number
       break
@@ -38,7 +53,7 @@ local function open_window(delay_queue, from, to)
   end
   if not window.first then return nil end
   for i = #part, 1, -1 do
-    local number = listed_number(part[i])
+    local number = own_number(part[i])
     if number then
       window.last, window.last_number = i, number
       return window
@@ -51,41 +66,43 @@ local function find_in_window(window, number)
   local span = window.last_number - window.first_number
   local at = window.first
   if span > 0 then at = at + math.floor((number - window.first_number) * (window.last - at) / span) end
-  local found = listed_number(window.part[at])
+  local found = own_number(window.part[at])
   while not found do
     at = at - 1
-    found = listed_number(window.part[at])
+    found = own_number(window.part[at])
   end
   local step = found < number and 1 or -1
   while found ~= number do
     at = at + step
     if at < window.first or at > window.last then return nil end
-    found = listed_number(window.part[at])
+    found = own_number(window.part[at])
     if found and (step == 1 and found > number or step == -1 and found < number) then return nil end
   end
   return at
 end
 
 -- Index of every frame of ours that is there; the foreign ones, which are left to LREM.
-local function locate_listed(delay_queue, frames)
+local function locate_listed(delay_queue, frames, counters)
   local plan = { indexes = {}, rest = {} }
   local length = redis.call('LLEN', delay_queue)
   if length == 0 then return plan end
+  if counters then highest = tonumber(redis.call('HGET', counters, 'number') or 0) end
   local wanted, byte_count = {}, 0
   for _, frame in ipairs(frames) do
-    local number = listed_number(frame)
+    local number = own_number(frame)
     if number then
       wanted[#wanted + 1] = { number, frame }
       byte_count = byte_count + #frame
-    elseif not is_unlisted(frame) then
-      plan.rest[#plan.rest + 1] = frame
+    else
+      number = unlisted_number(frame)
+      if not number or number > highest then plan.rest[#plan.rest + 1] = frame end
     end
   end
   if #wanted == 0 then return plan end
   if #wanted == 1 and length > 64 then
     -- One scan either way; start it at the nearer end.
-    local first = listed_number(redis.call('LINDEX', delay_queue, 0)) or 0
-    local last = listed_number(redis.call('LINDEX', delay_queue, -1)) or wanted[1][1]
+    local first = own_number(redis.call('LINDEX', delay_queue, 0)) or 0
+    local last = own_number(redis.call('LINDEX', delay_queue, -1)) or wanted[1][1]
     plan.backwards = wanted[1][1] - first > last - wanted[1][1]
     plan.rest[#plan.rest + 1] = wanted[1][2]
     return plan

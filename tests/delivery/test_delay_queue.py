@@ -1,0 +1,348 @@
+"""The delay queue, Redisson's list of all that was offered, holds exactly the listed frames that wait, in order.
+
+`Bench.check` states that at the end of every test; these look for what could break it.
+"""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from django_delayq.delivery.operations import Mode
+from django_delayq.wire.frame import FrameFormat
+from tests.delivery.bench import (
+    LISTED,
+    T0,
+    UNLISTED,
+    Bench,
+    listed_number,
+    name_in,
+    names_of,
+)
+
+TOMBSTONE = b"\0"
+
+
+def fill(bench: Bench, count: int, waits: Callable[[int], int]) -> list[str]:
+    """Schedule in several calls; returns the names in order of their start times."""
+    jobs = {f"j{n}": waits(n) for n in range(count)}
+    names = list(jobs)
+    for start in range(0, count, 500):
+        bench.schedule({name: jobs[name] for name in names[start : start + 500]})
+    return sorted(names, key=lambda name: (jobs[name], names.index(name)))
+
+
+def drain(bench: Bench, limits: list[int], mode: Mode = Mode.DIRECT) -> list[str]:
+    """Claim until nothing comes, checking the list after each claim; returns the names."""
+    got: list[str] = []
+    while True:
+        limit = limits[len(got) % len(limits)]
+        claimed = bench.claim(limit, mode=mode, transfer_limit=limit)
+        bench.acknowledge(*claimed.jobs)
+        bench.check()
+        got += names_of(claimed)
+        if not claimed.jobs and not claimed.transferred:
+            return got
+
+
+@pytest.mark.parametrize("frame_format", FrameFormat)
+@pytest.mark.parametrize("order", ["as offered", "reversed", "random", "interleaved"])
+def test_claims_in_any_order_take_each_frame_out_of_the_list(
+    bench: Bench, frame_format: FrameFormat, order: str
+) -> None:
+    bench.frame_format = frame_format
+    count = 1_500
+    chance = random.Random(7)
+    waits: dict[str, Callable[[int], int]] = {
+        "as offered": lambda n: n,
+        "reversed": lambda n: count - n,
+        "random": lambda n: chance.randrange(count),
+        "interleaved": lambda n: n % 7,
+    }
+    expected = fill(bench, count, waits[order])
+    bench.now = count
+
+    got = drain(bench, [100, 1, 37, 250, 2])
+
+    assert sorted(got) == sorted(expected)
+    assert order == "random" or got == expected
+    assert bench.frames() == []
+
+
+def test_transfers_in_random_order_take_each_frame_out_of_the_list(
+    bench: Bench,
+) -> None:
+    chance = random.Random(8)
+    fill(bench, 1_200, lambda n: chance.randrange(1_000))
+    bench.now = 1_000
+
+    while bench.transfer(90).moved:
+        bench.check()
+
+    assert len(bench.state()["destination"]) == 1_200
+
+
+def test_cancel_finds_a_frame_at_either_end_and_in_the_middle(bench: Bench) -> None:
+    fill(bench, 300, lambda n: 1_000 - n)
+
+    for n in (0, 299, 150, 1, 298, 75, 225):
+        assert bench.cancel(f"j{n}") == "cancelled"
+        bench.check()
+
+    assert len(bench.frames()) == 293
+
+
+def test_gaps_in_the_numbers_do_not_hide_a_frame(bench: Bench) -> None:
+    """Unlisted frames and cancelled ones take numbers, too."""
+    chance = random.Random(9)
+    for part in range(40):
+        waits = {f"j{part}-{n}": chance.randrange(1_000) for n in range(50)}
+        bench.schedule(waits, insertion_list=part % 3 != 0)
+    for name in chance.sample([f"j{p}-{n}" for p in range(40) for n in range(50)], 700):
+        bench.cancel(name)
+    bench.check()
+    bench.now = 1_000
+
+    assert len(drain(bench, [100, 7])) == 1_300
+
+
+def test_list_of_java_frames_among_ours_stays_exact(bench: Bench) -> None:
+    chance = random.Random(10)
+    for n in range(800):
+        if chance.random() < 0.4:
+            bench.java_offer(f"x{n}", chance.randrange(500))
+        else:
+            bench.schedule({f"j{n}": chance.randrange(500)})
+    bench.now = 500
+
+    assert len(drain(bench, [90, 3, 41])) == 800
+
+
+def test_long_runs_of_java_frames_do_not_hide_ours(bench: Bench) -> None:
+    for part in range(5):
+        bench.schedule({f"j{part}": 10 * part})
+        for n in range(300):
+            bench.java_offer(f"x{part}-{n}", 1_000)
+    bench.schedule({"last": 100})
+    bench.now = 100
+
+    assert names_of(bench.claim()) == [f"j{part}" for part in range(5)] + ["last"]
+
+
+# The mark in Java's random bytes.
+
+
+def mark(kind: bytes, number: int) -> bytes:
+    return kind + number.to_bytes(6, "big")
+
+
+KINDS = pytest.mark.parametrize("kind", [LISTED, UNLISTED], ids=["listed", "unlisted"])
+
+
+@KINDS
+@pytest.mark.parametrize("number", [6, 1_000, 2**40, 2**48 - 1])
+@pytest.mark.parametrize("frame_format", FrameFormat)
+def test_mark_in_javas_random_bytes_leaves_nothing_in_the_list(
+    bench: Bench, kind: bytes, number: int, frame_format: FrameFormat
+) -> None:
+    bench.schedule({"a": 5, "b": 1, "c": 4})
+    bench.java_offer("x", 3, frame_format=frame_format, random_id=mark(kind, number))
+    bench.schedule({"d": 2, "e": 0})
+    bench.now = 10
+
+    assert names_of(bench.claim(2)) == ["e", "b"]
+    bench.check()
+    assert names_of(bench.claim(3)) == ["d", "x", "c"]
+    bench.check()
+    assert names_of(bench.claim()) == ["a"]
+    assert bench.frames() == []
+
+
+PLACES = {
+    "head": [0],
+    "tail": [999],
+    "middle": [500],
+    "everywhere": list(range(0, 1_000, 10)),
+}
+
+
+def offer_among_a_thousand(bench: Bench, random_id: bytes, places: list[int]) -> int:
+    """Fill the list with ours and, before some of them, Java's; returns how many there are."""
+    chance = random.Random(11)
+    bench.schedule({"first": 450})
+    for n in range(1_000):
+        if n in places:
+            bench.java_offer(f"x{n}", chance.randrange(900), random_id=random_id)
+        bench.schedule({f"j{n}": chance.randrange(900)})
+    bench.java_offer("x", 900, random_id=random_id)
+    bench.now = 900
+    return 1_002 + len(places)
+
+
+@KINDS
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("number", [1_002, 2**47])
+def test_marks_in_javas_random_bytes_do_not_hide_ours_in_a_long_list(
+    bench: Bench, kind: bytes, places: str, number: int
+) -> None:
+    count = offer_among_a_thousand(bench, mark(kind, number), PLACES[places])
+
+    assert len(drain(bench, [60, 5, 13])) == count
+
+    assert bench.frames() == []
+
+
+@KINDS
+@pytest.mark.parametrize("number", [0, 1, 500, 1_000])
+def test_mark_with_a_number_that_was_given_out_loses_no_job(
+    bench: Bench, kind: bytes, number: int
+) -> None:
+    """One in 10^13 of Java's frames, with a million offered: its list may keep it, but each job comes once."""
+    count = offer_among_a_thousand(bench, mark(kind, number), PLACES["everywhere"])
+    bench.is_checked = False
+
+    got = []
+    while jobs := bench.claim(60).jobs:
+        got += [name_in(job.payload) for job in jobs]
+        bench.acknowledge(*jobs)
+
+    assert len(got) == len(set(got)) == count
+    assert bench.state().keys() <= {"delay_queue"}
+
+
+@KINDS
+def test_pseudo_token_of_a_frame_with_a_mark_cancels_it_whole(
+    bench: Bench, kind: bytes
+) -> None:
+    bench.java_offer("x", 70, random_id=mark(kind, 5))
+
+    assert bench.cancel(f"f2-{T0 + 70}-{mark(kind, 5).hex()}") == "cancelled"
+
+    assert bench.frames() == []
+
+
+def test_numbers_stay_within_their_six_bytes_whatever_lies_at_the_tail(
+    bench: Bench,
+) -> None:
+    bench.java_offer("x", 500, random_id=mark(LISTED, 2**48 - 2))
+
+    bench.schedule({f"j{n}": 9 - n for n in range(10)})
+
+    ours = [frame for frame in bench.frames() if frame not in bench.java_frames]
+    assert [listed_number(frame) for frame in ours] == list(range(1, 11))
+
+
+# A server that stopped in the middle.
+
+
+def leave_tombstones(bench: Bench, *indexes: int) -> None:
+    """Leave the list as a server does that stops between the first LSET and the LREM."""
+    bench.client.hset(bench.keys.counters, "sweeping", 1)
+    for index in indexes:
+        frame = bench.client.lindex(bench.keys.queue.delay_queue, index)
+        assert frame is not None
+        bench.client.zrem(bench.keys.queue.timeout_set, frame)
+        bench.client.lset(bench.keys.queue.delay_queue, index, TOMBSTONE)
+
+
+@pytest.mark.parametrize(
+    "next_call",
+    ["claim", "shared claim", "transfer", "cancel", "cancel in a long list"],
+)
+def test_tombstones_of_a_crash_are_swept_by_the_next_script_that_touches_the_list(
+    bench: Bench, next_call: str
+) -> None:
+    count = 200 if "long" in next_call else 9
+    fill(bench, count, lambda n: n)
+    leave_tombstones(bench, 1, 4, 5)
+    bench.now = 1_000
+
+    if next_call == "claim":
+        bench.claim(2)
+    elif next_call == "shared claim":
+        bench.claim(2, mode=Mode.SHARED, transfer_limit=2)
+    elif next_call == "transfer":
+        bench.transfer(2)
+    else:
+        bench.cancel("j7")
+
+    assert TOMBSTONE not in bench.frames()
+    bench.is_checked = False  # what was lost with the crash are locators, for the sweep
+    waiting = bench.client.zrange(bench.keys.queue.timeout_set, 0, -1)
+    assert sorted(bench.frames()) == sorted(waiting)
+    assert not bench.client.hexists(bench.keys.counters, "sweeping")
+
+
+def test_open_flag_without_tombstones_costs_nothing_but_a_look(bench: Bench) -> None:
+    fill(bench, 9, lambda n: n)
+    bench.client.hset(bench.keys.counters, "sweeping", 1)
+    bench.now = 5
+
+    bench.claim()
+
+    assert len(bench.frames()) == 3
+
+
+def test_nobody_sees_a_tombstone_while_claims_run(bench: Bench) -> None:
+    """A script is atomic, so this holds by itself, as long as no script leaves one at its end."""
+    chance = random.Random(12)
+    fill(bench, 1_000, lambda n: chance.randrange(100))
+    bench.now = 100
+
+    while jobs := bench.claim(77).jobs:
+        assert TOMBSTONE not in bench.frames()
+        bench.acknowledge(*jobs)
+
+
+# Switching the list off and on.
+
+
+def test_frames_leave_the_list_with_their_jobs_after_it_was_switched_off(
+    bench: Bench,
+) -> None:
+    bench.schedule({"a": 1, "b": 2}, insertion_list=True)
+    bench.schedule({"c": 3, "d": 4}, insertion_list=False)
+    assert bench.state()["delay_queue"] == ["a", "b"]
+    bench.now = 3
+
+    assert names_of(bench.claim()) == ["a", "b", "c"]
+
+    assert bench.frames() == []
+
+
+def test_list_deleted_as_a_whole_stops_nothing(bench: Bench) -> None:
+    bench.schedule({"a": 1, "b": 2, "c": 3})
+    bench.client.delete(bench.keys.queue.delay_queue)
+    bench.now = 2
+
+    assert names_of(bench.claim()) == ["a", "b"]
+    assert bench.cancel("c") == "cancelled"
+
+
+def test_frames_missing_from_the_list_stop_nothing(bench: Bench) -> None:
+    """Java's jammed transfer takes them out of the list and leaves them in the timeout set."""
+    fill(bench, 300, lambda n: n)
+    for frame in bench.frames()[::3]:
+        bench.client.lrem(bench.keys.queue.delay_queue, 1, frame)
+    bench.now = 400
+    bench.is_checked = False
+
+    got = []
+    while jobs := bench.claim(50).jobs:
+        got += [name_in(job.payload) for job in jobs]
+        bench.acknowledge(*jobs)
+
+    assert got == [f"j{n}" for n in range(300)]
+    assert bench.leftovers() == [bench.keys.claims]
+
+
+def test_reschedule_does_no_list_work(bench: Bench) -> None:
+    fill(bench, 20, lambda n: n)
+    before = bench.frames()
+
+    for n in range(20):
+        bench.reschedule(f"j{n}", 100 - n)
+
+    assert bench.frames() == before
+    bench.now = 100
+    assert names_of(bench.claim(20)) == [f"j{n}" for n in reversed(range(20))]
