@@ -22,7 +22,7 @@ from django_delayq.wire.call import Call
 T = TypeVar("T")
 
 #: Bookkeeping of the pool that a connection comes from; one without a pool does not take it.
-_POOL_ARGUMENTS = (
+POOL_ARGUMENTS = (
     "maint_notifications_config",
     "maint_notifications_pool_handler",
     "oss_cluster_maint_notifications_handler",
@@ -49,11 +49,11 @@ class DedicatedConnection:
         self, client: "Redis", *, deadline_s: float, key: str | None = None
     ) -> None:
         """Describe a connection to the server of a client; of a cluster, to the node that holds ``key``."""
-        pool = _node_of(client, key).connection_pool
+        pool = node_of(client, key).connection_pool
         arguments = {
             name: value
             for name, value in pool.connection_kwargs.items()
-            if name not in _POOL_ARGUMENTS
+            if name not in POOL_ARGUMENTS
         }
         arguments |= {
             "socket_timeout": deadline_s,
@@ -74,11 +74,14 @@ class DedicatedConnection:
     def _new(self) -> Any:
         return self._pool.connection_class(**self._arguments)
 
-    def connect(self) -> None:
-        """Connect, unless it is."""
+    def connect(self) -> bool:
+        """Connect, unless it is; return whether it was not."""
         if self._connection.pid != os.getpid():
             self._connection = self._new()  # the socket is the parent's
+        elif self._connection._sock is not None:
+            return False
         self._connection.connect()
+        return True
 
     def send(self, *command: bytes | str | int | float) -> None:
         """Send one command."""
@@ -133,11 +136,12 @@ class DedicatedConnection:
         self._connection.disconnect()
 
 
-def _node_of(client: "Redis", key: str | None) -> Any:
+def node_of(client: Any, key: str | None) -> Any:
+    """Return the client itself, or of a cluster's client that of the node that holds a key, or of any node."""
     if not hasattr(client, "get_node_from_key"):
         return client
-    node = client.get_default_node() if key is None else client.get_node_from_key(key)  # type: ignore[attr-defined]
-    return client.get_redis_connection(node)  # type: ignore[attr-defined]
+    node = client.get_default_node() if key is None else client.get_node_from_key(key)
+    return client.get_redis_connection(node)
 
 
 class Waker:

@@ -47,13 +47,13 @@ class Peek:
 
         The answer takes `BLOCK_MS` at most. One that is in flight already goes on as it was begun.
         """
-        if self.deadline_ms is not None:
+        is_new = self._connection.connect()
+        if self.deadline_ms is not None and not is_new:
             return
-        wait_ms = min(max(wait_ms, 1), BLOCK_MS)
-        self._connection.connect()
-        if self._is_stale():
+        if not is_new and self._is_stale():
             self._connection.close()
             self._connection.connect()
+        wait_ms = min(max(wait_ms, 1), BLOCK_MS)
         # In ms and never 0, which would be for ever.
         self._connection.send(
             "BLMOVE", self.key, self.key, "LEFT", "LEFT", f"{wait_ms / 1000:.3f}"

@@ -1,0 +1,278 @@
+"""The clients behind a queue object: given, made from a URL, or those of the process; sync and async."""
+
+import asyncio
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from redis import asyncio as aio
+from redis.asyncio.connection import Connection as AsyncConnection
+from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
+from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
+from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.client import Redis
+from redis.connection import (
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoScriptError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from django_delayq.exceptions import InvalidSettings, MaybeScheduled
+from django_delayq.transfer.connection import POOL_ARGUMENTS, node_of
+from django_delayq.wire.call import Call
+
+#: What ``connection=`` takes.
+Given = Redis | aio.Redis | str
+#: Gives the process's own clients: a sync one, and for the running event loop an async one.
+DefaultConnection = Callable[
+    [], tuple[Callable[[], Redis], Callable[[], Awaitable[aio.Redis]]]
+]
+
+#: For a client made here. Repeats are harmless but for offers, and those are sent another way.
+_RETRIES = 3
+
+# What has to be made anew for a client of the other kind.
+_NOT_SHARED = frozenset(POOL_ARGUMENTS) | {
+    "retry",
+    "retry_on_error",
+    "retry_on_timeout",
+    "redis_connect_func",
+    "parser_class",
+    "connection_pool",
+}
+_TWINS: tuple[tuple[type, type], ...] = (
+    (UnixDomainSocketConnection, AsyncUnixConnection),
+    (SSLConnection, AsyncSSLConnection),
+    (Connection, AsyncConnection),
+)
+
+_default: DefaultConnection | None = None
+
+
+def set_default_connection(provider: DefaultConnection | None) -> None:
+    """Say where clients come from for objects that are made without a connection."""
+    global _default
+    _default = provider
+
+
+class Clients:
+    """The sync and the async client of one queue object; made when they are needed first."""
+
+    def __init__(self, connection: Given | None) -> None:
+        """Raise InvalidSettings unless ``connection`` is a client, a URL, or None for the process's own."""
+        if not isinstance(connection, Redis | aio.Redis | str | None) and not hasattr(
+            connection, "get_node_from_key"
+        ):
+            raise InvalidSettings(
+                "connection has to be a redis.Redis, a redis.asyncio.Redis or a URL;"
+                f" got {connection!r}"
+            )
+        self._given = connection
+        self._sync: Redis | None = None
+        self._is_own = False
+        self._async: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[aio.Redis, AsyncGenerator[None, None]]
+        ] = weakref.WeakKeyDictionary()
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the clients are the process's own."""
+        return self._given is None
+
+    def sync(self) -> Redis:
+        """Return the sync client; its replies are bytes."""
+        if self._given is None:
+            return _provided()[0]()
+        if self._sync is None:
+            self._sync = self._make_sync(self._given)
+            self._is_own = self._sync is not self._given
+        return self._sync
+
+    def _make_sync(self, given: Given) -> Redis:
+        if isinstance(given, str):
+            return Redis.from_url(given)
+        arguments = _arguments_of(given)
+        if isinstance(given, Redis) and not arguments.get("decode_responses"):
+            return given
+        retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), _RETRIES)
+        pool = ConnectionPool(
+            connection_class=_twin_class(given, 0),
+            **_shared(arguments),
+            retry=retry,
+        )
+        return Redis.from_pool(pool)
+
+    async def asynchronous(self) -> aio.Redis:
+        """Return the async client of the running event loop; its replies are bytes."""
+        if self._given is None:
+            return await _provided()[1]()
+        loop = asyncio.get_running_loop()
+        if loop not in self._async:
+            client = self._make_async(self._given)
+            keeper = _close_with_loop(None if client is self._given else client)
+            await anext(keeper)
+            self._async[loop] = client, keeper
+        return self._async[loop][0]
+
+    def _make_async(self, given: Given) -> aio.Redis:
+        if isinstance(given, str):
+            return aio.Redis.from_url(given)
+        arguments = _arguments_of(given)
+        if isinstance(given, aio.Redis) and not arguments.get("decode_responses"):
+            return given
+        retry = AsyncRetry(ExponentialBackoff(cap=0.5, base=0.05), _RETRIES)
+        pool = AsyncConnectionPool(
+            connection_class=_twin_class(given, 1),
+            **_shared(arguments),
+            retry=retry,
+        )
+        return aio.Redis.from_pool(pool)
+
+    def close(self) -> None:
+        """Close the sync client where it was made here; the next use makes another."""
+        client, self._sync = self._sync, None
+        if client is not None and self._is_own:
+            client.close()
+            client.connection_pool.disconnect()
+
+    async def aclose(self) -> None:
+        """Close both, the async one of the running event loop."""
+        self.close()
+        _, keeper = self._async.pop(asyncio.get_running_loop(), (None, None))
+        if keeper is not None:
+            await keeper.aclose()
+
+
+async def _close_with_loop(client: aio.Redis | None) -> AsyncGenerator[None, None]:
+    # asyncio.run() closes the generators that are still open when its loop ends.
+    try:
+        yield
+    finally:
+        if client is not None:
+            await client.aclose()
+
+
+def _provided() -> tuple[Callable[[], Redis], Callable[[], Awaitable[aio.Redis]]]:
+    if _default is None:
+        raise InvalidSettings(
+            "no connection: give connection=redis.Redis(...) or a URL such as 'redis://localhost:6379/0',"
+            " or add 'django_delayq' to INSTALLED_APPS and set DELAYQ['CONNECTION']"
+        )
+    return _default()
+
+
+def _arguments_of(client: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = node_of(client, None).connection_pool.connection_kwargs
+    return arguments
+
+
+def _shared(arguments: dict[str, Any]) -> dict[str, Any]:
+    shared = {key: value for key, value in arguments.items() if key not in _NOT_SHARED}
+    return shared | {"decode_responses": False}
+
+
+def _twin_class(client: Any, kind: int) -> type:
+    cls = node_of(client, None).connection_pool.connection_class
+    for twins in _TWINS:
+        if issubclass(cls, twins) and not cls.__name__.startswith("Sentinel"):
+            return twins[kind]
+    raise InvalidSettings(
+        f"cannot make the other kind of client, sync or async, from {client!r};"
+        " give a URL, or use the methods of the kind that it has"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A plain command; the key comes second."""
+
+    args: tuple[bytes | str | int, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (str(self.args[1]),)
+
+    def command(self) -> tuple[bytes | str | int, ...]:
+        return self.args
+
+    def read(self, reply: Any) -> Any:
+        return reply
+
+
+def send_once(client: Redis, call: Call[Any] | Command) -> Any:
+    """Make a call that must not be repeated.
+
+    Raises:
+        MaybeScheduled: it was sent, and no reply came.
+        redis.exceptions.RedisError: it was not sent, or the server refused it.
+    """
+    pool = node_of(client, call.keys[0]).connection_pool
+    connection = _borrowed(pool)
+    try:
+        try:
+            return call.read(_ask(connection, call.command()))
+        except NoScriptError:
+            assert isinstance(call, Call)
+            return call.read(_ask(connection, call.full_command()))
+    finally:
+        pool.release(connection)
+
+
+def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
+    try:
+        connection.send_command(*command)
+        return connection.read_response(disable_decoding=True)
+    except (BusyLoadingError, AuthenticationError):
+        raise
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        raise _maybe_scheduled(error) from error
+
+
+async def asend_once(client: aio.Redis, call: Call[Any] | Command) -> Any:
+    """`send_once` on an asyncio client."""
+    pool = node_of(client, call.keys[0]).connection_pool
+    connection = await _borrowed(pool)
+    try:
+        try:
+            return call.read(await _aask(connection, call.command()))
+        except NoScriptError:
+            assert isinstance(call, Call)
+            return call.read(await _aask(connection, call.full_command()))
+    finally:
+        await pool.release(connection)
+
+
+async def _aask(connection: Any, command: tuple[Any, ...]) -> Any:
+    try:
+        await connection.send_command(*command)
+        return await connection.read_response(disable_decoding=True)
+    except (BusyLoadingError, AuthenticationError):
+        raise
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        raise _maybe_scheduled(error) from error
+
+
+def _borrowed(pool: Any) -> Any:
+    try:
+        return pool.get_connection()
+    except TypeError:
+        return pool.get_connection("EVALSHA")  # before redis-py 5.3
+
+
+def _maybe_scheduled(error: Exception) -> MaybeScheduled:
+    return MaybeScheduled(
+        "the connection broke after the element was sent and before the reply; it may be in the queue,"
+        f" and was not sent again: {error}"
+    )

@@ -1,0 +1,514 @@
+"""Redisson's RDelayedQueue as a Python object: elements that come out of another queue later.
+
+Beside `offer` it looks into and takes from what waits; what is due belongs to `BlockingQueue`.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from redis.client import Redis
+
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import DecodeError
+from django_delayq.queues import scripts
+from django_delayq.queues.connection import Clients, Command, Given
+from django_delayq.queues.options import options_of
+from django_delayq.queues.steps import Once, Steps, aperform, perform
+from django_delayq.queues.transferring import QueuePush, service
+from django_delayq.transfer.channel import ChannelListener
+from django_delayq.transfer.task import QueueTransferTask
+from django_delayq.wire import scripts as wire_scripts
+from django_delayq.wire.codecs import Codec
+from django_delayq.wire.delay import Delay, parse_delay
+from django_delayq.wire.frame import FrameFormat, unpack
+from django_delayq.wire.scripts import PAGE, START, Cursor, FramePage
+
+T = TypeVar("T")
+
+#: Payloads that one `contains` or `remove` call compares with.
+VALUES_BATCH = 1_000
+
+
+class DelayedQueue:
+    """Elements that are put into the queue ``name`` when their delay is over.
+
+    Like Redisson's, an object transfers what is due, whoever offered it, from its making on until `destroy`: at least
+    one has to live, or a worker, or a Java client. (Made without a connection, it starts with its first use.) One
+    object serves any number of threads; every method has an async twin whose name begins with ``a``.
+
+    What waits is seen in the order in which it was offered; without an insertion list, by start time. Values are
+    compared as payloads, after encoding.
+
+    Source: RedissonDelayedQueue.java
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        codec: str | Codec | None = None,
+        connection: Given | None = None,
+        frame_format: FrameFormat | str | None = None,
+        insertion_list: bool | None = None,
+    ) -> None:
+        """Begin to transfer the queue ``name``.
+
+        ``connection`` is a client, sync or async, or a URL; None: the one in the settings. Whatever kind it is,
+        both kinds of methods work. ``codec``, ``frame_format`` (or the version of the Redisson on the other side:
+        ``"3.16.6"``) and ``insertion_list`` are those of the queue in the settings, else JSON, the newer format,
+        and True.
+
+        Raises:
+            EncodeError: the name is none, or no such codec or version exists.
+            InvalidSettings: connection is something else.
+        """
+        self.name = name
+        self._keys = DeliveryKeys.of(name)
+        self._options = options_of(
+            name,
+            codec=codec,
+            frame_format=frame_format,
+            insertion_list=insertion_list,
+        )
+        self._clients = Clients(connection)
+        # The client that the transfer was begun with, and the process that it runs in.
+        self._held: Redis | None = None
+        self._pid = 0
+        self._is_destroyed = False
+        if not self._clients.is_default:
+            self._hold()
+
+    def __repr__(self) -> str:
+        return f"<DelayedQueue {self.name!r}>"
+
+    # What waits
+
+    def offer(self, value: object, delay: Delay) -> None:
+        """Put a value into the queue when the delay is over, by the server's clock.
+
+        ``delay`` is a number of seconds, a timedelta, or an aware datetime; a datetime in the past means now.
+
+        Raises:
+            InvalidDelay: the delay is negative, naive or no time at all.
+            EncodeError: the codec cannot write the value.
+            MaybeScheduled: the connection broke before the reply. It was sent once, and may be in the queue.
+            redis.exceptions.RedisError: the server refused it, or was not there; it is not in the queue.
+        """
+        self._perform(self._offer(value, delay))
+
+    async def aoffer(self, value: object, delay: Delay) -> None:
+        await self._aperform(self._offer(value, delay))
+
+    def remove(self, value: object) -> bool:
+        """Take the first element out that equals the value; return whether there was one.
+
+        Raises:
+            MaybeScheduled: the connection broke before the reply; it may be removed. It was not sent again, as
+                that could remove a second one.
+        """
+        return self._perform(self._remove(value))
+
+    async def aremove(self, value: object) -> bool:
+        return await self._aperform(self._remove(value))
+
+    def remove_all(self, values: Iterable[object]) -> bool:
+        """Take every element out that equals one of the values; return whether there was any."""
+        return self._perform(self._remove_all(values))
+
+    async def aremove_all(self, values: Iterable[object]) -> bool:
+        return await self._aperform(self._remove_all(values))
+
+    def retain_all(self, values: Iterable[object]) -> bool:
+        """Take every element out that equals none of the values; return whether there was any.
+
+        They do not arrive any more, while Redisson forgets to take them out of the timeout set. An element that is
+        no frame of Redisson's stays.
+        """
+        return self._perform(self._retain_all(values))
+
+    async def aretain_all(self, values: Iterable[object]) -> bool:
+        return await self._aperform(self._retain_all(values))
+
+    def contains(self, value: object) -> bool:
+        """Return whether an element equals the value."""
+        return self._perform(self._contains_all([value]))
+
+    async def acontains(self, value: object) -> bool:
+        return await self._aperform(self._contains_all([value]))
+
+    def contains_all(self, values: Iterable[object]) -> bool:
+        """Return whether each of the values equals an element; True when there are no values."""
+        return self._perform(self._contains_all(values))
+
+    async def acontains_all(self, values: Iterable[object]) -> bool:
+        return await self._aperform(self._contains_all(values))
+
+    def peek(self) -> Any:
+        """Return the first element and leave it, or None when nothing waits.
+
+        Raises:
+            DecodeError: the codec cannot read it; ``data`` is the payload.
+        """
+        return self._perform(self._peek())
+
+    async def apeek(self) -> Any:
+        return await self._aperform(self._peek())
+
+    def poll(self, limit: int | None = None) -> Any:
+        """Take the first element out, due or not, or return None; with a limit, return a list of that many at most.
+
+        Raises:
+            DecodeError: the codec cannot read the first element, which stays where it is.
+        """
+        if limit is None:
+            return next(iter(self._perform(self._poll(1))), None)
+        return self._perform(self._poll(limit))
+
+    async def apoll(self, limit: int | None = None) -> Any:
+        if limit is None:
+            return next(iter(await self._aperform(self._poll(1))), None)
+        return await self._aperform(self._poll(limit))
+
+    def poll_last_and_offer_first_to(self, name: str) -> Any:
+        """Take the last element out, put it at the head of the list ``name``, and return it; None when nothing waits.
+
+        Raises:
+            DecodeError: the codec cannot read the last element, which stays where it is.
+        """
+        return self._perform(self._poll_last_and_offer_first_to(name))
+
+    async def apoll_last_and_offer_first_to(self, name: str) -> Any:
+        return await self._aperform(self._poll_last_and_offer_first_to(name))
+
+    def read_all(self) -> list[Any]:
+        """Return all elements. They are read in pages, so what changes meanwhile may be seen or not.
+
+        Raises:
+            DecodeError: the codec cannot read one of them.
+        """
+        return list(self)
+
+    async def aread_all(self) -> list[Any]:
+        return [value async for value in self]
+
+    def clear(self) -> None:
+        """Delete all that waits, jobs included: they are cancelled, and the unique keys that they hold are free.
+
+        It is gone for everybody at once. What is due already, or runs, stays.
+        """
+        self._perform(self._clear())
+
+    async def aclear(self) -> None:
+        await self._aperform(self._clear())
+
+    def destroy(self) -> None:
+        """Transfer no more. What waits stays, for the next object or worker; this one can still be used."""
+        self._is_destroyed = True
+        self._release()
+        self._clients.close()
+
+    async def adestroy(self) -> None:
+        self._is_destroyed = True
+        # It waits for a push that is under way.
+        await asyncio.to_thread(self._release)
+        await self._clients.aclose()
+
+    def __len__(self) -> int:
+        """Return how many elements wait."""
+        return self._perform(self._count())
+
+    async def alen(self) -> int:
+        return await self._aperform(self._count())
+
+    def __bool__(self) -> bool:
+        # Or ``if queue:`` would ask the server.
+        return True
+
+    def __contains__(self, value: object) -> bool:
+        return self.contains(value)
+
+    def __iter__(self) -> Iterator[Any]:
+        cursor = START
+        while not cursor.is_at_end:
+            page = self._perform(self._read(cursor))
+            cursor = page.cursor
+            yield from self._values(page.frames)
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        cursor = START
+        while not cursor.is_at_end:
+            page = await self._aperform(self._read(cursor))
+            cursor = page.cursor
+            for value in self._values(page.frames):
+                yield value
+
+    def __enter__(self) -> "DelayedQueue":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.destroy()
+
+    async def __aenter__(self) -> "DelayedQueue":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.adestroy()
+
+    # How it is done
+
+    def _perform(self, steps: Steps[T]) -> T:
+        self._hold()
+        return perform(self._clients.sync(), steps)
+
+    async def _aperform(self, steps: Steps[T]) -> T:
+        self._hold()
+        return await aperform(await self._clients.asynchronous(), steps)
+
+    def _hold(self) -> None:
+        """Be one of those who transfer; again after a fork, where the thread is gone."""
+        if self._is_destroyed or self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        if self._held is not None:
+            service.resume(self._held, self.name)
+            return
+        client = self._held = self._clients.sync()
+
+        def make_task(listener: ChannelListener) -> QueueTransferTask:
+            return QueueTransferTask(
+                name=self.name,
+                channel=self._keys.queue.channel,
+                push=QueuePush(client, self._keys),
+                listener=listener,
+            )
+
+        service.schedule(client, self.name, make_task)
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            service.unschedule(held, self.name)
+
+    def _encode_all(self, values: Iterable[object]) -> list[bytes]:
+        """Encode values, each payload once."""
+        return list(
+            dict.fromkeys(self._options.codec.encode(value) for value in values)
+        )
+
+    def _values(self, frames: Sequence[bytes]) -> Iterator[Any]:
+        for frame in frames:
+            if (payload := self._payload_of(frame)) is not None:
+                yield self._options.codec.decode(payload)
+
+    def _payload_of(self, frame: bytes) -> bytes | None:
+        """Unpack a frame; None for what is none, which the transfer will put aside when it is due."""
+        try:
+            return unpack(frame).payload
+        except DecodeError:
+            return None
+
+    def _offer(self, value: object, delay: Delay) -> Steps[None]:
+        yield Once(
+            wire_scripts.offer(
+                self._keys.queue,
+                self._options.codec.encode(value),
+                parse_delay(delay),
+                frame_format=self._options.frame_format,
+                insertion_list=self._options.insertion_list,
+            )
+        )
+
+    def _read(self, cursor: Cursor, count: int = PAGE) -> Steps[FramePage]:
+        page: FramePage = yield wire_scripts.read(
+            self._keys.queue,
+            cursor,
+            insertion_list=self._options.insertion_list,
+            page=count,
+        )
+        return page
+
+    def _remove(self, value: object) -> Steps[bool]:
+        cursor = START
+        payloads = [self._options.codec.encode(value)]
+        while not cursor.is_at_end:
+            reply: scripts.Removed = yield Once(
+                scripts.remove(
+                    self._keys,
+                    payloads,
+                    "first",
+                    cursor,
+                    insertion_list=self._options.insertion_list,
+                )
+            )
+            if reply.removed:
+                return True
+            cursor = reply.cursor
+        return False
+
+    def _remove_all(self, values: Iterable[object]) -> Steps[bool]:
+        payloads = self._encode_all(values)
+        has_changed = False
+        for i in range(0, len(payloads), VALUES_BATCH):
+            batch = payloads[i : i + VALUES_BATCH]
+            has_changed |= yield from self._remove_pages(batch, "all")
+        return has_changed
+
+    def _retain_all(self, values: Iterable[object]) -> Steps[bool]:
+        payloads = self._encode_all(values)
+        if not payloads:
+            return (yield from self._clear())
+        return (yield from self._remove_pages(payloads, "others"))
+
+    def _remove_pages(self, payloads: list[bytes], which: str) -> Steps[bool]:
+        cursor = START
+        has_changed = False
+        while not cursor.is_at_end:
+            reply: scripts.Removed = yield scripts.remove(
+                self._keys,
+                payloads,
+                which,
+                cursor,
+                insertion_list=self._options.insertion_list,
+            )
+            has_changed |= reply.removed > 0
+            cursor = reply.cursor
+        return has_changed
+
+    def _contains_all(self, values: Iterable[object]) -> Steps[bool]:
+        missing = self._encode_all(values)
+        for i in range(0, len(missing), VALUES_BATCH):
+            batch = missing[i : i + VALUES_BATCH]
+            cursor = START
+            while batch:
+                if cursor.is_at_end:
+                    return False
+                sought: wire_scripts.Sought = yield wire_scripts.contains(
+                    self._keys.queue,
+                    batch,
+                    cursor,
+                    insertion_list=self._options.insertion_list,
+                )
+                found = set(sought.indexes)
+                batch = [item for j, item in enumerate(batch) if j not in found]
+                cursor = sought.cursor
+        return True
+
+    def _peek(self) -> Steps[Any]:
+        cursor, count = START, 1
+        while not cursor.is_at_end:
+            page = yield from self._read(cursor, count)
+            for value in self._values(page.frames):
+                return value
+            cursor, count = page.cursor, PAGE
+        return None
+
+    def _poll(self, limit: int) -> Steps[list[Any]]:
+        # Read, decode, and only then take out: what cannot be decoded stays. The second call is told exactly which
+        # frames, and may be repeated.
+        taken: list[Any] = []
+        cursor = START
+        while len(taken) < limit and not cursor.is_at_end:
+            count = min(limit - len(taken), scripts.WITHDRAW_BATCH)
+            page = yield from self._read(cursor, count)
+            frames, values, error = self._decode_first(page.frames)
+            if error is not None and not taken and not values:
+                raise error
+            if frames:
+                flags: list[bool] = yield scripts.withdraw(
+                    self._keys,
+                    frames,
+                    request=uuid4().hex,
+                    depth=page.first + len(page.frames),
+                    insertion_list=self._options.insertion_list,
+                )
+                taken += [
+                    value for value, flag in zip(values, flags, strict=True) if flag
+                ]
+            if error is not None:
+                break
+            # From the head again, unless all that is there cannot be unpacked.
+            cursor = START if frames else page.cursor
+        return taken
+
+    def _decode_first(
+        self, page: Sequence[bytes]
+    ) -> tuple[list[bytes], list[Any], DecodeError | None]:
+        """Decode frames up to the first payload that cannot be; frames that are none are left out."""
+        frames: list[bytes] = []
+        values: list[Any] = []
+        for frame in page:
+            try:
+                values += self._values([frame])
+            except DecodeError as error:
+                return frames, values, error
+            if len(values) > len(frames):
+                frames.append(frame)
+        return frames, values, None
+
+    def _poll_last_and_offer_first_to(self, name: str) -> Steps[Any]:
+        target = DeliveryKeys.of(name).queue.destination
+        depth = 1
+        while True:
+            frame = yield from self._nth_last(depth)
+            if frame is None:
+                return None
+            values = list(self._values([frame]))
+            if not values:
+                depth += 1
+                continue
+            (was_there,) = yield scripts.withdraw(
+                self._keys,
+                [frame],
+                request=uuid4().hex,
+                # Others may have offered since.
+                depth=depth + PAGE,
+                from_tail=True,
+                target=target,
+                insertion_list=self._options.insertion_list,
+            )
+            if was_there:
+                return values[0]
+
+    def _nth_last(self, depth: int) -> Steps[bytes | None]:
+        queue = self._keys.queue
+        if self._options.insertion_list:
+            frame: bytes | None = yield Command(("LINDEX", queue.delay_queue, -depth))
+            return frame
+        frames: list[bytes] = yield Command(
+            ("ZRANGE", queue.timeout_set, -depth, -depth)
+        )
+        return frames[0] if frames else None
+
+    def _clear(self) -> Steps[bool]:
+        has_begun = found_any = False
+        left = 1
+        while left or not has_begun:
+            reply: scripts.Cleared = yield scripts.clear(
+                self._keys, has_begun=has_begun
+            )
+            has_begun = has_begun or reply.has_begun
+            found_any = found_any or reply.found_any
+            left = reply.left
+        return found_any
+
+    def _count(self) -> Steps[int]:
+        queue = self._keys.queue
+        if self._options.insertion_list:
+            count: int = yield Command(("LLEN", queue.delay_queue))
+        else:
+            count = yield Command(("ZCARD", queue.timeout_set))
+        return count

@@ -1,0 +1,40 @@
+-- Prelude: taking frames out before they are due, for good.
+--
+-- Needs _clock, _frame, _list, _job. All reading was done by the caller; drop() only writes, removals first.
+
+-- What we know about those of the frames that are jobs of ours: found before the first write.
+local function jobs_among(locators, frames)
+  local tokens, holders = {}, {}
+  for _, frame in ipairs(frames) do
+    local payload, id = unpack_frame(frame)
+    local token = payload and token_of(payload)
+    local locator = token and redis.call('HGET', locators, token)
+    if locator then
+      local _, _, found, key = read_locator(locator)
+      -- A copy that somebody offered by hand is not the job.
+      if found == id then
+        tokens[#tokens + 1] = token
+        holders[#holders + 1] = key
+      end
+    end
+  end
+  return { tokens = tokens, holders = holders }
+end
+
+local function forget_jobs(keys, jobs, outcome, now_ms)
+  if #jobs.tokens == 0 then return end
+  redis.call('HDEL', keys.locators, unpack(jobs.tokens))
+  for i, token in ipairs(jobs.tokens) do release_unique(keys.unique, jobs.holders[i], token) end
+  -- A schedule that is repeated because its reply was lost must not bring them back.
+  remember(keys.ended, now_ms, outcome, jobs.tokens)
+  redis.call('HINCRBY', keys.counters, outcome, #jobs.tokens)
+end
+
+-- plan: as of locate_listed(): where the frames are in the delay queue.
+local function drop(keys, frames, plan, outcome, now_ms)
+  if #frames == 0 then return end
+  local jobs = jobs_among(keys.locators, frames)
+  redis.call('ZREM', keys.timeout_set, unpack(frames))
+  unlist(keys.delay_queue, keys.counters, plan)
+  forget_jobs(keys, jobs, outcome, now_ms)
+end

@@ -1,0 +1,60 @@
+-- Take elements out by their payloads, among a page of what waits: from the timeout set and from the delay queue.
+--
+-- Prelude  clock, frame, list, job, walk, drop
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  delay queue: frames in arrival order
+-- KEYS[3]  hash  locators by token
+-- KEYS[4]  hash  unique keys: holder's token
+-- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
+-- KEYS[6]  hash  counters
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  what to walk: 'list', the delay queue, or 'zset', the timeout set
+-- ARGV[3]  cursor: index, 0 at first
+-- ARGV[4]  cursor: frame last seen
+-- ARGV[5]  cursor: its score
+-- ARGV[6]  frames to look at, at most
+-- ARGV[7]  which to take: 'first', the first that has one of the payloads; 'all' that have; 'others', that have not
+-- ARGV[8]  and on: payloads
+-- Returns  the next cursor: index or -1 at the end, frame, score; elements taken out
+-- Source   RedissonDelayedQueue.removeAsync, removeAllAsync, retainAllAsync, page by page
+
+local keys = {
+  timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], unique = KEYS[4], ended = KEYS[5],
+  counters = KEYS[6],
+}
+local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local kind, which = ARGV[2], ARGV[7]
+local source = kind == 'list' and keys.delay_queue or keys.timeout_set
+
+redis.call('ZCARD', keys.timeout_set)
+redis.call('LLEN', keys.delay_queue)
+sweep_tombstones(keys.delay_queue, keys.counters)
+local page, first, is_last = read_page(source, kind, tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6]))
+local wanted = {}
+for i = 8, #ARGV do wanted[ARGV[i]] = true end
+
+local frames, indexes, index, anchor, seen = {}, {}, first, ARGV[4], {}
+for i, frame in ipairs(page) do
+  local payload = unpack_frame(frame)
+  -- What nobody can unpack has no payload to compare: it stays.
+  local is_wanted = payload and ((wanted[payload] or false) ~= (which == 'others'))
+  if is_wanted then
+    if not seen[frame] then frames[#frames + 1] = frame end
+    seen[frame] = true
+    indexes[#indexes + 1] = first + i - 1
+    if which == 'first' then break end
+  else
+    index, anchor = index + 1, frame
+  end
+end
+if #frames == 0 then
+  index, anchor = first + #page, page[#page] or ''
+else
+  local plan = { indexes = indexes, rest = {} }
+  if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end
+  drop(keys, frames, plan, 'cancelled', now_ms)
+  if which == 'first' then return { -1, '', '', 1 } end
+end
+if index == 0 then anchor = '' end
+local next_index, next_anchor, score = cursor_behind(source, kind, index, anchor, is_last)
+return { next_index, next_anchor, score, #frames }

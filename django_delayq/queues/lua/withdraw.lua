@@ -1,0 +1,68 @@
+-- Take out frames that the caller has read; once, however often the call is repeated.
+--
+-- Prelude  clock, frame, list, job, drop
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  delay queue: frames in arrival order
+-- KEYS[3]  hash  locators by token
+-- KEYS[4]  hash  unique keys: holder's token
+-- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
+-- KEYS[6]  hash  counters
+-- KEYS[7]  and on: list  where to put the payloads, at its head
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  where the frames were read: 'list', the delay queue, or 'zset', the timeout set
+-- ARGV[3]  'head' or 'tail': the end of the delay queue that is nearer
+-- ARGV[4]  how deep they lie at most, frames from that end
+-- ARGV[5]  request: some random characters, the same when the call is repeated
+-- ARGV[6]  and on: frames, in the order they were read
+-- Returns  one character a frame: '1' was taken out, '0' was not there any more
+-- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
+
+local keys = {
+  timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], unique = KEYS[4], ended = KEYS[5],
+  counters = KEYS[6],
+}
+local target = KEYS[7]
+local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
+local kind, near, depth, request = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+
+-- A repeat: its reply was lost. What it took out is noted beside the jobs that ended, for as long.
+if redis.call('ZSCORE', keys.ended, request) then
+  local flags = {}
+  for i = 6, #ARGV do
+    flags[i - 5] = redis.call('ZSCORE', keys.ended, request .. '-' .. (i - 5)) and '1' or '0'
+  end
+  return table.concat(flags)
+end
+redis.call('ZCARD', keys.timeout_set)
+if target then redis.call('LLEN', target) end
+sweep_tombstones(keys.delay_queue, keys.counters)
+
+local frames, indexes, flags, notes = {}, {}, {}, { request }
+for i = 6, #ARGV do
+  local frame, at = ARGV[i], nil
+  if kind == 'list' then
+    at = redis.call('LPOS', keys.delay_queue, frame, 'RANK', near == 'tail' and -1 or 1, 'MAXLEN', depth)
+  else
+    at = redis.call('ZSCORE', keys.timeout_set, frame)
+  end
+  flags[#flags + 1] = at and '1' or '0'
+  if at then
+    frames[#frames + 1] = frame
+    indexes[#indexes + 1] = at
+    notes[#notes + 1] = request .. '-' .. (i - 5)
+  end
+end
+if #frames == 0 then return table.concat(flags) end
+local plan
+if kind == 'list' then
+  table.sort(indexes)
+  plan = { indexes = indexes, rest = {} }
+else
+  plan = locate_listed(keys.delay_queue, frames, keys.counters)
+end
+drop(keys, frames, plan, target and 'cancelled' or 'taken', now_ms)
+if target then
+  for _, frame in ipairs(frames) do redis.call('LPUSH', target, (unpack_frame(frame))) end
+end
+remember(keys.ended, now_ms, 'taken', notes)
+return table.concat(flags)

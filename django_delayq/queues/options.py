@@ -1,0 +1,58 @@
+"""How the elements of a queue are written: codec, frame format, with or without Redisson's list."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django_delayq.wire.codecs import Codec, get_codec
+from django_delayq.wire.frame import FrameFormat
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueOptions:
+    """What both sides of a queue have to agree on."""
+
+    #: What turns values into payloads.
+    codec: Codec
+    #: The frames that are written; both formats are read.
+    frame_format: FrameFormat = FrameFormat.BC0LC0
+    #: Keep Redisson's list of all that was offered, and read it as Redisson does.
+    insertion_list: bool = True
+
+
+#: Gives the options of a queue, by its name; None: there are none for this queue.
+DefaultOptions = Callable[[str], QueueOptions | None]
+
+_default: DefaultOptions | None = None
+
+
+def set_default_options(provider: DefaultOptions | None) -> None:
+    """Say which options queues have where the caller does not name them."""
+    global _default
+    _default = provider
+
+
+def options_of(
+    name: str,
+    *,
+    codec: str | Codec | None,
+    frame_format: FrameFormat | str | None = None,
+    insertion_list: bool | None = None,
+) -> QueueOptions:
+    """Complete what a caller has named: from the default options, else JSON in the newer format with a list.
+
+    ``frame_format`` may be the version of the Redisson on the other side, too: ``"3.16.6"``.
+
+    Raises:
+        EncodeError: no codec of that name, or no version of Redisson.
+    """
+    version = frame_format if isinstance(frame_format, str) else None
+    if isinstance(frame_format, str):
+        frame_format = FrameFormat.for_redisson(frame_format)
+    default = (_default and _default(name)) or QueueOptions(codec=get_codec("json"))
+    return QueueOptions(
+        codec=default.codec if codec is None else get_codec(codec, version=version),
+        frame_format=default.frame_format if frame_format is None else frame_format,
+        insertion_list=(
+            default.insertion_list if insertion_list is None else insertion_list
+        ),
+    )

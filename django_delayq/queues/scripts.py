@@ -1,0 +1,200 @@
+"""The scripts behind `DelayedQueue` and `BlockingQueue` that touch keys of ours, described without I/O."""
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha1
+from importlib import resources
+from typing import NamedTuple
+
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import Leased
+from django_delayq.wire.call import Argument, Call, Script, preludes_of
+from django_delayq.wire.scripts import PAGE, START, Cursor, walk
+
+#: Frames of one `withdraw`: each is looked for from the end of the list.
+WITHDRAW_BATCH = 100
+#: Jobs that one `clear` call forgets.
+CLEAR_BATCH = 500
+
+#: Where preludes are looked for, nearest first.
+_PACKAGES = ("django_delayq.queues", "django_delayq.delivery", "django_delayq.wire")
+
+
+class Removed(NamedTuple):
+    """What one `remove` call did."""
+
+    cursor: Cursor
+    removed: int
+
+
+class Cleared(NamedTuple):
+    """What one `clear` call did."""
+
+    #: Whether what waits is on its way out; until then the rest of somebody else's clear was.
+    has_begun: bool
+    found_any: bool
+    #: Frames still to be deleted.
+    left: int
+
+
+@cache
+def load(name: str) -> Script:
+    """Read ``lua/<name>.lua`` with its preludes, which may be those of any layer below."""
+    text = _find(name, _PACKAGES[:1])
+    preludes = [_find(f"_{prelude}", _PACKAGES) for prelude in preludes_of(text)]
+    source = "\n".join([*preludes, text])
+    return Script(
+        name, source, sha1(source.encode(), usedforsecurity=False).hexdigest()
+    )
+
+
+def _find(name: str, packages: Sequence[str]) -> str:
+    for package in packages:
+        file = resources.files(package).joinpath("lua", f"{name}.lua")
+        if file.is_file():
+            return file.read_text("utf-8")
+    raise FileNotFoundError(f"no {name}.lua in {', '.join(packages)}")
+
+
+def remove(
+    keys: DeliveryKeys,
+    payloads: Sequence[bytes],
+    which: str,
+    cursor: Cursor = START,
+    *,
+    insertion_list: bool = True,
+    page: int = PAGE,
+    now_us: int | None = None,
+) -> Call[Removed]:
+    """Take out elements of one page by their payloads.
+
+    ``which``: ``first``, the first that has one of them (not safe to repeat); ``all`` that have; ``others``, that
+    have not.
+    """
+    _, walked = walk(keys.queue, cursor, insertion_list=insertion_list, page=page)
+    return Call(
+        load("remove"),
+        _frame_keys(keys),
+        (_now(now_us), *walked, which, *payloads),
+        lambda reply: Removed(Cursor(*reply[:3]), reply[3]),
+        repeat=None if which == "first" else {},
+    )
+
+
+def withdraw(
+    keys: DeliveryKeys,
+    frames: Sequence[bytes],
+    *,
+    request: str,
+    depth: int,
+    from_tail: bool = False,
+    target: str | None = None,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[list[bool]]:
+    """Take out frames that were read before, and put their payloads at the head of ``target``, if given.
+
+    Returns which of them were still there. The same ``request`` again returns the same, and does nothing.
+    ``depth`` says how far from the head, or the tail, of the delay queue they lie.
+    """
+    targets = () if target is None else (target,)
+    return Call(
+        load("withdraw"),
+        (*_frame_keys(keys), *targets),
+        (
+            _now(now_us),
+            "list" if insertion_list else "zset",
+            "tail" if from_tail else "head",
+            depth,
+            request,
+            *frames,
+        ),
+        lambda reply: [flag == ord("1") for flag in reply],
+    )
+
+
+def clear(
+    keys: DeliveryKeys, *, has_begun: bool = False, now_us: int | None = None
+) -> Call[Cleared]:
+    """Delete all that waits: the first call hides it, and each forgets some of the jobs among it."""
+    return Call(
+        load("clear"),
+        (*_frame_keys(keys), keys.queue.own("cleared")),
+        (_now(now_us), int(not has_begun), CLEAR_BATCH),
+        lambda reply: Cleared(reply[0] == 1, reply[1] == 1, reply[2]),
+    )
+
+
+def confirm(
+    keys: DeliveryKeys,
+    jobs: Sequence[Leased],
+    *,
+    owner: bytes,
+    lease_end_ms: int,
+    now_us: int | None = None,
+) -> Call[str]:
+    """Confirm that leased elements were taken; returns a character each: ``1`` ours, ``0`` not, ``?`` unknown.
+
+    ``lease_end_ms`` may be earlier than the leases really end, and must not be later. Safe to repeat.
+    """
+    args: list[Argument] = [_now(now_us), owner, lease_end_ms]
+    for job in jobs:
+        args += (job.token, job.fence)
+    return Call(
+        load("confirm"),
+        (
+            keys.leases,
+            keys.headers,
+            keys.payloads,
+            keys.errors,
+            keys.unique,
+            keys.ended,
+            keys.counters,
+            keys.claims,
+        ),
+        args,
+        lambda reply: str(reply, "ascii"),
+    )
+
+
+def untake(
+    keys: DeliveryKeys,
+    jobs: Sequence[Leased],
+    *,
+    owner: bytes,
+    lease_end_ms: int,
+    now_us: int | None = None,
+) -> Call[int]:
+    """Put leased elements back, confirmed or not; returns how many were the caller's. Safe to repeat."""
+    args: list[Argument] = [_now(now_us), owner, lease_end_ms]
+    for job in jobs:
+        args += (job.token, job.fence, job.payload)
+    return Call(
+        load("untake"),
+        (
+            keys.leases,
+            keys.headers,
+            keys.payloads,
+            keys.queue.destination,
+            keys.ended,
+            keys.counters,
+            keys.claims,
+            keys.channel,
+        ),
+        args,
+    )
+
+
+def _frame_keys(keys: DeliveryKeys) -> tuple[str, ...]:
+    return (
+        keys.queue.timeout_set,
+        keys.queue.delay_queue,
+        keys.locators,
+        keys.unique,
+        keys.ended,
+        keys.counters,
+    )
+
+
+def _now(now_us: int | None) -> Argument:
+    return "" if now_us is None else now_us

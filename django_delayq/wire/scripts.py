@@ -1,0 +1,125 @@
+"""Redisson's scripts, each described by one function without I/O: what to send, and how to read the reply.
+
+Only what needs no key of ours but the counter of frames. What takes elements out has to know of jobs, and lies
+above: the transfer in ``delivery``, Redisson's removals in ``queues``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django_delayq.wire.call import Argument, Call, load_script
+from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.keys import QueueKeys
+
+#: Frames of one page: some 0.5 ms of the server's time.
+PAGE = 500
+
+_PACKAGE = "django_delayq.wire"
+_FORMAT_ARGUMENT = {FrameFormat.DLC0: "1", FrameFormat.BC0LC0: "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a walk over the frames of a queue goes on."""
+
+    #: Index of the next frame; -1 at the end.
+    index: int = 0
+    #: The frame last seen, and its score: elements before it may be gone by the next call.
+    anchor: bytes = b""
+    score: bytes = b""
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.index < 0
+
+
+START = Cursor()
+
+
+class FramePage(NamedTuple):
+    """A page of the frames that wait."""
+
+    #: Where the next page begins.
+    cursor: Cursor
+    #: Index of the first frame, from the head.
+    first: int
+    frames: list[bytes]
+
+
+class Sought(NamedTuple):
+    """What a page was found to contain."""
+
+    cursor: Cursor
+    #: Of the payloads that were looked for.
+    indexes: list[int]
+
+
+def offer(
+    keys: QueueKeys,
+    payload: bytes,
+    when: str,
+    *,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[int]:
+    """Store one payload until it is due; returns its start time, epoch ms. Not safe to repeat.
+
+    ``when`` is ``+`` and ms from now, or ``=`` and epoch ms, as of `parse_delay`.
+    """
+    return Call(
+        load_script(_PACKAGE, "offer"),
+        (keys.timeout_set, keys.delay_queue, keys.channel, keys.own("counters")),
+        (
+            "" if now_us is None else now_us,
+            _FORMAT_ARGUMENT[frame_format],
+            int(insertion_list),
+            when,
+            payload,
+        ),
+        repeat=None,
+    )
+
+
+def read(
+    keys: QueueKeys,
+    cursor: Cursor = START,
+    *,
+    insertion_list: bool = True,
+    page: int = PAGE,
+) -> Call[FramePage]:
+    """Read a page of the frames that wait: of the delay queue, or of the timeout set by start time."""
+
+    def read_reply(reply: list[Any]) -> FramePage:
+        return FramePage(Cursor(*reply[:3]), reply[3], reply[4:])
+
+    source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
+    return Call(load_script(_PACKAGE, "read"), (source,), walked, read_reply)
+
+
+def contains(
+    keys: QueueKeys,
+    payloads: Sequence[bytes],
+    cursor: Cursor = START,
+    *,
+    insertion_list: bool = True,
+    page: int = PAGE,
+) -> Call[Sought]:
+    """Look for payloads, all different, in a page of what waits."""
+    source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
+    return Call(
+        load_script(_PACKAGE, "contains"),
+        (source,),
+        (*walked, *payloads),
+        lambda reply: Sought(Cursor(*reply[:3]), reply[3:]),
+    )
+
+
+def walk(
+    keys: QueueKeys, cursor: Cursor, *, insertion_list: bool, page: int
+) -> tuple[str, tuple[Argument, ...]]:
+    """Return the key that is walked, and the arguments that scripts with the ``walk`` prelude take."""
+    source = keys.delay_queue if insertion_list else keys.timeout_set
+    kind = "list" if insertion_list else "zset"
+    return source, (kind, cursor.index, cursor.anchor, cursor.score, page)
