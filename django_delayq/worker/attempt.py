@@ -12,7 +12,13 @@ from typing import Any
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.operations import Done, Failed, Leased, Rejected, State
-from django_delayq.exceptions import DecodeError, DelayqError, InvalidArguments, TaskNotFound, TimeLimitExceeded
+from django_delayq.exceptions import (
+    DecodeError,
+    DelayqError,
+    InvalidArguments,
+    TaskNotFound,
+    TimeLimitExceeded,
+)
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job
@@ -53,7 +59,13 @@ class Attempt:
     #: The timer of the time limit.
     timeout: Timeout | None = None
 
-    def __init__(self, queue: QueueSettings, leased: Leased, lease_end_ms: float, offset_ms: float) -> None:
+    def __init__(
+        self,
+        queue: QueueSettings,
+        leased: Leased,
+        lease_end_ms: float,
+        offset_ms: float,
+    ) -> None:
         self.queue = queue
         self.leased = leased
         #: Until when the lease is ours, by our monotonic clock; moved on by renewals.
@@ -75,12 +87,18 @@ class Attempt:
             if self.leased.is_foreign:
                 self._prepare_foreign()
             else:
-                envelope = envelopes.decode(self.leased.payload, self.queue.payload_codec)
+                envelope = envelopes.decode(
+                    self.leased.payload, self.queue.payload_codec
+                )
                 self.task = get_task(envelope.task)
                 self.options = self.task.options.with_carried(envelope.options)
                 self.args, self.kwargs = envelope.args, envelope.kwargs
         except DelayqError as error:
-            self._reject(State.QUARANTINED, error, kind=_QUARANTINE_KINDS.get(type(error), "payload"))
+            self._reject(
+                State.QUARANTINED,
+                error,
+                kind=_QUARANTINE_KINDS.get(type(error), "payload"),
+            )
             return False
         return True
 
@@ -137,7 +155,9 @@ class Attempt:
         self.ended_ms = monotonic_ms()
         if self.options is not None and self.options.keep_result is not None:
             try:
-                self.result = envelopes.result_text(State.SUCCEEDED, result=envelopes.plain_value(value, "its result"))
+                self.result = envelopes.result_text(
+                    State.SUCCEEDED, result=envelopes.plain_value(value, "its result")
+                )
             except InvalidArguments as error:
                 logger.error("job %s (%s) succeeded, but %s", self.id, self.name, error)
                 self.result = envelopes.result_text(State.SUCCEEDED, error=str(error))
@@ -146,7 +166,8 @@ class Attempt:
     def fail(self, error: BaseException) -> None:
         """The function raised, or ran too long: again later, or never again."""
         self.ended_ms = monotonic_ms()
-        assert self.task is not None and self.options is not None
+        assert self.task is not None
+        assert self.options is not None
         base = self.task.base
         failures = self.leased.attempts + 1
         most = self.options.max_attempts or self.queue.max_attempts
@@ -163,7 +184,9 @@ class Attempt:
 
     def _reject(self, state: State, error: BaseException, *, kind: str) -> None:
         self.error = _describe(error, kind)
-        self.result = envelopes.result_text(state, error=f"{type(error).__name__}: {error}")
+        self.result = envelopes.result_text(
+            state, error=f"{type(error).__name__}: {error}"
+        )
         self.ended_ms = self.ended_ms or monotonic_ms()
         self.outcome = state
 
@@ -180,18 +203,30 @@ class Attempt:
     def as_done(self) -> Done:
         if not self.result:
             return Done(self.leased.token, self.leased.fence)
-        return Done(self.leased.token, self.leased.fence, self.result_ttl_ms, self.result)
+        return Done(
+            self.leased.token, self.leased.fence, self.result_ttl_ms, self.result
+        )
 
     def as_failed(self) -> Failed:
-        return Failed(self.leased.token, self.leased.fence, self.retry_delay_ms, self.error)
+        return Failed(
+            self.leased.token, self.leased.fence, self.retry_delay_ms, self.error
+        )
 
     def as_rejected(self) -> Rejected:
-        ttl_ms = max(self.result_ttl_ms, FAILURE_TTL_MS) if self.result_ttl_ms is not None else None
-        return Rejected(self.leased.token, self.leased.fence, self.error, ttl_ms, self.result)
+        ttl_ms = (
+            max(self.result_ttl_ms, FAILURE_TTL_MS)
+            if self.result_ttl_ms is not None
+            else None
+        )
+        return Rejected(
+            self.leased.token, self.leased.fence, self.error, ttl_ms, self.result
+        )
 
     def job(self) -> Job[Any]:
         """The handle that `current_job` returns."""
-        job: Job[Any] = Job(self.queue.name, self.leased.token, self.name, self.args, self.kwargs)
+        job: Job[Any] = Job(
+            self.queue.name, self.leased.token, self.name, self.args, self.kwargs
+        )
         job.state = State.RUNNING
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         return job
@@ -199,7 +234,11 @@ class Attempt:
     def log(self) -> None:
         """Write the one line that a job's end is worth."""
         outcome = self.outcome
-        level = logging.INFO if outcome in (State.SUCCEEDED, State.SCHEDULED, State.EXPIRED) else logging.WARNING
+        level = (
+            logging.INFO
+            if outcome in (State.SUCCEEDED, State.SCHEDULED, State.EXPIRED)
+            else logging.WARNING
+        )
         if outcome in (State.DEAD, State.QUARANTINED):
             level = logging.ERROR
         if not logger.isEnabledFor(level):

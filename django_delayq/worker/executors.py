@@ -50,7 +50,8 @@ class ThreadExecutor:
         self._stuck = stuck
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._work, name=f"delayq-task-{i}", daemon=True) for i in range(threads)
+            threading.Thread(target=self._work, name=f"delayq-task-{i}", daemon=True)
+            for i in range(threads)
         ]
 
     def start(self) -> None:
@@ -115,7 +116,9 @@ class ThreadExecutor:
         thread_id = threading.get_ident()
         attempt.lock = threading.Lock()
         attempt.running_in = thread_id
-        attempt.timeout = self._timer.new_timeout(lambda: self._interrupt(attempt, limit_s), limit_s * 1000)
+        attempt.timeout = self._timer.new_timeout(
+            lambda: self._interrupt(attempt, limit_s), limit_s * 1000
+        )
         try:
             try:
                 value = task.function(*attempt.args, **attempt.kwargs)
@@ -126,9 +129,13 @@ class ThreadExecutor:
             self._finish(attempt)
             if not attempt.timed_out:
                 raise
-            raise TimeLimitExceeded(f"{attempt.name} ran longer than its time limit of {limit_s:g} s") from error
+            raise TimeLimitExceeded(
+                f"{attempt.name} ran longer than its time limit of {limit_s:g} s"
+            ) from error
         if attempt.timed_out:
-            raise TimeLimitExceeded(f"{attempt.name} ran longer than its time limit of {limit_s:g} s")
+            raise TimeLimitExceeded(
+                f"{attempt.name} ran longer than its time limit of {limit_s:g} s"
+            )
         attempt.succeed(value)
 
     @staticmethod
@@ -150,7 +157,9 @@ class ThreadExecutor:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(attempt.running_in), ctypes.py_object(TimeLimitExceeded)
             )
-            attempt.timeout = self._timer.new_timeout(lambda: self._report_stuck(attempt), STUCK_AFTER_S * 1000)
+            attempt.timeout = self._timer.new_timeout(
+                lambda: self._report_stuck(attempt), STUCK_AFTER_S * 1000
+            )
 
     def _report_stuck(self, attempt: Attempt) -> None:
         assert attempt.lock is not None
@@ -202,7 +211,9 @@ class LoopExecutor:
     def _start(self) -> None:
         self._loop = asyncio.new_event_loop()
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), name="delayq-loop", daemon=True)
+        self._thread = threading.Thread(
+            target=self._serve, args=(ready,), name="delayq-loop", daemon=True
+        )
         self._thread.start()
         ready.wait()
 
@@ -223,7 +234,9 @@ class LoopExecutor:
                 attempt = self._waiting.popleft()
             except IndexError:
                 return
-            self._running[attempt] = self._loop.create_task(self._run(attempt), name=attempt.id)
+            self._running[attempt] = self._loop.create_task(
+                self._run(attempt), name=attempt.id
+            )
 
     async def _run(self, attempt: Attempt) -> None:
         try:
@@ -255,7 +268,9 @@ class LoopExecutor:
                     value = await task.function(*attempt.args, **attempt.kwargs)
             except TimeoutError as error:
                 if timeout.expired():
-                    raise TimeLimitExceeded(f"{attempt.name} ran longer than its time limit of {limit_s:g} s") from error
+                    raise TimeLimitExceeded(
+                        f"{attempt.name} ran longer than its time limit of {limit_s:g} s"
+                    ) from error
                 raise
             finally:
                 await sync_to_async(connections.close_all)()

@@ -94,7 +94,9 @@ class ClaimLoop:
         self._is_burst = is_burst
         self._jobs_left = max_jobs
         self._watch = watch
-        self.queues = {settings.name: QueueState(settings, weight) for settings, weight in queues}
+        self.queues = {
+            settings.name: QueueState(settings, weight) for settings, weight in queues
+        }
         self.alarm: Alarm[str] = Alarm()
         # Added to by the threads that run jobs, taken from by the loop: a deque needs no lock for that.
         self._ended: deque[Attempt] = deque()
@@ -123,7 +125,11 @@ class ClaimLoop:
     def job_stuck(self, attempt: Attempt) -> None:
         """A task ignores its time limit: this process has to go."""
         self._stuck.append(attempt)
-        logger.error("job %s (%s) does not react to its time limit; this process will be replaced", attempt.id, attempt.name)
+        logger.error(
+            "job %s (%s) does not react to its time limit; this process will be replaced",
+            attempt.id,
+            attempt.name,
+        )
         self.alarm.wake(_SELF)
 
     def destination_changed(self, queue: str) -> None:
@@ -186,14 +192,20 @@ class ClaimLoop:
             self._wait()
 
     def _is_drained(self) -> bool:
-        return not self._running and not self._ended and not any(queue.is_ready for queue in self.queues.values())
+        return (
+            not self._running
+            and not self._ended
+            and not any(queue.is_ready for queue in self.queues.values())
+        )
 
     def _wait(self) -> None:
         timeout_ms = float("inf")
         if self._ended or self._unsettled:
             timeout_ms = SETTLE_AFTER_MS
         if self._stop_ms is not None:
-            timeout_ms = min(timeout_ms, max(1.0, self._stop_ms + self._grace_ms - monotonic_ms()))
+            timeout_ms = min(
+                timeout_ms, max(1.0, self._stop_ms + self._grace_ms - monotonic_ms())
+            )
         for name in self.alarm.wait(timeout_ms):
             if name in self.queues:
                 self.queues[name].is_ready = True
@@ -201,7 +213,9 @@ class ClaimLoop:
     def _wait_for_server(self, error: Exception) -> None:
         if not self._is_away:
             self._is_away = True
-            logger.warning("the server does not serve, trying again until it does: %s", error)
+            logger.warning(
+                "the server does not serve, trying again until it does: %s", error
+            )
         for queue in self.queues.values():
             queue.is_ready = True
         until_ms = monotonic_ms() + self._backoff_ms
@@ -230,7 +244,9 @@ class ClaimLoop:
         if not self._is_weighted or len(ready) < 2:
             return ready
         # A weighted shuffle: each queue leads as often as its weight says.
-        return sorted(ready, key=lambda queue: random.random() ** (1 / queue.weight), reverse=True)
+        return sorted(
+            ready, key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
+        )
 
     def _claim_round(self) -> bool:
         """Claim from every queue that may have something; False: nothing came, or there was no room."""
@@ -239,7 +255,11 @@ class ClaimLoop:
             room = self._room()
             if room == 0 and queue.mode is not Mode.SHARED:
                 continue
-            if room and room < min(self._threads.size, queue.sizer.size) and self._threads.queued():
+            if (
+                room
+                and room < min(self._threads.size, queue.sizer.size)
+                and self._threads.queued()
+            ):
                 # Jobs are waiting here already: one call for many is cheaper than many for one.
                 continue
             try:
@@ -249,13 +269,19 @@ class ClaimLoop:
             except ResponseError as error:
                 self._set_aside(queue, error)
                 continue
-            came = came or bool(reply.jobs) or (queue.is_ready and reply.transferred > 0)
+            came = (
+                came or bool(reply.jobs) or (queue.is_ready and reply.transferred > 0)
+            )
         return came
 
     def _set_aside(self, queue: QueueState, error: ResponseError) -> None:
         """One queue's keys are of the wrong type, or forbidden: the others go on, and it is tried again."""
         if str(error) != queue.problem:
-            logger.error("queue %s cannot be served, trying again: %s", queue.settings.name, error)
+            logger.error(
+                "queue %s cannot be served, trying again: %s",
+                queue.settings.name,
+                error,
+            )
         queue.problem = str(error)
         queue.is_ready, queue.open_request = False, None
         self.alarm.ring_in(queue.settings.name, -1)
@@ -286,14 +312,22 @@ class ClaimLoop:
             queue.problem = ""
         now_ms = monotonic_ms()
         queue.sizer.learn(limit, len(reply.jobs), now_ms - sent_ms)
-        queue.transfer_sizer.learn(queue.transfer_sizer.size, reply.transferred, now_ms - sent_ms)
+        queue.transfer_sizer.learn(
+            queue.transfer_sizer.size, reply.transferred, now_ms - sent_ms
+        )
         queue.is_ready = reply.wait_us == 0
-        self.alarm.ring_in(settings.name, reply.wait_us if reply.wait_us else self.alarm.cap_ms * 1000)
+        self.alarm.ring_in(
+            settings.name, reply.wait_us if reply.wait_us else self.alarm.cap_ms * 1000
+        )
         if not queue.is_ready and not queue.is_watched:
             queue.is_watched = True
             self._watch(settings.name)
         if reply.doubles:
-            logger.warning("queue %s: %d payloads dropped, their jobs are known already", settings.name, reply.doubles)
+            logger.warning(
+                "queue %s: %d payloads dropped, their jobs are known already",
+                settings.name,
+                reply.doubles,
+            )
         if reply.jobs:
             self._hand_out(queue, reply, (sent_ms + now_ms) / 2)
         if queue.mode is Mode.SHARED and now_ms >= queue.sweep_ms:
@@ -317,7 +351,10 @@ class ClaimLoop:
                 self._threads.submit(attempt)
 
     def _sweep(self, queue: QueueState, now_ms: float) -> None:
-        swept = run(self._client, operations.sweep(queue.settings.keys, cursor=queue.sweep_cursor))
+        swept = run(
+            self._client,
+            operations.sweep(queue.settings.keys, cursor=queue.sweep_cursor),
+        )
         queue.sweep_cursor = swept.cursor
         queue.sweep_ms = now_ms + (SWEEP_EVERY_MS if swept.cursor == 0 else 0)
 
@@ -351,12 +388,19 @@ class ClaimLoop:
             self._running.pop(attempt, None)
             if attempt.is_lost:
                 logger.warning(
-                    "job %s (%s) lost its lease, so its end changes nothing; it may run elsewhere", attempt.id, attempt.name
+                    "job %s (%s) lost its lease, so its end changes nothing; it may run elsewhere",
+                    attempt.id,
+                    attempt.name,
                 )
             else:
                 attempt.log()
         self._unsettled.clear()
-        if self._jobs_left is not None and self._jobs_left <= 0 and self._stop_ms is None and not self._running:
+        if (
+            self._jobs_left is not None
+            and self._jobs_left <= 0
+            and self._stop_ms is None
+            and not self._running
+        ):
             self.stop(self._worker.grace_s)
 
     def _measure(self, now_ms: float) -> None:
@@ -366,9 +410,15 @@ class ClaimLoop:
         if self._rate_from is not None and now_ms > self._rate_from[0]:
             rate = (self._finished - self._rate_from[1]) / (now_ms - self._rate_from[0])
             self._rate += 0.3 * (rate - self._rate) if self._rate else rate
-        self._rate_from = (now_ms, self._finished) if self._threads.queued() or count >= self._threads.size else None
+        self._rate_from = (
+            (now_ms, self._finished)
+            if self._threads.queued() or count >= self._threads.size
+            else None
+        )
 
-    def _calls(self, attempts: list[Attempt]) -> tuple[list[Call[list[int]]], list[list[Attempt]]]:
+    def _calls(
+        self, attempts: list[Attempt]
+    ) -> tuple[list[Call[list[int]]], list[list[Attempt]]]:
         by_outcome: dict[tuple[str, Any], list[Attempt]] = defaultdict(list)
         for attempt in attempts:
             by_outcome[attempt.queue.name, attempt.outcome].append(attempt)
@@ -380,11 +430,19 @@ class ClaimLoop:
                 group = members[start : start + MAX_BATCH]
                 groups.append(group)
                 if outcome in (State.SUCCEEDED, State.EXPIRED):
-                    calls.append(operations.acknowledge(keys, [item.as_done() for item in group], outcome=outcome))
+                    calls.append(
+                        operations.acknowledge(
+                            keys, [item.as_done() for item in group], outcome=outcome
+                        )
+                    )
                 elif outcome is State.RETRYING:
-                    calls.append(operations.retry(keys, [item.as_failed() for item in group]))
+                    calls.append(
+                        operations.retry(keys, [item.as_failed() for item in group])
+                    )
                 elif outcome is State.SCHEDULED:
-                    calls.append(operations.give_back(keys, [item.leased for item in group]))
+                    calls.append(
+                        operations.give_back(keys, [item.leased for item in group])
+                    )
                 else:
                     calls.append(
                         operations.bury(
@@ -409,7 +467,9 @@ class ClaimLoop:
                 groups.append(group)
                 tokens = [(item.leased.token, item.leased.fence) for item in group]
                 keys = self.queues[name].settings.keys
-                calls.append(operations.renew(keys, tokens, lease_ms=self._worker.lease_ms))
+                calls.append(
+                    operations.renew(keys, tokens, lease_ms=self._worker.lease_ms)
+                )
         lease_end_ms = monotonic_ms() + self._worker.lease_ms
         for group, reply in zip(groups, run_all(self._client, calls), strict=True):
             if isinstance(reply, Exception):
@@ -421,7 +481,9 @@ class ClaimLoop:
                 elif attempt.outcome is None:
                     attempt.is_lost = True
                     logger.warning(
-                        "job %s (%s) lost its lease while it runs; it may run elsewhere, too", attempt.id, attempt.name
+                        "job %s (%s) lost its lease while it runs; it may run elsewhere, too",
+                        attempt.id,
+                        attempt.name,
                     )
         self._is_renewal_due.clear()
 

@@ -51,7 +51,12 @@ class WorkerProcess:
         worker = options.worker
         client = conf.make_client()
         self._timer = HashedWheelTimer(name="delayq-watchdog")
-        self._threads = ThreadExecutor(worker.threads, timer=self._timer, done=self._job_ended, stuck=self._job_stuck)
+        self._threads = ThreadExecutor(
+            worker.threads,
+            timer=self._timer,
+            done=self._job_ended,
+            stuck=self._job_stuck,
+        )
         self._coroutines = LoopExecutor(worker.coroutines, done=self._job_ended)
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)
@@ -84,8 +89,13 @@ class WorkerProcess:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._threads.start()
         for name, queue in self.loop.queues.items():
-            for channel in (queue.settings.keys.queue.channel, queue.settings.keys.channel):
-                self._listener.subscribe(channel, lambda message, name=name: self.loop.alarm.wake(name))  # type: ignore[misc]
+            for channel in (
+                queue.settings.keys.queue.channel,
+                queue.settings.keys.channel,
+            ):
+                self._listener.subscribe(
+                    channel, lambda message, name=name: self.loop.alarm.wake(name)
+                )  # type: ignore[misc]
         self._renew_later()
         self.loop.run()
         return self._end()
@@ -100,9 +110,16 @@ class WorkerProcess:
         try:
             self.loop.give_back_all()
         except (RedisError, OSError) as error:
-            logger.error("could not settle with the server before the end; the leases end by themselves: %s", error)
+            logger.error(
+                "could not settle with the server before the end; the leases end by themselves: %s",
+                error,
+            )
             return 1
-        return REPLACE_ME if self.loop.is_stuck or self._options.max_jobs is not None else 0
+        return (
+            REPLACE_ME
+            if self.loop.is_stuck or self._options.max_jobs is not None
+            else 0
+        )
 
     # Signals.
 
@@ -123,7 +140,9 @@ class WorkerProcess:
             logger.warning("the supervisor is gone, ending")
             self.loop.stop(self._options.worker.grace_s)
 
-        threading.Thread(target=watch, name="delayq-supervisor-watch", daemon=True).start()
+        threading.Thread(
+            target=watch, name="delayq-supervisor-watch", daemon=True
+        ).start()
 
 
 def flush_and_exit(status: int) -> None:

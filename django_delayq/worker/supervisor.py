@@ -18,7 +18,12 @@ from django_delayq import conf
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.wire.call import run
-from django_delayq.worker.process import REPLACE_ME, WorkerOptions, WorkerProcess, flush_and_exit
+from django_delayq.worker.process import (
+    REPLACE_ME,
+    WorkerOptions,
+    WorkerProcess,
+    flush_and_exit,
+)
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -80,9 +85,13 @@ class Supervisor:
         self._starts_ms.clear()
         grace_s = self._options.worker.grace_s if self._stops == 1 else 0.0
         if self._stops == 1:
-            logger.info("stopping: what runs has %g s to end; again to stop now", grace_s)
+            logger.info(
+                "stopping: what runs has %g s to end; again to stop now", grace_s
+            )
         # A process gives back what it holds at the end of its grace; one that does not end is killed after that.
-        self._kill_ms = monotonic_ms() + grace_s * 1000 + (10_000 if self._stops == 1 else 2_000)
+        self._kill_ms = (
+            monotonic_ms() + grace_s * 1000 + (10_000 if self._stops == 1 else 2_000)
+        )
         for pid in self._children:
             _send(pid, signal.SIGTERM)
 
@@ -103,7 +112,11 @@ class Supervisor:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for descriptor in (self._alive_writer, self._wake_reader, self._wake_writer):
+            for descriptor in (
+                self._alive_writer,
+                self._wake_reader,
+                self._wake_writer,
+            ):
                 os.close(descriptor)
             process = WorkerProcess(self._options, owner=owner)
             process.handle_signals()
@@ -124,8 +137,14 @@ class Supervisor:
             code = os.waitstatus_to_exitcode(raw)
             if code not in (0, REPLACE_ME):
                 self._orphans.append(child.owner)
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-                logger.error("worker process %d %s; its leases are given back", pid, how)
+                how = (
+                    f"was killed by {signal.Signals(-code).name}"
+                    if code < 0
+                    else f"ended with status {code}"
+                )
+                logger.error(
+                    "worker process %d %s; its leases are given back", pid, how
+                )
             if self._stops:
                 self._status = self._status or int(code not in (0, REPLACE_ME))
             elif self._options.is_burst and code in (0, REPLACE_ME):
@@ -164,7 +183,10 @@ class Supervisor:
                 self._orphans.pop(0)
         except (RedisError, OSError) as error:
             if self._stops:
-                logger.error("the leases of a dead process end by themselves, the server is away: %s", error)
+                logger.error(
+                    "the leases of a dead process end by themselves, the server is away: %s",
+                    error,
+                )
                 self._orphans.clear()
         finally:
             client.close()
@@ -175,7 +197,10 @@ class Supervisor:
         for settings, _ in self._options.queues:
             rank = 0
             while rank >= 0:
-                recovered = run(client, operations.recover(settings.keys, owner=owner, first_rank=rank))
+                recovered = run(
+                    client,
+                    operations.recover(settings.keys, owner=owner, first_rank=rank),
+                )
                 counts.append(recovered.ended)
                 rank = recovered.next_rank
         return counts
@@ -194,7 +219,9 @@ class Supervisor:
             deadlines.append(self._kill_ms)
         if self._orphans:
             deadlines.append(self._recover_ms)
-        timeout_s = max(0.0, min(deadlines) - monotonic_ms()) / 1000 if deadlines else None
+        timeout_s = (
+            max(0.0, min(deadlines) - monotonic_ms()) / 1000 if deadlines else None
+        )
         if select.select([self._wake_reader], [], [], timeout_s)[0]:
             os.read(self._wake_reader, 4096)
 

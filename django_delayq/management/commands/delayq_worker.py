@@ -55,9 +55,15 @@ def _seconds(text: str) -> float:
 class Command(BaseCommand):
     help = "Run delayed jobs: move what is due, claim it, and call the registered functions."
 
-    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+    def create_parser(
+        self, prog_name: str, subcommand: str, **kwargs: Any
+    ) -> CommandParser:
         return super().create_parser(
-            prog_name, subcommand, epilog=EXAMPLES, formatter_class=RawDescriptionHelpFormatter, **kwargs
+            prog_name,
+            subcommand,
+            epilog=EXAMPLES,
+            formatter_class=RawDescriptionHelpFormatter,
+            **kwargs,
         )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -70,7 +76,9 @@ class Command(BaseCommand):
             metavar="NAME[=WEIGHT]",
             help="a queue to serve; repeat it in order of priority, or give weights. Default: all, by their WEIGHT.",
         )
-        group.add_argument("--burst", action="store_true", help="run what is due now, then end.")
+        group.add_argument(
+            "--burst", action="store_true", help="run what is due now, then end."
+        )
         group.add_argument(
             "--max-jobs",
             type=_whole_number,
@@ -99,7 +107,11 @@ class Command(BaseCommand):
             help="time that running jobs get to end when the worker is stopped."
             f" Default: DELAYQ['WORKER']['GRACE'], else {worker.grace_s:g}.",
         )
-        group.add_argument("--reload", action="store_true", help="restart when code changes; for development.")
+        group.add_argument(
+            "--reload",
+            action="store_true",
+            help="restart when code changes; for development.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["reload"]:
@@ -114,14 +126,21 @@ class Command(BaseCommand):
         except DelayqError as error:
             raise CommandError(str(error)) from error
         except Exception as error:
-            logger.warning("the server cannot be reached yet, the worker will wait for it: %s", error)
+            logger.warning(
+                "the server cannot be reached yet, the worker will wait for it: %s",
+                error,
+            )
         self._greet(worker_options)
         sys.exit(Supervisor(worker_options).run())
 
     def _read(self, options: dict[str, Any]) -> WorkerOptions:
         settings = conf.get_settings()
         worker = settings.worker
-        for option, field in (("processes", "processes"), ("threads", "threads"), ("grace", "grace_s")):
+        for option, field in (
+            ("processes", "processes"),
+            ("threads", "threads"),
+            ("grace", "grace_s"),
+        ):
             if options[option] is not None:
                 worker = replace(worker, **{field: options[option]})
         queues, is_weighted = _read_queues(options["queue"], settings)
@@ -139,12 +158,16 @@ class Command(BaseCommand):
         lines = [f"django-delayq {__version__} on {_without_password(url)}"]
         mode = "by weight" if options.is_weighted else "in this order"
         names = [
-            f"{queue.name}" + (f"={weight:g}" if options.is_weighted else "") + (" (Redisson)" if queue.is_shared else "")
+            f"{queue.name}"
+            + (f"={weight:g}" if options.is_weighted else "")
+            + (" (Redisson)" if queue.is_shared else "")
             for queue, weight in options.queues
         ]
         lines.append(f"queues, {mode}: {', '.join(names)}")
         tasks = registry.all_tasks()
-        lines.append(f"tasks: {', '.join(task.name for task in tasks) if tasks else 'none registered'}")
+        lines.append(
+            f"tasks: {', '.join(task.name for task in tasks) if tasks else 'none registered'}"
+        )
         lines.append(
             f"{worker.processes} process(es) of {worker.threads} threads, lease {worker.lease_s:g} s,"
             f" grace {worker.grace_s:g} s" + (", burst" if options.is_burst else "")
@@ -188,7 +211,9 @@ def _read_queues(
     names: list[str] | None, settings: conf.Settings
 ) -> tuple[list[tuple[conf.QueueSettings, float]], bool]:
     if not names:
-        return [(queue, float(queue.weight)) for queue in settings.queues.values()], True
+        return [
+            (queue, float(queue.weight)) for queue in settings.queues.values()
+        ], True
     queues: dict[str, tuple[conf.QueueSettings, float]] = {}
     weighted = 0
     for item in names:
@@ -202,14 +227,18 @@ def _read_queues(
             except ValueError:
                 weight = 0.0
             if not 0 < weight < 10**6:
-                raise CommandError(f"--queue {item}: the weight {text!r} is not a number above 0")
+                raise CommandError(
+                    f"--queue {item}: the weight {text!r} is not a number above 0"
+                )
             weighted += 1
         queue = settings.queue(name)
         if queue.name in queues:
             raise CommandError(f"--queue {name} is given twice")
         queues[queue.name] = queue, weight
     if weighted not in (0, len(queues)):
-        raise CommandError("give weights to all queues or to none: without weights the order decides")
+        raise CommandError(
+            "give weights to all queues or to none: without weights the order decides"
+        )
     return list(queues.values()), weighted > 0
 
 
@@ -224,6 +253,10 @@ def _log_to_stderr(verbosity: int) -> None:
     if root.hasHandlers():
         return
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(
+        logging.Formatter(
+            "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(message)s", "%H:%M:%S"
+        )
+    )
     root.addHandler(handler)
     root.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
