@@ -592,8 +592,19 @@ PAGES: dict[State, str] = {
 }
 
 
-def page(keys: DeliveryKeys, state: State, *, first: int = 0, count: int = 50, newest: bool = False) -> Call[Page]:
-    """Read a page: SCHEDULED is the timeout set by start time, DUE the destination queue, the others our sets."""
+def page(
+    keys: DeliveryKeys,
+    state: State,
+    *,
+    first: int = 0,
+    count: int = 50,
+    newest: bool = False,
+    byte_budget: int = BYTE_BUDGET,
+) -> Call[Page]:
+    """Read a page: SCHEDULED is the timeout set by start time, DUE the destination queue, the others our sets.
+
+    It has fewer rows than asked for where their payloads are so large that the server would be held for long.
+    """
     sets = {
         State.SCHEDULED: keys.queue.timeout_set,
         State.DUE: keys.queue.destination,
@@ -605,7 +616,7 @@ def page(keys: DeliveryKeys, state: State, *, first: int = 0, count: int = 50, n
     return Call(
         load_script(_PACKAGE, "page"),
         (sets[state], keys.headers, keys.payloads, keys.errors),
-        (PAGES[state], first, count, PREVIEW_BYTES, int(newest)),
+        (PAGES[state], first, count, PREVIEW_BYTES, int(newest), byte_budget),
         _read_page,
     )
 
