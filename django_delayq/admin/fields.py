@@ -88,9 +88,7 @@ def _find_task(name: str) -> DelayedTask[Any, Any] | None:
 def _task(content: Content, task: DelayedTask[Any, Any] | None) -> list[Field]:
     if content.is_foreign and content.task:
         return [
-            Field(
-                "Task", content.task, "the handler of this queue's foreign payloads"
-            )
+            Field("Task", content.task, "the handler of this queue's foreign payloads")
         ]
     if content.is_foreign:
         return [

@@ -156,15 +156,17 @@ class JobAdmin(_ModelAdmin):
         tab = pages.TABS.get(request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
         if tab is None:
             raise Http404(f"a queue has no page {request.GET['state']!r}")
-        number = pages.page_number(request.GET.get("page", "1"))
-        first = (number - 1) * self.list_per_page
+        number = pages.read_number(request.GET.get("page", "1"), least=1)
+        # Where payloads are huge, a page comes in several parts.
+        skip = pages.read_number(request.GET.get("skip", "0")) % self.list_per_page
+        first = (number - 1) * self.list_per_page + skip
         calls: list[Call[Any]] = [
             operations.counts(settings.keys),
             operations.page(
                 settings.keys,
                 tab.state,
                 first=first,
-                count=self.list_per_page,
+                count=self.list_per_page - skip,
                 newest=tab.is_newest_first,
             ),
         ]
@@ -174,22 +176,20 @@ class JobAdmin(_ModelAdmin):
             return HttpResponseRedirect(
                 self._queue_url(settings.name, tab.state, pager.last)
             )
-        here = self._queue_url(settings.name, tab.state, number)
-        handler = registry.get_handler(settings.name)
-        rows = [
-            (
-                row,
-                self._job_url(settings.name, row.token, next=here) if row.token else "",
-            )
-            for row in pages.rows_of(tab, page, first, counts.now_ms, settings)
-        ]
+        rows = pages.rows_of(tab, page, first, counts.now_ms, settings)
+        after = skip + len(rows)
+        rest = pager.on_this_page(self.list_per_page) - after
+        here = self._queue_url(settings.name, tab.state, number, skip)
         context = {
-            "title": f"Queue {settings.name}",
-            "queue": settings,
-            "tab": tab,
-            "tabs": self._tabs(settings, counts),
-            "rows": rows,
-            "has_errors": tab.has_errors,
+            **self._queue_context(settings, tab, counts),
+            "rows": [
+                (row, row.token and self._job_url(settings.name, row.token, next=here))
+                for row in rows
+            ],
+            "first_place": first + 1,
+            "last_place": first + len(rows),
+            "rest": rest,
+            "rest_url": self._queue_url(settings.name, tab.state, number, after),
             "pager": pager,
             "links": [
                 (label, target and self._queue_url(settings.name, tab.state, target))
@@ -200,19 +200,6 @@ class JobAdmin(_ModelAdmin):
                     ("last »", pager.last if pager.next else None),
                 )
             ],
-            "first_place": first + 1,
-            "last_place": first + len(rows),
-            "counts": counts,
-            "next": display.Moment.of(counts.next_ms, counts.now_ms),
-            "counters": sorted(
-                (name, n)
-                for name, n in counts.counters.items()
-                if n and name not in _INTERNAL_COUNTERS
-            ),
-            # Its name only: a template would call the task.
-            "handler": handler.name if handler else "",
-            "is_list_long": counts.delay_queue > LONG_LIST,
-            "long_list": LONG_LIST,
         }
         return self._render(request, "queue", context)
 
@@ -368,13 +355,15 @@ class JobAdmin(_ModelAdmin):
         )
 
     def _queue_url(
-        self, name: str, state: State = State.SCHEDULED, page: int = 1
+        self, name: str, state: State = State.SCHEDULED, page: int = 1, skip: int = 0
     ) -> str:
         query: dict[str, Any] = {}
         if state is not State.SCHEDULED:
             query["state"] = state.value
         if page > 1:
             query["page"] = page
+        if skip:
+            query["skip"] = skip
         return self._reverse("queue", name) + (f"?{urlencode(query)}" if query else "")
 
     def _job_url(
@@ -402,6 +391,28 @@ class JobAdmin(_ModelAdmin):
             (tab, pages.count_of(tab, counts), self._queue_url(queue.name, tab.state))
             for tab in pages.TABS.values()
         ]
+
+    def _queue_context(
+        self, settings: QueueSettings, tab: pages.Tab, counts: Counts
+    ) -> dict[str, Any]:
+        handler = registry.get_handler(settings.name)
+        return {
+            "title": f"Queue {settings.name}",
+            "queue": settings,
+            "tab": tab,
+            "tabs": self._tabs(settings, counts),
+            "counts": counts,
+            "next": display.Moment.of(counts.next_ms, counts.now_ms),
+            "counters": sorted(
+                (name, n)
+                for name, n in counts.counters.items()
+                if n and name not in _INTERNAL_COUNTERS
+            ),
+            # Its name only: a template would call the task.
+            "handler": handler.name if handler else "",
+            "is_list_long": counts.delay_queue > LONG_LIST,
+            "long_list": LONG_LIST,
+        }
 
     def _job_context(
         self, request: HttpRequest, settings: QueueSettings, token: str, seen: Inspected

@@ -170,6 +170,10 @@ class Pager:
         """Whether there is no such page (any more)."""
         return self.number > self.last
 
+    def on_this_page(self, per_page: int) -> int:
+        """Return how many elements this page has."""
+        return min(per_page, self.total - (self.number - 1) * per_page)
+
     @property
     def previous(self) -> int | None:
         return self.number - 1 if self.number > 1 else None
@@ -179,12 +183,12 @@ class Pager:
         return self.number + 1 if self.number < self.last else None
 
 
-def page_number(text: str) -> int:
-    """Read the number of a page from a URL; what is none is the first page."""
+def read_number(text: str, *, least: int = 0) -> int:
+    """Read a number from a URL; what is none is the least."""
     try:
-        return min(max(1, int(text)), LAST_PAGE) if len(text) <= 20 else LAST_PAGE
+        return min(max(least, int(text)), LAST_PAGE) if len(text) <= 20 else LAST_PAGE
     except ValueError:
-        return 1
+        return least
 
 
 def count_of(tab: Tab, counts: Counts) -> int:

@@ -353,6 +353,31 @@ def test_pages_are_linked(browser: Client, queue: Queue) -> None:
     assert "51–100 of about 160" in content_of(response)
 
 
+@pytest.mark.parametrize("state", ["scheduled", "due", "dead"])
+def test_page_of_huge_payloads_comes_in_parts(
+    browser: Client, queue: Queue, state: str
+) -> None:
+    for number in range(7):
+        if state == "scheduled":
+            queue.schedule(60_000 + number, "x" * 500_000)
+        elif state == "due":
+            queue.push(b"x" * 500_000)
+        else:
+            queue.dead("x" * 500_000)
+
+    places, address = [], f"{url('queue', queue.name)}?state={state}"
+    while True:
+        response = browser.get(address)
+        places += [row.place for row, _ in response.context["rows"]]
+        if response.context["rest"] <= 0:
+            break
+        assert "The payloads here are large" in content_of(response)
+        address = response.context["rest_url"]
+
+    assert places == [1, 2, 3, 4, 5, 6, 7]
+    assert len(response.context["rows"]) < 7
+
+
 def test_dead_letters_begin_with_the_newest(browser: Client, queue: Queue) -> None:
     first, second = queue.dead(1), queue.dead(2)
     queue.client.zadd(queue.keys.dead, {first: 1000, second: 2000})

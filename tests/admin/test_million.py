@@ -1,0 +1,94 @@
+"""A million pending jobs: what a page costs the server, and how many calls it takes."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import NewJob, State
+from django_delayq.wire.call import run_all
+from tests.admin.conftest import url
+from tests.admin.filling import Queue
+from tests.servers import Server
+
+JOBS = int(os.environ.get("DELAYQ_TEST_MANY", 1_000_000))
+#: The server is held this long at most.
+LIMIT_US = 5000
+
+pytestmark = pytest.mark.slow
+
+
+def fill(queue: Queue, count: int) -> None:
+    for first in range(0, count, 4000):
+        calls = []
+        for start in range(first, min(first + 4000, count), 500):
+            jobs = []
+            for number in range(start, min(start + 500, count)):
+                token = operations.new_token()
+                payload = queue.payload(token, "shop.tasks.remind", number, who="Zoë")
+                # Due times in no order, and many of them equal.
+                due = 3_600_000 + number * 7919 % 100_000 * 1000
+                jobs.append(NewJob(token, f"+{due}", "", payload))
+            calls.append(operations.schedule(queue.keys, jobs, insertion_list=False))
+        for reply in run_all(queue.client, calls):
+            assert not isinstance(reply, Exception)
+
+
+def test_pages_of_a_million_jobs_are_bounded(
+    login: Callable[..., Client],
+    settings: Any,
+    private_server: Callable[..., Server],
+    record_property: Callable[[str, object], None],
+) -> None:
+    server = private_server(slowlog_log_slower_than=str(LIMIT_US), slowlog_max_len="50")
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {"many": {"INSERTION_LIST": False}},
+    }
+    browser, queue = login(is_superuser=True), Queue(server.client(), "many")
+    fill(queue, JOBS)
+    last = -(-JOBS // 50)
+    browser.get(url("changelist"))  # loads the scripts and connects
+    middle = browser.get(url("queue", "many"), {"page": str(last // 2)})
+    token = middle.context["rows"][0][0].token
+    queue.client.slowlog_reset()
+
+    costs = {}
+    for name, ask in {
+        "queues": lambda: browser.get(url("changelist")),
+        "first page": lambda: browser.get(url("queue", "many")),
+        "middle page": lambda: browser.get(
+            url("queue", "many"), {"page": str(last // 2)}
+        ),
+        "last page": lambda: browser.get(url("queue", "many"), {"page": str(last)}),
+        "page beyond": lambda: browser.get(url("queue", "many"), {"page": "10" * 9}),
+        "dead letters": lambda: browser.get(url("queue", "many"), {"state": "dead"}),
+        "job": lambda: browser.get(url("job", "many", token)),
+        "run now": lambda: browser.post(url("run_now", "many", token)),
+        "cancel": lambda: browser.post(url("cancel", "many", token)),
+    }.items():
+        queue.client.config_resetstat()
+        started = time.perf_counter()
+        response = ask()
+        wall_ms = (time.perf_counter() - started) * 1000
+        assert response.status_code in (200, 302), name
+        stats = queue.client.info("commandstats")
+        calls = {
+            key: value
+            for key, value in stats.items()
+            if key in ("cmdstat_evalsha", "cmdstat_eval")
+        }
+        count = sum(value["calls"] for value in calls.values())
+        spent_us = sum(value["usec"] for value in calls.values())
+        costs[name] = f"{count} calls, {spent_us} us of the server, {wall_ms:.1f} ms"
+        assert count <= 3, (name, calls)
+
+    record_property("costs", costs)
+    print("\n".join(f"{server.kind} {name}: {cost}" for name, cost in costs.items()))
+    assert queue.state(token) is State.CANCELLED
+    slow = queue.client.slowlog_get()
+    assert [(entry["duration"], entry["command"][:80]) for entry in slow] == []
