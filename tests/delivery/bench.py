@@ -465,11 +465,6 @@ def _payload_of(frame: bytes) -> bytes:
         return frame
 
 
-def random_id(frame: bytes) -> bytes:
-    """Return the 8 bytes of a frame of either format."""
-    return frames.unpack(frame).random_id
-
-
 def is_unlisted(frame: bytes) -> bool:
     return frame[1:3] == UNLISTED if frame[:1] == b"\x08" else frame[:2] == UNLISTED
 

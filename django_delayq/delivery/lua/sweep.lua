@@ -7,16 +7,22 @@
 -- KEYS[4]  hash  unique keys: holder's token
 -- ARGV[1]  cursor of the last call, 0 at first
 -- ARGV[2]  locators to look at, about
--- Returns  the next cursor, 0 at the end; locators forgotten
+-- Returns  the next cursor, 0 at the end; locators forgotten, none where the destination queue is too long, or has
+--          too many bytes, to be looked through
 
 local keys = { timeout_set = KEYS[1], destination = KEYS[2], locators = KEYS[3], unique = KEYS[4] }
 local part = redis.call('HSCAN', keys.locators, ARGV[1], 'COUNT', ARGV[2])
-local lying, lost, from = {}, {}, 0
-local length = redis.call('LLEN', keys.destination)
+local lying, lost = {}, {}
+local from, byte_count, length = 0, 0, redis.call('LLEN', keys.destination)
 if length > 1000 then return { ARGV[1], 0 } end
-for _, payload in ipairs(redis.call('LRANGE', keys.destination, 0, -1)) do
-  local token = token_of(payload)
-  if token then lying[token] = true end
+while from < length do
+  for _, payload in ipairs(redis.call('LRANGE', keys.destination, from, from + 7)) do
+    local token = token_of(payload)
+    if token then lying[token] = true end
+    byte_count = byte_count + #payload
+  end
+  if byte_count > 1048576 then return { ARGV[1], 0 } end
+  from = from + 8
 end
 for i = 1, #part[2], 2 do
   local token, locator = part[2][i], part[2][i + 1]

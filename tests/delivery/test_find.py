@@ -1,0 +1,161 @@
+"""Finding one frame by its locator: among thousands that share its start time, in both formats, and Java's."""
+
+import random
+
+import pytest
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import State
+from django_delayq.wire.frame import FrameFormat, pack, unpack
+from tests.delivery.bench import T0, Bench, names_of
+
+
+def crowd(bench: Bench, seed: int = 3) -> list[str]:
+    """Fill one start time with thousands: ours in each variant, and Java's with bytes of every kind."""
+    chance = random.Random(seed)
+    pipeline = bench.client.pipeline(transaction=False)
+    for n in range(1_200):
+        frame_format = chance.choice(list(FrameFormat))
+        lead = chance.choice([b"", b"\0", b"\x07", b"\x08", b"\x09", b"\xd9", b"\xff"])
+        bytes_ = (lead + chance.randbytes(8))[:8]
+        body = chance.choice([b"x%d" % n, b"", chance.randbytes(20)])
+        frame = pack(bytes_, body, frame_format)
+        bench.java_frames.add(frame)
+        pipeline.zadd(bench.keys.queue.timeout_set, {frame: T0 + 500})
+        pipeline.rpush(bench.keys.queue.delay_queue, frame)
+    pipeline.execute()
+    names = []
+    for part in range(8):
+        batch = [f"j{part}-{n}" for n in range(250)]
+        bench.schedule(
+            dict.fromkeys(batch, 500),
+            frame_format=list(FrameFormat)[part % 2],
+            insertion_list=part % 4 < 2,
+        )
+        names += batch
+    return names
+
+
+def test_each_job_is_found_among_thousands_of_one_start_time(bench: Bench) -> None:
+    names = crowd(bench)
+
+    for name in random.Random(4).sample(names, 300):
+        seen = bench.inspect(name)
+        assert (seen.state, seen.score_ms) == (State.SCHEDULED, T0 + 500)
+        assert name.encode() + b"-" in seen.payload
+
+
+def test_first_and_last_of_a_start_time_are_found(bench: Bench) -> None:
+    names = crowd(bench)
+    for neighbour in (499, 501):
+        bench.schedule({f"n{neighbour}": neighbour})
+
+    for name in (names[0], names[249], names[250], names[-1], "n499", "n501"):
+        assert bench.inspect(name).state is State.SCHEDULED
+
+
+def test_each_is_cancelled_or_moved_and_only_that_one(bench: Bench) -> None:
+    names = crowd(bench)
+    chance = random.Random(5)
+    chance.shuffle(names)
+    total = bench.client.zcard(bench.keys.queue.timeout_set)
+
+    for name in names[:150]:
+        assert bench.cancel(name) == "cancelled"
+    for name in names[150:300]:
+        assert bench.reschedule(name, 100) == ("rescheduled", 100)
+
+    bench.now = 100
+    assert sorted(names_of(bench.claim(500))) == sorted(names[150:300])
+    assert bench.client.zcard(bench.keys.queue.timeout_set) == total - 300
+
+
+def test_frame_that_java_removed_is_not_found_among_its_neighbours(
+    bench: Bench,
+) -> None:
+    bench.schedule({f"j{n}": 500 for n in range(300)})
+    frames = bench.frames()
+    for n in (0, 1, 150, 299):
+        bench.java_remove(frames[n])
+
+    for n in range(300):
+        is_gone = n in (0, 1, 150, 299)
+        assert bench.inspect(f"j{n}").state == ("missing" if is_gone else "scheduled")
+
+    for n in (0, 1, 150, 299):
+        bench.cancel(f"j{n}")
+
+
+# Elements of others go by format, start time and their frame's bytes.
+
+
+def pseudo_token(frame: bytes, start_time: int) -> str:
+    kind, random_id, _ = unpack(frame)
+    number = 1 if kind is FrameFormat.DLC0 else 2
+    return f"f{number}-{T0 + start_time}-{random_id.hex()}"
+
+
+@pytest.mark.parametrize("frame_format", FrameFormat)
+@pytest.mark.parametrize(
+    "bytes_", [b"\0" * 8, b"\xff" * 8, b"\x08\x08\r\n\0%d\x7f", b"ordinary"]
+)
+def test_foreign_element_is_found_by_its_pseudo_token(
+    bench: Bench, frame_format: FrameFormat, bytes_: bytes
+) -> None:
+    frame = bench.java_offer("x", 70, frame_format=frame_format, random_id=bytes_)
+    bench.java_offer("y", 70, frame_format=frame_format)
+    name = pseudo_token(frame, 70)
+
+    seen = bench.inspect(name)
+    assert (seen.state, seen.score_ms, seen.payload) == ("scheduled", T0 + 70, b"x")
+    assert bench.reschedule(name, 90) == ("rescheduled", 90)
+    assert bench.inspect(name).state is State.MISSING
+    assert bench.cancel(pseudo_token(frame, 90)) == "cancelled"
+
+    assert bench.state() == {"timeout_set": [("y", 70)], "delay_queue": ["y"]}
+
+
+def test_page_names_the_pseudo_tokens_that_cancel_takes(bench: Bench) -> None:
+    for n, frame_format in enumerate(list(FrameFormat) * 3):
+        bench.java_offer(f"x{n}", n, frame_format=frame_format)
+
+    rows = bench.run(operations.page(bench.keys, State.SCHEDULED)).rows
+
+    assert [bench.cancel(row.token) for row in rows] == ["cancelled"] * 6
+    assert bench.state() == {}
+
+
+def test_pseudo_token_among_thousands_of_one_start_time(bench: Bench) -> None:
+    crowd(bench)
+    rows = []
+    for first in range(0, 3_200, 500):
+        page = operations.page(bench.keys, State.SCHEDULED, first=first, count=500)
+        rows += bench.run(page).rows
+    foreign = [row for row in rows if row.token.startswith("f")]
+    assert len(foreign) == 1_200
+
+    for row in random.Random(6).sample(foreign, 200):
+        seen = bench.inspect(row.token)
+        assert (seen.state, seen.payload) == ("scheduled", row.payload)
+
+
+def test_element_that_is_due_can_be_cancelled_by_its_pseudo_token(
+    bench: Bench,
+) -> None:
+    frame = bench.java_offer("x", 5)
+    bench.now = 10
+
+    assert bench.inspect(pseudo_token(frame, 5)).state is State.DUE
+    assert bench.cancel(pseudo_token(frame, 5)) == "cancelled"
+    assert bench.claim().jobs == []
+
+
+def test_element_that_is_leased_is_not_found_by_its_old_pseudo_token(
+    bench: Bench,
+) -> None:
+    frame = bench.java_offer("x", 5)
+    bench.now = 5
+    job = bench.lease()
+
+    assert bench.cancel(pseudo_token(frame, 5)) is State.MISSING
+    assert bench.acknowledge(job) == []
