@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.codecs import CODEC_NAMES, Codec, get_codec
-from tests.wire.codecs.vectors import VERSIONS, load, payload_of
+from django_delayq.wire.codecs import CODEC_NAMES, Codec
+from tests.wire.codecs.vectors import VERSIONS, codec_of, load, payload_of
 
 #: One payload that takes longer than this is a finding.
 SLOW_S = 2.0
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
 
-    codec = get_codec(options.codec, version=options.redisson)
+    codec = codec_of(options.codec, options.redisson)
     before, started, readable = _peak_mb(), time.perf_counter(), 0
     for number, payload in enumerate(
         payloads(options.codec, options.runs, options.seed)

@@ -32,7 +32,7 @@ _PATTERNS = {
     INSTANT: re.compile(f"{_DATE}T{_TIME}Z", re.ASCII),
     OFFSET_DATE_TIME: re.compile(f"{_DATE}T{_TIME}{_OFFSET}", re.ASCII),
     ZONED_DATE_TIME: re.compile(
-        rf"{_DATE}T{_TIME}{_OFFSET}(?:\[(?P<zone>[^\]]+)\])?", re.ASCII
+        rf"{_DATE}T{_TIME}{_OFFSET}?(?:\[(?P<zone>[^\[\]]+)\])?", re.ASCII
     ),
     DURATION: re.compile(
         r"PT(?:(?P<hours>-?[0-9]{1,19})H)?(?:(?P<minutes>-?[0-9]{1,19})M)?"
@@ -104,6 +104,32 @@ def offset_date_time(
     )
 
 
+def zoned_date_time(local: tuple[int, ...], zone: str) -> JavaValue:
+    """Return the JavaValue of a ZonedDateTime whose offset was not written, only its zone.
+
+    The text is that of ``toString`` without the offset: ``2024-02-29T12:00[Asia/Shanghai]``.
+    """
+    if not re.fullmatch(r"[^\[\]]+", zone):
+        raise ValueError(f"zone {zone!r}")
+    value = offset_date_time(local, 0)
+    text = str(value.value).removesuffix("Z")
+    plain = re.fullmatch(_OFFSET, zone, re.ASCII) is not None
+    return JavaValue(ZONED_DATE_TIME, text + zone if plain else f"{text}[{zone}]")
+
+
+def zone_of(value: JavaValue) -> str:
+    """Return the zone of a ZonedDateTime: its name, or else its offset.
+
+    Raises:
+        EncodeError: the text has neither.
+    """
+    found = _match(value, ZONED_DATE_TIME)
+    zone = found["zone"] or found["offset"]
+    if zone is None:
+        raise EncodeError(f"{value!r} has no zone")
+    return zone
+
+
 def split_date(value: object) -> tuple[int, int, int]:
     """Return year, month and day of a ``date``, or of a LocalDate as a JavaValue."""
     if isinstance(value, date):
@@ -142,6 +168,10 @@ def split_offset(value: JavaValue) -> tuple[int, str]:
     """Return the offset in seconds of a zoned JavaValue and the name of its zone."""
     found = _match(value, value.class_name)
     offset = found["offset"]
+    if offset is None:
+        raise EncodeError(
+            f"{value!r} names its zone, but not the offset that this format needs"
+        )
     seconds = 0
     if offset != "Z":
         digits = offset[1:].replace(":", "").ljust(6, "0")
@@ -203,7 +233,7 @@ def jackson_text(value: JavaValue) -> str:
     seconds = found["second"] or "00"
     return (
         f"{found['year']}-{found['month']}-{found['day']}T{found['hour']}:{found['minute']}:"
-        f"{seconds}{_fraction(_nano(found))}{found['offset']}"
+        f"{seconds}{_fraction(_nano(found))}{found['offset'] or ''}"
     )
 
 

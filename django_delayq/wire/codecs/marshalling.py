@@ -39,7 +39,9 @@ class MarshallingCodec:
         except RecursionError:
             raise EncodeError("MarshallingCodec: nested too deep") from None
         except (OverflowError, struct.error) as error:
-            raise EncodeError(f"MarshallingCodec: a number does not fit: {error}") from None
+            raise EncodeError(
+                f"MarshallingCodec: a number does not fit: {error}"
+            ) from None
 
     def decode(self, payload: bytes) -> object:
         """Read a payload.

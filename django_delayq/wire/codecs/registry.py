@@ -13,6 +13,7 @@ from django_delayq.wire.codecs.jackson_tree import (
     UNTYPED_JSON,
     dialect_of,
 )
+from django_delayq.wire.codecs.kryo5 import Kryo5Codec
 from django_delayq.wire.codecs.marshalling import MarshallingCodec
 from django_delayq.wire.codecs.plain_json import JsonCodec
 from django_delayq.wire.codecs.raw import ByteArrayCodec
@@ -54,6 +55,7 @@ _CODECS: dict[str, Codec] = {
 
 #: What makes the others, given the version of Redisson, or None for the newest.
 _DIALECTS: dict[str, Callable[[str | None], Codec]] = {
+    "Kryo5Codec": lambda version: Kryo5Codec(version=version),
     "JsonJacksonCodec": lambda version: JacksonJsonCodec(
         "JsonJacksonCodec", dialect_of(TYPED, version)
     ),

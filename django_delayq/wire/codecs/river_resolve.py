@@ -25,7 +25,9 @@ from django_delayq.wire.codecs.values import (
 WRITTEN = "#written"
 
 #: A URL that its text alone brings back.
-_PLAIN_URL = re.compile(r"[a-z][a-z0-9]*://[A-Za-z0-9.-]+(?:/[!-\"$->@-~]*)?(?:\?[!-\"$-~]+)?")
+_PLAIN_URL = re.compile(
+    r"[a-z][a-z0-9]*://[A-Za-z0-9.-]+(?:/[!-\"$->@-~]*)?(?:\?[!-\"$-~]+)?"
+)
 
 #: For each class of an object, topmost first: its layout, its fields, what it wrote besides.
 Parts = list[tuple[ClassLayout, dict[str, object], tuple[object, ...]]]

@@ -66,4 +66,17 @@ LISTED = {
             "two equal String objects; we name the first one again, as Java does with one object",
         ),
     ),
+    "Kryo5Codec": (
+        Listed(
+            "read",
+            "zoneddatetime",
+            "Kryo writes the zone and no offset; nor do we then",
+        ),
+        Listed(
+            "read write",
+            "list.unmodifiable",
+            "embedded Java serialization, which we neither read nor write",
+            since=(3, 35),
+        ),
+    ),
 }

@@ -13,12 +13,11 @@ from functools import cache
 import pytest
 
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.codecs import Codec, get_codec
-from django_delayq.wire.codecs.marshalling import MarshallingCodec
-from django_delayq.wire.codecs.river_classes import ClassLayout
+from django_delayq.wire.codecs import Codec
 from django_delayq.wire.codecs.values import JavaEnum, JavaObject, to_plain
 from tests.wire.codecs.listed import LISTED
 from tests.wire.codecs.vectors import (
+    codec_of,
     payload_of,
     rows_of,
     value_of,
@@ -37,6 +36,7 @@ CODECS = [
     "JsonJackson3Codec",
     "TypedJsonJackson3Codec(Object)",
     "MarshallingCodec",
+    "Kryo5Codec",
 ]
 VERSIONED = [(codec, version) for codec in CODECS for version in versions_with(codec)]
 CLAIMS = ("read", "again", "write")
@@ -48,37 +48,6 @@ TEXT_CODECS = (
     "DoubleCodec",
     "ByteArrayCodec",
 )
-
-
-#: What demo.Order looks like to Java serialization; its payloads say the same.
-DEMO_LAYOUTS = {
-    "demo.Order": ClassLayout(
-        "demo.Order",
-        42,
-        (
-            ("attributes", "object"),
-            ("boxed", "object"),
-            ("createdAt", "long"),
-            ("customer", "object"),
-            ("item", "object"),
-            ("number", "int"),
-            ("paid", "boolean"),
-            ("status", "object"),
-            ("tags", "object"),
-        ),
-    ),
-    "demo.Order$Item": ClassLayout(
-        "demo.Order$Item",
-        7,
-        (("price", "double"), ("quantity", "int"), ("sku", "object")),
-    ),
-}
-
-
-def codec_of(name: str, version: str) -> Codec:
-    if name == "MarshallingCodec":
-        return MarshallingCodec(classes=DEMO_LAYOUTS)
-    return get_codec(name.partition("(")[0], version=version)
 
 
 def expected(codec: str, row: dict) -> object:

@@ -10,6 +10,10 @@ from functools import cache
 from pathlib import Path
 from uuid import UUID
 
+from django_delayq.wire.codecs import Codec, get_codec
+from django_delayq.wire.codecs.kryo5 import Kryo5Codec
+from django_delayq.wire.codecs.marshalling import MarshallingCodec
+from django_delayq.wire.codecs.river_classes import ClassLayout
 from django_delayq.wire.codecs.values import (
     BigInteger,
     Byte,
@@ -225,3 +229,55 @@ PYTHON: dict[str, object] = {
     "repeat.long_string": [("0123456789abcdef" * 19)[:300]] * 2,
     "repeat.map_keys": [JavaMap({"id": n}, "java.util.HashMap") for n in (1, 2, 3)],
 }  # fmt: skip
+
+#: What demo.Order looks like to Java serialization; its payloads say the same.
+DEMO_LAYOUTS = {
+    "demo.Order": ClassLayout(
+        "demo.Order",
+        42,
+        (
+            ("attributes", "object"),
+            ("boxed", "object"),
+            ("createdAt", "long"),
+            ("customer", "object"),
+            ("item", "object"),
+            ("number", "int"),
+            ("paid", "boolean"),
+            ("status", "object"),
+            ("tags", "object"),
+        ),
+    ),
+    "demo.Order$Item": ClassLayout(
+        "demo.Order$Item",
+        7,
+        (("price", "double"), ("quantity", "int"), ("sku", "object")),
+    ),
+}
+
+
+#: What Kryo has to be told of it.
+DEMO_CLASSES = {
+    "demo.Order": [
+        ("number", "int"),
+        ("customer", "String"),
+        ("item", "demo.Order$Item"),
+        ("tags", "List<String>"),
+        ("attributes", "Map<String,Object>"),
+        ("createdAt", "long"),
+        ("paid", "boolean"),
+        ("status", "demo.Order$Status"),
+        ("boxed", "Integer"),
+    ],
+    "demo.Order$Item": [("sku", "String"), ("quantity", "int"), ("price", "double")],
+    "demo.Order$Status": ["NEW", "PAID", "CANCELLED"],
+    "demo.Order$Plain": [("name", "String"), ("age", "int")],
+}
+
+
+def codec_of(name: str, version: str | None) -> Codec:
+    """Return the codec of a row, which knows the classes of the vectors."""
+    if name == "MarshallingCodec":
+        return MarshallingCodec(classes=DEMO_LAYOUTS)
+    if name == "Kryo5Codec":
+        return Kryo5Codec(version=version, classes=DEMO_CLASSES)
+    return get_codec(name.partition("(")[0], version=version)
