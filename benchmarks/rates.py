@@ -75,8 +75,9 @@ def drain(client: redis.Redis, task: Any) -> float:
     schedule_many(task.prepare(0, i) for i in range(JOBS))
     done = operations.State.SUCCEEDED
     first: tuple[float, int] | None = None
-    with bench.working("--burst", "--queue", task.options.queue, "--verbosity", "0"):
+    with bench.working("--burst", "--queue", task.options.queue, "--verbosity", "0") as worker:
         while True:
+            has_ended = worker.poll() is not None
             count = int(client.hget(keys.counters, done) or 0)
             now = time.perf_counter()
             if count and first is None:
@@ -84,4 +85,6 @@ def drain(client: redis.Redis, task: Any) -> float:
             if count >= JOBS:
                 assert first is not None
                 return (count - first[1]) / (now - first[0])
+            if has_ended:
+                raise SystemExit(f"the worker ended with status {worker.returncode} after {count:,} of {JOBS:,} jobs")
             time.sleep(0.002)
