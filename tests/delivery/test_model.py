@@ -1,0 +1,322 @@
+"""Random operations of Django, workers and Java against a model in Python: nothing lost, nothing twice."""
+
+from typing import Any
+
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import Leased, Mode
+from django_delayq.wire.frame import FrameFormat
+from tests.delivery.bench import LEASE, OWNER, T0, Bench, name_in, payload
+
+formats = st.sampled_from(list(FrameFormat))
+waits = st.sampled_from([0, 0, 1, 5, 50, 1_000])
+modes = st.sampled_from([Mode.DIRECT, Mode.DIRECT, Mode.SHARED, Mode.TAKE])
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One queue; the model knows of each job only where it may be, and what may never happen to it."""
+
+    def __init__(self, client: "redis.Redis[bytes]", name: str) -> None:
+        super().__init__()
+        self.client = client
+        self.name = name
+        self.bench = Bench(client, name)
+        if keys := self.keys():
+            client.delete(*keys)
+        self.count = 0
+        #: Where the model has each element that is not over: waiting, destination, leased, retrying, dead.
+        self.places: dict[str, str] = {}
+        self.due: dict[str, int] = {}
+        self.leases: dict[str, Leased] = {}
+        #: Ended by us, which is remembered.
+        self.over: set[str] = set()
+        #: Payloads in the destination queue whose jobs are elsewhere, or over.
+        self.doubles: list[str] = []
+
+    def keys(self) -> list[bytes]:
+        return list(self.client.scan_iter(match=f"*{self.name}*", count=1000))
+
+    def new_name(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind}{self.count}"
+
+    def names(self, *places: str) -> list[str]:
+        return [name for name, place in self.places.items() if place in places]
+
+    def pick(self, data: Any, *places: str) -> str:
+        return data.draw(st.sampled_from(self.names(*places)))
+
+    # Producers.
+
+    @rule(wait=waits, format=formats, listed=st.booleans(), many=st.integers(1, 12))
+    def schedule(self, wait: int, format: FrameFormat, listed: bool, many: int) -> None:
+        names = [self.new_name("j") for _ in range(many)]
+        batch = {name: wait + n % 3 for n, name in enumerate(names)}
+        replies = self.bench.schedule(batch, frame_format=format, insertion_list=listed)
+        for name, reply in zip(names, replies, strict=True):
+            self.places[name], self.due[name] = "waiting", reply.start_time_ms
+
+    @precondition(lambda self: self.count)
+    @rule(n=st.integers(0, 1_000), wait=waits)
+    def schedule_again(self, n: int, wait: int) -> None:
+        name = f"j{n % self.count + 1}"
+        is_known = name in self.places or name in self.over
+        if is_known:
+            before = self.bench.state()
+            self.bench.schedule({name: wait}, again=True)
+            assert self.bench.state() == before
+
+    @rule(wait=waits, format=formats)
+    def java_offers(self, wait: int, format: FrameFormat) -> None:
+        name = self.new_name("x")
+        self.bench.java_offer(name, wait, frame_format=format)
+        self.places[name], self.due[name] = "waiting", self.bench.at(wait) - T0
+
+    @rule()
+    def java_offers_to_the_destination_queue(self) -> None:
+        name = self.new_name("x")
+        self.client.rpush(self.bench.keys.queue.destination, name)
+        self.places[name] = "destination"
+
+    # Movers.
+
+    @rule(format=formats, limit=st.integers(1, 5))
+    def java_transfers(self, format: FrameFormat, limit: int) -> None:
+        """Only what it can read: a frame of the other format jams it, which test_destination.py has."""
+        due = self.client.zrangebyscore(
+            self.bench.keys.queue.timeout_set, 0, self.bench.now_us // 1000, 0, limit
+        )
+        if all(
+            (frame[:1] == b"\x08") == (format is FrameFormat.BC0LC0) for frame in due
+        ):
+            self.bench.java_transfer(limit, frame_format=format)
+            self.follow_transfer()
+
+    @rule(batch=st.integers(1, 20))
+    def transfer(self, batch: int) -> None:
+        self.bench.transfer(batch)
+        self.follow_transfer()
+
+    def follow_transfer(self) -> None:
+        for name in self.bench.state().get("destination", []):
+            if name in self.doubles:
+                continue
+            if self.places[name] == "waiting":
+                assert self.due[name] <= self.bench.now, f"{name} was transferred early"
+            assert self.places[name] in ("waiting", "destination")
+            self.places[name] = "destination"
+
+    @rule(data=st.data())
+    def jammed_java_delivers_again(self, data: Any) -> None:
+        names = [*self.names("leased", "retrying", "dead"), *self.over]
+        if ours := sorted(name for name in names if name.startswith("j")):
+            name = data.draw(st.sampled_from(ours))
+            self.client.rpush(self.bench.keys.queue.destination, payload(name))
+            self.doubles.append(name)
+
+    @rule()
+    def java_takes(self) -> None:
+        name = self.bench.java_take()
+        if name in self.doubles:
+            self.doubles.remove(name)
+        elif name is not None:
+            assert self.places.pop(name) == "destination"
+            if name.startswith("j"):
+                self.bench.reschedule(name, 0)  # as the sweep would, sooner or later
+
+    # Consumers.
+
+    @rule(mode=modes, limit=st.integers(0, 15), again=st.booleans())
+    def claim(self, mode: Mode, limit: int, again: bool) -> None:
+        request = self.bench.request()
+        claimed = self.bench.claim(limit, mode=mode, request=request, transfer_limit=5)
+        if again and claimed.jobs:
+            repeated = self.bench.claim(limit, mode=mode, request=request)
+            assert {job.token for job in repeated.jobs} == {
+                job.token for job in claimed.jobs
+            }
+        lying = self.bench.state().get("destination", [])
+        self.doubles = [name for name in lying if name in self.doubles]
+        for job in claimed.jobs:
+            name = name_in(job.payload)
+            place = self.places[name]
+            if place in ("waiting", "retrying"):
+                assert self.due[name] <= self.bench.now, f"{name} came early"
+                assert mode is not Mode.TAKE
+            elif place == "leased":
+                held_until = self.due[name]
+                assert held_until <= self.bench.now, f"{name} came twice"
+            assert place != "dead"
+            assert job.is_foreign == name.startswith("x")
+            self.places[name], self.leases[name] = "leased", job
+            self.due[name] = int(self.bench.now) + LEASE
+        if mode is Mode.SHARED:
+            self.follow_transfer()
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), way=st.sampled_from("AAAARRBGN"), wait=waits)
+    def settle(self, data: Any, way: str, wait: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.leases)))
+        job = self.leases[name]
+        is_held = self.places.get(name) == "leased"
+        call = {
+            "A": lambda: self.bench.acknowledge(job),
+            "R": lambda: self.bench.retry(job, wait=wait),
+            "B": lambda: self.bench.bury(job),
+            "G": lambda: self.bench.give_back(job),
+            "N": lambda: self.bench.renew(job),
+        }[way]
+        assert call() == ([] if is_held else [0])
+        if not is_held:
+            return
+        if way == "N":
+            self.due[name] = self.bench.at(LEASE) - T0
+            return
+        del self.leases[name]
+        if way == "A":
+            del self.places[name]
+            self.over.add(name)
+        elif way == "B":
+            self.places[name] = "dead"
+        elif way == "G" and job.is_foreign and not job.attempts + job.kills:
+            self.places[name] = "destination"
+        else:
+            self.places[name] = "retrying"
+            self.due[name] = self.bench.at(wait) - T0 if way == "R" else 0
+
+    @rule()
+    def worker_dies(self) -> None:
+        rank = 0
+        while rank >= 0:
+            _, rank = self.bench.recover(OWNER, first_rank=rank, batch=7)
+        for name in self.names("leased"):
+            self.due[name] = 0
+
+    # By id.
+
+    @precondition(
+        lambda self: self.names("waiting", "destination", "retrying", "leased")
+    )
+    @rule(data=st.data())
+    def cancel(self, data: Any) -> None:
+        name = self.pick(data, "waiting", "destination", "retrying", "leased")
+        if name.startswith("x"):
+            return
+        is_running = self.places[name] == "leased" and self.due[name] > self.bench.now
+        assert self.bench.cancel(name) == ("running" if is_running else "cancelled")
+        if not is_running:
+            del self.places[name]
+            self.over.add(name)
+
+    @precondition(
+        lambda self: self.names("waiting", "destination", "retrying", "leased")
+    )
+    @rule(data=st.data(), wait=waits)
+    def reschedule(self, data: Any, wait: int) -> None:
+        name = self.pick(data, "waiting", "destination", "retrying", "leased")
+        if name.startswith("x"):
+            return
+        is_running = self.places[name] == "leased" and self.due[name] > self.bench.now
+        outcome, start_time = self.bench.reschedule(name, wait)
+        if is_running:
+            assert outcome == "running"
+            return
+        assert outcome == "rescheduled"
+        if self.places[name] != "waiting":
+            self.places[name] = "retrying"
+        assert start_time is not None
+        self.due[name] = start_time
+
+    @precondition(lambda self: self.names("dead"))
+    @rule(data=st.data(), is_replayed=st.booleans())
+    def bring_back(self, data: Any, is_replayed: bool) -> None:
+        name = self.pick(data, "dead")
+        if name.startswith("x") or name in self.doubles:
+            return
+        if is_replayed:
+            assert self.bench.replay(name) == 1
+            self.places[name], self.due[name] = "retrying", self.bench.at(0) - T0
+        else:
+            assert self.bench.discard(name) == 1
+            del self.places[name]
+
+    # Time, in steps so small that every end is remembered.
+
+    @rule(ms=st.sampled_from([0.5, 1, 7, 60, 400]))
+    def time_passes(self, ms: float) -> None:
+        self.bench.now += ms
+
+    @precondition(lambda self: self.names("leased") and not self.doubles)
+    @rule()
+    def leases_expire(self) -> None:
+        self.over.clear()  # their memory goes with the time
+        self.bench.now += LEASE + 1
+
+    # What is always true.
+
+    @invariant()
+    def queue_is_consistent(self) -> None:
+        self.bench.check()
+
+    @invariant()
+    def each_element_is_where_the_model_has_it(self) -> None:
+        state = self.bench.state()
+        found = {
+            "waiting": [name for name, _ in state.get("timeout_set", [])],
+            "destination": state.get("destination", []),
+            "leased": list(state.get("leases", {})),
+            "retrying": list(state.get("retries", {})),
+            "dead": list(state.get("dead", {})),
+        }
+        for place, names in found.items():
+            expected = self.names(place)
+            if place == "destination":
+                expected += self.doubles
+            assert sorted(names) == sorted(expected), place
+
+    def teardown(self) -> None:
+        """Run everything that is left: each exactly once, and no key stays."""
+        bench = self.bench
+        if dead := self.names("dead"):
+            tokens = self.client.zrange(bench.keys.dead, 0, -1)
+            bench.run(
+                operations.replay(
+                    bench.keys, [t.decode() for t in tokens], now_us=bench.now_us
+                )
+            )
+            assert len(tokens) == len(dead)
+        ran = []
+        while claimed := bench.claim(100).jobs:
+            ran += [name_in(job.payload) for job in claimed]
+            assert bench.acknowledge(*claimed) == []
+        bench.now += 10 * LEASE
+        while claimed := bench.claim(100).jobs:
+            ran += [name_in(job.payload) for job in claimed]
+            assert bench.acknowledge(*claimed) == []
+        assert sorted(ran) == sorted(self.places)
+        bench.recover()
+        assert bench.leftovers() == []
+
+
+def test_random_operations_lose_nothing_and_deliver_nothing_twice(
+    client: "redis.Redis[bytes]", queue_name: str
+) -> None:
+    run_state_machine_as_test(
+        lambda: QueueMachine(client, queue_name),
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
