@@ -23,7 +23,9 @@ SLOW_US = 5_000
 @contextmanager
 def serving(kind: str, **options: str) -> Iterator[Server]:
     """Start a server of a kind on loopback TCP and point Django at it."""
-    server = Server(kind, {"slowlog-log-slower-than": "1000", "slowlog-max-len": "1024", **options})
+    server = Server(
+        kind, {"slowlog-log-slower-than": "1000", "slowlog-max-len": "1024", **options}
+    )
     server.start()
     os.environ["DELAYQ_BENCH_URL"] = server.url
     os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
@@ -31,7 +33,9 @@ def serving(kind: str, **options: str) -> Iterator[Server]:
 
     django.setup()
     try:
-        print(f"{kind} {'.'.join(map(str, server.version))}, redis-py {redis.__version__}, Python {sys.version.split()[0]}")
+        print(
+            f"{kind} {'.'.join(map(str, server.version))}, redis-py {redis.__version__}, Python {sys.version.split()[0]}"
+        )
         print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
         yield server
     finally:
@@ -39,7 +43,9 @@ def serving(kind: str, **options: str) -> Iterator[Server]:
 
 
 @contextmanager
-def working(*arguments: str, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def working(
+    *arguments: str, log: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker; its log goes to a file, or nowhere."""
     with open(log or os.devnull, "wb") as stderr:
         process = subprocess.Popen(
@@ -83,7 +89,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def spread(values: Sequence[float], form: str = "{:,.0f}") -> str:
     """Show the median, and between what the runs lay."""
-    median, low, high = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    median, low, high = (
+        form.format(value)
+        for value in (statistics.median(values), min(values), max(values))
+    )
     return f"{median} ({low} – {high})"
 
 
@@ -91,7 +100,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in [head, ["-" * width for width in widths], *rows]:
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |")
+        print(
+            "| "
+            + " | ".join(
+                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+            )
+            + " |"
+        )
     print()
 
 

@@ -41,12 +41,24 @@ def main(kind: str) -> None:
             for name in few
         ]
         bench.table(
-            ("call", "server µs, 1,000", "server µs, 1,000,000", "ratio", "round trip µs, 1,000", "1,000,000"), rows
+            (
+                "call",
+                "server µs, 1,000",
+                "server µs, 1,000,000",
+                "ratio",
+                "round trip µs, 1,000",
+                "1,000,000",
+            ),
+            rows,
         )
         slow_us, what = max(SLOWEST)
-        print(f"slowest call with 1,000,000 pending: {slow_us / 1000:.1f} ms ({what}); goal: 5 ms\n")
+        print(
+            f"slowest call with 1,000,000 pending: {slow_us / 1000:.1f} ms ({what}); goal: 5 ms\n"
+        )
         idle, loaded = _worker_memory(client, "flat")
-        print(f"worker that holds nothing but these: {loaded:.1f} MiB; with nothing pending: {idle:.1f} MiB")
+        print(
+            f"worker that holds nothing but these: {loaded:.1f} MiB; with nothing pending: {idle:.1f} MiB"
+        )
 
 
 def _measure(client: redis.Redis, task, count: int) -> dict[str, tuple[float, float]]:
@@ -60,14 +72,21 @@ def _measure(client: redis.Redis, task, count: int) -> dict[str, tuple[float, fl
     sample: list[Any] = []
     for start in range(0, count, 10_000):
         jobs = schedule_many(
-            task.prepare(random.randint(3_600, 86_400), i) for i in range(start, min(start + 10_000, count))
+            task.prepare(random.randint(3_600, 86_400), i)
+            for i in range(start, min(start + 10_000, count))
         )
-        sample += random.sample(jobs, min(len(jobs), 2 * CALLS * len(jobs) // count + 1))
+        sample += random.sample(
+            jobs, min(len(jobs), 2 * CALLS * len(jobs) // count + 1)
+        )
     random.shuffle(sample)
     moved, cancelled = cycle(sample[:CALLS]), iter(sample[CALLS:])
     found: dict[str, tuple[float, float]] = {}
-    found["schedule"] = _cost(client, lambda: task.schedule(random.randint(3_600, 86_400), 0))
-    found["reschedule"] = _cost(client, lambda: next(moved).reschedule(random.randint(3_600, 86_400)))
+    found["schedule"] = _cost(
+        client, lambda: task.schedule(random.randint(3_600, 86_400), 0)
+    )
+    found["reschedule"] = _cost(
+        client, lambda: next(moved).reschedule(random.randint(3_600, 86_400))
+    )
     found["cancel"] = _cost(client, lambda: next(cancelled).cancel())
     found["get_job"] = _cost(client, lambda: next(moved).refresh())
     for _ in range(CALLS):
@@ -75,7 +94,14 @@ def _measure(client: redis.Redis, task, count: int) -> dict[str, tuple[float, fl
     found["claim one"] = _cost(
         client,
         lambda: run(
-            client, operations.claim(keys, owner=b"bench---", request=os.urandom(8), limit=1, lease_ms=600_000)
+            client,
+            operations.claim(
+                keys,
+                owner=b"bench---",
+                request=os.urandom(8),
+                limit=1,
+                lease_ms=600_000,
+            ),
         ),
     )
     return found
@@ -98,7 +124,11 @@ def _cost(client: redis.Redis, do: Callable[[], object]) -> tuple[float, float]:
         start = time.perf_counter()
         do()
         times.append((time.perf_counter() - start) * 1e6)
-    calls = [entry["duration"] for entry in client.slowlog_get(1024) if entry["command"].startswith(b"EVALSHA")]
+    calls = [
+        entry["duration"]
+        for entry in client.slowlog_get(1024)
+        if entry["command"].startswith(b"EVALSHA")
+    ]
     client.config_set("slowlog-log-slower-than", 1000)
     SLOWEST.append(max(worst, (max(calls), "one of the calls measured")))
     return statistics.median(calls), statistics.median(times)
@@ -117,4 +147,6 @@ def _child_memory(queue: str) -> float:
         with open(f"/proc/{worker.pid}/task/{worker.pid}/children") as file:
             child = file.read().split()[0]
         with open(f"/proc/{child}/status") as file:
-            return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS"))
+            return next(
+                int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS")
+            )

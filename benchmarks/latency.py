@@ -24,14 +24,22 @@ def main(kind: str, seconds: int) -> None:
                 (
                     task.options.queue,
                     f"{len(late):,}",
-                    *(f"{bench.percentile(late, share):.1f}" for share in (0.5, 0.9, 0.99)),
+                    *(
+                        f"{bench.percentile(late, share):.1f}"
+                        for share in (0.5, 0.9, 0.99)
+                    ),
                     f"{max(late):.1f}",
                     f"{min(late):.1f}",
                 )
             )
             bench.delete_queue(server.client(), task.options.queue)
-        bench.table(("queue", "jobs", "p50 ms", "p90 ms", "p99 ms", "latest ms", "earliest ms"), rows)
-        print("goal: p50 at most 1.5 ms, p99 at most 8 ms, none early (a negative number)")
+        bench.table(
+            ("queue", "jobs", "p50 ms", "p90 ms", "p99 ms", "latest ms", "earliest ms"),
+            rows,
+        )
+        print(
+            "goal: p50 at most 1.5 ms, p99 at most 8 ms, none early (a negative number)"
+        )
 
 
 def measure(task, seconds: int) -> list[float]:
@@ -51,8 +59,13 @@ def measure(task, seconds: int) -> list[float]:
                 count += 1
                 time.sleep(random.expovariate(JOBS_A_SECOND))
             deadline = time.monotonic() + 10
-            while len(late := [float(text) for text in _LATE.findall(log.read_text())]) < count:
+            while (
+                len(late := [float(text) for text in _LATE.findall(log.read_text())])
+                < count
+            ):
                 if time.monotonic() > deadline:
-                    raise SystemExit(f"{count - len(late)} of {count} jobs did not run:\n{log.read_text()[-2000:]}")
+                    raise SystemExit(
+                        f"{count - len(late)} of {count} jobs did not run:\n{log.read_text()[-2000:]}"
+                    )
                 time.sleep(0.1)
     return late

@@ -62,7 +62,9 @@ def schedule_many(client: redis.Redis, task: Any) -> float:
     """Return jobs a second, arguments checked and encoded in the time that counts."""
     from django_delayq import schedule_many
 
-    return bench.rate(lambda: len(schedule_many(task.prepare(3600, i) for i in range(JOBS))))
+    return bench.rate(
+        lambda: len(schedule_many(task.prepare(3600, i) for i in range(JOBS)))
+    )
 
 
 def drain(client: redis.Redis, task: Any) -> float:
@@ -75,7 +77,9 @@ def drain(client: redis.Redis, task: Any) -> float:
     schedule_many(task.prepare(0, i) for i in range(JOBS))
     done = operations.State.SUCCEEDED
     first: tuple[float, int] | None = None
-    with bench.working("--burst", "--queue", task.options.queue, "--verbosity", "0") as worker:
+    with bench.working(
+        "--burst", "--queue", task.options.queue, "--verbosity", "0"
+    ) as worker:
         while True:
             has_ended = worker.poll() is not None
             count = int(client.hget(keys.counters, done) or 0)
@@ -86,5 +90,7 @@ def drain(client: redis.Redis, task: Any) -> float:
                 assert first is not None
                 return (count - first[1]) / (now - first[0])
             if has_ended:
-                raise SystemExit(f"the worker ended with status {worker.returncode} after {count:,} of {JOBS:,} jobs")
+                raise SystemExit(
+                    f"the worker ended with status {worker.returncode} after {count:,} of {JOBS:,} jobs"
+                )
             time.sleep(0.002)

@@ -19,9 +19,17 @@ from django_delayq.exceptions import (
     TaskNotFound,
     TimeLimitExceeded,
 )
+from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
 from django_delayq.jobs.job import Job, aget_job, get_job
-from django_delayq.jobs.scheduling import aschedule, aschedule_many, schedule, schedule_many
+from django_delayq.jobs.scheduling import (
+    aschedule,
+    aschedule_many,
+    schedule,
+    schedule_many,
+)
+from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.queues.delayed import DelayedQueue
 
 __version__ = "0.1.0"
 
@@ -34,11 +42,15 @@ __all__ = [
     "aget_job",
     "aschedule",
     "aschedule_many",
+    "current_job",
     "delayed_task",
     "get_job",
     "queue_handler",
     "schedule",
     "schedule_many",
+    # Redisson's objects
+    "BlockingQueue",
+    "DelayedQueue",
     # errors
     "DecodeError",
     "DelayqError",

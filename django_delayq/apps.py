@@ -3,6 +3,10 @@
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 
+from django_delayq import checks, conf
+from django_delayq.queues.connection import set_default_connection
+from django_delayq.queues.options import set_default_options
+
 
 class DelayqConfig(AppConfig):
     name = "django_delayq"
@@ -10,6 +14,7 @@ class DelayqConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from django_delayq import checks  # noqa: F401  registers them
-
+        checks.register_all()
+        set_default_connection(lambda: (conf.get_shared_client, conf.get_async_client))
+        set_default_options(conf.queue_options)
         autodiscover_modules("tasks")

@@ -14,7 +14,11 @@ from django_delayq import conf
 from django_delayq.jobs import registry
 
 
-@checks.register("delayq")
+def register_all() -> None:
+    """Make ``manage.py check`` run these checks."""
+    checks.register(check_settings, "delayq")
+
+
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report misspelt keys and wrong values of ``DELAYQ``, and tasks on queues that are not there."""
     value = getattr(django_settings, "DELAYQ", {})
@@ -68,4 +72,6 @@ def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:
 
 
 def _error(problem: conf.Problem) -> checks.Error:
-    return checks.Error(problem.message, hint=problem.hint, id=f"django_delayq.{problem.id}")
+    return checks.Error(
+        problem.message, hint=problem.hint, id=f"django_delayq.{problem.id}"
+    )

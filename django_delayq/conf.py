@@ -6,7 +6,9 @@ has changed. What is wrong is collected by `find_problems`, which ``manage.py ch
 
 import asyncio
 import difflib
+import math
 import os
+import re
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import Any, NamedTuple
 
 from django.conf import settings as django_settings
 from django.core.signals import setting_changed
+from django_redis import get_redis_connection
 from redis import ConnectionPool, Redis
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.asyncio import Redis as AsyncRedis
@@ -31,6 +34,7 @@ from redis.retry import Retry
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.embedded import ensure_server
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
+from django_delayq.queues.options import QueueOptions
 from django_delayq.wire.codecs import Codec, default_codec, get_codec
 from django_delayq.wire.frame import FrameFormat
 
@@ -55,12 +59,22 @@ class Backoff:
     def __post_init__(self) -> None:
         for name in ("base", "factor", "max", "jitter"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise InvalidSettings(f"Backoff({name}={value!r}): give a number of at least 0")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not 0 <= value < math.inf
+            ):
+                raise InvalidSettings(
+                    f"Backoff({name}={value!r}): give a finite number of at least 0"
+                )
         if self.factor < 1:
-            raise InvalidSettings(f"Backoff(factor={self.factor!r}): give at least 1, or the waits shrink")
+            raise InvalidSettings(
+                f"Backoff(factor={self.factor!r}): give at least 1, or the waits shrink"
+            )
         if self.jitter > 1:
-            raise InvalidSettings(f"Backoff(jitter={self.jitter!r}): give a share between 0 and 1")
+            raise InvalidSettings(
+                f"Backoff(jitter={self.jitter!r}): give a share between 0 and 1"
+            )
 
     def delay_ms(self, failures: int, random: float) -> int:
         """Return the wait after a number of failures, 1 and up; ``random`` is between 0 and 1."""
@@ -102,7 +116,11 @@ class QueueSettings:
     def frame_format(self) -> FrameFormat:
         if self.frame is not None:
             return FrameFormat(self.frame)
-        return FrameFormat.for_redisson(self.redisson) if self.redisson else FrameFormat.BC0LC0
+        return (
+            FrameFormat.for_redisson(self.redisson)
+            if self.redisson
+            else FrameFormat.BC0LC0
+        )
 
     @cached_property
     def payload_codec(self) -> Codec:
@@ -114,7 +132,6 @@ class QueueSettings:
         return DeliveryKeys.of(self.name)
 
 
-@cache
 def _payload_codec(codec: str | Codec | None, redisson: str | None) -> Codec:
     if codec is not None:
         return get_codec(codec, version=redisson)
@@ -191,11 +208,18 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_count(least: int) -> _Check:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and value >= least
+    )
 
 
 def _is_seconds(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and value < 10**9
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and value > 0
+        and value < 10**9
+    )
 
 
 def _is_grace(value: Any) -> bool:
@@ -219,7 +243,11 @@ def _is_backoff(value: Any) -> bool:
 
 
 def _read_backoff(value: Backoff | dict[str, Any]) -> Backoff:
-    return value if isinstance(value, Backoff) else Backoff(**{key.lower(): item for key, item in value.items()})
+    return (
+        value
+        if isinstance(value, Backoff)
+        else Backoff(**{str(key).lower(): item for key, item in value.items()})
+    )
 
 
 def _is_frame(value: Any) -> bool:
@@ -245,30 +273,68 @@ def _is_codec(value: Any) -> bool:
     return True
 
 
+def _is_connection(value: Any) -> bool:
+    if not isinstance(value, str) or "://" not in value:
+        return isinstance(value, str) and value != ""
+    try:
+        ConnectionPool.from_url(value)  # reads the URL and opens nothing
+    except ValueError:
+        return False
+    return True
+
+
 _TOP: dict[str, tuple[str, _Check, str]] = {
     "CONNECTION": (
         "connection",
-        _optional(lambda value: isinstance(value, str) and value != ""),
+        _optional(_is_connection),
         "the alias of a django-redis cache, or a URL such as 'redis://localhost:6379/0'",
     ),
-    "EMBEDDED_DIR": ("embedded_dir", _optional(lambda value: isinstance(value, str | os.PathLike)), "a folder"),
-    "QUEUES": ("queues", lambda value: isinstance(value, dict), "a dict of queue names to dicts of options"),
+    "EMBEDDED_DIR": (
+        "embedded_dir",
+        _optional(lambda value: isinstance(value, str | os.PathLike)),
+        "a folder",
+    ),
+    "QUEUES": (
+        "queues",
+        lambda value: isinstance(value, dict),
+        "a dict of queue names to dicts of options",
+    ),
     "WORKER": ("worker", lambda value: isinstance(value, dict), "a dict of options"),
-    "MAX_PAYLOAD_BYTES": ("max_payload_bytes", _is_count(1), "a number of bytes, 1 or more"),
+    "MAX_PAYLOAD_BYTES": (
+        "max_payload_bytes",
+        _is_count(1),
+        "a number of bytes, 1 or more",
+    ),
     "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
 }
 _QUEUE: dict[str, tuple[str, _Check, str]] = {
     "INSERTION_LIST": ("insertion_list", _is_bool, "True or False"),
-    "REDISSON": ("redisson", _optional(_is_redisson), "a version of Redisson such as '3.16.6', 3.2.0 or later"),
-    "FRAME": ("frame", _optional(_is_frame), "'dLc0' (Redisson up to 3.21.0) or 'Bc0Lc0' (3.21.1 and later)"),
-    "CODEC": ("codec", _optional(_is_codec), "the name of a codec such as 'StringCodec', or a codec"),
+    "REDISSON": (
+        "redisson",
+        _optional(_is_redisson),
+        "a version of Redisson such as '3.16.6', 3.2.0 or later",
+    ),
+    "FRAME": (
+        "frame",
+        _optional(_is_frame),
+        "'dLc0' (Redisson up to 3.21.0) or 'Bc0Lc0' (3.21.1 and later)",
+    ),
+    "CODEC": (
+        "codec",
+        _optional(_is_codec),
+        "the name of a codec such as 'StringCodec', or a codec",
+    ),
     "MAX_ATTEMPTS": ("max_attempts", _is_count(1), "a number of attempts, 1 or more"),
     "RETRY": (
         "retry",
         _is_backoff,
         "a Backoff, or a dict such as {'BASE': 5, 'FACTOR': 3, 'MAX': 3600, 'JITTER': 0.25} (seconds)",
     ),
-    "TIME_LIMIT": ("time_limit_s", _optional(_is_seconds), "a number of seconds above 0"),
+    "TIME_LIMIT": (
+        "time_limit_s",
+        _optional(_is_seconds),
+        "a number of seconds above 0",
+    ),
     "WEIGHT": ("weight", _is_count(1), "a whole number, 1 or more"),
 }
 _WORKER: dict[str, tuple[str, _Check, str]] = {
@@ -285,7 +351,9 @@ def find_problems(value: Any) -> Iterator[Problem]:
     """Yield what is wrong with a value of ``DELAYQ``."""
     if not isinstance(value, dict):
         yield Problem(
-            "E001", f"DELAYQ is {value!r}, of type {type(value).__name__}.", "Make it a dict, as docs/settings.md has it."
+            "E001",
+            f"DELAYQ is {value!r}, of type {type(value).__name__}.",
+            "Make it a dict, as docs/settings.md has it.",
         )
         return
     yield from _check_keys("DELAYQ", value, _TOP)
@@ -298,7 +366,11 @@ def find_problems(value: Any) -> Iterator[Problem]:
             except DelayqError as error:
                 yield Problem("E004", f"{path}: {error}.", "Rename the queue.")
             if not isinstance(options, dict):
-                yield Problem("E003", f"{path} is {options!r}.", "Give a dict of options, {} for the defaults.")
+                yield Problem(
+                    "E003",
+                    f"{path} is {options!r}.",
+                    "Give a dict of options, {} for the defaults.",
+                )
                 continue
             yield from _check_keys(path, options, _QUEUE)
     worker = value.get("WORKER", {})
@@ -306,7 +378,9 @@ def find_problems(value: Any) -> Iterator[Problem]:
         yield from _check_keys("DELAYQ['WORKER']", worker, _WORKER)
 
 
-def _check_keys(path: str, value: dict[Any, Any], known: dict[str, tuple[str, _Check, str]]) -> Iterator[Problem]:
+def _check_keys(
+    path: str, value: dict[Any, Any], known: dict[str, tuple[str, _Check, str]]
+) -> Iterator[Problem]:
     for key, item in value.items():
         if key not in known:
             yield Problem(
@@ -315,16 +389,38 @@ def _check_keys(path: str, value: dict[Any, Any], known: dict[str, tuple[str, _C
                 (_suggestion(key, known).strip() or f"Known are {', '.join(known)}."),
             )
         elif not known[key][1](item):
-            yield Problem("E003", f"{path}[{key!r}] is {item!r}.", f"Give {known[key][2]}.")
+            yield Problem(
+                "E003",
+                f"{path}[{key!r}] is {_without_password(item)!r}.",
+                f"Give {known[key][2]}.",
+            )
+
+
+def _without_password(value: Any) -> Any:
+    return re.sub("://.*@", "://***@", value) if isinstance(value, str) else value
 
 
 def _suggestion(name: object, known: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(str(name), known, n=1) or difflib.get_close_matches(str(name).upper(), known, n=1)
+    close = difflib.get_close_matches(
+        str(name), known, n=1
+    ) or difflib.get_close_matches(str(name).upper(), known, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _read(cls: type, value: dict[str, Any], known: dict[str, tuple[str, _Check, str]], **extra: Any) -> Any:
-    return cls(**{known[key][0]: item for key, item in value.items() if known[key][0] not in extra}, **extra)
+def _read(
+    cls: type,
+    value: dict[str, Any],
+    known: dict[str, tuple[str, _Check, str]],
+    **extra: Any,
+) -> Any:
+    return cls(
+        **{
+            known[key][0]: item
+            for key, item in value.items()
+            if known[key][0] not in extra
+        },
+        **extra,
+    )
 
 
 def read_settings(value: Any) -> Settings:
@@ -335,7 +431,9 @@ def read_settings(value: Any) -> Settings:
     """
     problems = list(find_problems(value))
     if problems:
-        raise InvalidSettings("\n".join(f"{problem.message} {problem.hint}" for problem in problems))
+        raise InvalidSettings(
+            "\n".join(f"{problem.message} {problem.hint}" for problem in problems)
+        )
     queues: dict[str, QueueSettings] = {}
     for name, options in {"default": {}, **value.get("QUEUES", {})}.items():
         retry = {"retry": _read_backoff(options["RETRY"])} if "RETRY" in options else {}
@@ -364,9 +462,19 @@ def get_settings() -> Settings:
 def setting_names() -> dict[str, str]:
     """Return every setting's path and its field, for the test that holds docs/settings.md to the code."""
     names = {f"DELAYQ['{key}']": f"Settings.{item[0]}" for key, item in _TOP.items()}
-    names |= {f"DELAYQ['QUEUES'][name]['{key}']": f"QueueSettings.{item[0]}" for key, item in _QUEUE.items()}
-    names |= {f"DELAYQ['WORKER']['{key}']": f"WorkerSettings.{item[0]}" for key, item in _WORKER.items()}
-    known = {f"{cls.__name__}.{item.name}" for cls in (Settings, QueueSettings, WorkerSettings) for item in fields(cls)}
+    names |= {
+        f"DELAYQ['QUEUES'][name]['{key}']": f"QueueSettings.{item[0]}"
+        for key, item in _QUEUE.items()
+    }
+    names |= {
+        f"DELAYQ['WORKER']['{key}']": f"WorkerSettings.{item[0]}"
+        for key, item in _WORKER.items()
+    }
+    known = {
+        f"{cls.__name__}.{item.name}"
+        for cls in (Settings, QueueSettings, WorkerSettings)
+        for item in fields(cls)
+    }
     assert set(names.values()) <= known
     return names
 
@@ -375,6 +483,7 @@ def setting_names() -> dict[str, str]:
 
 _lock = threading.Lock()
 _pool: ConnectionPool | None = None
+_shared: Redis | None = None
 _thread = threading.local()
 
 
@@ -394,7 +503,11 @@ def connection_url() -> str | None:
                 "DELAYQ['CONNECTION'] is not set. The embedded server serves DEBUG only;"
                 " name a django-redis cache or a URL such as 'redis://localhost:6379/0'."
             )
-        directory = settings.embedded_dir or getattr(django_settings, "BASE_DIR", None) or Path.cwd()
+        directory = (
+            settings.embedded_dir
+            or getattr(django_settings, "BASE_DIR", None)
+            or Path.cwd()
+        )
         return ensure_server(Path(directory))
     return settings.connection if "://" in settings.connection else None
 
@@ -412,7 +525,6 @@ def _pool_parts() -> tuple[type, dict[str, Any]]:
 
 
 def _alias_pool(alias: str) -> Any:
-    from django_redis import get_redis_connection  # it reads settings.CACHES when it is imported
 
     try:
         return get_redis_connection(alias).connection_pool
@@ -438,7 +550,7 @@ def _retry(cls: type) -> Any:
     return cls(NoBackoff(), 0)
 
 
-def get_client() -> "Redis[bytes]":
+def get_client() -> Redis:
     """Return the client of this thread, with a connection of its own; every reply comes as bytes.
 
     Raises:
@@ -446,7 +558,7 @@ def get_client() -> "Redis[bytes]":
         redis.exceptions.ConnectionError: the server cannot be reached.
     """
     global _pool
-    client: Redis[bytes] | None = getattr(_thread, "client", None)
+    client: Redis | None = getattr(_thread, "client", None)
     if client is not None and client.connection_pool is _pool:
         return client
     with _lock:
@@ -454,33 +566,53 @@ def get_client() -> "Redis[bytes]":
             _pool = _make_pool({})
         pool = _pool
     # Freed with its thread; the connection goes back to the pool then.
-    _thread.client = Redis(connection_pool=pool, single_connection_client=True)
-    return _thread.client
+    client = _thread.client = Redis(connection_pool=pool, single_connection_client=True)
+    return client
 
 
-def make_client(**overrides: Any) -> "Redis[bytes]":
-    """Make a client with a pool of its own, for who wants other timeouts."""
-    return Redis(connection_pool=_make_pool(overrides))
+def get_shared_client() -> Redis:
+    """Return one client for all threads of this process, for objects that are handed around: queues.
+
+    Raises:
+        InvalidSettings, EmbeddedServerError: see `connection_url`.
+    """
+    global _shared
+    with _lock:
+        if _shared is None:
+            _shared = make_client()
+        return _shared
+
+
+def make_client(**overrides: Any) -> Redis:
+    """Make a client with a pool of its own, for who wants other timeouts; its maker closes it."""
+    client = Redis(connection_pool=_make_pool(overrides))
+    client.auto_close_connection_pool = True
+    return client
 
 
 def _make_pool(overrides: dict[str, Any]) -> ConnectionPool:
     cls, arguments = _pool_parts()
-    return ConnectionPool(connection_class=cls, **_own_arguments(arguments, _retry(Retry)) | overrides)
+    return ConnectionPool(
+        connection_class=cls, **_own_arguments(arguments, _retry(Retry)) | overrides
+    )
 
 
 def _forget_after_fork() -> None:
     # The parent goes on with its connections: a child that used them would read the parent's replies.
-    global _pool, _thread, _lock
-    _pool, _thread, _lock = None, threading.local(), threading.Lock()
+    global _pool, _shared, _thread, _lock
+    _pool, _shared, _thread, _lock = None, None, threading.local(), threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-_ASYNC_CLASSES = ((UnixDomainSocketConnection, AsyncUnixConnection), (SSLConnection, AsyncSSLConnection))
+_ASYNC_CLASSES = (
+    (UnixDomainSocketConnection, AsyncUnixConnection),
+    (SSLConnection, AsyncSSLConnection),
+)
 
 
-def make_async_client(**overrides: Any) -> "AsyncRedis[bytes]":
+def make_async_client(**overrides: Any) -> AsyncRedis:
     """Make an asyncio client; it belongs to the running event loop, and its maker closes it."""
     cls, arguments = _pool_parts()
     async_class: type = AsyncConnection
@@ -488,15 +620,18 @@ def make_async_client(**overrides: Any) -> "AsyncRedis[bytes]":
         if issubclass(cls, sync_class):
             async_class = twin
     own = _own_arguments(arguments, _retry(AsyncRetry)) | overrides
-    return AsyncRedis(connection_pool=AsyncConnectionPool(connection_class=async_class, **own))
+    own.pop("parser_class", None)  # django-redis names one, which cannot wait
+    client = AsyncRedis(
+        connection_pool=AsyncConnectionPool(connection_class=async_class, **own)
+    )
+    client.auto_close_connection_pool = True
+    return client
 
 
-_async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncRedis[bytes], AsyncGenerator[None, None]]]" = (
-    weakref.WeakKeyDictionary()
-)
+_async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncRedis, AsyncGenerator[None, None]]]" = weakref.WeakKeyDictionary()
 
 
-async def get_async_client() -> "AsyncRedis[bytes]":
+async def get_async_client() -> AsyncRedis:
     """Return the client of the running event loop; it is closed with the loop."""
     loop = asyncio.get_running_loop()
     if loop not in _async_clients:
@@ -507,7 +642,7 @@ async def get_async_client() -> "AsyncRedis[bytes]":
     return _async_clients[loop][0]
 
 
-async def _close_with_loop(client: "AsyncRedis[bytes]") -> AsyncGenerator[None, None]:
+async def _close_with_loop(client: AsyncRedis) -> AsyncGenerator[None, None]:
     # asyncio.run() closes the generators that are still open when its loop ends.
     try:
         yield
@@ -517,15 +652,28 @@ async def _close_with_loop(client: "AsyncRedis[bytes]") -> AsyncGenerator[None, 
 
 def forget_connections(**kwargs: Any) -> None:
     """Drop the cached settings and the connections; connected to ``setting_changed``."""
-    global _pool
+    global _pool, _shared
     if kwargs.get("setting", "DELAYQ") not in ("DELAYQ", "CACHES", "DEBUG", "BASE_DIR"):
         return
     with _lock:
         get_settings.cache_clear()
-        pool, _pool = _pool, None
+        pools = [pool for pool in (_pool, _shared and _shared.connection_pool) if pool]
+        _pool = _shared = None
         _async_clients.clear()
-    if pool is not None:
+    for pool in pools:
         pool.disconnect()
+
+
+def queue_options(name: str) -> QueueOptions | None:
+    """Return how the elements of a configured queue are written, for `DelayedQueue` and `BlockingQueue`."""
+    queue = get_settings().queues.get(name)
+    if queue is None:
+        return None
+    return QueueOptions(
+        codec=queue.payload_codec,
+        frame_format=queue.frame_format,
+        insertion_list=queue.insertion_list,
+    )
 
 
 setting_changed.connect(forget_connections, dispatch_uid="django_delayq")

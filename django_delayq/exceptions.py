@@ -36,7 +36,9 @@ class EncodeError(DelayqError, ValueError):
 class DecodeError(DelayqError, ValueError):
     """Raised when bytes cannot be read; ``data`` keeps them, ``offset`` says where it ended."""
 
-    def __init__(self, message: str, data: bytes = b"", offset: int | None = None) -> None:
+    def __init__(
+        self, message: str, data: bytes = b"", offset: int | None = None
+    ) -> None:
         super().__init__(message)
         self.data = data
         self.offset = offset

@@ -53,7 +53,17 @@ print("result", job.wait(5))
 def test_the_wheel_carries_scripts_and_templates_and_runs_a_job(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run(
-        [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, ROOT], check=True
+        [
+            *pip,
+            "wheel",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--wheel-dir",
+            tmp_path,
+            ROOT,
+        ],
+        check=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
     expected = {
@@ -64,7 +74,9 @@ def test_the_wheel_carries_scripts_and_templates_and_runs_a_job(tmp_path: Path) 
     assert len(expected) > 20
     assert expected <= set(zipfile.ZipFile(wheel).namelist())
     target = tmp_path / "installed"
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", target, wheel], check=True)
+    subprocess.run(
+        [*pip, "install", "--quiet", "--no-deps", "--target", target, wheel], check=True
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", SMOKE, tmp_path],

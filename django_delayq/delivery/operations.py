@@ -235,11 +235,17 @@ def schedule(
 
 
 def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
-    return [Scheduled(int(reply[i]), reply[i + 1].decode()) for i in range(0, len(reply), 2)]
+    return [
+        Scheduled(int(reply[i]), reply[i + 1].decode()) for i in range(0, len(reply), 2)
+    ]
 
 
 def transfer(
-    keys: DeliveryKeys, *, batch: int, byte_budget: int = BYTE_BUDGET, now_us: int | None = None
+    keys: DeliveryKeys,
+    *,
+    batch: int,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
 ) -> Call[Transferred]:
     """Move up to ``batch`` due elements to the destination queue, whatever lies among them."""
     queue = keys.queue
@@ -341,7 +347,11 @@ class Done(NamedTuple):
 
 
 def acknowledge(
-    keys: DeliveryKeys, jobs: Sequence[Done], *, outcome: State = State.SUCCEEDED, now_us: int | None = None
+    keys: DeliveryKeys,
+    jobs: Sequence[Done],
+    *,
+    outcome: State = State.SUCCEEDED,
+    now_us: int | None = None,
 ) -> Call[list[int]]:
     """End jobs; returns the indexes of those whose lease was lost."""
     args: list[Argument] = [_now(now_us), outcome]
@@ -378,14 +388,23 @@ class Failed(NamedTuple):
     error: bytes
 
 
-def retry(keys: DeliveryKeys, jobs: Sequence[Failed], *, now_us: int | None = None) -> Call[list[int]]:
+def retry(
+    keys: DeliveryKeys, jobs: Sequence[Failed], *, now_us: int | None = None
+) -> Call[list[int]]:
     """Repeat jobs later; returns the indexes of those whose lease was lost."""
     args: list[Argument] = [_now(now_us)]
     for job in jobs:
         args += job
     return Call(
         load_script(_PACKAGE, "retry"),
-        (keys.leases, keys.headers, keys.retries, keys.errors, keys.counters, keys.channel),
+        (
+            keys.leases,
+            keys.headers,
+            keys.retries,
+            keys.errors,
+            keys.counters,
+            keys.channel,
+        ),
         args,
     )
 
@@ -422,25 +441,46 @@ def bury(
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
         load_script(_PACKAGE, "bury"),
-        (keys.leases, keys.headers, graves, keys.errors, keys.unique, keys.counters, *results),
+        (
+            keys.leases,
+            keys.headers,
+            graves,
+            keys.errors,
+            keys.unique,
+            keys.counters,
+            *results,
+        ),
         args,
     )
 
 
-def give_back(keys: DeliveryKeys, jobs: Sequence[Leased], *, now_us: int | None = None) -> Call[list[int]]:
+def give_back(
+    keys: DeliveryKeys, jobs: Sequence[Leased], *, now_us: int | None = None
+) -> Call[list[int]]:
     """Return leases that were not used, in the order they were claimed; nothing counts."""
     args: list[Argument] = [_now(now_us)]
     for job in jobs:
         args += (job.token, job.fence, int(job.is_foreign))
     return Call(
         load_script(_PACKAGE, "give_back"),
-        (keys.leases, keys.headers, keys.retries, keys.payloads, keys.queue.destination, keys.channel),
+        (
+            keys.leases,
+            keys.headers,
+            keys.retries,
+            keys.payloads,
+            keys.queue.destination,
+            keys.channel,
+        ),
         args,
     )
 
 
 def renew(
-    keys: DeliveryKeys, jobs: Sequence[tuple[str, bytes]], *, lease_ms: int, now_us: int | None = None
+    keys: DeliveryKeys,
+    jobs: Sequence[tuple[str, bytes]],
+    *,
+    lease_ms: int,
+    now_us: int | None = None,
 ) -> Call[list[int]]:
     """Extend leases, given as (token, fence); returns the indexes of those that were lost."""
     args: list[Argument] = [_now(now_us), lease_ms]
@@ -458,7 +498,12 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    keys: DeliveryKeys, *, owner: bytes, first_rank: int = 0, batch: int = MAX_BATCH, now_us: int | None = None
+    keys: DeliveryKeys,
+    *,
+    owner: bytes,
+    first_rank: int = 0,
+    batch: int = MAX_BATCH,
+    now_us: int | None = None,
 ) -> Call[Recovered]:
     """End the leases of a dead process among ``batch`` leases from a rank on."""
     return Call(
@@ -469,7 +514,9 @@ def recover(
     )
 
 
-def cancel(keys: DeliveryKeys, token: str, *, now_us: int | None = None) -> Call[Outcome | State]:
+def cancel(
+    keys: DeliveryKeys, token: str, *, now_us: int | None = None
+) -> Call[Outcome | State]:
     """Cancel a job unless it runs; returns the outcome, or the state it was left in."""
     queue = keys.queue
     return Call(
@@ -532,10 +579,14 @@ def reschedule(
 
 def _read_rescheduled(reply: list[Any]) -> tuple[Outcome | State, int]:
     text = reply[0].decode()
-    return (Outcome(text) if text in (Outcome.RESCHEDULED, Outcome.NOTED) else State(text)), int(reply[1])
+    return (
+        Outcome(text) if text in (Outcome.RESCHEDULED, Outcome.NOTED) else State(text)
+    ), int(reply[1])
 
 
-def inspect(keys: DeliveryKeys, token: str, *, now_us: int | None = None) -> Call[Inspected]:
+def inspect(
+    keys: DeliveryKeys, token: str, *, now_us: int | None = None
+) -> Call[Inspected]:
     """Read one job, wherever it is."""
     queue = keys.queue
     return Call(
@@ -560,11 +611,26 @@ def inspect(keys: DeliveryKeys, token: str, *, now_us: int | None = None) -> Cal
 
 def _read_inspected(reply: list[Any]) -> Inspected:
     state, score, attempts, kills, due, payload, error, unique, now_ms = reply
-    return Inspected(State(state.decode()), score, attempts, kills, due, payload, error, unique.decode(), now_ms)
+    return Inspected(
+        State(state.decode()),
+        score,
+        attempts,
+        kills,
+        due,
+        payload,
+        error,
+        unique.decode(),
+        now_ms,
+    )
 
 
 def replay(
-    keys: DeliveryKeys, tokens: Sequence[str], *, state: State = State.DEAD, when: str = "+0", now_us: int | None = None
+    keys: DeliveryKeys,
+    tokens: Sequence[str],
+    *,
+    state: State = State.DEAD,
+    when: str = "+0",
+    now_us: int | None = None,
 ) -> Call[int]:
     """Run dead letters (or quarantined payloads) again from their first attempt; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
@@ -575,10 +641,16 @@ def replay(
     )
 
 
-def discard(keys: DeliveryKeys, tokens: Sequence[str], *, state: State = State.DEAD) -> Call[int]:
+def discard(
+    keys: DeliveryKeys, tokens: Sequence[str], *, state: State = State.DEAD
+) -> Call[int]:
     """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
-    return Call(load_script(_PACKAGE, "discard"), (graves, keys.headers, keys.payloads, keys.errors), tuple(tokens))
+    return Call(
+        load_script(_PACKAGE, "discard"),
+        (graves, keys.headers, keys.payloads, keys.errors),
+        tuple(tokens),
+    )
 
 
 #: The sets of a queue that can be paged through: attribute of the keys, what the set holds.
@@ -665,11 +737,28 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 def _read_counts(reply: list[Any]) -> Counts:
     numbers = reply[10:]
-    counters = {numbers[i].decode(): int(numbers[i + 1]) for i in range(0, len(numbers), 2)}
+    counters = {
+        numbers[i].decode(): int(numbers[i + 1]) for i in range(0, len(numbers), 2)
+    }
     # Every frame that we write has its number.
     counters["offered"] = counters.pop("number", 0)
     first = reply[8] if reply[8] >= 0 else None
-    return Counts(*reply[:8], first, reply[9], counters)
+    waiting, due, delay_queue, destination, running, retrying, dead, quarantined = (
+        reply[:8]
+    )
+    return Counts(
+        waiting,
+        due,
+        delay_queue,
+        destination,
+        running,
+        retrying,
+        dead,
+        quarantined,
+        first,
+        reply[9],
+        counters,
+    )
 
 
 class Swept(NamedTuple):

@@ -7,7 +7,9 @@ from typing import Any
 from django_delayq.jobs.job import Job
 
 #: Makes the handle; set by the worker around each attempt. Every coroutine and thread of the worker has its own.
-running_job: ContextVar[Callable[[], Job[Any]] | None] = ContextVar("django_delayq_running_job", default=None)
+running_job: ContextVar[Callable[[], Job[Any]] | None] = ContextVar(
+    "django_delayq_running_job", default=None
+)
 
 
 def current_job() -> Job[Any] | None:

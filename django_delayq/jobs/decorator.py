@@ -26,7 +26,13 @@ R = TypeVar("R")
 class DelayedTask(Generic[P, R]):
     """A registered function. Call it and it runs here and now; `schedule` it and a worker runs it later."""
 
-    def __init__(self, function: Callable[P, R], name: str, options: TaskOptions, base: TaskOptions | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        name: str,
+        options: TaskOptions,
+        base: TaskOptions | None = None,
+    ) -> None:
         self.function = function
         self.name = name
         self.options = options
@@ -54,8 +60,12 @@ class DelayedTask(Generic[P, R]):
         """
         for name in ("retry_on", "no_retry_on"):
             if name in options:
-                raise InvalidTask(f"{name} cannot be changed for one call: exceptions do not travel with a job; decorate it so")
-        return DelayedTask(self.function, self.name, self.options.changed(**options), self.base)
+                raise InvalidTask(
+                    f"{name} cannot be changed for one call: exceptions do not travel with a job; decorate it so"
+                )
+        return DelayedTask(
+            self.function, self.name, self.options.changed(**options), self.base
+        )
 
     def prepare(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Make a job, id and all, without sending it: for `schedule_many`.
@@ -70,10 +80,14 @@ class DelayedTask(Generic[P, R]):
         queue = settings.queue(options.queue)
         self._check_call(args, kwargs)
         plain_args, plain_kwargs = envelopes.plain(args, kwargs)
-        job: Job[R] = Job(queue.name, operations.new_token(), self.name, plain_args, plain_kwargs)
+        job: Job[R] = Job(
+            queue.name, operations.new_token(), self.name, plain_args, plain_kwargs
+        )
         job.options = options.carried(self.base)
         payload = envelopes.encode(
-            envelopes.Envelope(job.token, self.name, queue.name, plain_args, plain_kwargs, job.options),
+            envelopes.Envelope(
+                job.token, self.name, queue.name, plain_args, plain_kwargs, job.options
+            ),
             queue.payload_codec if queue.is_shared else None,
         )
         if len(payload) > settings.max_payload_bytes:
@@ -91,7 +105,9 @@ class DelayedTask(Generic[P, R]):
         """Call this task later; see `django_delayq.schedule`."""
         return send(self.prepare(delay, *args, **kwargs), self._on_commit())
 
-    async def aschedule(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def aschedule(
+        self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[R]:
         """`schedule` on the event loop."""
         return await asend(self.prepare(delay, *args, **kwargs), self._on_commit())
 
@@ -115,7 +131,9 @@ class DelayedTask(Generic[P, R]):
         if callable(unique):
             key = unique(*args, **kwargs)
             if not isinstance(key, str) or not key:
-                raise InvalidArguments(f"unique of {self.name!r} returned {key!r}; a key is a string, not empty")
+                raise InvalidArguments(
+                    f"unique of {self.name!r} returned {key!r}; a key is a string, not empty"
+                )
             return f"{self.name}:{key}"
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
@@ -123,9 +141,13 @@ class DelayedTask(Generic[P, R]):
         if isinstance(unique, tuple):
             unknown = set(unique) - set(chosen)
             if unknown:
-                raise InvalidTask(f"unique of {self.name!r} names {sorted(unknown)[0]!r}, which is no parameter of it")
+                raise InvalidTask(
+                    f"unique of {self.name!r} names {sorted(unknown)[0]!r}, which is no parameter of it"
+                )
             chosen = {name: chosen[name] for name in unique}
-        text = json.dumps(envelopes.plain((), chosen)[1], sort_keys=True, separators=(",", ":"))
+        text = json.dumps(
+            envelopes.plain((), chosen)[1], sort_keys=True, separators=(",", ":")
+        )
         return f"{self.name}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
@@ -133,18 +155,26 @@ def _positional_range(signature: inspect.Signature) -> tuple[int, int]:
     """Return how many positional arguments alone make a call that fits; an empty range where none do."""
     least = most = 0
     for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+        if parameter.kind in (
+            parameter.POSITIONAL_ONLY,
+            parameter.POSITIONAL_OR_KEYWORD,
+        ):
             most += 1
             least += parameter.default is parameter.empty
         elif parameter.kind is parameter.VAR_POSITIONAL:
             most = 1 << 30
-        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+        elif (
+            parameter.kind is parameter.KEYWORD_ONLY
+            and parameter.default is parameter.empty
+        ):
             return 1, 0
     return least, most
 
 
 def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    parts = [repr(arg) for arg in args] + [f"{name}={value!r}" for name, value in kwargs.items()]
+    parts = [repr(arg) for arg in args] + [
+        f"{name}={value!r}" for name, value in kwargs.items()
+    ]
     text = ", ".join(parts)
     return f"({text if len(text) <= 200 else text[:200] + '…'})"
 
@@ -152,8 +182,12 @@ def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 @overload
 def delayed_task(function: Callable[P, R], /) -> DelayedTask[P, R]: ...
 @overload
-def delayed_task(*, name: str | None = None, **options: Any) -> Callable[[Callable[P, R]], DelayedTask[P, R]]: ...
-def delayed_task(function: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
+def delayed_task(
+    *, name: str | None = None, **options: Any
+) -> Callable[[Callable[P, R]], DelayedTask[P, R]]: ...
+def delayed_task(
+    function: Any = None, /, *, name: str | None = None, **options: Any
+) -> Any:
     """Register a function, sync or async, so that it can be scheduled; bare, or with options (see `TaskOptions`).
 
     The name it goes by on the wire is its module and name, unless another is given: keep it when the code moves.
@@ -178,7 +212,9 @@ def queue_handler(
     def decorate(function: Callable[[Any], R]) -> DelayedTask[[Any], R]:
         task = _make_task(function, name=name, options=read)
         if task._positional[0] > 1 or task._positional[1] < 1:
-            raise InvalidTask(f"{task.name!r} handles the payloads of queue {queue!r}, so it takes one argument, the value")
+            raise InvalidTask(
+                f"{task.name!r} handles the payloads of queue {queue!r}, so it takes one argument, the value"
+            )
         register_handler(queue, task)
         return task
 
@@ -189,7 +225,9 @@ def _read_options(options: dict[str, Any]) -> TaskOptions:
     return TaskOptions().changed(**options)
 
 
-def _make_task(function: Any, *, name: str | None, options: TaskOptions) -> DelayedTask[Any, Any]:
+def _make_task(
+    function: Any, *, name: str | None, options: TaskOptions
+) -> DelayedTask[Any, Any]:
     if isinstance(function, DelayedTask):
         raise InvalidTask(f"{function.name!r} is a delayed_task already")
     if not inspect.isfunction(function):
@@ -198,14 +236,20 @@ def _make_task(function: Any, *, name: str | None, options: TaskOptions) -> Dela
             " (is the order of the decorators right?)"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidTask(f"{function.__qualname__} is a generator: nobody would run its body; return a list instead")
+        raise InvalidTask(
+            f"{function.__qualname__} is a generator: nobody would run its body; return a list instead"
+        )
     if "<lambda>" in function.__qualname__ and name is None:
-        raise InvalidTask("a lambda has no name that a worker could find; define a function, or give name=")
+        raise InvalidTask(
+            "a lambda has no name that a worker could find; define a function, or give name="
+        )
     if function.__module__ == "__main__" and name is None:
         warnings.warn(
             f"{function.__qualname__} is defined in __main__, where no worker will find it; move it to tasks.py",
             stacklevel=3,
         )
-    task = DelayedTask(function, name or f"{function.__module__}.{function.__qualname__}", options)
+    task = DelayedTask(
+        function, name or f"{function.__module__}.{function.__qualname__}", options
+    )
     register(task)
     return task

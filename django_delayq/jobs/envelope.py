@@ -45,8 +45,15 @@ def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
     try:
         text = _encoder.encode(envelope)
     except (UnicodeEncodeError, OverflowError) as error:
-        raise InvalidArguments(f"arguments of {envelope.task!r} cannot be written as JSON: {error}") from error
-    if codec is None or codec.name in ("json", "StringCodec", "ByteArrayCodec", "TypedJsonJacksonCodec"):
+        raise InvalidArguments(
+            f"arguments of {envelope.task!r} cannot be written as JSON: {error}"
+        ) from error
+    if codec is None or codec.name in (
+        "json",
+        "StringCodec",
+        "ByteArrayCodec",
+        "TypedJsonJacksonCodec",
+    ):
         return text
     payload = codec.encode(text.decode())
     if b'"delayq":"' not in payload[:80]:
@@ -73,15 +80,23 @@ def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
         raise DecodeError(f"not a job of ours: {error}", payload) from error
 
 
-def plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def plain(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
     """Return arguments as JSON will bring them back, tuples as lists.
 
     Raises:
         InvalidArguments: one of them is not JSON; the message has its path, value and type.
     """
     return (
-        [item if type(item) in _ATOMS else _plain(item, f"args[{i}]", 0) for i, item in enumerate(args)],
-        {name: item if type(item) in _ATOMS else _plain(item, name, 0) for name, item in kwargs.items()},
+        [
+            item if type(item) in _ATOMS else _plain(item, f"args[{i}]", 0)
+            for i, item in enumerate(args)
+        ],
+        {
+            name: item if type(item) in _ATOMS else _plain(item, name, 0)
+            for name, item in kwargs.items()
+        },
     )
 
 
@@ -95,10 +110,14 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if kind in _ATOMS:
         return value
     if depth > MAX_DEPTH:
-        raise InvalidArguments(f"{path} is nested more than {MAX_DEPTH} deep; pass an id instead")
+        raise InvalidArguments(
+            f"{path} is nested more than {MAX_DEPTH} deep; pass an id instead"
+        )
     if kind is float:
         if not math.isfinite(value):
-            raise InvalidArguments(f"{path} is {value!r}, which JSON does not have; pass None or a string instead")
+            raise InvalidArguments(
+                f"{path} is {value!r}, which JSON does not have; pass None or a string instead"
+            )
         return value
     if kind is dict:
         for key in value:
@@ -106,7 +125,10 @@ def _plain(value: Any, path: str, depth: int) -> Any:
                 raise InvalidArguments(
                     f"{path} has the key {key!r} of type {type(key).__name__}; the keys of JSON are strings"
                 )
-        return {str(key): _plain(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()}
+        return {
+            str(key): _plain(item, f"{path}[{key!r}]", depth + 1)
+            for key, item in value.items()
+        }
     if kind is list or kind is tuple:
         return [_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
     # A TextChoices member or a SafeString is a string, an IntegerChoices member an int: they arrive as such.
@@ -120,7 +142,9 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     )
 
 
-def result_text(state: str, *, result: object = None, error: str | None = None) -> bytes:
+def result_text(
+    state: str, *, result: object = None, error: str | None = None
+) -> bytes:
     """Write how a job ended, for those who wait for its result."""
     body: dict[str, Any] = {"state": state}
     if error is not None:
@@ -130,7 +154,7 @@ def result_text(state: str, *, result: object = None, error: str | None = None) 
     return _encoder.encode(body)
 
 
-def read_result(text: bytes) -> dict[str, Any]:
+def read_result(text: bytes | str) -> dict[str, Any]:
     """Read what `result_text` wrote."""
     body: dict[str, Any] = msgspec.json.decode(text)
     return body
@@ -138,7 +162,9 @@ def read_result(text: bytes) -> dict[str, Any]:
 
 def error_text(error: str, *, kind: str, traceback: str = "", at_ms: int) -> bytes:
     """Write why an attempt failed, for the admin and the dead letter."""
-    return _encoder.encode({"error": error, "kind": kind, "traceback": traceback, "at": at_ms})
+    return _encoder.encode(
+        {"error": error, "kind": kind, "traceback": traceback, "at": at_ms}
+    )
 
 
 def read_error(text: bytes) -> dict[str, Any] | None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
@@ -19,6 +19,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import Inspected, NewJob, Outcome, PageRow, State
 from django_delayq.exceptions import DecodeError, InvalidTask, JobFailed, JobNotFound
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.registry import get_task
 from django_delayq.wire.call import arun, run
 from django_delayq.wire.delay import Delay, parse_delay
 
@@ -51,7 +52,14 @@ class Job(Generic[R]):
         "unique",
     )
 
-    def __init__(self, queue: str, token: str, task: str | None, args: list[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        queue: str,
+        token: str,
+        task: str | None,
+        args: list[Any],
+        kwargs: dict[str, Any],
+    ) -> None:
         #: Name of the queue; with the token, the id.
         self.queue = queue
         self.token = token
@@ -85,7 +93,11 @@ class Job(Generic[R]):
     @property
     def start_time(self) -> datetime | None:
         """When it is due next, in UTC, by the server's clock; None: not known."""
-        return None if self.start_time_ms is None else datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
+        return (
+            None
+            if self.start_time_ms is None
+            else datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
+        )
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.task or 'foreign'} {self.state}>"
@@ -100,7 +112,9 @@ class Job(Generic[R]):
     def unsent(self) -> NewJob:
         """What `DelayedTask.prepare` made to be sent."""
         if self._unsent is None:
-            raise InvalidTask(f"job {self.id} was not made by prepare(), so it cannot be sent; use reschedule() or run_now()")
+            raise InvalidTask(
+                f"job {self.id} was not made by prepare(), so it cannot be sent; use reschedule() or run_now()"
+            )
         return self._unsent
 
     @property
@@ -109,12 +123,16 @@ class Job(Generic[R]):
 
     def refresh(self) -> State:
         """Look where the job is; returns its state, MISSING when no such job is known any more."""
-        return self._take(run(conf.get_client(), operations.inspect(self._keys, self.token)))
+        return self._take(
+            run(conf.get_client(), operations.inspect(self._keys, self.token))
+        )
 
     async def arefresh(self) -> State:
         """`refresh` on the event loop."""
         client = await conf.get_async_client()
-        return self._take(await arun(client, operations.inspect(self._keys, self.token)))
+        return self._take(
+            await arun(client, operations.inspect(self._keys, self.token))
+        )
 
     def cancel(self) -> bool:
         """Cancel the job unless it runs; True: it will not run.
@@ -123,12 +141,16 @@ class Job(Generic[R]):
         Java `state` is then UNKNOWN where the job lay deep in the destination queue: no worker of ours will run it,
         but Java may have taken it.
         """
-        return self._cancelled(run(conf.get_client(), operations.cancel(self._keys, self.token)))
+        return self._cancelled(
+            run(conf.get_client(), operations.cancel(self._keys, self.token))
+        )
 
     async def acancel(self) -> bool:
         """`cancel` on the event loop."""
         client = await conf.get_async_client()
-        return self._cancelled(await arun(client, operations.cancel(self._keys, self.token)))
+        return self._cancelled(
+            await arun(client, operations.cancel(self._keys, self.token))
+        )
 
     def reschedule(self, delay: Delay) -> bool:
         """Give the job another start time unless it runs; True: it has it. Its id and attempts stay.
@@ -136,12 +158,22 @@ class Job(Generic[R]):
         Raises:
             InvalidDelay: see `parse_delay`.
         """
-        return self._moved(run(conf.get_client(), operations.reschedule(self._keys, self.token, parse_delay(delay))))
+        return self._moved(
+            run(
+                conf.get_client(),
+                operations.reschedule(self._keys, self.token, parse_delay(delay)),
+            )
+        )
 
     async def areschedule(self, delay: Delay) -> bool:
         """`reschedule` on the event loop."""
         client = await conf.get_async_client()
-        return self._moved(await arun(client, operations.reschedule(self._keys, self.token, parse_delay(delay))))
+        return self._moved(
+            await arun(
+                client,
+                operations.reschedule(self._keys, self.token, parse_delay(delay)),
+            )
+        )
 
     def run_now(self) -> bool:
         """Make the job due now; a dead letter or a quarantined payload starts over. False: it runs already, or is gone."""
@@ -149,7 +181,12 @@ class Job(Generic[R]):
             return True
         if self.state not in (State.DEAD, State.QUARANTINED):
             return False
-        return self._replayed(run(conf.get_client(), operations.replay(self._keys, [self.token], state=self.state)))
+        return self._replayed(
+            run(
+                conf.get_client(),
+                operations.replay(self._keys, [self.token], state=self.state),
+            )
+        )
 
     async def arun_now(self) -> bool:
         """`run_now` on the event loop."""
@@ -158,7 +195,11 @@ class Job(Generic[R]):
         if self.state not in (State.DEAD, State.QUARANTINED):
             return False
         client = await conf.get_async_client()
-        return self._replayed(await arun(client, operations.replay(self._keys, [self.token], state=self.state)))
+        return self._replayed(
+            await arun(
+                client, operations.replay(self._keys, [self.token], state=self.state)
+            )
+        )
 
     def wait(self, timeout: float | None = None) -> R:
         """Wait for the job's end and return its result, for tasks that keep it.
@@ -180,7 +221,9 @@ class Job(Generic[R]):
                 return self._result(text)
             self._check_alive(self.refresh(), client.lindex(key, 0))
             if deadline is not None and monotonic_ms() >= deadline:
-                raise TimeoutError(f"job {self.id} has not ended within {timeout} s; it is {self.state}")
+                raise TimeoutError(
+                    f"job {self.id} has not ended within {timeout} s; it is {self.state}"
+                )
 
     async def await_result(self, timeout: float | None = None) -> R:
         """`wait` on the event loop."""
@@ -195,7 +238,9 @@ class Job(Generic[R]):
                 return self._result(text)
             self._check_alive(await self.arefresh(), await client.lindex(key, 0))
             if deadline is not None and monotonic_ms() >= deadline:
-                raise TimeoutError(f"job {self.id} has not ended within {timeout} s; it is {self.state}")
+                raise TimeoutError(
+                    f"job {self.id} has not ended within {timeout} s; it is {self.state}"
+                )
 
     def _take(self, seen: Inspected) -> State:
         self.state = seen.state
@@ -203,7 +248,11 @@ class Job(Generic[R]):
             self._read(seen.payload)
         if seen.state is State.MISSING:
             return self.state
-        due_ms = seen.score_ms if seen.state in (State.SCHEDULED, State.DUE, State.RETRYING) else seen.start_time_ms
+        due_ms = (
+            seen.score_ms
+            if seen.state in (State.SCHEDULED, State.DUE, State.RETRYING)
+            else seen.start_time_ms
+        )
         if due_ms:
             self.start_time_ms = due_ms
         self.attempts, self.kills = seen.attempts, seen.kills
@@ -217,14 +266,23 @@ class Job(Generic[R]):
     def _read(self, payload: bytes) -> None:
         settings = conf.get_settings().queues.get(self.queue)
         try:
-            envelope = envelopes.decode(payload, settings.payload_codec if settings else None)
+            envelope = envelopes.decode(
+                payload, settings.payload_codec if settings else None
+            )
         except DecodeError:
             return
-        self.task, self.args, self.kwargs, self.options = envelope.task, envelope.args, envelope.kwargs, envelope.options
+        self.task, self.args, self.kwargs, self.options = (
+            envelope.task,
+            envelope.args,
+            envelope.kwargs,
+            envelope.options,
+        )
 
     def _cancelled(self, outcome: Outcome | State) -> bool:
         if isinstance(outcome, Outcome):
-            self.state = State.CANCELLED if outcome is Outcome.CANCELLED else State.UNKNOWN
+            self.state = (
+                State.CANCELLED if outcome is Outcome.CANCELLED else State.UNKNOWN
+            )
             return outcome is Outcome.CANCELLED
         self.state = outcome
         return outcome is State.CANCELLED
@@ -234,7 +292,9 @@ class Job(Generic[R]):
         if isinstance(outcome, State):
             self.state = outcome
             return False
-        self.state = State.SCHEDULED if outcome is Outcome.RESCHEDULED else State.UNKNOWN
+        self.state = (
+            State.SCHEDULED if outcome is Outcome.RESCHEDULED else State.UNKNOWN
+        )
         self.start_time_ms = start_time_ms
         return outcome is Outcome.RESCHEDULED
 
@@ -245,16 +305,16 @@ class Job(Generic[R]):
         return count == 1
 
     def _check_waitable(self) -> None:
-        from django_delayq.jobs.registry import get_task  # the registry's tasks make jobs: not at import
-
         keeps = self.options is not None and self.options.get("keep_result")
-        if not keeps and (self.task is None or get_task(self.task).options.keep_result is None):
+        if not keeps and (
+            self.task is None or get_task(self.task).options.keep_result is None
+        ):
             raise InvalidTask(
                 f"job {self.id} keeps no result, so there is nothing to wait for;"
                 " decorate the task with keep_result=seconds, or use task.using(keep_result=seconds)"
             )
 
-    def _result(self, text: bytes) -> R:
+    def _result(self, text: bytes | str) -> R:
         body = envelopes.read_result(text)
         self.state = State(body["state"])
         if "error" in body:
@@ -262,16 +322,30 @@ class Job(Generic[R]):
         result: R = body.get("result")  # type: ignore[assignment]
         return result
 
-    def _check_alive(self, state: State, result: bytes | None) -> None:
+    def _check_alive(self, state: State, result: bytes | str | None) -> None:
         # The result was written in the same script that ended the job: look for it after the state.
         if result is not None or state not in _OVER:
             return
         if state is State.MISSING:
-            raise JobNotFound(f"job {self.id} is not there any more, and its result is not kept any longer")
-        raise JobFailed(f"job {self.id} is {state}" + (f": {self.error.get('error')}" if self.error else ""))
+            raise JobNotFound(
+                f"job {self.id} is not there any more, and its result is not kept any longer"
+            )
+        raise JobFailed(
+            f"job {self.id} is {state}"
+            + (f": {self.error.get('error')}" if self.error else "")
+        )
 
 
-_OVER = frozenset({State.MISSING, State.CANCELLED, State.EXPIRED, State.FAILED, State.TAKEN, State.QUARANTINED})
+_OVER = frozenset(
+    {
+        State.MISSING,
+        State.CANCELLED,
+        State.EXPIRED,
+        State.FAILED,
+        State.TAKEN,
+        State.QUARANTINED,
+    }
+)
 
 
 def _next_slice(deadline: float | None) -> float:
@@ -298,9 +372,13 @@ async def aget_job(job_id: str) -> Job[Any]:
 
 
 def _handle(job_id: str) -> Job[Any]:
-    queue, colon, token = job_id.rpartition(":") if isinstance(job_id, str) else ("", "", "")
+    queue, colon, token = (
+        job_id.rpartition(":") if isinstance(job_id, str) else ("", "", "")
+    )
     if not colon or not queue or not token:
-        raise JobNotFound(f"{job_id!r} is no job id; one looks like 'default:0Vb3-…', as Job.id returns it")
+        raise JobNotFound(
+            f"{job_id!r} is no job id; one looks like 'default:0Vb3-…', as Job.id returns it"
+        )
     return Job(conf.get_settings().queue(queue).name, token, None, [], {})
 
 
@@ -327,7 +405,9 @@ def job_of_row(queue: str, state: State, row: PageRow) -> Job[Any]:
 
 def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
     """Add to a server's error what it means for these jobs and what to do."""
-    names = ", ".join(job.id for job in jobs[:3]) + (f" and {len(jobs) - 3} more" if len(jobs) > 3 else "")
+    names = ", ".join(job.id for job in jobs[:3]) + (
+        f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
+    )
     text = str(error)
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         error.add_note(
@@ -341,6 +421,10 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
             " raise maxmemory, and keep maxmemory-policy at noeviction."
         )
     elif isinstance(error, ReadOnlyError) or "READONLY" in text:
-        error.add_note(f"django-delayq: {names} not stored: DELAYQ['CONNECTION'] leads to a replica; name the primary.")
+        error.add_note(
+            f"django-delayq: {names} not stored: DELAYQ['CONNECTION'] leads to a replica; name the primary."
+        )
     elif isinstance(error, ResponseError) and "WRONGTYPE" in text:
-        error.add_note(f"django-delayq: {names} not stored: something else uses the queue's keys; choose another name.")
+        error.add_note(
+            f"django-delayq: {names} not stored: something else uses the queue's keys; choose another name."
+        )

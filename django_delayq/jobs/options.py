@@ -43,9 +43,15 @@ class TaskOptions:
 
     def __post_init__(self) -> None:
         check = _Checker()
-        check(isinstance(self.queue, str) and self.queue != "", "queue", self.queue, "the name of a queue")
         check(
-            self.max_attempts is None or (_is_int(self.max_attempts) and self.max_attempts >= 1),
+            isinstance(self.queue, str) and self.queue != "",
+            "queue",
+            self.queue,
+            "the name of a queue",
+        )
+        check(
+            self.max_attempts is None
+            or (_is_int(self.max_attempts) and self.max_attempts >= 1),
             "max_attempts",
             self.max_attempts,
             "a whole number, 1 or more",
@@ -62,22 +68,43 @@ class TaskOptions:
                 value = (value,)
                 object.__setattr__(self, name, value)
             check(
-                isinstance(value, tuple) and all(isinstance(item, type) and issubclass(item, BaseException) for item in value),
+                isinstance(value, tuple)
+                and all(
+                    isinstance(item, type) and issubclass(item, BaseException)
+                    for item in value
+                ),
                 name,
                 value,
                 "an exception class or a tuple of them",
             )
         for name in ("time_limit", "expires", "keep_result"):
             value = getattr(self, name)
-            check(value is None or seconds(value) is not None, name, value, "seconds above 0 or a timedelta")
+            check(
+                value is None or seconds(value) is not None,
+                name,
+                value,
+                "seconds above 0 or a timedelta",
+            )
         check(
-            isinstance(self.unique, bool) or callable(self.unique) or _is_names(self.unique),
+            isinstance(self.unique, bool)
+            or callable(self.unique)
+            or _is_names(self.unique),
             "unique",
             self.unique,
             "True, a tuple of parameter names, or a function of the arguments",
         )
-        check(self.unique_until in ("end", "start"), "unique_until", self.unique_until, "'end' or 'start'")
-        check(self.on_expiry in ("drop", "dead"), "on_expiry", self.on_expiry, "'drop' or 'dead'")
+        check(
+            self.unique_until in ("end", "start"),
+            "unique_until",
+            self.unique_until,
+            "'end' or 'start'",
+        )
+        check(
+            self.on_expiry in ("drop", "dead"),
+            "on_expiry",
+            self.on_expiry,
+            "'drop' or 'dead'",
+        )
         check(
             self.on_commit is None or isinstance(self.on_commit, bool | str),
             "on_commit",
@@ -99,7 +126,14 @@ class TaskOptions:
         return replace(self, **options)
 
     #: What a single call may change and its payload then carries.
-    CARRIED = ("max_attempts", "backoff", "time_limit", "expires", "on_expiry", "keep_result")
+    CARRIED = (
+        "max_attempts",
+        "backoff",
+        "time_limit",
+        "expires",
+        "on_expiry",
+        "keep_result",
+    )
 
     def carried(self, base: "TaskOptions") -> dict[str, Any] | None:
         """Return what differs from a task's own options, as JSON for the envelope."""
@@ -111,7 +145,10 @@ class TaskOptions:
             if value != getattr(base, name):
                 if isinstance(value, Backoff):
                     value = [value.base, value.factor, value.max, value.jitter]
-                elif name in ("time_limit", "expires", "keep_result") and value is not None:
+                elif (
+                    name in ("time_limit", "expires", "keep_result")
+                    and value is not None
+                ):
                     value = seconds(value)
                 differing[name] = value
         return differing or None
@@ -124,13 +161,19 @@ class TaskOptions:
         """
         if not carried:
             return self
-        options = {name: value for name, value in carried.items() if name in self.CARRIED}
+        options = {
+            name: value for name, value in carried.items() if name in self.CARRIED
+        }
         if options.get("backoff") is not None:
             try:
                 base, factor, longest, jitter = options["backoff"]
             except (TypeError, ValueError):
-                raise InvalidSettings(f"backoff {options['backoff']!r} is not four numbers") from None
-            options["backoff"] = Backoff(base=base, factor=factor, max=longest, jitter=jitter)
+                raise InvalidSettings(
+                    f"backoff {options['backoff']!r} is not four numbers"
+                ) from None
+            options["backoff"] = Backoff(
+                base=base, factor=factor, max=longest, jitter=jitter
+            )
         return self.changed(**options)
 
 
@@ -145,7 +188,11 @@ def _is_int(value: object) -> bool:
 
 
 def _is_names(value: object) -> bool:
-    return isinstance(value, tuple) and value != () and all(isinstance(item, str) for item in value)
+    return (
+        isinstance(value, tuple)
+        and value != ()
+        and all(isinstance(item, str) for item in value)
+    )
 
 
 def seconds(value: object) -> float | None:

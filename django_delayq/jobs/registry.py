@@ -38,7 +38,9 @@ def register_handler(queue: str, task: "DelayedTask[Any, Any]") -> None:
     """
     other = _handlers.get(queue)
     if other is not None and not _is_same(other, task):
-        raise InvalidTask(f"queue {queue!r} has two handlers: {_place(other)} and {_place(task)}; keep one")
+        raise InvalidTask(
+            f"queue {queue!r} has two handlers: {_place(other)} and {_place(task)}; keep one"
+        )
     _handlers[queue] = task
 
 

@@ -28,7 +28,9 @@ SCHEDULE_BYTES = 1 << 20
 
 
 @overload
-def schedule(task: "DelayedTask[P, R]", delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+def schedule(
+    task: "DelayedTask[P, R]", delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+) -> Job[R]: ...
 @overload
 def schedule(task: str, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]: ...
 def schedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
@@ -46,9 +48,13 @@ def schedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
 
 
 @overload
-async def aschedule(task: "DelayedTask[P, R]", delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+async def aschedule(
+    task: "DelayedTask[P, R]", delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+) -> Job[R]: ...
 @overload
-async def aschedule(task: str, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]: ...
+async def aschedule(
+    task: str, delay: Delay, /, *args: Any, **kwargs: Any
+) -> Job[Any]: ...
 async def aschedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
     """`schedule` on the event loop."""
     found: DelayedTask[Any, Any] = get_task(task) if isinstance(task, str) else task
@@ -58,7 +64,10 @@ async def aschedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Jo
 def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     """Send a prepared job, now or with the commit of the transaction."""
     if on_commit:
-        transaction.on_commit(lambda: _send_after_commit(job), using=None if on_commit is True else on_commit)
+        transaction.on_commit(
+            lambda: _send_after_commit(job),
+            using=None if on_commit is True else on_commit,
+        )
         return job
     try:
         _take(job, run(conf.get_client(), _call([job]))[0])
@@ -85,7 +94,9 @@ def _send_after_commit(job: Job[Any]) -> None:
     try:
         send(job)
     except Exception as error:
-        error.add_note(f"django-delayq: the transaction is committed, but job {job.id} ({job.task}) was not scheduled")
+        error.add_note(
+            f"django-delayq: the transaction is committed, but job {job.id} ({job.task}) was not scheduled"
+        )
         raise
 
 
@@ -137,7 +148,8 @@ async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     client = await conf.get_async_client()
     for call in sending.calls():
         try:
-            sending.take(await arun(client, call))
+            reply = await arun(client, call)
+            sending.take(reply)
         except RedisError as error:
             sending.take(error)
             break

@@ -189,7 +189,11 @@ def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
     unknown = _unknown(replies)
     if unknown:
         # NOSCRIPT means that nothing of it ran: those, and only those, are sent again.
-        for i, reply in zip(unknown, _pipeline(client, [calls[i].full_command() for i in unknown]), strict=True):
+        for i, reply in zip(
+            unknown,
+            _pipeline(client, [calls[i].full_command() for i in unknown]),
+            strict=True,
+        ):
             replies[i] = reply
     return _read_all(calls, replies)
 
@@ -227,7 +231,9 @@ def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exceptio
         raise
 
 
-def _read_one(connection: Any, call: Call[T], failure: Exception | None) -> tuple[T | Exception, Exception | None]:
+def _read_one(
+    connection: Any, call: Call[Any], failure: Exception | None
+) -> tuple[Any, Exception | None]:
     if failure is not None:
         return failure, failure
     try:
@@ -259,7 +265,9 @@ def _pipeline(client: Redis, commands: list[tuple[Argument, ...]]) -> list[Any]:
     return list(pipeline.execute(raise_on_error=False))
 
 
-async def _apipeline(client: AsyncRedis, commands: list[tuple[Argument, ...]]) -> list[Any]:
+async def _apipeline(
+    client: AsyncRedis, commands: list[tuple[Argument, ...]]
+) -> list[Any]:
     if not commands:
         return []
     pipeline = client.pipeline(transaction=False)
@@ -274,5 +282,6 @@ def _unknown(replies: Sequence[Any]) -> list[int]:
 
 def _read_all(calls: Sequence[Call[T]], replies: Sequence[Any]) -> list[T | Exception]:
     return [
-        reply if isinstance(reply, Exception) else call.read(reply) for call, reply in zip(calls, replies, strict=True)
+        reply if isinstance(reply, Exception) else call.read(reply)
+        for call, reply in zip(calls, replies, strict=True)
     ]
