@@ -1,0 +1,350 @@
+"""README.md and docs/ say what the code says: settings, options, errors, scripts, codecs, bytes, links."""
+
+import ast
+import re
+from dataclasses import fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import BaseCommand, load_command_class
+
+import django_delayq
+from django_delayq import conf, exceptions
+from django_delayq.conf import Backoff
+from django_delayq.delivery.operations import State
+from django_delayq.exceptions import EncodeError
+from django_delayq.jobs.options import TaskOptions
+from django_delayq.wire.codecs import CODEC_NAMES, default_codec, get_codec
+from django_delayq.wire.codecs.unsupported import UnsupportedCodec
+from django_delayq.wire.frame import FrameFormat, unpack
+from tests.test_readme import DOCUMENTS, ROOT, blocks_of
+from tests.wire.codecs.vectors import VERSIONS
+
+DOCS = ROOT / "docs"
+LAYERS = ("wire", "delivery", "queues")
+
+_LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+_HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
+#: The end of a sentence in the middle of a line.
+_TWO_SENTENCES = re.compile(r"[a-z0-9)`*\]][.!?] [A-Z`*\[]")
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def prose_of(text: str) -> str:
+    """Return a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """Return the rows of a page's tables by what their first cell names."""
+    rows: dict[str, str] = {}
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            for name in re.findall(r"`([^`|]+)`", line.split("|")[1]):
+                rows[name] = line
+    return rows
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return the anchors that GitHub gives to a page's headings."""
+    anchors: set[str] = set()
+    for heading in _HEADING.findall(prose_of(text)):
+        words = re.sub(r"[`*\[\]]|\([^)]*\)", "", heading)
+        anchors.add(
+            re.sub(r"[^\w\- ]", "", words.lower(), flags=re.UNICODE).replace(" ", "-")
+        )
+    return anchors
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_links_of_a_page_lead_somewhere(document: Path) -> None:
+    text = document.read_text("utf-8")
+    for target in _LINK.findall(prose_of(text)):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.exists(), f"{target!r} leads nowhere"
+        if anchor:
+            assert anchor in anchors_of(file.read_text("utf-8")), (
+                f"{target!r}: no such heading"
+            )
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_files_and_scripts_that_a_page_names_exist(document: Path) -> None:
+    scripts = {path.name for path in (ROOT / "django_delayq").rglob("*.lua")}
+    for code in _CODE.findall(prose_of(document.read_text("utf-8"))):
+        if re.fullmatch(r"\w+\.lua", code):
+            assert code in scripts
+        elif re.fullmatch(r"(?:django_delayq|tests|docs|benchmarks)/[\w./-]+", code):
+            assert (ROOT / code).exists(), code
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_commands_that_a_page_names_exist(document: Path) -> None:
+    text = document.read_text("utf-8")
+    for module in re.findall(r"python -m (benchmarks(?:\.\w+)+)", text):
+        assert (ROOT / Path(*module.split(".")).with_suffix(".py")).exists(), module
+    for name in re.findall(r"python -m benchmarks (\w+)", text):
+        choices = re.search(r"choices=(\([^)]*\))", text_of("benchmarks/__main__.py"))
+        assert choices is not None
+        assert name in ast.literal_eval(choices[1])
+    for name in re.findall(r"(?:^|\$ |`)make (\w+)(?=`| |$)", text, re.MULTILINE):
+        assert re.search(rf"^{name}:", text_of("Makefile"), re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_prose_of_a_page_has_one_sentence_a_line(document: Path) -> None:
+    lines = prose_of(document.read_text("utf-8")).splitlines()
+    # Tables and headings cannot be broken.
+    prose = [line for line in lines if not line.startswith(("|", "#", "<!--"))]
+    texts = [re.sub(r"^\s*(?:\*|\d+\.) ", "", line) for line in prose]
+    assert [text for text in texts if _TWO_SENTENCES.search(text)] == []
+
+
+def default_of(path: str) -> object:
+    """Return the default of a setting, as it is written in the settings."""
+    owner, name = conf.setting_names()[path].split(".")
+    cls = getattr(conf, owner)
+    value = getattr(
+        cls(name="default") if owner == "QueueSettings" else cls(), name, None
+    )
+    if isinstance(value, Backoff):
+        return {
+            item.name.upper(): getattr(value, item.name) for item in fields(Backoff)
+        }
+    return {} if owner == "Settings" and name == "worker" else value
+
+
+def written_default(path: str) -> Any:
+    """Return the default that docs/settings.md gives for a setting."""
+    group = re.search(r"\['(QUEUES|WORKER)'\](?:\[|$)", path)
+    title = group[1] if group and path.count("[") > 1 else "DELAYQ"
+    section = text_of("docs/settings.md").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    key = re.findall(r"\['(\w+)'\]", path)[-1]
+    cell = rows_of(section)[key].split("|")[2].strip()
+    return ast.literal_eval(cell.strip("`"))
+
+
+@pytest.mark.parametrize("path", conf.setting_names())
+def test_setting_is_documented_with_its_default(path: str) -> None:
+    assert written_default(path) == default_of(path)
+
+
+def test_no_setting_is_documented_that_does_not_exist() -> None:
+    known = {re.findall(r"\['(\w+)'\]", path)[-1] for path in conf.setting_names()}
+    documented = {
+        name for name in rows_of(text_of("docs/settings.md")) if name.isupper()
+    }
+    assert documented == known
+
+
+def test_every_exception_is_documented() -> None:
+    public = {
+        name
+        for name, value in vars(exceptions).items()
+        if isinstance(value, type) and issubclass(value, exceptions.DelayqError)
+    }
+    documented = rows_of(text_of("docs/errors.md"))
+    assert public <= set(documented)
+    named = set(re.findall(r"`(\w+)` \|", text_of("docs/errors.md")))
+    assert {name for name in named if hasattr(exceptions, name)} == public
+
+
+def test_every_check_is_documented() -> None:
+    ids = set()
+    for path in (ROOT / "django_delayq").rglob("*.py"):
+        ids |= set(re.findall(r"""["'.]([EWI]\d{3})\b""", path.read_text("utf-8")))
+    documented = {
+        name.removeprefix("django_delayq.")
+        for name in rows_of(text_of("docs/errors.md"))
+        if name.startswith("django_delayq.")
+    }
+    assert documented == ids
+
+
+def test_every_task_option_is_documented() -> None:
+    section = text_of("README.md").split("\n## Tasks\n")[1].split("\n## ")[0]
+    known = {item.name for item in fields(TaskOptions)} | {"name"}
+    assert set(rows_of(section)) == known
+
+
+def test_every_option_of_the_worker_is_documented() -> None:
+    parser = load_command_class("django_delayq", "delayq_worker").create_parser("", "")
+    of_django = BaseCommand().create_parser("", "")._option_string_actions
+    for action in parser._actions:
+        longest = max(action.option_strings, key=len)
+        if longest not in of_django:
+            assert f"`{longest}" in text_of("docs/howto/deploy.md"), longest
+
+
+def test_every_state_is_in_the_glossary() -> None:
+    documented = rows_of(text_of("docs/glossary.md").split("## States of a job")[1])
+    assert set(documented) == {str(state) for state in State}
+
+
+def scripts() -> dict[str, str]:
+    """Return every Lua file and its layer."""
+    found: dict[str, str] = {}
+    for layer in LAYERS:
+        folder = resources.files(f"django_delayq.{layer}").joinpath("lua")
+        if folder.is_dir():
+            found |= {
+                path.name: layer
+                for path in folder.iterdir()
+                if path.name.endswith(".lua")
+            }
+    return found
+
+
+def test_internals_name_every_script() -> None:
+    text = text_of("docs/internals.md").split("\n## Scripts\n")[1]
+    for name in scripts():
+        assert f"`{name}`" in text, name
+
+
+def test_wire_format_names_every_script_of_the_wire() -> None:
+    text = text_of("docs/wire-format.md")
+    layers = scripts()
+    for name, layer in layers.items():
+        if layer in ("wire", "queues"):
+            assert f"`{name}`" in text or name.startswith("_"), name
+    for name, row in rows_of(text.split("### Every script")[1]).items():
+        if name in layers:
+            assert row.split("|")[2].strip() == layers[name]
+
+
+def test_wire_format_names_every_codec_and_promises_no_other() -> None:
+    section = (
+        text_of("docs/wire-format.md").split("### Each codec")[1].split("\n### ")[0]
+    )
+    rows = rows_of(section)
+    assert set(CODEC_NAMES) <= set(rows)
+    for name, row in rows.items():
+        if "read, written" in row:
+            assert not isinstance(get_codec(name), UnsupportedCodec)
+
+
+def test_bytes_of_the_codecs_are_those_of_the_table() -> None:
+    section = text_of("docs/wire-format.md").split("The same three values")[1]
+    lines = [line for line in section.split("\n\n")[1].splitlines() if "Codec" in line]
+    assert len(lines) == 9
+    for line in lines:
+        name, *cells = (cell.strip() for cell in line.strip("|").split(" | "))
+        for cell, value in zip(cells, ("hello", 42, [1, "a"]), strict=True):
+            codec = get_codec(name, version="4.0.0")
+            if cell == "–":
+                with pytest.raises(EncodeError):
+                    codec.encode(value)
+            else:
+                assert codec.encode(value) == shown_bytes(cell.strip("`"), name), name
+
+
+def shown_bytes(text: str, codec: str) -> bytes:
+    """Return what a cell shows: JSON as it is, else hexadecimal digits with text in quotes among them."""
+    if "Json" in codec:
+        return text.encode()
+    parts = text.split('"')
+    return b"".join(
+        part.encode() if i % 2 else bytes.fromhex(part) for i, part in enumerate(parts)
+    )
+
+
+def test_default_codecs_are_those_of_the_table() -> None:
+    section = text_of("docs/wire-format.md").split("### Defaults")[1].split("\n### ")[0]
+    table = [
+        line.split("|")[1:3] for line in section.splitlines() if line.startswith("| 3")
+    ]
+    for version in ("3.2.0", "3.9.1", *VERSIONS):
+        minor = tuple(map(int, version.split(".")[:2]))
+        for span, codec in table:
+            first, last = re.match(
+                r"\s*(3\.\d+)(?: – (3\.\d+)| and later)", span
+            ).groups()  # type: ignore[union-attr]
+            if (
+                tuple(map(int, first.split(".")))
+                <= minor
+                <= tuple(map(int, (last or "99.0").split(".")))
+            ):
+                assert default_codec(version) == codec.strip(), version
+                break
+        else:
+            pytest.fail(f"{version} is in no row")
+
+
+def test_dumps_of_frames_are_frames() -> None:
+    dumps = [
+        block.text
+        for block in blocks_of(DOCS / "wire-format.md")
+        if block.text.startswith(("dLc0\n", "Bc0Lc0\n"))
+    ]
+    assert len(dumps) == 2
+    for dump in dumps:
+        digits = "".join(re.findall(r"^\d{8}((?:  ?[0-9a-f]{2})+)", dump, re.MULTILINE))
+        frame = unpack(bytes.fromhex(digits))
+        assert frame.format is FrameFormat(dump.partition("\n")[0])
+        assert frame.payload.decode() == "hello 😀"
+        # The last column says the same.
+        shown = "".join(re.findall(r"\|(.*)\|$", dump, re.MULTILINE))
+        assert shown == "".join(
+            chr(byte) if 32 <= byte < 127 else "." for byte in bytes.fromhex(digits)
+        )
+
+
+def test_names_that_wire_format_refuses_are_refused() -> None:
+    for name in ("x}y", "a{b"):
+        assert f"`{name}`" in text_of("docs/wire-format.md")
+        with pytest.raises(EncodeError):
+            conf.DeliveryKeys.of(name)
+    section = text_of("docs/wire-format.md").split("## Keys")[1].split("\n## ")[0]
+    for line in section.splitlines():
+        if match := re.match(r"\| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|", line):
+            keys = conf.DeliveryKeys.of(match[1]).queue
+            assert (keys.tag, keys.timeout_set) == (match[2], match[3])
+
+
+def test_internals_name_every_key_of_ours() -> None:
+    keys = conf.DeliveryKeys.of("NAME")
+    documented = rows_of(
+        text_of("docs/internals.md").split("## Our keys")[1].split("\n## ")[0]
+    )
+    own = {
+        getattr(keys, item.name).replace("{NAME}", "T")
+        for item in fields(keys)
+        if item.name != "queue"
+    }
+    assert own <= set(documented)
+    assert keys.result("TOKEN").replace("{NAME}", "T") in documented
+
+
+def test_changelog_begins_with_this_version() -> None:
+    first = re.search(r"^## (\S+?)[,\s]", text_of("docs/changelog.md"), re.MULTILINE)
+    assert first is not None
+    assert first[1] == django_delayq.__version__
+
+
+def test_public_names_are_documented() -> None:
+    pages = "".join(document.read_text("utf-8") for document in DOCUMENTS)
+    assert [name for name in django_delayq.__all__ if name not in pages] == []
+
+
+def test_scripts_of_why_are_named_by_it() -> None:
+    text = text_of("docs/why.md")
+    for path in (ROOT / "benchmarks" / "why").glob("*.py"):
+        if path.stem != "__init__":
+            assert f"python -m benchmarks.why.{path.stem}" in text

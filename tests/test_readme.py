@@ -1,0 +1,348 @@
+"""The code blocks of README.md and docs/ run: in a project made of them, with a worker, on the embedded server.
+
+What a block is, is told by its fence and its first line:
+
+===========================  =====================================================================
+```python, ``# shop/x.py``   that file of the app ``shop``; several of one path are put together
+```python, ``# settings.py`` checked as settings; its queues are those of the project
+```python                    executed, in order, in one namespace with ``order`` and the tasks
+```pycon                     a doctest in the same namespace
+```console                   its ``$ python manage.py …`` lines are parsed, not run
+===========================  =====================================================================
+
+``<!-- not run: the reason -->`` before the fence leaves it out. Other languages are not ours to run.
+"""
+
+import doctest
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import load_command_class
+
+from django_delayq import conf
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+
+_FENCE = re.compile(r"^```(\w*)$")
+_NOT_RUN = re.compile(r"^<!-- not run: (\S.*) -->$")
+_PATH = re.compile(r"^# ((?:\w+/)*\w+\.py)$")
+
+MODELS = """
+from django.db import models
+
+
+class Order(models.Model):
+    status = models.CharField(max_length=20, default="unpaid")
+"""
+TASKS = """
+from django_delayq import delayed_task
+
+from .models import Order
+
+
+@delayed_task
+def cancel_unpaid(order_id):
+    Order.objects.filter(pk=order_id, status="unpaid").update(status="cancelled")
+"""
+SETTINGS = """
+from pathlib import Path
+
+BASE_DIR = Path(__file__).parent
+SECRET_KEY = "of a project in a temporary folder"
+DEBUG = True
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATABASES = {{
+    "default": {{
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": BASE_DIR / "db.sqlite3",
+        "OPTIONS": {{"timeout": 20}},
+        "TEST": {{"NAME": BASE_DIR / "test.sqlite3"}},
+    }}
+}}
+INSTALLED_APPS = {apps!r}
+DELAYQ = {delayq!r}
+{more}
+"""
+MANAGE = """
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+execute_from_command_line(sys.argv)
+"""
+APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django_delayq",
+    "shop",
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    text: str
+    #: Of the fence, from 1 on.
+    line: int
+    #: Why it is not run; "" where it is.
+    not_run: str
+
+    @property
+    def path(self) -> str | None:
+        """The file that it is, by its first line."""
+        match = _PATH.match(self.text.partition("\n")[0])
+        return match[1] if match and self.language == "python" else None
+
+
+def blocks_of(document: Path) -> list[Block]:
+    """Return the fenced blocks of a page."""
+    blocks: list[Block] = []
+    language, first, text, reason = None, 0, [], ""
+    previous = ""
+    for number, line in enumerate(document.read_text("utf-8").splitlines(), 1):
+        fence = _FENCE.match(line)
+        if language is None and fence:
+            language, first, text = fence[1], number, []
+            match = _NOT_RUN.match(previous)
+            reason = match[1] if match else ""
+        elif language is not None and line == "```":
+            blocks.append(Block(language, "\n".join(text) + "\n", first, reason))
+            language = None
+        elif language is not None:
+            text.append(line)
+        previous = line
+    assert language is None, f"{document.name}:{first}: the fence is not closed"
+    return blocks
+
+
+def settings_of(blocks: list[Block]) -> dict[str, Any]:
+    """Return what the settings blocks of a page say, the queues of all of them together."""
+    found: dict[str, Any] = {}
+    queues: dict[str, Any] = {}
+    for block in blocks:
+        if block.path == "settings.py" and not block.not_run:
+            said: dict[str, Any] = {}
+            exec(block.text, said)
+            queues |= said.get("DELAYQ", {}).get("QUEUES", {})
+            found |= {
+                key: value
+                for key, value in said.items()
+                if key.isupper() and key != "DELAYQ"
+            }
+    # The embedded server, whichever one they name.
+    return found | {"DELAYQ": {"QUEUES": queues}}
+
+
+class Project:
+    """A Django project made of the blocks of a page."""
+
+    def __init__(self, folder: Path, blocks: list[Block]) -> None:
+        self.folder = folder
+        said = settings_of(blocks)
+        files = {"shop/__init__.py": "", "shop/models.py": MODELS, "manage.py": MANAGE}
+        for block in blocks:
+            if (
+                block.path is not None
+                and block.path != "settings.py"
+                and not block.not_run
+            ):
+                files[block.path] = files.get(block.path, "") + block.text
+        files.setdefault("shop/tasks.py", TASKS)
+        files["settings.py"] = SETTINGS.format(
+            apps=said.get("INSTALLED_APPS", APPS),
+            delayq=said["DELAYQ"],
+            more=(
+                'TEST_RUNNER = "shop.runner.DelayqRunner"'
+                if "shop/runner.py" in files
+                else ""
+            ),
+        )
+        self.files = files
+        for path, text in files.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text, "utf-8")
+
+    def run(self, *command: str) -> str:
+        """Run Python in the project; returns what it printed."""
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        log = self.folder / "worker.log"
+        assert done.returncode == 0, (
+            f"{' '.join(command)}:\n{done.stdout}\n{done.stderr}\n"
+            + (f"worker:\n{log.read_text()[-3000:]}" if log.exists() else "")
+        )
+        return done.stdout
+
+    @contextmanager
+    def worker(self) -> Iterator[None]:
+        with (self.folder / "worker.log").open("wb") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "manage.py", "delayq_worker", "--grace", "1"],
+                cwd=self.folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            worker.wait(30)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        # Not DELAYQ_TEST_URL and the like: it is a project like any other.
+        own = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("DELAYQ_")
+        }
+        return own | {
+            "DJANGO_SETTINGS_MODULE": "settings",
+            "PYTHONPATH": os.pathsep.join([str(self.folder), str(ROOT)]),
+        }
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_blocks_of_a_page_run(document: Path, tmp_path: Path) -> None:
+    blocks = blocks_of(document)
+    running = [
+        block
+        for block in blocks
+        if block.language in ("python", "pycon") and not block.not_run
+    ]
+    if not running:
+        return
+    project = Project(tmp_path, blocks)
+    script = [
+        (block.language, block.text, block.line)
+        for block in running
+        if block.path is None
+    ]
+    (tmp_path / "blocks.json").write_text(json.dumps([str(document), script]))
+
+    project.run("manage.py", "check", "--fail-level", "WARNING")
+    project.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
+    with project.worker():
+        project.run("-m", "tests.test_readme", "blocks.json")
+    if "shop/tests.py" in project.files:
+        project.run("manage.py", "test")
+
+
+@pytest.mark.redis
+def test_first_screen_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
+    task, schedule, command = blocks_of(README)[:3]
+    lines = [
+        line for block in (task, schedule, command) for line in block.text.splitlines()
+    ]
+    code = [line for line in lines if line.strip() and not _PATH.match(line)]
+    assert len(code) < 20
+    assert command.text == "$ python manage.py delayq_worker\n"
+    project = Project(tmp_path, [task])
+    project.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
+    first = (
+        "from shop.models import Order\norder = Order.objects.create()\n"
+        + schedule.text
+    )
+    # The reader waits for fifteen minutes, the test moves them away.
+    first += "assert job.refresh() == 'scheduled', job.state\nassert job.run_now()\n"
+    then = (
+        "import time\n"
+        "from shop.models import Order\n"
+        "deadline = time.monotonic() + 20\n"
+        "while Order.objects.get().status != 'cancelled':\n"
+        "    assert time.monotonic() < deadline, Order.objects.get().status\n"
+        "    time.sleep(0.05)\n"
+    )
+
+    with project.worker():
+        project.run("manage.py", "shell", "--verbosity", "0", "-c", first)
+        project.run("manage.py", "shell", "--verbosity", "0", "-c", then)
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_settings_of_a_page_are_valid(document: Path) -> None:
+    for block in blocks_of(document):
+        if block.path != "settings.py":
+            continue
+        said: dict[str, Any] = {}
+        exec(block.text, said)
+        assert list(conf.find_problems(said.get("DELAYQ", {}))) == [], block.text
+
+
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_options_of_the_worker_on_a_page_exist(document: Path) -> None:
+    command = load_command_class("django_delayq", "delayq_worker")
+    parser = command.create_parser("manage.py", "delayq_worker")
+    for block in blocks_of(document):
+        for line in block.text.splitlines():
+            _, found, arguments = line.partition("manage.py delayq_worker")
+            if found:
+                parser.parse_args(shlex.split(arguments, comments=True))
+
+
+def run_blocks(file: Path) -> None:
+    """Run blocks in their order, in the project's process. Ends the process with 1 if one fails."""
+    import django
+
+    django.setup()
+
+    import shop.tasks  # type: ignore[import-not-found]
+    from shop.models import Order  # type: ignore[import-not-found]
+
+    document, blocks = json.loads(file.read_text())
+    names = {
+        name: value for name, value in vars(shop.tasks).items() if name[0] != "_"
+    } | {"order": Order.objects.create()}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
+    for language, text, line in blocks:
+        if language == "pycon":
+            test = doctest.DocTestParser().get_doctest(
+                text, names, document, document, line
+            )
+            if runner.run(test, clear_globs=False).failed:
+                sys.exit(1)
+            names = test.globs
+        else:
+            try:
+                exec(compile("\n" * line + text, document, "exec"), names)
+            except Exception:
+                traceback.print_exc()
+                sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_blocks(Path(sys.argv[1]))
