@@ -1,0 +1,221 @@
+"""The one-way order of the package's layers, held as data and read off the sources, imports in functions included."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "django_delayq"
+
+#: From left to right; each may import from itself and from what stands left of it.
+LAYERS = [
+    ["exceptions", "clock"],
+    ["wire"],
+    ["transfer"],
+    ["delivery"],
+    ["queues"],
+    ["embedded", "guardian", "server_checks"],
+    ["conf"],
+    ["jobs"],
+    ["worker"],
+    [
+        "apps",
+        "checks",
+        "models",
+        "admin",
+        "backend",
+        "management",
+        "metrics",
+        "otel",
+        "testing",
+    ],
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+#: Left of it nothing imports Django, but for the one name that exceptions takes.
+FIRST_WITH_DJANGO = RANK["conf"]
+SEAMS = RANK["apps"]
+#: What does no I/O, and so imports nothing that could.
+SANS_IO = ("wire.keys", "wire.frame", "wire.codecs", "wire.delay")
+IO_MODULES = {"redis", "valkey", "socket", "asyncio", "threading", "subprocess"}
+
+
+def modules() -> dict[str, Path]:
+    """Return each module's name below the package, and its file; the package itself is ''."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
+        found[".".join(parts)] = path
+    return found
+
+
+MODULES = modules()
+INNER = [name for name in MODULES if name]
+
+
+class Imports(ast.NodeVisitor):
+    """The imports of one module: (full name, line, whether a function makes it); types only are left out."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self.found: list[tuple[str, int, bool]] = []
+        self.depth = 0
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test) not in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            self.generic_visit(node)
+        else:
+            for other in node.orelse:
+                self.visit(other)
+
+    def visit_FunctionDef(self, node: ast.AST) -> None:
+        self.depth += 1
+        self.generic_visit(node)
+        self.depth -= 1
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+    visit_Lambda = visit_FunctionDef
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.found.append((alias.name, node.lineno, self.depth > 0))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        assert node.level == 0, f"{self.module}:{node.lineno}: a relative import"
+        for alias in node.names:
+            full = f"{node.module}.{alias.name}"
+            self.found.append((full, node.lineno, self.depth > 0))
+
+
+def imports_of(module: str) -> list[tuple[str, int, bool]]:
+    visitor = Imports(module)
+    visitor.visit(ast.parse(MODULES[module].read_text("utf-8")))
+    return visitor.found
+
+
+def own_imports(module: str) -> Iterator[tuple[str, int, bool]]:
+    """Yield the modules of this package that a module imports; '' for a name of the package itself."""
+    for full, line, in_function in imports_of(module):
+        first, _, rest = full.partition(".")
+        if first == "django_delayq":
+            while rest and rest not in MODULES:
+                rest = rest.rpartition(".")[0]
+            yield rest, line, in_function
+
+
+def rank_of(module: str) -> int:
+    return RANK[module.partition(".")[0]]
+
+
+@pytest.mark.parametrize("module", INNER)
+def test_module_has_its_place_in_the_order(module: str) -> None:
+    assert module.partition(".")[0] in RANK, "say in LAYERS where it belongs"
+
+
+@pytest.mark.parametrize("module", INNER)
+def test_imports_come_from_the_left_only(module: str) -> None:
+    wrong = [
+        f"line {line} imports {other or 'the package itself'}"
+        for other, line, _ in own_imports(module)
+        if (rank_of(other) > rank_of(module) if other else rank_of(module) < SEAMS)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("module", INNER)
+def test_no_function_imports_what_its_module_could(module: str) -> None:
+    """It would hide a wrong layer. Only what Django has to have loaded first is left to functions."""
+    hidden = [line for _, line, in_function in own_imports(module) if in_function]
+
+    assert hidden == [] or rank_of(module) == SEAMS
+
+
+@pytest.mark.parametrize(
+    "module", [name for name in INNER if rank_of(name) < FIRST_WITH_DJANGO]
+)
+def test_nothing_left_of_conf_imports_django(module: str) -> None:
+    allowed = {
+        "exceptions": {"django.core.exceptions.ImproperlyConfigured"},
+    }.get(module, set())
+    found = {
+        full
+        for full, _, _ in imports_of(module)
+        if full.partition(".")[0] in ("django", "django_redis", "asgiref")
+    }
+
+    assert found <= allowed
+
+
+@pytest.mark.parametrize(
+    "module",
+    [name for name in INNER if name in SANS_IO or name.startswith("wire.codecs.")],
+)
+def test_what_does_no_io_imports_nothing_that_could(module: str) -> None:
+    found = {full.partition(".")[0] for full, _, _ in imports_of(module)}
+
+    assert found & IO_MODULES == set()
+    assert {other for other, _, _ in own_imports(module)} <= {
+        name
+        for name in MODULES
+        if name in ("exceptions", *SANS_IO) or name.startswith("wire.codecs.")
+    }
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {
+        module: {other for other, _, _ in own_imports(module) if other != module}
+        for module in INNER
+    }
+
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("module", INNER)
+def test_no_module_is_named_for_nothing(module: str) -> None:
+    vague = {"utils", "util", "common", "helpers", "base", "misc", "tasks", "task"}
+    allowed = {"transfer.task"}  # Redisson's QueueTransferTask
+
+    assert module.rpartition(".")[2] not in vague or module in allowed
+
+
+def test_the_reader_of_imports_sees_those_in_functions_and_not_those_for_types() -> (
+    None
+):
+    source = """
+import a.b
+from c import d
+if TYPE_CHECKING:
+    from e import f
+else:
+    from g import h
+def function():
+    from i import j
+    lambda: __import__
+class C:
+    import k
+    async def method(self):
+        if TYPE_CHECKING:
+            import l
+        import m
+try:
+    import n
+except ImportError:
+    pass
+"""
+    visitor = Imports("sample")
+
+    visitor.visit(ast.parse(source))
+
+    assert [(full, inside) for full, _, inside in visitor.found] == [
+        ("a.b", False),
+        ("c.d", False),
+        ("g.h", False),
+        ("i.j", True),
+        ("k", False),
+        ("m", True),
+        ("n", False),
+    ]
