@@ -1,7 +1,7 @@
 """``manage.py check``: what is wrong with ``DELAYQ``, before the first job meets it.
 
-The server itself is asked with ``manage.py check --database default`` only, see `check_server`: an ordinary check
-must not need a running server.
+The server itself is not asked, as a check must not need one that runs; for what is asked of it when a worker starts
+see `django_delayq.server_checks`.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.core import checks
+from django.utils.module_loading import import_string
+from django_redis.cache import RedisCache
 
 from django_delayq import conf
 from django_delayq.jobs import registry
@@ -60,7 +62,7 @@ def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:
                 id="django_delayq.E006",
             )
         ]
-    if not str(backend).startswith("django_redis."):
+    if not _is_django_redis(backend):
         return [
             checks.Error(
                 f"DELAYQ['CONNECTION'] is {connection!r}, a cache with the backend {backend!r}.",
@@ -69,6 +71,14 @@ def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:
             )
         ]
     return []
+
+
+def _is_django_redis(backend: Any) -> bool:
+    try:
+        found = import_string(backend) if isinstance(backend, str) else backend
+    except ImportError:
+        return False
+    return isinstance(found, type) and issubclass(found, RedisCache)
 
 
 def _error(problem: conf.Problem) -> checks.Error:
