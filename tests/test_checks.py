@@ -1,0 +1,197 @@
+"""``manage.py check``: every mistake in ``DELAYQ`` by its number, its words and its hint."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core import checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.test import override_settings
+from django_redis.cache import RedisCache
+
+from django_delayq.checks import check_settings
+from django_delayq.jobs import registry
+from django_delayq.jobs.decorator import delayed_task, queue_handler
+
+LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
+URL = "redis://localhost:6379/0"
+
+
+class OwnCache(RedisCache):
+    """A project's own cache, on top of django-redis."""
+
+
+def found(**settings: Any) -> list[tuple[str, str, str]]:
+    with override_settings(**settings):
+        return [(str(m.id), m.msg, m.hint or "") for m in check_settings()]
+
+
+def test_good_settings_have_no_mistakes() -> None:
+    assert found(DELAYQ={"CONNECTION": URL, "QUEUES": {"a": {}}}) == []
+
+
+def test_checks_run_with_manage_py(capsys: pytest.CaptureFixture[str]) -> None:
+    with override_settings(DELAYQ={"CONNECTION": URL}):
+        call_command("check", "--tag", "delayq", "--fail-level", "DEBUG")
+        call_command("check")
+    assert "no issues" in capsys.readouterr().out
+
+    with override_settings(DELAYQ={"CONECTION": URL}):
+        with pytest.raises(SystemCheckError) as caught:
+            call_command("check")
+    assert "(django_delayq.E002) DELAYQ has an unknown key 'CONECTION'." in str(
+        caught.value
+    )
+    assert "HINT: Did you mean 'CONNECTION'?" in str(caught.value)
+
+
+def test_checks_need_no_server() -> None:
+    nobody = {"CONNECTION": "unix:///dev/null/nobody"}
+
+    assert found(DELAYQ=nobody) == []
+
+
+@pytest.mark.parametrize(
+    ("delayq", "id_", "message", "hint"),
+    [
+        (
+            [],
+            "E001",
+            "DELAYQ is [], of type list.",
+            "Make it a dict, as docs/settings.m",
+        ),
+        (
+            {"CONNECTION": URL, "QUEUE": {}},
+            "E002",
+            "DELAYQ has an unknown key 'QUEUE'.",
+            "Did you mean 'QUEUES'?",
+        ),
+        (
+            {"CONNECTION": URL, "WORKER": {"THREADS": "8"}},
+            "E003",
+            "DELAYQ['WORKER']['THREADS'] is '8'.",
+            "Give a number of threads, 1 or more.",
+        ),
+        (
+            {"CONNECTION": URL, "QUEUES": {"x}y": {}}},
+            "E004",
+            "DELAYQ['QUEUES']['x}y']: queue name 'x}y': its keys",
+            "Rename the queue.",
+        ),
+        (
+            {},
+            "E005",
+            "DELAYQ['CONNECTION'] is not set, and the embedded server serves DEBUG only.",
+            "Name a django-redis cache, or a URL such as 'redis://localhost:6379/0'.",
+        ),
+        (
+            {"CONNECTION": "jobs"},
+            "E006",
+            "DELAYQ['CONNECTION'] is 'jobs', which is neither a URL nor an alias of CACHES.",
+            "Give a URL with its scheme, such as 'redis://localhost:6379/0', or add the",
+        ),
+    ],
+)
+def test_mistake_is_told(delayq: Any, id_: str, message: str, hint: str) -> None:
+    ((its_id, its_message, its_hint),) = found(DELAYQ=delayq)
+
+    assert its_id == f"django_delayq.{id_}"
+    assert its_message.startswith(message)
+    assert its_hint.startswith(hint)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    delayq = {"WORKR": {}, "MAX_PAYLOAD_BYTES": 0, "QUEUES": {"": {"WEIGHT": 0}}}
+
+    assert sorted(id_[-4:] for id_, _, _ in found(DELAYQ=delayq)) == [
+        "E002",
+        "E003",
+        "E003",
+        "E004",
+    ]
+
+
+def test_every_mistake_is_an_error() -> None:
+    with override_settings(DELAYQ={"CONNECTION": "jobs"}):
+        assert all(isinstance(message, checks.Error) for message in check_settings())
+
+
+def test_embedded_server_is_no_mistake_in_debug() -> None:
+    assert found(DELAYQ={}, DEBUG=True) == []
+
+
+# The alias
+
+
+@pytest.mark.parametrize(
+    "backend",
+    ["django_redis.cache.RedisCache", "tests.test_checks.OwnCache"],
+)
+def test_alias_of_django_redis_is_no_mistake(backend: str) -> None:
+    caches = {"default": {"BACKEND": LOCMEM}, "jobs": {"BACKEND": backend}}
+
+    assert found(DELAYQ={"CONNECTION": "jobs"}, CACHES=caches) == []
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        LOCMEM,
+        "django.core.cache.backends.redis.RedisCache",
+        "no.such.Backend",
+        "django_redis.cache.omit_exception",
+    ],
+)
+def test_alias_of_another_cache_is_told(backend: str) -> None:
+    caches = {"default": {"BACKEND": backend}}
+
+    (mistake,) = found(DELAYQ={"CONNECTION": "default"}, CACHES=caches)
+
+    assert mistake == (
+        "django_delayq.E006",
+        f"DELAYQ['CONNECTION'] is 'default', a cache with the backend {backend!r}.",
+        "Use a cache with 'django_redis.cache.RedisCache', or give a URL.",
+    )
+
+
+# Tasks
+
+
+@pytest.fixture
+def tasks() -> Iterator[None]:
+    """Forget the tasks and handlers of the test."""
+    before = dict(registry._tasks), dict(registry._handlers)
+    yield
+    registry._tasks.clear()
+    registry._tasks.update(before[0])
+    registry._handlers.clear()
+    registry._handlers.update(before[1])
+
+
+def test_task_on_a_queue_that_is_not_there_is_told(tasks: None) -> None:
+    @delayed_task(name="tests.checks.lost", queue="emials")
+    def lost() -> None: ...
+
+    @delayed_task(name="tests.checks.fine", queue="emails")
+    def fine() -> None: ...
+
+    delayq = {"CONNECTION": URL, "QUEUES": {"emails": {}}}
+
+    assert found(DELAYQ=delayq) == [
+        (
+            "django_delayq.E007",
+            "Task 'tests.checks.lost' goes to queue 'emials', which is not in DELAYQ['QUEUES'].",
+            "Add 'emials': {} to DELAYQ['QUEUES'], or correct the name.",
+        )
+    ]
+
+
+def test_handler_of_a_queue_that_is_not_there_is_told(tasks: None) -> None:
+    @queue_handler("orders", name="tests.checks.orders")
+    def orders(value: object) -> None: ...
+
+    (mistake,) = found(DELAYQ={"CONNECTION": URL})
+
+    assert mistake[0] == "django_delayq.E007"
+    assert "'orders'" in mistake[1]

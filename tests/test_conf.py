@@ -1,0 +1,597 @@
+"""``DELAYQ``: what is read, what is refused and with which words, and where the clients lead."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
+
+from django_delayq import conf
+from django_delayq.conf import (
+    Backoff,
+    QueueSettings,
+    Settings,
+    WorkerSettings,
+    find_problems,
+    get_settings,
+    read_settings,
+)
+from django_delayq.exceptions import EmbeddedServerError, InvalidSettings, QueueNotFound
+from django_delayq.wire.codecs import get_codec
+from django_delayq.wire.frame import FrameFormat
+from tests.servers import ExternalServer, Server, binary_of
+from tests.waiting import await_until, wait_until
+
+URL = "redis://localhost:6379/0"
+
+
+def problems(value: Any) -> str:
+    return "\n".join(f"{p.id} {p.message} {p.hint}" for p in find_problems(value))
+
+
+# Reading
+
+
+def test_nothing_set_means_the_defaults() -> None:
+    settings = read_settings({})
+
+    assert settings == Settings(queues={"default": QueueSettings(name="default")})
+    assert settings.connection is None
+    assert settings.worker == WorkerSettings()
+    assert settings.worker.lease_ms == 30_000
+
+
+def test_everything_can_be_set() -> None:
+    settings = read_settings(
+        {
+            "CONNECTION": URL,
+            "EMBEDDED_DIR": "/srv/data",
+            "QUEUES": {
+                "bulk": {"INSERTION_LIST": False},
+                "java": {
+                    "REDISSON": "3.16.6",
+                    "FRAME": "Bc0Lc0",
+                    "CODEC": "StringCodec",
+                    "MAX_ATTEMPTS": 3,
+                    "RETRY": {"BASE": 1, "FACTOR": 2, "MAX": 10, "JITTER": 0},
+                    "TIME_LIMIT": 1.5,
+                    "WEIGHT": 7,
+                },
+            },
+            "WORKER": {
+                "PROCESSES": 2,
+                "THREADS": 4,
+                "COROUTINES": 50,
+                "LEASE": 12.5,
+                "GRACE": 0,
+                "MAX_KILLS": 0,
+            },
+            "MAX_PAYLOAD_BYTES": 5,
+            "ON_COMMIT": True,
+        }
+    )
+
+    assert settings == Settings(
+        connection=URL,
+        embedded_dir=Path("/srv/data"),
+        queues={
+            "default": QueueSettings(name="default"),
+            "bulk": QueueSettings(name="bulk", insertion_list=False),
+            "java": QueueSettings(
+                name="java",
+                redisson="3.16.6",
+                frame="Bc0Lc0",
+                codec="StringCodec",
+                max_attempts=3,
+                retry=Backoff(base=1, factor=2, max=10, jitter=0),
+                time_limit_s=1.5,
+                weight=7,
+            ),
+        },
+        worker=WorkerSettings(
+            processes=2,
+            threads=4,
+            coroutines=50,
+            lease_s=12.5,
+            grace_s=0,
+            max_kills=0,
+        ),
+        max_payload_bytes=5,
+        on_commit=True,
+    )
+    assert settings.worker.lease_ms == 12_500
+
+
+def test_default_queue_is_always_there_and_may_have_options() -> None:
+    assert set(read_settings({"QUEUES": {"a": {}}}).queues) == {"default", "a"}
+    settings = read_settings({"QUEUES": {"default": {"MAX_ATTEMPTS": 1}}})
+    assert settings.queue("default").max_attempts == 1
+
+
+def test_backoff_may_be_passed_as_it_is() -> None:
+    backoff = Backoff(base=2)
+
+    settings = read_settings({"QUEUES": {"default": {"RETRY": backoff}}})
+
+    assert settings.queue("default").retry is backoff
+
+
+def test_version_of_redisson_chooses_frame_and_codec() -> None:
+    settings = read_settings(
+        {
+            "QUEUES": {
+                "old": {"REDISSON": "3.9.1"},
+                "new": {"REDISSON": "3.27.2", "CODEC": "LongCodec"},
+                "ours": {},
+            }
+        }
+    )
+    old, new, ours = (settings.queue(name) for name in ("old", "new", "ours"))
+
+    assert old.is_shared
+    assert old.frame_format is FrameFormat.DLC0
+    assert old.payload_codec.name == "JsonJacksonCodec"
+    assert new.frame_format is FrameFormat.BC0LC0
+    assert new.payload_codec.name == "LongCodec"
+    assert not ours.is_shared
+    assert ours.frame_format is FrameFormat.BC0LC0
+    assert ours.payload_codec.name == "json"
+
+
+def test_codec_may_be_an_object() -> None:
+    codec = get_codec("StringCodec")
+
+    queue = read_settings({"QUEUES": {"a": {"CODEC": codec}}}).queue("a")
+
+    assert queue.payload_codec is codec
+
+
+def test_unknown_queue_is_told_with_what_there_is() -> None:
+    settings = read_settings({"QUEUES": {"emails": {}, "orders": {}}})
+
+    with pytest.raises(QueueNotFound) as caught:
+        settings.queue("email")
+
+    assert str(caught.value) == (
+        "queue 'email' is not configured; DELAYQ['QUEUES'] has 'default', 'emails',"
+        " 'orders'. Did you mean 'emails'? Add 'email': {} to DELAYQ['QUEUES'] if it"
+        " is meant."
+    )
+
+
+def test_every_setting_is_read_into_a_field() -> None:
+    names = conf.setting_names()
+
+    assert names["DELAYQ['CONNECTION']"] == "Settings.connection"
+    assert names["DELAYQ['QUEUES'][name]['TIME_LIMIT']"] == "QueueSettings.time_limit_s"
+    assert names["DELAYQ['WORKER']['LEASE']"] == "WorkerSettings.lease_s"
+
+
+# Refusing
+
+
+@pytest.mark.parametrize("value", [None, [], "redis://", 5])
+def test_setting_that_is_no_dict_is_refused(value: Any) -> None:
+    text = problems(value)
+
+    assert text.startswith(f"E001 DELAYQ is {value!r}, of type {type(value).__name__}.")
+    with pytest.raises(InvalidSettings):
+        read_settings(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (
+            {"CONECTION": URL},
+            "DELAYQ has an unknown key 'CONECTION'. Did you mean 'CON",
+        ),
+        ({"queues": {}}, "DELAYQ has an unknown key 'queues'. Did you mean 'QUEUES'?"),
+        ({"XYZ": 1}, "unknown key 'XYZ'. Known are CONNECTION, EMBEDDED_DIR, QU"),
+        ({5: 1}, "DELAYQ has an unknown key 5."),
+        (
+            {"QUEUES": {"a": {"MAX_ATTEMTPS": 1}}},
+            "DELAYQ['QUEUES']['a'] has an unknown key 'MAX_ATTEMTPS'. Did you mean 'MAX_A",
+        ),
+        (
+            {"WORKER": {"THREAD": 1}},
+            "DELAYQ['WORKER'] has an unknown key 'THREAD'. Did you mean 'THREADS'?",
+        ),
+    ],
+)
+def test_misspelt_key_is_told_with_a_suggestion(value: Any, text: str) -> None:
+    assert problems(value).startswith("E002 ")
+    assert text in problems(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (
+            {"CONNECTION": 5},
+            "DELAYQ['CONNECTION'] is 5. Give the alias of a django-red",
+        ),
+        ({"CONNECTION": ""}, "DELAYQ['CONNECTION'] is ''."),
+        ({"CONNECTION": "http://x"}, "DELAYQ['CONNECTION'] is 'http://x'. Give the"),
+        ({"CONNECTION": "redis://h:port/0"}, "is 'redis://h:port/0'."),
+        ({"EMBEDDED_DIR": 5}, "DELAYQ['EMBEDDED_DIR'] is 5. Give a folder."),
+        ({"QUEUES": ["a"]}, "DELAYQ['QUEUES'] is ['a']. Give a dict of queue names to"),
+        (
+            {"QUEUES": {"a": None}},
+            "DELAYQ['QUEUES']['a'] is None. Give a dict of optio",
+        ),
+        ({"WORKER": 2}, "DELAYQ['WORKER'] is 2. Give a dict of options."),
+        ({"MAX_PAYLOAD_BYTES": 0}, "is 0. Give a number of bytes, 1 or more."),
+        ({"MAX_PAYLOAD_BYTES": True}, "is True. Give a number of bytes"),
+        ({"ON_COMMIT": "default"}, "is 'default'. Give True or False."),
+    ],
+)
+def test_wrong_value_is_told_with_what_is_wanted(value: Any, text: str) -> None:
+    assert problems(value).startswith("E003 ")
+    assert text in problems(value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"INSERTION_LIST": 1},
+        {"REDISSON": "3"},
+        {"REDISSON": "3.1.0"},
+        {"REDISSON": "3.21"},
+        {"REDISSON": 3.16},
+        {"FRAME": "dLc1"},
+        {"FRAME": ["dLc0"]},
+        {"CODEC": "NoCodec"},
+        {"CODEC": object()},
+        {"CODEC": ["json"]},
+        {"MAX_ATTEMPTS": 0},
+        {"MAX_ATTEMPTS": 2.5},
+        {"RETRY": 5},
+        {"RETRY": {"BASE": -1}},
+        {"RETRY": {"BASES": 1}},
+        {"RETRY": {1: 1}},
+        {"RETRY": {"FACTOR": 0.5}},
+        {"RETRY": {"JITTER": 2}},
+        {"RETRY": {"MAX": float("inf")}},
+        {"TIME_LIMIT": 0},
+        {"TIME_LIMIT": timedelta(seconds=5)},
+        {"TIME_LIMIT": float("nan")},
+        {"WEIGHT": 0},
+        {"WEIGHT": "2"},
+    ],
+)
+def test_wrong_option_of_a_queue_is_told(options: dict[str, Any]) -> None:
+    (key,) = options
+
+    text = problems({"QUEUES": {"a": options}})
+
+    assert text.startswith(f"E003 DELAYQ['QUEUES']['a'][{key!r}] is ")
+    assert " Give " in text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"PROCESSES": 0},
+        {"THREADS": None},
+        {"COROUTINES": -1},
+        {"LEASE": 0},
+        {"LEASE": float("inf")},
+        {"GRACE": -1},
+        {"GRACE": "25"},
+        {"MAX_KILLS": -1},
+    ],
+)
+def test_wrong_option_of_the_worker_is_told(options: dict[str, Any]) -> None:
+    (key,) = options
+
+    assert f"E003 DELAYQ['WORKER'][{key!r}] is " in problems({"WORKER": options})
+
+
+@pytest.mark.parametrize("name", ["", "a{b}c}{", "x}y", 5, None, "\ud800"])
+def test_name_that_no_queue_can_have_is_told(name: Any) -> None:
+    value = {"QUEUES": {name: {}}}
+    found = list(find_problems(value))
+
+    if name == "a{b}c}{":
+        assert found == []
+    else:
+        assert [problem.id for problem in found] == ["E004"]
+        assert found[0].hint == "Rename the queue."
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    value = {"CONNECTION": 5, "WORKR": {}, "QUEUES": {"a": {"WEIGHT": 0}, "": {}}}
+
+    with pytest.raises(InvalidSettings) as caught:
+        read_settings(value)
+
+    assert isinstance(caught.value, ImproperlyConfigured)
+    assert len(str(caught.value).splitlines()) == 4
+    assert sorted(p.id for p in find_problems(value)) == [
+        "E002",
+        "E003",
+        "E003",
+        "E004",
+    ]
+
+
+def test_password_of_a_url_is_not_told() -> None:
+    text = problems({"CONNECTION": "redis://app:secret@localhost:port/0"})
+
+    assert "secret" not in text
+    assert "localhost:port" in text
+
+
+def test_backoff_refuses_what_it_cannot_wait() -> None:
+    for options in ({"base": "5"}, {"max": True}, {"factor": float("nan")}):
+        with pytest.raises(InvalidSettings):
+            Backoff(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("failures", "random", "delay_ms"),
+    [
+        (1, 0.5, 5000),
+        (2, 0.5, 15_000),
+        (1, 0, 3750),
+        (1, 1, 6250),
+        (10**6, 0.5, 3_600_000),
+    ],
+)
+def test_backoff_grows_to_its_limit(
+    failures: int, random: float, delay_ms: int
+) -> None:
+    assert Backoff().delay_ms(failures, random) == delay_ms
+
+
+# The settings of this process
+
+
+def test_settings_are_read_once_and_again_after_a_change() -> None:
+    with override_settings(DELAYQ={"MAX_PAYLOAD_BYTES": 1}):
+        first = get_settings()
+        assert get_settings() is first
+        with override_settings(DELAYQ={"MAX_PAYLOAD_BYTES": 2}):
+            assert get_settings().max_payload_bytes == 2
+        assert get_settings().max_payload_bytes == 1
+
+
+def test_wrong_settings_are_refused_when_they_are_used() -> None:
+    with override_settings(DELAYQ={"WORKR": {}}):
+        with pytest.raises(InvalidSettings, match="unknown key 'WORKR'"):
+            get_settings()
+
+
+def test_importing_the_package_reads_no_settings() -> None:
+    code = "import django_delayq, django_delayq.checks, django_delayq.server_checks"
+    without = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=without,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# Clients
+
+
+def test_client_speaks_to_the_server_of_the_url(
+    delayq: None, client: redis.Redis, queue_name: str
+) -> None:
+    client.set(queue_name, "x")
+
+    assert conf.get_client().get(queue_name) == b"x"
+    assert conf.get_client() is conf.get_client()
+
+
+def test_client_of_another_thread_is_another(delayq: None) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(conf.get_client()))
+    thread.start()
+    thread.join()
+
+    assert found[0] is not conf.get_client()
+    assert found[0].ping()
+    found[0].close()
+
+
+def test_client_is_a_new_one_after_a_change(delayq: None, settings: Any) -> None:
+    first = conf.get_client()
+    settings.DELAYQ = dict(settings.DELAYQ)
+
+    assert conf.get_client() is not first
+    assert conf.get_client().ping()
+
+
+def test_client_has_deadlines_and_returns_bytes(
+    settings: Any, server: Server | ExternalServer
+) -> None:
+    sign = "&" if "?" in server.socket_url else "?"
+    settings.DELAYQ = {"CONNECTION": f"{server.socket_url}{sign}decode_responses=True"}
+
+    arguments = conf.get_client().connection_pool.connection_kwargs
+
+    assert arguments["socket_timeout"] == conf.SOCKET_TIMEOUT_S
+    assert arguments["socket_connect_timeout"] == conf.CONNECT_TIMEOUT_S
+    assert conf.get_client().echo("x") == b"x"
+
+
+def test_client_may_have_other_timeouts(delayq: None) -> None:
+    with conf.make_client(socket_timeout=1.5) as client:
+        assert client.ping()
+        assert client.connection_pool.connection_kwargs["socket_timeout"] == 1.5
+        client.connection_pool.disconnect()
+
+
+def test_alias_of_django_redis_leads_to_its_server(
+    settings: Any, server: Server | ExternalServer, client: redis.Redis, queue_name: str
+) -> None:
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "jobs": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": server.socket_url,
+            "OPTIONS": {
+                "SOCKET_TIMEOUT": 2.5,
+                "CONNECTION_POOL_KWARGS": {"client_name": "jobs"},
+            },
+        },
+    }
+    settings.DELAYQ = {"CONNECTION": "jobs"}
+    client.set(queue_name, "x")
+
+    ours = conf.get_client()
+
+    assert conf.connection_url() is None
+    assert ours.get(queue_name) == b"x"
+    assert ours.client_getname() in (b"jobs", "jobs")
+    assert ours.connection_pool.connection_kwargs["socket_timeout"] == 2.5
+
+
+async def test_alias_of_django_redis_serves_the_event_loop_too(
+    settings: Any, server: Server | ExternalServer, client: redis.Redis, queue_name: str
+) -> None:
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": server.socket_url,
+        }
+    }
+    settings.DELAYQ = {"CONNECTION": "default"}
+    client.set(queue_name, "x")
+
+    ours = await conf.get_async_client()
+
+    assert await ours.get(queue_name) == b"x"
+
+
+@pytest.mark.parametrize(
+    ("caches", "text"),
+    [
+        ({}, "CACHES has 'default'"),
+        (
+            {"jobs": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
+            "nor the alias of a django-redis cache",
+        ),
+    ],
+)
+def test_alias_that_leads_nowhere_is_told(
+    settings: Any, caches: dict[str, Any], text: str
+) -> None:
+    locmem = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    settings.CACHES = {"default": locmem, **caches}
+    settings.DELAYQ = {"CONNECTION": "jobs"}
+
+    with pytest.raises(
+        InvalidSettings, match="DELAYQ\\['CONNECTION'\\] is 'jobs'"
+    ) as e:
+        conf.get_client()
+
+    assert text in str(e.value)
+
+
+def test_missing_connection_is_told_outside_of_debug(settings: Any) -> None:
+    settings.DELAYQ = {}
+
+    with pytest.raises(InvalidSettings, match="The embedded server serves DEBUG only"):
+        conf.get_client()
+
+
+def test_missing_connection_means_the_embedded_server_in_debug(
+    settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        conf, "ensure_server", lambda folder: asked.append(folder) or "unix:///x?db=0"
+    )
+    settings.DEBUG = True
+
+    for delayq, base in (
+        ({}, tmp_path),
+        ({"EMBEDDED_DIR": tmp_path / "a"}, tmp_path),
+        ({}, None),
+    ):
+        settings.BASE_DIR = base
+        settings.DELAYQ = delayq
+        assert conf.connection_url() == "unix:///x?db=0"
+
+    assert asked == [tmp_path, tmp_path / "a", Path.cwd()]
+
+
+def test_embedded_server_serves_a_client(settings: Any, tmp_path: Path) -> None:
+    try:
+        binary_of("valkey")
+        conf.ensure_server(tmp_path)
+    except (EmbeddedServerError, Exception) as error:
+        if isinstance(error, EmbeddedServerError) or "valkey" in str(error):
+            pytest.skip(str(error))
+        raise
+    settings.DEBUG = True
+    settings.DELAYQ = {"EMBEDDED_DIR": tmp_path}
+
+    assert conf.get_client().ping()
+
+
+# The event loop's client
+
+
+async def test_client_of_a_loop_is_one(delayq: None) -> None:
+    first = await conf.get_async_client()
+
+    assert await conf.get_async_client() is first
+    assert await first.ping()
+
+
+def test_client_is_closed_with_its_loop(
+    delayq: None, client: redis.Redis, queue_name: str
+) -> None:
+    async def use() -> None:
+        ours = await conf.get_async_client()
+        await ours.client_setname(queue_name)
+        assert queue_name in names()
+
+    def names() -> list[str]:
+        return [entry["name"] for entry in client.client_list()]
+
+    asyncio.run(use())
+
+    wait_until(lambda: queue_name not in names(), description="the connection closed")
+
+
+def test_two_loops_have_two_clients(delayq: None) -> None:
+    async def use() -> Any:
+        ours = await conf.get_async_client()
+        assert await ours.ping()
+        return ours
+
+    assert asyncio.run(use()) is not asyncio.run(use())
+
+
+async def test_change_of_settings_brings_another_client_to_a_loop(
+    delayq: None, settings: Any, client: redis.Redis, queue_name: str
+) -> None:
+    first = await conf.get_async_client()
+    await first.client_setname(queue_name)
+    settings.DELAYQ = dict(settings.DELAYQ)
+
+    second = await conf.get_async_client()
+
+    assert second is not first
+    assert await second.ping()
+    del first
+    await await_until(
+        lambda: queue_name not in [entry["name"] for entry in client.client_list()],
+        description="the first one's connection closed",
+    )
