@@ -224,13 +224,12 @@ class BlockingQueue:
         await self._aperform(self._clear())
 
     def close(self) -> None:
-        """Close the connections that were made here; the next call makes others."""
+        """Close the connections that were made here; the next call makes others. Async ones end with their loop."""
         self._peeks.close()
         self._clients.close()
 
     async def aclose(self) -> None:
-        self._peeks.close()
-        await self._clients.aclose()
+        self.close()
 
     def __len__(self) -> int:
         """Return how many elements are due and claimed by nobody."""

@@ -4,7 +4,7 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis import asyncio as aio
 from redis.asyncio.connection import Connection as AsyncConnection
@@ -12,7 +12,7 @@ from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
 from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
 from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
 from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import ExponentialBackoff
+from redis.backoff import NoBackoff
 from redis.client import Redis
 from redis.connection import (
     Connection,
@@ -39,9 +39,6 @@ Given = Redis | aio.Redis | str
 DefaultConnection = Callable[
     [], tuple[Callable[[], Redis], Callable[[], Awaitable[aio.Redis]]]
 ]
-
-#: For a client made here. Repeats are harmless but for offers, and those are sent another way.
-_RETRIES = 3
 
 # What has to be made anew for a client of the other kind.
 _NOT_SHARED = frozenset(POOL_ARGUMENTS) | {
@@ -82,9 +79,6 @@ class Clients:
         self._given = connection
         self._sync: Redis | None = None
         self._is_own = False
-        self._async: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, tuple[aio.Redis, AsyncGenerator[None, None]]
-        ] = weakref.WeakKeyDictionary()
 
     @property
     def is_default(self) -> bool:
@@ -101,12 +95,13 @@ class Clients:
         return self._sync
 
     def _make_sync(self, given: Given) -> Redis:
+        # redis-py would repeat whatever it sent; what may be repeated, and how often, is for ``wire.call`` to know.
+        retry = Retry(NoBackoff(), 0)
         if isinstance(given, str):
-            return Redis.from_url(given)
+            return Redis.from_url(given, retry=retry)
         arguments = _arguments_of(given)
         if isinstance(given, Redis) and not arguments.get("decode_responses"):
             return given
-        retry = Retry(ExponentialBackoff(cap=0.5, base=0.05), _RETRIES)
         pool = ConnectionPool(
             connection_class=_twin_class(given, 0),
             **_shared(arguments),
@@ -118,50 +113,59 @@ class Clients:
         """Return the async client of the running event loop; its replies are bytes."""
         if self._given is None:
             return await _provided()[1]()
-        loop = asyncio.get_running_loop()
-        if loop not in self._async:
-            client = self._make_async(self._given)
-            keeper = _close_with_loop(None if client is self._given else client)
+        if isinstance(self._given, aio.Redis) and not _arguments_of(self._given).get(
+            "decode_responses"
+        ):
+            return self._given
+        clients = _async_clients.setdefault(asyncio.get_running_loop(), {})
+        # Shared by all objects with this connection: an object that is dropped leaves none behind.
+        key = self._given if isinstance(self._given, str) else id(self._given)
+        if key not in clients:
+            client = _make_async(self._given)
+            keeper = _close_with_loop(client)
             await anext(keeper)
-            self._async[loop] = client, keeper
-        return self._async[loop][0]
-
-    def _make_async(self, given: Given) -> aio.Redis:
-        if isinstance(given, str):
-            return aio.Redis.from_url(given)
-        arguments = _arguments_of(given)
-        if isinstance(given, aio.Redis) and not arguments.get("decode_responses"):
-            return given
-        retry = AsyncRetry(ExponentialBackoff(cap=0.5, base=0.05), _RETRIES)
-        pool = AsyncConnectionPool(
-            connection_class=_twin_class(given, 1),
-            **_shared(arguments),
-            retry=retry,
-        )
-        return aio.Redis.from_pool(pool)
+            clients[key] = _AsyncClient(client, keeper, self._given)
+        return clients[key].client
 
     def close(self) -> None:
-        """Close the sync client where it was made here; the next use makes another."""
+        """Close the sync client where it was made here; the next use makes another. Async ones end with their loop."""
         client, self._sync = self._sync, None
         if client is not None and self._is_own:
             client.close()
             client.connection_pool.disconnect()
 
-    async def aclose(self) -> None:
-        """Close both, the async one of the running event loop."""
-        self.close()
-        _, keeper = self._async.pop(asyncio.get_running_loop(), (None, None))
-        if keeper is not None:
-            await keeper.aclose()
+
+class _AsyncClient(NamedTuple):
+    client: aio.Redis
+    #: Closes the client; open as long as the loop.
+    keeper: AsyncGenerator[None, None]
+    #: What it was made from; held so that nothing else gets its id.
+    given: Given
 
 
-async def _close_with_loop(client: aio.Redis | None) -> AsyncGenerator[None, None]:
+_async_clients: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, dict[str | int, _AsyncClient]
+] = weakref.WeakKeyDictionary()
+
+
+def _make_async(given: Given) -> aio.Redis:
+    retry = AsyncRetry(NoBackoff(), 0)
+    if isinstance(given, str):
+        return aio.Redis.from_url(given, retry=retry)
+    pool = AsyncConnectionPool(
+        connection_class=_twin_class(given, 1),
+        **_shared(_arguments_of(given)),
+        retry=retry,
+    )
+    return aio.Redis.from_pool(pool)
+
+
+async def _close_with_loop(client: aio.Redis) -> AsyncGenerator[None, None]:
     # asyncio.run() closes the generators that are still open when its loop ends.
     try:
         yield
     finally:
-        if client is not None:
-            await client.aclose()
+        await client.aclose()
 
 
 def _provided() -> tuple[Callable[[], Redis], Callable[[], Awaitable[aio.Redis]]]:
@@ -196,7 +200,7 @@ def _twin_class(client: Any, kind: int) -> type:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A plain command; the key comes second."""
+    """A plain command, harmless to repeat unless it is a `Once`; the key comes second."""
 
     args: tuple[bytes | str | int, ...]
 
@@ -242,6 +246,10 @@ def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
 
 async def asend_once(client: aio.Redis, call: Call[Any] | Command) -> Any:
     """`send_once` on an asyncio client."""
+    # The event loop learns that a connection was closed by polling, and acts on it the next time round: without
+    # that the pool would lend one that died long ago, and what was not sent at all would be a maybe.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     pool = node_of(client, call.keys[0]).connection_pool
     connection = await _borrowed(pool)
     try:

@@ -215,7 +215,7 @@ class DelayedQueue:
         self._is_destroyed = True
         # It waits for a push that is under way.
         await asyncio.to_thread(self._release)
-        await self._clients.aclose()
+        self._clients.close()
 
     def __len__(self) -> int:
         """Return how many elements wait."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from redis import asyncio as aio
 from redis.client import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.queues.connection import Command, asend_once, send_once
 from django_delayq.queues.waiting import Peeks, await_any, wait_for_any
@@ -68,7 +69,11 @@ def _do(client: Redis, request: Request, peeks: Peeks | None) -> Any:
         return run(client, request)
     if isinstance(request, Command):
         execute: Any = client.execute_command
-        return execute(*request.args)
+        try:
+            return execute(*request.args)
+        except RedisConnectionError:
+            # The pool had lent a connection that died unnoticed.
+            return execute(*request.args)
     if isinstance(request, Once):
         return send_once(client, request.call)
     if isinstance(request, WaitForAny):
@@ -107,7 +112,10 @@ async def _ado(client: aio.Redis, request: Request) -> Any:
         return await arun(client, request)
     if isinstance(request, Command):
         execute: Any = client.execute_command
-        return await execute(*request.args)
+        try:
+            return await execute(*request.args)
+        except RedisConnectionError:
+            return await execute(*request.args)
     if isinstance(request, Once):
         return await asend_once(client, request.call)
     if isinstance(request, WaitForAny):

@@ -19,6 +19,9 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.transfer.connection import node_of, wait_readable
 from django_delayq.transfer.watch import BACKOFF_MS, BLOCK_MS, DEADLINE_MS, Peek
 
+#: The server ends a wait up to this late. Where we have the time, we wait for its answer.
+LATE_MS = 150
+
 
 class Peeks:
     """Connections that wait, kept for the next wait. One object serves any number of threads."""
@@ -51,8 +54,8 @@ class Peeks:
 def wait_for_any(
     client: Redis, peeks: Peeks, keys: Sequence[str], wait_ms: float
 ) -> None:
-    """Wait until a list holds something, for ``wait_ms`` and for `BLOCK_MS` at most."""
-    end_ms = monotonic_ms() + min(wait_ms, BLOCK_MS)
+    """Wait until a list holds something, for ``wait_ms`` and for some `BLOCK_MS` at most."""
+    end_ms = monotonic_ms() + min(wait_ms, BLOCK_MS + LATE_MS)
     borrowed = [peeks.borrow(client, key) for key in keys]
     try:
         for peek in borrowed:

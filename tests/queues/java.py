@@ -1,0 +1,45 @@
+"""What a Java client does to a queue, byte by byte: frames with random ids, plain pushes and pops."""
+
+import os
+
+import redis
+
+from django_delayq.wire.frame import FrameFormat, pack
+from django_delayq.wire.keys import QueueKeys
+
+
+class JavaQueue:
+    """An RDelayedQueue and its destination, as some version of Redisson handles them."""
+
+    def __init__(
+        self, client: redis.Redis, name: str, frame_format: FrameFormat
+    ) -> None:
+        self.client = client
+        self.keys = QueueKeys.of(name)
+        self.frame_format = frame_format
+
+    def offer_at(self, payload: bytes, start_time_ms: float) -> bytes:
+        """Do as `offerAsync` does; return the frame."""
+        frame = pack(os.urandom(8), payload, self.frame_format)
+        keys = self.keys
+        self.client.zadd(keys.timeout_set, {frame: start_time_ms})
+        self.client.rpush(keys.delay_queue, frame)
+        if self.client.zrange(keys.timeout_set, 0, 0) == [frame]:
+            self.client.publish(keys.channel, int(start_time_ms))
+        return frame
+
+    def offer(self, payload: bytes, delay_ms: int) -> bytes:
+        return self.offer_at(payload, now_ms(self.client) + delay_ms)
+
+
+def now_ms(client: redis.Redis) -> int:
+    seconds, us = client.time()
+    return seconds * 1000 + us // 1000
+
+
+def frames_of(client: redis.Redis, name: str) -> tuple[list[bytes], set[bytes]]:
+    """Return the delay queue and the timeout set."""
+    keys = QueueKeys.of(name)
+    return client.lrange(keys.delay_queue, 0, -1), set(
+        client.zrange(keys.timeout_set, 0, -1)
+    )
