@@ -37,6 +37,8 @@ class Dialect:
     binary_uuid: bool = False
     #: Whether a whole number stays one as the key of a map, as in CBOR.
     int_keys: bool = False
+    #: Whether there are numbers of 32 bits, so that a field that is a float needs no class.
+    single_floats: bool = False
 
 
 #: JsonJacksonCodec and its subclasses before Redisson 4.2.
@@ -45,8 +47,14 @@ TYPED = Dialect()
 UNTYPED_JSON = Dialect(typed=False)
 #: JsonJackson3Codec, as of 4.7.
 TYPED_3 = Dialect(jackson3=True, tags_uuid=True)
+#: CborJacksonCodec, SmileJacksonCodec and MsgPackJacksonCodec before Redisson 4.2.
+TYPED_CBOR = Dialect(binary_uuid=True, int_keys=True, single_floats=True)
+TYPED_SMILE = Dialect(binary_uuid=True, single_floats=True)
+TYPED_MSGPACK = Dialect(single_floats=True)
 #: TypedJsonJackson3Codec, and what became of Cbor and Smile with Jackson 3.
 UNTYPED_3 = Dialect(typed=False, keeps_nulls=True, jackson3=True)
+UNTYPED_CBOR_3 = replace(UNTYPED_3, binary_uuid=True, int_keys=True, single_floats=True)
+UNTYPED_SMILE_3 = replace(UNTYPED_3, binary_uuid=True, single_floats=True)
 
 
 def dialect_of(dialect: Dialect, version: str | None) -> Dialect:

@@ -163,6 +163,11 @@ def _long(writer: TreeWriter, value: int, place: int, depth: int) -> object:
     return writer.tagged("java.lang.Long", int(value), alone)
 
 
+def _float(writer: TreeWriter, value: Float, place: int, depth: int) -> object:
+    bare = place == FIELD and writer.dialect.single_floats
+    return writer.tagged("java.lang.Float", value, TOP if bare else place)
+
+
 def _datetime(writer: TreeWriter, value: datetime, place: int, depth: int) -> object:
     if value.tzinfo is None:
         return _java_time(writer, value, place, java_time.LOCAL_DATE_TIME)
@@ -280,9 +285,7 @@ _WRITERS: dict[type, _Write] = {
         "java.math.BigInteger", value
     ),
     float: lambda writer, value, place, depth: float(value),
-    Float: lambda writer, value, place, depth: writer.tagged(
-        "java.lang.Float", value, place
-    ),
+    Float: _float,
     Decimal: lambda writer, value, place, depth: writer.tagged(
         "java.math.BigDecimal", value
     ),

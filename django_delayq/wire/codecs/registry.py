@@ -4,19 +4,28 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.wire.codecs.cbor import Cbor
 from django_delayq.wire.codecs.codec import Codec
+from django_delayq.wire.codecs.jackson_binary import JacksonBinaryCodec
 from django_delayq.wire.codecs.jackson_json import JacksonJsonCodec
 from django_delayq.wire.codecs.jackson_tree import (
     TYPED,
     TYPED_3,
+    TYPED_CBOR,
+    TYPED_MSGPACK,
+    TYPED_SMILE,
     UNTYPED_3,
+    UNTYPED_CBOR_3,
     UNTYPED_JSON,
+    UNTYPED_SMILE_3,
     dialect_of,
 )
 from django_delayq.wire.codecs.kryo5 import Kryo5Codec
 from django_delayq.wire.codecs.marshalling import MarshallingCodec
+from django_delayq.wire.codecs.messagepack import MessagePack
 from django_delayq.wire.codecs.plain_json import JsonCodec
 from django_delayq.wire.codecs.raw import ByteArrayCodec
+from django_delayq.wire.codecs.smile import Smile
 from django_delayq.wire.codecs.text import (
     DoubleCodec,
     IntegerCodec,
@@ -47,6 +56,10 @@ _CODECS: dict[str, Codec] = {
         ByteArrayCodec(),
         JacksonJsonCodec("JsonJackson3Codec", TYPED_3),
         JacksonJsonCodec("TypedJsonJackson3Codec", UNTYPED_3),
+        JacksonBinaryCodec(
+            "CborJackson3Codec", UNTYPED_CBOR_3, lambda: Cbor(negates_bignums=False)
+        ),
+        JacksonBinaryCodec("SmileJackson3Codec", UNTYPED_SMILE_3, Smile),
         MarshallingCodec(),
         UnsupportedCodec("FstCodec"),
         UnsupportedCodec("SerializationCodec"),
@@ -61,6 +74,15 @@ _DIALECTS: dict[str, Callable[[str | None], Codec]] = {
     ),
     "TypedJsonJacksonCodec": lambda version: JacksonJsonCodec(
         "TypedJsonJacksonCodec", dialect_of(UNTYPED_JSON, version)
+    ),
+    "CborJacksonCodec": lambda version: JacksonBinaryCodec(
+        "CborJacksonCodec", dialect_of(TYPED_CBOR, version), lambda: _cbor(version)
+    ),
+    "SmileJacksonCodec": lambda version: JacksonBinaryCodec(
+        "SmileJacksonCodec", dialect_of(TYPED_SMILE, version), Smile
+    ),
+    "MsgPackJacksonCodec": lambda version: JacksonBinaryCodec(
+        "MsgPackJacksonCodec", dialect_of(TYPED_MSGPACK, version), MessagePack
     ),
 }
 
@@ -99,3 +121,8 @@ def _make(name: str, version: str | None) -> Codec:
     if name in _DIALECTS:
         return _DIALECTS[name](version)
     raise EncodeError(f"no codec is named {name!r}; known are {', '.join(CODEC_NAMES)}")
+
+
+def _cbor(version: str | None) -> Cbor:
+    old = version is not None and redisson_version(version)[:2] < (3, 15)
+    return Cbor(long_is_nine_bytes=old)

@@ -38,16 +38,40 @@ _PLAIN = (
     ),
 )
 
+_NO_SET = Listed("read", "set.of", "written without its class: a list for all we know")
+_LANGUAGE_TAG = Listed("write", "locale", "Jackson 3 writes the language tag, zh-CN")
+
 LISTED = {
+    "CborJacksonCodec": (
+        *_BEANS,
+        _NO_SET,
+        Listed(
+            "read write",
+            "long.4294967296",
+            "Jackson 2.12.1 writes 0 for it, and the number is lost",
+            since=(3, 15),
+            until=(3, 16),
+        ),
+    ),
+    "CborJackson3Codec": (_LANGUAGE_TAG,),
+    "MsgPackJacksonCodec": (
+        *_BEANS,
+        _NO_SET,
+        Listed(
+            "write", "str.lone_surrogate", "Java writes ? for it; we refuse to lose it"
+        ),
+    ),
+    "SmileJacksonCodec": (*_BEANS, _NO_SET),
+    "SmileJackson3Codec": (_LANGUAGE_TAG,),
     "JsonJacksonCodec": (
         *_BEANS,
-        Listed("read", "set.of", "written without its class: a list for all we know"),
+        _NO_SET,
     ),
     "TypedJsonJacksonCodec(Object)": (*_BEANS, *_PLAIN),
     "TypedJsonJacksonCodec(T)": (*_BEANS, *_PLAIN),
     "JsonJackson3Codec": (
-        Listed("read", "set.of", "written without its class: a list for all we know"),
-        Listed("write", "locale", "Jackson 3 writes the language tag, zh-CN"),
+        _NO_SET,
+        _LANGUAGE_TAG,
     ),
     "TypedJsonJackson3Codec(Object)": (
         *_PLAIN,
@@ -56,7 +80,7 @@ LISTED = {
             "bigdec.1E+5",
             "plain JSON has numbers, no BigDecimal with its digits",
         ),
-        Listed("write", "locale", "Jackson 3 writes the language tag, zh-CN"),
+        _LANGUAGE_TAG,
     ),
     "MarshallingCodec": (
         Listed("read write", "self.list", "a list inside of itself, which we refuse"),
