@@ -13,6 +13,7 @@ from django.core.management import BaseCommand, load_command_class
 import django_delayq
 from django_delayq import conf, exceptions
 from django_delayq.conf import Backoff
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.jobs.options import TaskOptions
@@ -310,16 +311,16 @@ def test_names_that_wire_format_refuses_are_refused() -> None:
     for name in ("x}y", "a{b"):
         assert f"`{name}`" in text_of("docs/wire-format.md")
         with pytest.raises(EncodeError):
-            conf.DeliveryKeys.of(name)
+            DeliveryKeys.of(name)
     section = text_of("docs/wire-format.md").split("## Keys")[1].split("\n## ")[0]
     for line in section.splitlines():
         if match := re.match(r"\| `([^`]+)` \| `([^`]+)` \| `([^`]+)` \|", line):
-            keys = conf.DeliveryKeys.of(match[1]).queue
+            keys = DeliveryKeys.of(match[1]).queue
             assert (keys.tag, keys.timeout_set) == (match[2], match[3])
 
 
 def test_internals_name_every_key_of_ours() -> None:
-    keys = conf.DeliveryKeys.of("NAME")
+    keys = DeliveryKeys.of("NAME")
     documented = rows_of(
         text_of("docs/internals.md").split("## Our keys")[1].split("\n## ")[0]
     )

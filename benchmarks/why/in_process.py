@@ -3,8 +3,7 @@
 ``python -m benchmarks.why.in_process [jobs]``
 
 A process puts jobs due in two seconds into a time wheel, and is killed after one. It is the wheel of this
-package, which keeps nothing but time-outs of running jobs in it. What the worker loses when it is killed is
-shown by ``python -m benchmarks kill``.
+package, which keeps nothing in it but what may be lost with the process: renewals and time limits of running jobs.
 """
 
 import os
