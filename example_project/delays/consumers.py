@@ -1,0 +1,70 @@
+"""Three ways to consume a `BlockingQueue`, as people write them; `compare_consumers` measures them.
+
+Each one calls ``handle(element)`` for every element until it is told to stop.
+A fourth way needs none of this: ``@queue_handler`` in tasks.py, run by the worker.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from django_delayq import BlockingQueue
+from django_delayq.transfer.wheel import HashedWheelTimer
+
+Handle = Callable[[Any], None]
+Consumer = Callable[[BlockingQueue, Handle, threading.Event], None]
+
+#: Between two looks of the timer wheel: Redisson's wheel ticks as often.
+TICK_MS = 100.0
+#: Between two looks of the executor.
+PERIOD_MS = 10.0
+#: Elements that one look of the executor takes, and threads that handle them.
+BATCH, THREADS = 100, 4
+
+
+def blocking_take(queue: BlockingQueue, handle: Handle, stop: threading.Event) -> None:
+    """Wait at the server for the next element, in a thread that does nothing else."""
+
+    def take_all() -> None:
+        while not stop.is_set():
+            handle(queue.take())
+
+    # A daemon: nobody can wake it up, and what is on its way to it then is taken again.
+    threading.Thread(target=take_all, daemon=True).start()
+    stop.wait()
+
+
+def timer_wheel(queue: BlockingQueue, handle: Handle, stop: threading.Event) -> None:
+    """Look at every tick of a timer that the process has anyway; no thread waits."""
+    timer = HashedWheelTimer(tick_ms=TICK_MS)
+
+    def look() -> None:
+        while not stop.is_set() and (element := queue.poll()) is not None:
+            handle(element)
+        if not stop.is_set():
+            timer.new_timeout(look, 0)  # at the next tick
+
+    timer.new_timeout(look, 0)
+    stop.wait()
+    timer.stop()
+
+
+def fixed_rate(queue: BlockingQueue, handle: Handle, stop: threading.Event) -> None:
+    """Look at a fixed rate, and hand all there is to a pool: Java's scheduleAtFixedRate."""
+    start, looks = time.monotonic(), 0
+    with ThreadPoolExecutor(THREADS) as pool:
+        while not stop.is_set():
+            for element in queue.drain_to(BATCH):
+                pool.submit(handle, element)
+            looks += 1
+            # By the start, or every look would delay all those after it.
+            time.sleep(max(0.0, start + looks * PERIOD_MS / 1000 - time.monotonic()))
+
+
+CONSUMERS: dict[str, Consumer] = {
+    "blocking take in a thread": blocking_take,
+    f"timer wheel, {TICK_MS:g} ms": timer_wheel,
+    f"fixed rate, {PERIOD_MS:g} ms, pool": fixed_rate,
+}

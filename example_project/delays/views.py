@@ -1,0 +1,65 @@
+"""``POST /delays/?data=a&expire=30000``: an element for a delayed queue, and when it came out."""
+
+import time
+from uuid import uuid4
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_http_methods
+
+from example.pages import page_or_json
+
+from .forms import DelayForm
+from .models import Delay
+from .queue import delays
+
+
+# Exempt: programs call it, without a session. It knows its callers by nothing that a browser
+# would send along by itself, so there is nothing that another site could abuse.
+@csrf_exempt
+@require_http_methods(["GET", "HEAD", "POST"])
+def endpoint(request: HttpRequest) -> HttpResponse:
+    """Offer an element to the queue, or show what came out of it."""
+    form = DelayForm()
+    if request.method == "POST":
+        form = DelayForm({**request.GET.dict(), **request.POST.dict()})
+        # A browser says that it wants a page, curl that it takes anything.
+        types = ["application/json", "text/html"]
+        is_browser = request.get_preferred_type(types) == "text/html"
+        if form.is_valid():
+            element = offer(form.cleaned_data["data"], form.cleaned_data["expire"])
+            return (
+                redirect("delays") if is_browser else JsonResponse(element, status=202)
+            )
+        if not is_browser:
+            return JsonResponse({"errors": form.errors}, status=400)
+    received = Delay.objects.all()[:50]
+    return page_or_json(
+        request,
+        "delays/index.html",
+        {"form": form, "delays": received},
+        {"delays": [as_json(delay) for delay in received]},
+    )
+
+
+def offer(data: str, delay_ms: int) -> dict[str, object]:
+    """Put data into the queue after a delay; return the element, its id and its times included."""
+    element = {
+        "id": str(uuid4()),
+        "data": data,
+        "asked_ms": delay_ms,
+        "offered_at_ms": time.time() * 1000,
+    }
+    delays.offer(element, delay_ms / 1000)
+    return element
+
+
+def as_json(delay: Delay) -> dict[str, object]:
+    return {
+        "id": delay.element_id,
+        "data": delay.data,
+        "asked_ms": delay.asked_ms,
+        "actual_ms": delay.actual_ms,
+        "late_ms": delay.late_ms,
+    }

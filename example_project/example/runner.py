@@ -1,0 +1,32 @@
+"""Run the tests on a server of their own: pending jobs of the running site are not theirs."""
+
+import logging
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from django.conf import settings
+from django.test import override_settings
+from django.test.runner import DiscoverRunner
+from django_delayq.embedded import ensure_server
+
+
+class OwnServerRunner(DiscoverRunner):
+    def build_suite(self, test_labels: Any = None, **kwargs: Any) -> Any:
+        # The tests of this project, from whatever folder it is called.
+        return super().build_suite(test_labels or [str(settings.BASE_DIR)], **kwargs)
+
+    def setup_test_environment(self, **kwargs: Any) -> None:
+        super().setup_test_environment(**kwargs)
+        # The server outlives us by a moment, and its data go with it.
+        self._directory = TemporaryDirectory(ignore_cleanup_errors=True)
+        url = ensure_server(Path(self._directory.name))
+        self._settings = override_settings(DELAYQ=settings.DELAYQ | {"CONNECTION": url})
+        self._settings.enable()
+        # That a bad request is one is what some tests are about.
+        logging.getLogger("django.request").setLevel(logging.ERROR)
+
+    def teardown_test_environment(self, **kwargs: Any) -> None:
+        self._settings.disable()
+        self._directory.cleanup()
+        super().teardown_test_environment(**kwargs)

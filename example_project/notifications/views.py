@@ -1,0 +1,80 @@
+"""Trade; some minutes later a message goes out. If its job dies, send it again."""
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect
+from django.views.decorators.http import require_POST
+from django_delayq import JobNotFound, get_job, schedule
+
+from example.jobs import describe_job
+from example.pages import page_or_json
+
+from .models import Gateway, Trade
+from .tasks import send_trade_message
+
+TradeForm = forms.modelform_factory(Trade, fields=["symbol", "quantity", "email"])
+
+
+def index(request: HttpRequest) -> HttpResponse:
+    """List the trades; make another one."""
+    form = TradeForm(request.POST or None, initial={"symbol": "ACME", "quantity": 10})
+    if request.method == "POST" and form.is_valid():
+        with transaction.atomic():
+            trade = form.save()
+            # So many seconds from the commit on, by the server's clock.
+            job = schedule(send_trade_message, settings.TRADE_MESSAGE_SECONDS, trade.pk)
+            trade.job_id = job.id
+            trade.save(update_fields=["job_id"])
+        return redirect("trade", trade.pk)
+    gateway = Gateway.get()
+    return page_or_json(
+        request,
+        "notifications/index.html",
+        {"form": form, "trades": Trade.objects.all()[:50], "gateway": gateway},
+        {"gateway": str(gateway), "errors": form.errors},
+    )
+
+
+def detail(request: HttpRequest, pk: int) -> HttpResponse:
+    """Show a trade and the job of its message."""
+    trade = get_object_or_404(Trade, pk=pk)
+    job = describe_job(trade.job_id)
+    return page_or_json(
+        request,
+        "notifications/detail.html",
+        {"trade": trade, "job": job, "gateway": Gateway.get()},
+        {
+            "id": trade.pk,
+            "created_at": trade.created_at,
+            "message_sent_at": trade.message_sent_at,
+            "job": job,
+        },
+    )
+
+
+@require_POST
+def replay(request: HttpRequest, pk: int) -> HttpResponse:
+    """Send the message now: a dead letter starts over, a job that still waits waits no more."""
+    trade = get_object_or_404(Trade, pk=pk)
+    try:
+        is_due = get_job(trade.job_id).run_now()
+    except JobNotFound:
+        is_due = False
+    if is_due:
+        messages.success(request, "It runs now.")
+    else:
+        messages.error(request, "It runs already, or has ended.")
+    return redirect("trade", pk)
+
+
+@require_POST
+def switch_gateway(request: HttpRequest) -> HttpResponse:
+    """Break the gateway, or repair it."""
+    gateway = Gateway.get()
+    gateway.is_up = request.POST.get("is_up") == "1"
+    gateway.save()
+    messages.success(request, f"The gateway is {gateway}.")
+    return redirect("trades")

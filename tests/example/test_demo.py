@@ -1,0 +1,137 @@
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.example.project import ROOT, environment, run
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+#: A tour in which a minute lasts half a second.
+QUICK = {"EXAMPLE_MINUTE_SECONDS": "0.5"}
+
+
+@contextmanager
+def demo(data: Path, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Start a demo; what it says is in the file."""
+    said = data / "said"
+    with said.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "demo")],
+            env=environment(data, **QUICK, **more),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield process, said
+    finally:
+        # It ends its children at this signal, and they end without it at the next.
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        process.kill()
+        process.wait()
+
+
+def port_of(said: Path) -> int:
+    found = re.search(r"site +http://127\.0\.0\.1:(\d+)/", said.read_text())
+    return int(found[1]) if found else 0
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_the_tour_holds_twice_in_a_row_and_the_site_stays_up_until_ctrl_c(
+    tmp_path: Path,
+):
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):  # by somebody else: just as well
+            taken.bind(("127.0.0.1", 8000))
+            taken.listen()
+        first = run(environment(tmp_path, DEMO_EXIT="1", **QUICK), str(ROOT / "demo"))
+
+    assert "Every step held." in first
+    assert "127.0.0.1:8000" not in first
+
+    with demo(tmp_path) as (process, said):
+        wait_until(
+            lambda: "Ctrl-C" in said.read_text() or process.poll() is not None,
+            description="the tour is over",
+            timeout=90,
+        )
+        port = port_of(said)
+        assert "Every step held." in said.read_text(), said.read_text()
+        assert is_open(port)
+
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(20) == 0, said.read_text()
+        assert said.read_text().endswith("\nStopping.\n")
+        assert not is_open(port)
+
+
+def test_ctrl_c_before_the_end_of_the_tour_is_no_success(tmp_path: Path):
+    with demo(tmp_path, DEMO_EXIT="1") as (process, said):
+        wait_until(lambda: port_of(said), description="the tour begins", timeout=60)
+
+        process.send_signal(signal.SIGINT)
+
+        assert process.wait(20) == 1
+        assert "Traceback" not in said.read_text()
+
+
+def test_site_and_worker_end_though_the_demo_is_killed(tmp_path: Path):
+    with demo(tmp_path) as (process, said):
+        port = wait_until(
+            lambda: port_of(said), description="the tour begins", timeout=60
+        )
+
+        os.kill(process.pid, signal.SIGKILL)
+
+        wait_until(
+            lambda: not is_open(port), description="the site is gone", timeout=20
+        )
+        wait_until(
+            lambda: not users_of(tmp_path),
+            description="the worker is gone",
+            timeout=30,
+        )
+
+
+def users_of(data: Path) -> list[str]:
+    """Return the processes whose data are in a folder, as Linux tells them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+            if (
+                b"delayq_worker" in command
+                and bytes(data) in (process / "environ").read_bytes()
+            ):
+                found.append(command.decode())
+    return found
+
+
+def test_what_fails_is_told_with_the_logs(tmp_path: Path):
+    nobody = "redis://127.0.0.1:1"
+
+    with demo(tmp_path, DELAYQ_URL=nobody, DEMO_EXIT="1") as (process, said):
+        status = process.wait(60)
+
+    assert status == 1
+    told = said.read_text()
+    assert "FAILED: /delays/" in told
+    assert "site.log" in told
+    assert "ConnectionError" in told
