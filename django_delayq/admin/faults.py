@@ -54,6 +54,12 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             "The server is starting and loads its data.",
             "Try again in a moment; nothing is lost.",
         )
+    if isinstance(error, RedisConnectionError) and "closed by server" in message:
+        # To who has not told the password, a long command is a protocol error.
+        return (
+            "The server closed the connection.",
+            "Does it ask for a password that DELAYQ['CONNECTION'] does not have? Was it restarted?",
+        )
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return (
             "The server does not answer.",

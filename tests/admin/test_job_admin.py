@@ -736,7 +736,8 @@ def test_wrong_password_is_told(
 
     assert response.status_code == 503
     text = content_of(response)
-    assert "The server does not accept the account." in text
+    # Older versions of redis-py do not ask before the first command.
+    assert "does not accept the account" in text or "ask for a password" in text
     assert "secret" not in text
 
 
