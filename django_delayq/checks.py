@@ -13,7 +13,10 @@ from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache
 
 from django_delayq import conf
+from django_delayq.exceptions import DelayqError
+from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
+from django_delayq.jobs.decorator import DelayedTask
 
 
 def register_all() -> None:
@@ -47,7 +50,29 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
                     id="django_delayq.E007",
                 )
             )
+        elif registry.get_handler(task.options.queue) is not task:
+            found += _check_codec(task, settings.queues[task.options.queue])
     return found
+
+
+def _check_codec(
+    task: DelayedTask[Any, Any], queue: conf.QueueSettings
+) -> Sequence[checks.CheckMessage]:
+    if not queue.is_shared:
+        return []
+    try:
+        envelopes.encode(
+            envelopes.Envelope("0" * 22, task.name, queue.name), queue.payload_codec
+        )
+    except DelayqError as error:
+        return [
+            checks.Error(
+                f"Task {task.name!r} goes to queue {queue.name!r}, whose codec cannot carry a job: {error}.",
+                hint=f"Set DELAYQ['QUEUES'][{queue.name!r}]['CODEC'] to 'StringCodec', or use another queue.",
+                id="django_delayq.E008",
+            )
+        ]
+    return []
 
 
 def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:

@@ -46,7 +46,7 @@ CONNECT_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How long to wait before the next attempt: ``base * factor ** (failures - 1)``, at most ``max``, in seconds.
+    """How long to wait before the next attempt: ``base * factor ** (failures - 1)``, in seconds, and never more than ``max``.
 
     ``jitter`` is the share of it that is random: 0.25 waits between 75 % and 125 %.
     """
@@ -82,7 +82,8 @@ class Backoff:
             wait = min(self.max, self.base * self.factor ** (failures - 1))
         except OverflowError:
             wait = self.max
-        return int(wait * (1 + self.jitter * (2 * random - 1)) * 1000)
+        jittered = wait * (1 + self.jitter * (2 * random - 1))
+        return int(min(self.max, jittered) * 1000)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ DelayqError
 ├── QueueNotFound      a name that is not in DELAYQ["QUEUES"]
 ├── JobNotFound        an id that no job has (any more)
 ├── JobFailed          the job one waits for ended without a result
-├── MaybeScheduled     the connection broke before the reply; .jobs may exist
+├── MaybeScheduled     the connection broke before the reply; .unsent may exist
 ├── LeaseLost          the job may be running elsewhere; stop writing
 ├── TimeLimitExceeded  a task ran longer than its time limit
 ├── EmbeddedServerError the embedded Valkey did not start
@@ -75,7 +75,7 @@ class JobFailed(DelayqError):
 class MaybeScheduled(DelayqError):
     """Raised when the reply to a schedule or offer was lost; it may have been stored.
 
-    ``unsent`` holds the jobs that are known not to have been sent.
+    ``unsent`` holds the jobs that are not known to be stored; to send those again is safe.
     """
 
     def __init__(self, message: str, unsent: Sequence[object] = ()) -> None:

@@ -42,7 +42,7 @@ class State(StrEnum):
     RUNNING = "running"
     RETRYING = "retrying"
     SUCCEEDED = "succeeded"
-    #: Failed for good, and not kept as a dead letter.
+    #: Failed for good, and not kept: a dead letter that was discarded.
     FAILED = "failed"
     CANCELLED = "cancelled"
     #: Too late to matter; it did not run.
@@ -642,14 +642,18 @@ def replay(
 
 
 def discard(
-    keys: DeliveryKeys, tokens: Sequence[str], *, state: State = State.DEAD
+    keys: DeliveryKeys,
+    tokens: Sequence[str],
+    *,
+    state: State = State.DEAD,
+    now_us: int | None = None,
 ) -> Call[int]:
     """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
         load_script(_PACKAGE, "discard"),
-        (graves, keys.headers, keys.payloads, keys.errors),
-        tuple(tokens),
+        (graves, keys.headers, keys.payloads, keys.errors, keys.ended),
+        (_now(now_us), *tokens),
     )
 
 

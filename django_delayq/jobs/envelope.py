@@ -30,17 +30,30 @@ class Envelope(msgspec.Struct, omit_defaults=True):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Envelope)
+_START = b'{"delayq":"'
+#: The scripts look for the token's name in so many bytes.
+TOKEN_BEFORE = 80
+# Codecs whose payload of a JSON object is that object's JSON.
+_PLAIN = frozenset(
+    {
+        "json",
+        "StringCodec",
+        "ByteArrayCodec",
+        "TypedJsonJacksonCodec",
+        "TypedJsonJackson3Codec",
+    }
+)
 _ATOMS = frozenset({int, str, bool, type(None)})
 #: Lists and dicts in each other that an argument may have.
 MAX_DEPTH = 100
 
 
 def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
-    """Write an envelope; on a queue shared with Java as a string of the queue's codec.
+    """Write an envelope; on a queue shared with Java as a value of the queue's codec: a string, else a map.
 
     Raises:
-        InvalidArguments: the arguments hold text that is no Unicode, or a number beyond 64 bits.
-        EncodeError: the queue's codec cannot hold a string.
+        InvalidArguments: the arguments hold text that is no Unicode.
+        EncodeError: the queue's codec cannot hold it so that the scripts find the token.
     """
     try:
         text = _encoder.encode(envelope)
@@ -48,20 +61,16 @@ def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
         raise InvalidArguments(
             f"arguments of {envelope.task!r} cannot be written as JSON: {error}"
         ) from error
-    if codec is None or codec.name in (
-        "json",
-        "StringCodec",
-        "ByteArrayCodec",
-        "TypedJsonJacksonCodec",
-    ):
+    if codec is None or codec.name in _PLAIN:
         return text
-    payload = codec.encode(text.decode())
-    if b'"delayq":"' not in payload[:80]:
-        raise EncodeError(
-            f"a job cannot be scheduled on a queue with {codec.name}: its token could not be found again;"
-            " set CODEC to StringCodec, or offer the value with DelayedQueue"
-        )
-    return payload
+    for value in (text.decode(), msgspec.json.decode(text)):
+        payload = codec.encode(value)
+        if b'"delayq":"' in payload[:TOKEN_BEFORE]:
+            return payload
+    raise EncodeError(
+        f"a job cannot be scheduled on a queue with {codec.name}: the scripts would not find its token;"
+        " set CODEC to StringCodec, or offer the value with DelayedQueue"
+    )
 
 
 def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
@@ -71,11 +80,12 @@ def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
         DecodeError: it is not one of ours.
     """
     try:
-        if not payload.startswith(b"{") and codec is not None:
-            text = codec.decode(payload)
-            if isinstance(text, str):
-                return _decoder.decode(text)
-        return _decoder.decode(payload)
+        if payload.startswith(_START) or codec is None or codec.name in _PLAIN:
+            return _decoder.decode(payload)
+        value = codec.decode(payload)
+        if isinstance(value, str):
+            return _decoder.decode(value)
+        return msgspec.convert(value, Envelope)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(f"not a job of ours: {error}", payload) from error
 

@@ -137,20 +137,53 @@ class Job(Generic[R]):
     def cancel(self) -> bool:
         """Cancel the job unless it runs; True: it will not run.
 
-        Either this or a worker's claim wins, never both; where it is False, `state` says why. On a queue shared with
-        Java `state` is then UNKNOWN where the job lay deep in the destination queue: no worker of ours will run it,
-        but Java may have taken it.
+        Either this or a worker's claim wins, never both; where it is False, `state` says why. One that waits for a
+        commit is not sent then. On a queue shared with Java `state` is UNKNOWN where the job lay deep in the
+        destination queue: no worker of ours will run it, but Java may have taken it.
         """
+        if self._is_withdrawn():
+            return True
         return self._cancelled(
             run(conf.get_client(), operations.cancel(self._keys, self.token))
         )
 
     async def acancel(self) -> bool:
         """`cancel` on the event loop."""
+        if self._is_withdrawn():
+            return True
         client = await conf.get_async_client()
         return self._cancelled(
             await arun(client, operations.cancel(self._keys, self.token))
         )
+
+    def _is_withdrawn(self) -> bool:
+        if self.state is not State.PENDING:
+            return False
+        # This is the very object that the commit would send.
+        self.state = State.CANCELLED
+        return True
+
+    def discard(self) -> bool:
+        """Delete a dead letter or a quarantined payload for good; False: it is neither."""
+        self.refresh()
+        if self.state not in (State.DEAD, State.QUARANTINED):
+            return False
+        call = operations.discard(self._keys, [self.token], state=self.state)
+        return self._discarded(run(conf.get_client(), call))
+
+    async def adiscard(self) -> bool:
+        """`discard` on the event loop."""
+        await self.arefresh()
+        if self.state not in (State.DEAD, State.QUARANTINED):
+            return False
+        client = await conf.get_async_client()
+        call = operations.discard(self._keys, [self.token], state=self.state)
+        return self._discarded(await arun(client, call))
+
+    def _discarded(self, count: int) -> bool:
+        if count:
+            self.state = State.FAILED
+        return count == 1
 
     def reschedule(self, delay: Delay) -> bool:
         """Give the job another start time unless it runs; True: it has it. Its id and attempts stay.
@@ -340,6 +373,7 @@ _OVER = frozenset(
     {
         State.MISSING,
         State.CANCELLED,
+        State.DEAD,
         State.EXPIRED,
         State.FAILED,
         State.TAKEN,

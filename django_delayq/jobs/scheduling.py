@@ -91,6 +91,8 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
 
 
 def _send_after_commit(job: Job[Any]) -> None:
+    if job.state is State.CANCELLED:
+        return
     try:
         send(job)
     except Exception as error:

@@ -1,20 +1,24 @@
--- Delete dead letters or quarantined payloads for good.
+-- Delete dead letters or quarantined payloads for good: they have failed.
 --
+-- Prelude  clock, frame, job
 -- KEYS[1]  zset  where they are: dead letters or quarantine: token, score when
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token
 -- KEYS[4]  hash  errors by token
--- ARGV[1]  and on: tokens
+-- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  and on: tokens
 -- Returns  how many were there
 
-local graves, headers, payloads, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local count = 0
-for i = 1, #ARGV do
+local graves, headers, payloads, errors, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now_ms, discarded = math.floor(read_clock(ARGV[1]) / 1000), {}
+for i = 2, #ARGV do
   if redis.call('ZREM', graves, ARGV[i]) == 1 then
     redis.call('HDEL', headers, ARGV[i])
     redis.call('HDEL', payloads, ARGV[i])
     redis.call('HDEL', errors, ARGV[i])
-    count = count + 1
+    discarded[#discarded + 1] = ARGV[i]
   end
 end
-return count
+remember(ended, now_ms, 'failed', discarded)
+return #discarded
