@@ -829,6 +829,38 @@ def test_pages_work_on_a_site_of_ones_own(browser: Client, queue: Queue) -> None
     assert done["Location"].startswith("/backstage/")
 
 
+def test_pages_keep_to_a_strict_content_security_policy(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    csp = pytest.importorskip("django.utils.csp", reason="came with Django 6.0").CSP
+    settings.MIDDLEWARE = [
+        "django.middleware.csp.ContentSecurityPolicyMiddleware",
+        *settings.MIDDLEWARE,
+    ]
+    settings.SECURE_CSP = {"default-src": [csp.NONCE]}
+    options = {**settings.TEMPLATES[0]["OPTIONS"]}
+    options["context_processors"] = [
+        *options["context_processors"],
+        "django.template.context_processors.csp",
+    ]
+    settings.TEMPLATES = [{**settings.TEMPLATES[0], "OPTIONS": options}]
+    token = queue.dead(error_text=error("x", traceback="y"))
+
+    for page in (
+        url("changelist"),
+        url("queue", queue.name),
+        url("job", queue.name, token),
+        url("discard", queue.name, token),
+    ):
+        response = browser.get(page)
+        html = response.content.decode()
+        nonce = re.search("'nonce-([^']+)'", response["Content-Security-Policy"])
+        assert nonce is not None
+        assert html.count(f'nonce="{nonce[1]}"') >= 3
+        assert " style=" not in html
+        assert re.search("<style(?! nonce=)", html) is None
+
+
 def test_nothing_breaks_where_the_admin_is_not_installed(tmp_path: Path) -> None:
     code = """
 import django
