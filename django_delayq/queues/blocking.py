@@ -44,8 +44,6 @@ logger = logging.getLogger(__name__)
 
 #: How long an element stays with somebody who claimed it and died before the confirmation, s.
 LEASE_S = 10.0
-#: The longest wait between two looks: what a wait missed is found then.
-CAP_MS = 2_000
 #: Between two attempts to confirm when the connection broke: from the first to the second of these, doubling.
 CONFIRM_PAUSE_MS = (20, 500)
 
@@ -285,7 +283,7 @@ class BlockingQueue:
         end_ms = monotonic_ms() + timeout_ms
         destinations = tuple(keys.queue.destination for keys in queues)
         while True:
-            wait_ms = float(CAP_MS)
+            wait_ms = math.inf
             for keys in queues:
                 batch = yield from self._take_from(keys, 1)
                 if batch.errors:

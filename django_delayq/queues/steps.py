@@ -30,7 +30,7 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class WaitForAny:
-    """Wait until one of some lists holds something, or for so long."""
+    """Wait until one of some lists holds something, or for so long; for some 2 s at most."""
 
     keys: tuple[str, ...]
     wait_ms: float

@@ -1,0 +1,412 @@
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.queues.transferring import BATCHES, QueuePush
+from django_delayq.transfer.alarm import CAP_MS
+from django_delayq.wire.call import run
+from django_delayq.wire.delay import MAX_START_TIME_MS
+from django_delayq.wire.frame import FrameFormat, pack, unpack
+from django_delayq.wire.keys import QueueKeys
+from tests.queues.java import JavaQueue, frames_of, now_ms
+from tests.servers import Server
+from tests.waiting import wait_until
+
+Make = Callable[..., Any]
+
+#: What is late by more was forgotten.
+WITHIN_CAP_S = CAP_MS / 1000 + 1
+JUNK = (b"", b"\0", b"seven..", b"\x08" + bytes(8) + b"\x63" + bytes(7) + b"too short")
+
+
+@pytest.fixture
+def keys(queue_name: str) -> DeliveryKeys:
+    return DeliveryKeys.of(queue_name)
+
+
+def test_mixed_frames_due_in_random_order_leave_the_list_exact(
+    delayed: Make, client: redis.Redis, keys: DeliveryKeys, queue_name: str
+) -> None:
+    shuffled = random.Random(5)
+    start = now_ms(client)
+    java = [JavaQueue(client, queue_name, item) for item in FrameFormat]
+    ours = [
+        DelayedQueue(queue_name, connection=client, frame_format=item)
+        for item in FrameFormat
+    ]
+    for queue in ours:
+        queue.destroy()
+    expected: list[bytes] = []
+    for number in range(4_000):
+        is_due = shuffled.random() < 0.7
+        offset_ms = (
+            shuffled.randrange(-5_000, 0)
+            if is_due
+            else shuffled.randrange(10**6, 10**7)
+        )
+        kind = shuffled.randrange(10)
+        payload = b"%d" % number
+        if kind == 0:
+            shuffled.choice(java).offer_at(payload, start + offset_ms)
+        elif kind < 4 and is_due:
+            shuffled.choice(ours).offer(number, 0)
+        else:
+            offer = operations.NewJob(
+                f"{number:022d}", f"={start + offset_ms}", "", payload
+            )
+            run(
+                client,
+                operations.schedule(
+                    keys, [offer], frame_format=shuffled.choice(list(FrameFormat))
+                ),
+            )
+        if is_due:
+            expected.append(payload)
+
+    delayed()
+
+    wait_until(
+        lambda: client.llen(queue_name) >= len(expected),
+        description="all that is due is transferred",
+        timeout=30,
+    )
+    assert sorted(client.lrange(queue_name, 0, -1)) == sorted(expected)
+    listed, waiting = frames_of(client, queue_name)
+    assert len(listed) == len(waiting) == 4_000 - len(expected)
+    assert set(listed) == waiting
+    assert client.hexists(keys.counters, "sweeping") is False
+
+
+def test_elements_are_transferred_in_the_order_of_their_start_times(
+    delayed: Make, client: redis.Redis, queue_name: str
+) -> None:
+    java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
+    start = now_ms(client)
+    for number in random.Random(1).sample(range(500), 500):
+        java.offer_at(b"%d" % number, start - 500 + number)
+
+    delayed()
+
+    wait_until(lambda: client.llen(queue_name) == 500, description="all transferred")
+    assert client.lrange(queue_name, 0, -1) == [b"%d" % n for n in range(500)]
+
+
+def test_equal_payloads_arrive_as_often_as_they_were_offered(
+    delayed: Make, blocking: Make, client: redis.Redis, queue_name: str
+) -> None:
+    java = JavaQueue(client, queue_name, FrameFormat.DLC0)
+    due = now_ms(client) + 100
+    for _ in range(20):
+        java.offer_at(b'"same"', due)
+        delayed().offer("same", 0.1)
+
+    wait_until(lambda: client.llen(queue_name) == 40, description="all transferred")
+    assert blocking().drain_to(100) == ["same"] * 40
+
+
+@pytest.mark.parametrize("score", [-1e15, -1.5, 0, 1.5])
+def test_strange_score_is_due(
+    delayed: Make, client: redis.Redis, queue_name: str, score: float
+) -> None:
+    JavaQueue(client, queue_name, FrameFormat.BC0LC0).offer_at(b"1", score)
+
+    delayed()
+
+    wait_until(lambda: client.llen(queue_name) == 1, description="transferred")
+    assert frames_of(client, queue_name) == ([], set())
+
+
+def test_fractional_start_time_of_the_future_is_waited_for(
+    delayed: Make, client: redis.Redis, queue_name: str
+) -> None:
+    due = now_ms(client) + 100.5
+    client.zadd(
+        QueueKeys.of(queue_name).timeout_set,
+        {pack(bytes(8), b"1", FrameFormat.BC0LC0): due},
+    )
+
+    delayed()
+
+    wait_until(lambda: client.llen(queue_name) == 1, description="transferred")
+    assert now_ms(client) >= due
+
+
+def test_start_time_at_the_end_of_the_calendar_is_waited_for(
+    delayed: Make, client: redis.Redis, queue_name: str
+) -> None:
+    JavaQueue(client, queue_name, FrameFormat.BC0LC0).offer_at(
+        b"never", MAX_START_TIME_MS
+    )
+    delayed().offer("soon", 0.05)
+
+    wait_until(
+        lambda: client.llen(queue_name) == 1, description="the other is transferred"
+    )
+    assert len(delayed()) == 1
+
+
+def test_what_is_no_frame_goes_to_the_quarantine_and_stops_nobody(
+    delayed: Make, client: redis.Redis, keys: DeliveryKeys, queue_name: str
+) -> None:
+    java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
+    start = now_ms(client)
+    for number, junk in enumerate(JUNK):
+        java.offer_at(b"%d" % number, start - 100 + 2 * number)
+        client.zadd(keys.queue.timeout_set, {junk: start - 99 + 2 * number})
+        client.rpush(keys.queue.delay_queue, junk)
+
+    delayed()
+
+    wait_until(
+        lambda: client.llen(queue_name) == len(JUNK),
+        description="the good are transferred",
+    )
+    page = run(client, operations.page(keys, operations.State.QUARANTINED))
+    assert sorted(row.payload for row in page.rows) == sorted(JUNK)
+    assert frames_of(client, queue_name) == ([], set())
+
+
+def test_tombstones_of_a_script_that_was_stopped_halfway_are_swept(
+    delayed: Make, client: redis.Redis, keys: DeliveryKeys, queue_name: str
+) -> None:
+    queue = delayed()
+    for number in range(50):
+        queue.offer(number, 600)
+    # As a server that was killed between the first LSET and the LREM leaves it.
+    gone = client.lrange(keys.queue.delay_queue, 10, 19)
+    client.zrem(keys.queue.timeout_set, *gone)
+    client.hset(keys.counters, "sweeping", 1)
+    for index in range(10, 20):
+        client.lset(keys.queue.delay_queue, index, b"\0")
+    assert queue.read_all() == [*range(10), *range(20, 50)]
+
+    queue.offer("due", 0.01)
+
+    wait_until(lambda: client.llen(queue_name) == 1, description="transferred")
+    listed, waiting = frames_of(client, queue_name)
+    assert len(listed) == 40
+    assert set(listed) == waiting
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda queue: queue.offer("x", 600),
+        lambda queue: queue.remove(1),
+        lambda queue: queue.remove_all([1]),
+        lambda queue: queue.retain_all([1, 2, 3]),
+        lambda queue: queue.poll(),
+    ],
+    ids=["offer", "remove", "remove_all", "retain_all", "poll"],
+)
+def test_whoever_writes_sweeps_tombstones(
+    use: Callable[[DelayedQueue], object],
+    delayed: Make,
+    client: redis.Redis,
+    keys: DeliveryKeys,
+) -> None:
+    queue = delayed()
+    for number in range(5):
+        queue.offer(number, 600)
+    client.lset(keys.queue.delay_queue, 0, b"\0")
+    client.hset(keys.counters, "sweeping", 1)
+
+    use(queue)
+
+    assert b"\0" not in client.lrange(keys.queue.delay_queue, 0, -1)
+    assert client.hexists(keys.counters, "sweeping") is False
+
+
+@pytest.mark.parametrize("frame_format", FrameFormat)
+def test_jobs_with_one_start_time_are_each_found_among_javas_frames(
+    client: redis.Redis, keys: DeliveryKeys, queue_name: str, frame_format: FrameFormat
+) -> None:
+    due = now_ms(client) + 600_000
+    java = [JavaQueue(client, queue_name, item) for item in FrameFormat]
+    jobs = [
+        operations.NewJob(
+            f"{number:022d}", f"={due}", "", b'{"delayq":"%022d"}' % number
+        )
+        for number in range(200)
+    ]
+    for number, job in enumerate(jobs):
+        java[number % 2].offer_at(os.urandom(number % 40), due)
+        other = list(FrameFormat)[number % 2] if number % 3 == 0 else frame_format
+        run(client, operations.schedule(keys, [job], frame_format=other))
+
+    for job in random.Random(3).sample(jobs, len(jobs)):
+        found = run(client, operations.inspect(keys, job.token))
+        assert found.state is operations.State.SCHEDULED
+        assert found.payload == job.payload
+    moved = run(client, operations.reschedule(keys, jobs[7].token, f"={due + 1}"))
+    assert moved == (operations.Outcome.RESCHEDULED, due + 1)
+    for job in random.Random(4).sample(jobs, len(jobs)):
+        outcome = run(client, operations.cancel(keys, job.token))
+        assert outcome is operations.Outcome.CANCELLED
+
+    listed, waiting = frames_of(client, queue_name)
+    assert len(listed) == 200
+    assert set(listed) == waiting
+    assert not any(unpack(frame).payload.startswith(b'{"delayq"') for frame in waiting)
+
+
+class TestWakeUps:
+    def test_element_added_without_a_message_arrives_within_the_cap(
+        self, delayed: Make, blocking: Make, client: redis.Redis, queue_name: str
+    ) -> None:
+        delayed().offer("late", 600)
+        frame = pack(bytes(8), b'"silent"', FrameFormat.BC0LC0)
+        client.zadd(QueueKeys.of(queue_name).timeout_set, {frame: now_ms(client) - 1})
+
+        assert blocking().poll(WITHIN_CAP_S) == "silent"
+
+    def test_three_second_element_does_not_wait_for_the_fifty_second_one(
+        self, delayed: Make, blocking: Make
+    ) -> None:
+        queue = delayed()
+        queue.offer("50 s", 50)
+        queue.offer("0.3 s", 0.3)
+        begun = time.monotonic()
+
+        assert blocking().poll(5) == "0.3 s"
+
+        assert time.monotonic() - begun < 1
+
+    def test_subscription_that_is_killed_again_and_again_delays_nothing(
+        self, delayed: Make, blocking: Make, client: redis.Redis
+    ) -> None:
+        queue, destination = delayed(), blocking()
+        for number in range(20):
+            for row in client.client_list(_type="pubsub"):
+                client.client_kill_filter(_id=row["id"])
+            begun = time.monotonic()
+            queue.offer(number, 0.01)
+
+            assert destination.poll(WITHIN_CAP_S) == number
+            assert time.monotonic() - begun < WITHIN_CAP_S
+
+    def test_every_connection_killed_delays_no_longer_than_the_cap(
+        self, delayed: Make, blocking: Make, client: redis.Redis, server: Server
+    ) -> None:
+        delayed().offer("x", 0.3)
+
+        with server.client() as other:
+            other.client_kill_filter(_type="normal", skipme=True)
+            other.client_kill_filter(_type="pubsub")
+
+        assert blocking().poll(WITHIN_CAP_S) == "x"
+
+    def test_elements_are_transferred_within_the_cap_of_the_servers_return(
+        self, private_server: Callable[..., Server]
+    ) -> None:
+        server = private_server(appendonly="yes", appendfsync="always")
+        client = server.client()
+        with DelayedQueue("q", connection=client) as queue:
+            queue.offer("due while away", 0.5)
+            queue.offer("due after", 3)
+            server.kill()
+            time_away = time.monotonic() + 1.2
+            wait_until(lambda: time.monotonic() > time_away, description="it is due")
+            server.start()
+            back = time.monotonic()
+
+            with BlockingQueue("q", connection=client) as destination:
+                assert destination.poll(WITHIN_CAP_S) == "due while away"
+                assert time.monotonic() - back < WITHIN_CAP_S
+                assert destination.poll(WITHIN_CAP_S) == "due after"
+
+    def test_destruction_does_not_wait_for_a_server_that_is_away(
+        self, private_server: Callable[..., Server]
+    ) -> None:
+        server = private_server()
+        queue = DelayedQueue("q", connection=server.client())
+        queue.offer("x", 600)
+        server.kill()
+        begun = time.monotonic()
+
+        queue.destroy()
+
+        assert time.monotonic() - begun < 1.5
+
+    def test_idle_queue_costs_a_push_for_each_cap_and_nothing_else(
+        self, private_server: Callable[..., Server]
+    ) -> None:
+        client = private_server().client()
+        with DelayedQueue("q", connection=client) as queue:
+            queue.offer("x", 600)
+            wait_until(
+                lambda: client.pubsub_numsub("redisson_delay_queue_channel:{q}")[0][1],
+                description="subscribed",
+            )
+            before = asked(client)
+            begun, cpu = time.monotonic(), time.process_time()
+
+            wait_until(
+                lambda: time.monotonic() - begun > 2.5 * CAP_MS / 1000,
+                description="the caps go by",
+            )
+
+            # Looking at the clock each 2 ms is the test's own doing.
+            assert time.process_time() - cpu < 1
+            assert asked(client) - before <= 8
+
+
+class TestPush:
+    def test_batch_grows_and_shrinks_with_the_time_that_a_call_takes(
+        self, client: redis.Redis, keys: DeliveryKeys
+    ) -> None:
+        push = QueuePush(client, keys)
+        before = push.batch
+
+        push._learn(0.5)
+        assert before < push.batch <= 1.25 * before
+        for _ in range(50):
+            push._learn(0.5)
+        assert push.batch == BATCHES[1]
+
+        push._learn(1_000)
+        assert push.batch == BATCHES[1] / 2
+        for _ in range(50):
+            push._learn(1_000)
+        assert push.batch == BATCHES[0]
+        push.close()
+
+    def test_push_that_lost_its_reply_moved_nothing_twice(
+        self, client: redis.Redis, keys: DeliveryKeys, proxy: Any, queue_name: str
+    ) -> None:
+        java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
+        for number in range(10):
+            java.offer_at(b"%d" % number, 0)
+        sha = operations.transfer(keys, batch=1).script.sha
+        through_proxy = redis.Redis.from_url(proxy.url)
+        push = QueuePush(through_proxy, keys)
+        push()
+        java.offer_at(b"10", 0)
+        proxy.lose_reply_to(sha.encode())
+
+        with pytest.raises(redis.ConnectionError):
+            push()
+        assert push().moved == 0
+
+        moved = sorted(int(payload) for payload in client.lrange(queue_name, 0, -1))
+        assert moved == list(range(11))
+        push.close()
+        through_proxy.close()
+
+
+def asked(client: redis.Redis) -> int:
+    """Count what clients have asked for, what scripts did and this question left aside."""
+    names = ("evalsha", "eval", "llen", "subscribe", "ping")
+    statistics = client.info("commandstats")
+    return sum(
+        statistics.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names
+    )

@@ -1,0 +1,290 @@
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from django_delayq.wire import call as call_module
+from django_delayq.wire.call import (
+    Call,
+    Script,
+    arun,
+    arun_all,
+    load_script,
+    preludes_of,
+    run,
+    run_all,
+    run_stream,
+)
+from tests.queues.proxy import Proxy
+from tests.servers import ExternalServer, Server
+
+COUNT = "return { redis.call('INCR', KEYS[1]), ARGV[1] }"
+
+
+@pytest.fixture
+def proxy(server: Server | ExternalServer) -> Any:
+    if isinstance(server, ExternalServer):
+        pytest.skip("the proxy speaks to Unix sockets only")
+    proxy = Proxy(server)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def through_proxy(proxy: Proxy) -> Any:
+    """A client that repeats nothing by itself."""
+    client = redis.Redis.from_url(
+        proxy.url, retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    )
+    yield client
+    client.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_module, "PAUSES_S", (0.001, 0.001, 0.001))
+
+
+def script(source: str) -> Script:
+    from hashlib import sha1
+
+    return Script("test", source, sha1(source.encode()).hexdigest())
+
+
+def echo(value: str, read: Callable[[Any], Any] = bytes.decode) -> Call[Any]:
+    return Call(script("return ARGV[1]"), (), (value,), read)
+
+
+class TestLoading:
+    def test_script_is_text_with_its_preludes_before_it(self) -> None:
+        loaded = load_script("django_delayq.wire", "offer")
+
+        preludes = preludes_of(loaded.source[loaded.source.index("-- Store one") :])
+        assert preludes == ["clock", "frame", "list"]
+        places = [
+            loaded.source.index(f"-- Prelude: {text}")
+            for text in ("the server's clock", "the members", "taking frames out")
+        ]
+        assert places == sorted(places)
+        assert loaded.source.index("local timeout_set, delay_queue") > places[-1]
+
+    def test_prelude_is_looked_for_beside_the_script_and_then_in_wire(self) -> None:
+        loaded = load_script("django_delayq.delivery", "schedule")
+
+        assert "local function read_header" in loaded.source
+        assert "local function read_clock" in loaded.source
+
+    def test_text_is_read_once(self) -> None:
+        assert load_script("django_delayq.wire", "read") is load_script(
+            "django_delayq.wire", "read"
+        )
+
+    def test_missing_script_is_an_error(self) -> None:
+        with pytest.raises(FileNotFoundError):
+            load_script("django_delayq.wire", "nonsense")
+
+    @pytest.mark.parametrize(
+        ("text", "preludes"),
+        [
+            ("-- Does it.\n--\n-- Prelude  clock, frame\nreturn 1", ["clock", "frame"]),
+            ("-- Prelude  walk", ["walk"]),
+            ("-- Does it.\nreturn 1", []),
+            ("return '-- Prelude  no'", []),
+        ],
+    )
+    def test_header_names_the_preludes(self, text: str, preludes: list[str]) -> None:
+        assert preludes_of(text) == preludes
+
+
+class TestRunning:
+    def test_reply_is_read(self, client: redis.Redis) -> None:
+        assert run(client, echo("x")) == "x"
+
+    def test_script_that_the_server_forgot_is_sent_in_full(
+        self, client: redis.Redis
+    ) -> None:
+        run(client, echo("x"))
+        client.script_flush()
+
+        assert run(client, echo("y")) == "y"
+        assert run(client, echo("z")) == "z"
+
+    def test_error_of_the_script_passes_through(self, client: redis.Redis) -> None:
+        fail = Call(script("return redis.error_reply('MINE ' .. ARGV[1])"), (), ("x",))
+
+        with pytest.raises(redis.ResponseError, match="MINE x"):
+            run(client, fail)
+
+    async def test_async_reply_is_read(self, async_client: redis.asyncio.Redis) -> None:
+        await async_client.script_flush()
+
+        assert await arun(async_client, echo("x")) == "x"
+        assert await arun(async_client, echo("y")) == "y"
+
+    def test_client_with_a_connection_of_its_own_is_served(
+        self, server: Server
+    ) -> None:
+        client = server.client(single_connection_client=True)
+
+        assert run(client, echo("x")) == "x"
+        with pytest.raises(redis.ResponseError):
+            run(client, Call(script("return redis.error_reply('no')"), ()))
+        assert run(client, echo("y")) == "y"
+
+
+class TestLostReplies:
+    def test_call_is_made_again(
+        self,
+        through_proxy: redis.Redis,
+        proxy: Proxy,
+        client: redis.Redis,
+        queue_name: str,
+    ) -> None:
+        count: Call[Any] = Call(script(COUNT), (queue_name,), ("x",))
+        run(through_proxy, count)
+        proxy.lose_reply_to(count.script.sha.encode())
+
+        assert run(through_proxy, count) == [3, b"x"]
+
+    def test_call_that_is_made_again_says_so_in_its_arguments(
+        self, through_proxy: redis.Redis, proxy: Proxy, queue_name: str
+    ) -> None:
+        count: Call[Any] = Call(
+            script(COUNT), (queue_name,), ("first",), repeat={0: "again"}
+        )
+        assert run(through_proxy, count) == [1, b"first"]
+        proxy.lose_reply_to(count.script.sha.encode())
+
+        assert run(through_proxy, count) == [3, b"again"]
+
+    def test_call_that_must_not_be_repeated_is_not(
+        self,
+        through_proxy: redis.Redis,
+        proxy: Proxy,
+        client: redis.Redis,
+        queue_name: str,
+    ) -> None:
+        count: Call[Any] = Call(script(COUNT), (queue_name,), ("x",), repeat=None)
+        run(through_proxy, count)
+        proxy.lose_reply_to(count.script.sha.encode())
+
+        with pytest.raises(redis.ConnectionError):
+            run(through_proxy, count)
+
+        assert client.get(queue_name) == b"2"
+
+    def test_server_that_stays_away_is_an_error_in_the_end(
+        self, through_proxy: redis.Redis, proxy: Proxy
+    ) -> None:
+        run(through_proxy, echo("x"))
+        proxy.is_refusing = True
+        proxy.cut()
+
+        with pytest.raises(redis.ConnectionError):
+            run(through_proxy, echo("x"))
+
+    async def test_async_call_is_made_again(
+        self, proxy: Proxy, client: redis.Redis, queue_name: str
+    ) -> None:
+        async_client = redis.asyncio.Redis.from_url(
+            proxy.url, retry=redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
+        )
+        count: Call[Any] = Call(
+            script(COUNT), (queue_name,), ("first",), repeat={0: "again"}
+        )
+        assert await arun(async_client, count) == [1, b"first"]
+        proxy.lose_reply_to(count.script.sha.encode())
+
+        assert await arun(async_client, count) == [3, b"again"]
+
+        once: Call[Any] = Call(script(COUNT), (queue_name,), ("x",), repeat=None)
+        proxy.lose_reply_to(count.script.sha.encode())
+        with pytest.raises(redis.ConnectionError):
+            await arun(async_client, once)
+        assert client.get(queue_name) == b"4"
+        await async_client.aclose()
+
+
+class TestSeveral:
+    def test_no_calls_have_no_replies(self, client: redis.Redis) -> None:
+        assert run_all(client, []) == []
+
+    def test_replies_come_in_order_and_an_error_in_its_place(
+        self, client: redis.Redis
+    ) -> None:
+        calls = [
+            echo("a"),
+            Call(script("return redis.error_reply('MINE')"), ()),
+            echo("c"),
+        ]
+        client.script_flush()
+
+        first, second, third = run_all(client, calls)
+
+        assert (first, third) == ("a", "c")
+        assert isinstance(second, redis.ResponseError)
+
+    async def test_async_replies_come_in_order(
+        self, async_client: redis.asyncio.Redis
+    ) -> None:
+        await async_client.script_flush()
+
+        replies = await arun_all(async_client, [echo(str(n)) for n in range(10)])
+
+        assert replies == [str(n) for n in range(10)]
+
+    def test_only_what_did_not_run_is_sent_in_full(
+        self, client: redis.Redis, queue_name: str
+    ) -> None:
+        count: Call[Any] = Call(script(COUNT), (queue_name,), ("x",))
+        run(client, count)
+
+        run_all(client, [count, echo("new"), count])
+
+        assert client.get(queue_name) == b"3"
+
+    def test_stream_yields_replies_in_order_and_errors_in_their_place(
+        self, server: Server
+    ) -> None:
+        client = server.client(single_connection_client=True)
+        bad: Call[Any] = Call(script("return redis.error_reply('MINE')"), ())
+        calls = [echo("0"), bad, *(echo(str(n)) for n in range(2, 20))]
+        run_all(client, calls)
+
+        replies = list(run_stream(client, calls))
+
+        assert isinstance(replies[1], redis.ResponseError)
+        assert replies[:1] + replies[2:] == ["0", *(str(n) for n in range(2, 20))]
+
+    def test_stream_that_is_left_early_does_not_confuse_the_next_call(
+        self, server: Server
+    ) -> None:
+        client = server.client(single_connection_client=True)
+        run(client, echo("x"))
+        stream = run_stream(client, [echo(str(n)) for n in range(20)])
+        next(stream)
+        stream.close()
+
+        assert run(client, echo("next")) == "next"
+
+
+def test_cancelled_call_does_not_confuse_the_next_one(
+    server: Server, queue_name: str
+) -> None:
+    async def scenario() -> list[str]:
+        client = redis.asyncio.Redis.from_url(server.socket_url, max_connections=1)
+        replies = []
+        for number in range(200):
+            task = asyncio.create_task(arun(client, echo(f"lost {number}")))
+            await asyncio.sleep(0)
+            await asyncio.sleep(number % 5 * 1e-4)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            replies.append(await arun(client, echo(str(number))))
+        await client.aclose()
+        return replies
+
+    assert asyncio.run(scenario()) == [str(n) for n in range(200)]
