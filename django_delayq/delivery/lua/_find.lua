@@ -45,7 +45,7 @@ end
 
 -- The locator and the unique key of a job whose frame Java has taken.
 local function forget(keys, token, locator)
-  redis.call('HDEL', keys.locators, token)
   local _, _, _, key = read_locator(locator)
   release_unique(keys.unique, key, token)
+  redis.call('HDEL', keys.locators, token)
 end

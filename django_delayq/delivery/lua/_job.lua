@@ -20,6 +20,16 @@ local function read_locator(locator)
   return due, format, id, locator:sub(18)
 end
 
+-- A key of the wrong type is an error. Called for what a script writes and did not read: before its first write,
+-- as what it has written when it stops is not undone.
+local function check_hashes(...)
+  for _, key in ipairs({ ... }) do redis.call('HLEN', key) end
+end
+
+local function check_sets(...)
+  for _, key in ipairs({ ... }) do redis.call('ZCARD', key) end
+end
+
 -- The token in one of our envelopes, whichever codec wrapped it; nil for a foreign payload.
 local function token_of(payload)
   if payload:sub(1, 11) == '{"delayq":"' and payload:byte(34) == 34 then

@@ -56,6 +56,10 @@ end
 
 local function transfer_due(keys, plan, now_ms, seed)
   if #plan.frames == 0 then return end
+  if #plan.bad > 0 then
+    check_sets(keys.quarantine)
+    check_hashes(keys.payloads, keys.errors)
+  end
   redis.call('ZREM', keys.timeout_set, unpack(plan.frames))
   unlist(keys.delay_queue, keys.counters, plan.listed)
   if #plan.places > 0 then redis.call('HSET', keys.locators, unpack(plan.places)) end

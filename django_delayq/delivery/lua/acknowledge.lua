@@ -20,6 +20,8 @@ local now_ms, outcome = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
 local held, lost = ours(headers, 3, 4)
 if #held == 0 then return lost end
+check_hashes(payloads, errors, unique, counters)
+check_sets(ended)
 local tokens = tokens_of(held)
 redis.call('ZREM', leases, unpack(tokens))
 redis.call('HDEL', headers, unpack(tokens))

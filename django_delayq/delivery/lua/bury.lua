@@ -19,6 +19,8 @@ local now_ms, counter, failed = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2],
 
 local held, lost = ours(headers, 4, 5)
 if #held == 0 then return lost end
+check_hashes(errors, unique, counters)
+check_sets(graves)
 redis.call('ZREM', leases, unpack(tokens_of(held)))
 local results, kept = {}, 6
 for i = 4, #ARGV, 5 do

@@ -30,6 +30,12 @@ local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 local job = find_job(keys, token, now_ms)
 local key = ''
 
+if job.frame or job.payload or job.state == 'retrying' or job.state == 'running' then
+  redis.call('LLEN', keys.delay_queue)
+  check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
+  check_sets(keys.ended)
+end
+
 -- A lease past its end is nobody's: whoever comes first has the job.
 if job.state == 'retrying' or (job.state == 'running' and job.score <= now_ms) then
   local _
@@ -52,6 +58,8 @@ elseif job.payload then
   redis.call('LREM', keys.destination, 1, job.payload)
   redis.call('HDEL', keys.locators, token)
 elseif job.state == 'unknown' then
+  -- A removal first, or a full server would refuse the note.
+  redis.call('HDEL', keys.notes, token)
   redis.call('HSET', keys.notes, token, 'cancel')
   return 'noted'
 else

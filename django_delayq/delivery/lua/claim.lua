@@ -209,6 +209,13 @@ if count == 0 and popped == 0 and #due_frames == 0 and #expired == 0 and #retrie
   return finish()
 end
 
+check_hashes(keys.payloads, keys.notes, keys.unique)
+if #bad > 0 or #buried > 0 then
+  check_hashes(keys.errors)
+  check_sets(keys.quarantine, keys.dead)
+end
+if #moved > 0 then check_sets(keys.retries) end
+
 -- Writes. Removals first, which a full server does not refuse.
 
 redis.call('HDEL', keys.claims, owner)

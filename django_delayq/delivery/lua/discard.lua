@@ -12,6 +12,8 @@
 
 local graves, headers, payloads, errors, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now_ms, discarded = math.floor(read_clock(ARGV[1]) / 1000), {}
+check_hashes(headers, payloads, errors)
+check_sets(ended)
 for i = 2, #ARGV do
   if redis.call('ZREM', graves, ARGV[i]) == 1 then
     redis.call('HDEL', headers, ARGV[i])

@@ -19,6 +19,7 @@ redis.call('LLEN', destination)
 local held, lost = ours(headers, 2, 3)
 if #held == 0 then return lost end
 local bodies = redis.call('HMGET', payloads, unpack(tokens_of(held)))
+check_sets(retries)
 redis.call('ZREM', leases, unpack(tokens_of(held)))
 for i = #held, 1, -1 do
   local job = held[i]

@@ -13,6 +13,8 @@
 
 local graves, retries, headers, payloads, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local due, count = start_time(ARGV[2], read_clock(ARGV[1])), 0
+check_sets(retries)
+check_hashes(headers, payloads)
 for i = 3, #ARGV do
   local token = ARGV[i]
   if redis.call('ZREM', graves, token) == 1 and redis.call('HEXISTS', payloads, token) == 1 then

@@ -19,7 +19,7 @@
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
 -- Returns  'rescheduled'; 'noted': it lies in a long destination queue, and will be moved if we and not Java take
---          it; or the state that it is in and was left in; then the start time (epoch ms) and the frame's 8 bytes
+--          it; or the state that it is in and was left in; then the start time (epoch ms)
 
 local keys = {
   timeout_set = KEYS[1], channel = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
@@ -29,6 +29,8 @@ local keys = {
 local now_us, token = read_clock(ARGV[1]), ARGV[2]
 local now_ms, due = math.floor(now_us / 1000), start_time(ARGV[3], now_us)
 local job = find_job(keys, token, now_ms)
+check_sets(keys.retries)
+check_hashes(keys.payloads)
 
 if job.state == 'retrying' or (job.state == 'running' and job.score <= now_ms) then
   local attempts, kills, _, _, _, key = read_header(job.header)
@@ -55,6 +57,8 @@ elseif job.payload then
   redis.call('HSET', keys.payloads, token, job.payload)
   redis.call('PUBLISH', keys.leases_channel, decimal(due))
 elseif job.state == 'unknown' then
+  -- A removal first, or a full server would refuse the note.
+  redis.call('HDEL', keys.notes, token)
   redis.call('HSET', keys.notes, token, decimal(due))
   return { 'noted', due }
 else

@@ -16,8 +16,9 @@ local now_ms = math.ceil(read_clock(ARGV[1]) / 1000)
 
 local held, lost = ours(headers, 2, 4)
 if #held == 0 then return lost end
-redis.call('ZREM', leases, unpack(tokens_of(held)))
+check_hashes(errors, counters)
 local head = redis.call('ZRANGE', retries, 0, 0, 'WITHSCORES')[2]
+redis.call('ZREM', leases, unpack(tokens_of(held)))
 local first = math.huge
 for _, job in ipairs(held) do
   local due = now_ms + tonumber(ARGV[job.at + 2])

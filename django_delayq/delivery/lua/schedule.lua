@@ -26,6 +26,7 @@ local now_ms = math.floor(now_us / 1000)
 local head = redis.call('ZRANGE', timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
 redis.call('LLEN', delay_queue)
+check_hashes(locators)
 
 local function is_alive(token)
   if redis.call('HEXISTS', headers, token) == 1 then return true end

@@ -11,6 +11,7 @@
 --          too many bytes, to be looked through
 
 local keys = { timeout_set = KEYS[1], destination = KEYS[2], locators = KEYS[3], unique = KEYS[4] }
+check_hashes(keys.unique)
 local part = redis.call('HSCAN', keys.locators, ARGV[1], 'COUNT', ARGV[2])
 local lying, lost = {}, {}
 local from, byte_count, length = 0, 0, redis.call('LLEN', keys.destination)

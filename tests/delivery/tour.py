@@ -1,0 +1,324 @@
+"""One call of every operation, each at a queue where it has something to write: for what holds for all of them.
+
+Each stop brings a queue into some state and returns the call itself, still to be made.
+"""
+
+from collections.abc import Callable
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import Done, Mode, NewJob, Rejected, State
+from tests.delivery.bench import LEASE, T0, Bench, payload, token
+
+Stop = Callable[[Bench], Callable[[], object]]
+TOUR: dict[str, Stop] = {}
+#: What makes room, or has to go on, on a server that is full.
+DRAINS: set[str] = set()
+
+
+def stop(name: str, *, drains: bool = False) -> Callable[[Stop], Stop]:
+    def enter(function: Stop) -> Stop:
+        TOUR[name] = function
+        if drains:
+            DRAINS.add(name)
+        return function
+
+    return enter
+
+
+def mix(bench: Bench) -> None:
+    """Fill a queue with everything that can be due at once."""
+    bench.schedule({f"j{n}": (n * 7) % 10 for n in range(12)})
+    bench.schedule({"u": 3}, unique="ek")
+    bench.schedule({"s": 4}, unique="sk")
+    bench.schedule({"flat": 5}, insertion_list=False)
+    bench.java_offer("x", 2)
+    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0 + 6})
+    bench.client.rpush(bench.keys.queue.delay_queue, b"bad")
+    bench.now = 8
+
+
+def deep(bench: Bench) -> None:
+    bench.client.rpush(bench.keys.queue.destination, *["x"] * 1_000)
+    bench.schedule({"a": 0})
+    bench.transfer()
+
+
+@stop("schedule")
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"held": 9}, unique="eheld")
+    jobs = [
+        NewJob(token("a"), "+0", "ek", payload("a")),
+        NewJob(token("b"), "+5", "", payload("b")),
+        NewJob(token("c"), "+5", "eheld", payload("c")),
+    ]
+    return lambda: bench.send(jobs)
+
+
+@stop("schedule without the list")
+def _(bench: Bench) -> Callable[[], object]:
+    return lambda: bench.schedule({"a": 0}, insertion_list=False)
+
+
+@stop("schedule, displacing a holder")
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.java_transfer()
+    bench.java_take()
+    return lambda: bench.schedule({"b": 5}, unique="ek")
+
+
+@stop("schedule again")
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 5})
+    return lambda: bench.schedule({"a": 0, "b": 0}, again=True)
+
+
+@stop("transfer", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.transfer()
+
+
+@stop("claim", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.claim(20)
+
+
+@stop("claim from a swept list", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    bench.client.hset(bench.keys.counters, "sweeping", 1)
+    return lambda: bench.claim(20)
+
+
+@stop("claim of expired leases", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0, "b": 0})
+    bench.claim()
+    bench.now = LEASE
+    return lambda: bench.claim()
+
+
+@stop("claim of what killed its workers", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.claim()
+    bench.now = LEASE
+    return lambda: bench.claim(max_kills=0)
+
+
+@stop("claim of retries", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0, "b": 0})
+    bench.retry(*bench.claim().jobs, wait=0)
+    return lambda: bench.claim()
+
+
+@stop("claim on a shared queue", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    bench.client.rpush(bench.keys.queue.destination, b"y", payload("z"))
+    return lambda: bench.claim(mode=Mode.SHARED)
+
+
+@stop("claim of noted jobs", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    deep(bench)
+    bench.cancel("a")
+    bench.schedule({"b": 0, "c": 0})
+    bench.transfer()
+    bench.reschedule("b", 50)
+    bench.client.ltrim(bench.keys.queue.destination, 990, -1)
+    return lambda: bench.claim(20, mode=Mode.TAKE)
+
+
+@stop("claim that repeats", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.claim(request=b"12345678")
+    return lambda: bench.claim(request=b"12345678")
+
+
+@stop("claim that forgets notes", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    deep(bench)
+    bench.cancel("a")
+    bench.client.delete(bench.keys.queue.destination)
+    return lambda: bench.claim()
+
+
+@stop("acknowledge", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.schedule({"b": 0})
+    a, b = bench.claim().jobs
+    done = Done(b.token, b.fence, 60_000, b"result")
+    return lambda: bench.acknowledge(a, done)
+
+
+@stop("retry", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    job = bench.lease()
+    return lambda: bench.retry(job)
+
+
+@stop("bury", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    job = bench.lease()
+    rejected = Rejected(job.token, job.fence, b"{}", 60_000, b"failed")
+    return lambda: bench.bury(rejected)
+
+
+@stop("bury in quarantine", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.java_offer("x", 0)
+    job = bench.lease()
+    return lambda: bench.bury(job, state=State.QUARANTINED)
+
+
+@stop("give back", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.client.rpush(bench.keys.queue.destination, b"x", b"y")
+    jobs = bench.claim().jobs
+    return lambda: bench.give_back(*jobs)
+
+
+@stop("renew", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    job = bench.lease()
+    bench.now = 5
+    return lambda: bench.renew(job)
+
+
+@stop("recover", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.lease()
+    return lambda: bench.recover()
+
+
+@stop("cancel", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 5, "b": 6}, unique="")
+    bench.schedule({"c": 5}, unique="ek")
+    return lambda: bench.cancel("c")
+
+
+@stop("cancel in a long list", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({f"j{n}": n for n in range(100)})
+    return lambda: bench.cancel("j50")
+
+
+@stop("cancel in the destination queue", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.transfer()
+    return lambda: bench.cancel("a")
+
+
+@stop("cancel what retries", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.retry(bench.lease())
+    return lambda: bench.cancel("a")
+
+
+@stop("cancel by a note", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    deep(bench)
+    return lambda: bench.cancel("a")
+
+
+@stop("cancel what Java took", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.java_transfer()
+    bench.java_take()
+    return lambda: bench.cancel("a")
+
+
+@stop("reschedule", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 5})
+    return lambda: bench.reschedule("a", 0)
+
+
+@stop("reschedule in the destination queue", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.transfer()
+    return lambda: bench.reschedule("a", 5)
+
+
+@stop("reschedule what retries", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.retry(bench.lease())
+    return lambda: bench.reschedule("a", 5)
+
+
+@stop("reschedule what lost its worker", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.lease()
+    bench.now = LEASE
+    return lambda: bench.reschedule("a", 5)
+
+
+@stop("reschedule by a note", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    deep(bench)
+    return lambda: bench.reschedule("a", 5)
+
+
+@stop("inspect", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.inspect("j5")
+
+
+@stop("replay", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.bury(bench.lease())
+    return lambda: bench.replay("a")
+
+
+@stop("discard", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.bury(bench.lease())
+    return lambda: bench.discard("a")
+
+
+@stop("page", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.run(operations.page(bench.keys, State.SCHEDULED))
+
+
+@stop("page of dead letters", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.bury(bench.lease())
+    return lambda: bench.run(operations.page(bench.keys, State.DEAD))
+
+
+@stop("counts", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.counters()
+
+
+@stop("sweep", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.java_transfer()
+    bench.java_take()
+    return lambda: bench.run(operations.sweep(bench.keys))

@@ -1,0 +1,594 @@
+"""Every Lua script of the package: what its header promises is what its body does, on each server.
+
+The first half reads the sources. The second takes the tour of tests/delivery/tour.py, where each operation meets a
+queue at which it has something to write: on a full server, with a key of the wrong type, without rights.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import (
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
+
+from django_delayq.queues.scripts import load
+from django_delayq.wire.call import Script, load_script, preludes_of
+from tests.conftest import keys_of
+from tests.delivery.bench import Bench, names_of
+from tests.delivery.tour import DRAINS, TOUR
+from tests.servers import Server
+
+ROOT = Path(__file__).parent.parent / "django_delayq"
+SCRIPTS = {
+    f"{path.parent.parent.name}/{path.stem}": path
+    for path in sorted(ROOT.rglob("*.lua"))
+    if not path.name.startswith("_")
+}
+PRELUDES = {path.stem.removeprefix("_"): path for path in sorted(ROOT.rglob("_*.lua"))}
+scripts = pytest.mark.parametrize("script", SCRIPTS)
+
+
+def loaded(script: str) -> Script:
+    """Return a script as the package sends it, preludes and all."""
+    package, _, name = script.partition("/")
+    if package == "queues":
+        return load(name)
+    return load_script(f"django_delayq.{package}", name)
+
+
+def text_of(script: str) -> str:
+    return SCRIPTS[script].read_text("utf-8")
+
+
+def split(text: str) -> tuple[str, str]:
+    """Return the comment that a file begins with, and the rest."""
+    lines = text.splitlines()
+    end = next(i for i, line in enumerate(lines) if not line.startswith("--"))
+    return "\n".join(lines[:end]), "\n".join(lines[end:])
+
+
+def documented(header: str, what: str) -> tuple[list[int], int | None]:
+    """Return the indexes that a header gives a line each, and the one with "and on"."""
+    found = re.findall(rf"^-- {what}\[(\d+)\]  (and on)?", header, re.MULTILINE)
+    lists = [int(index) for index, and_on in found if and_on]
+    assert len(lists) <= 1
+    return [int(index) for index, _ in found], lists[0] if lists else None
+
+
+# A reader of Lua, as far as these tests need one.
+
+TOKEN = re.compile(
+    r"""(?P<space>\s+|--\[\[.*?\]\]|--[^\n]*)
+      | (?P<string>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")
+      | (?P<number>\d+(?:\.\d+)?)
+      | (?P<name>[A-Za-z_]\w*)
+      | (?P<op>\.\.\.|\.\.|==|~=|<=|>=|[-+*/%^\#<>=(){}\[\];:,.])""",
+    re.VERBOSE | re.DOTALL,
+)
+KEYWORDS = set(
+    [
+        "and",
+        "break",
+        "do",
+        "else",
+        "elseif",
+        "end",
+        "false",
+        "for",
+        "function",
+        "if",
+        "in",
+        "local",
+        "nil",
+        "not",
+        "or",
+        "repeat",
+        "return",
+        "then",
+        "true",
+        "until",
+        "while",
+    ]
+)
+#: What the server gives to a script.
+GLOBALS = set(
+    [
+        "KEYS",
+        "ARGV",
+        "redis",
+        "cjson",
+        "struct",
+        "math",
+        "string",
+        "table",
+        "tonumber",
+        "tostring",
+        "ipairs",
+        "pairs",
+        "unpack",
+        "type",
+        "error",
+    ]
+)
+
+
+def tokens_of(source: str) -> list[tuple[str, str]]:
+    found, at = [], 0
+    while at < len(source):
+        match = TOKEN.match(source, at)
+        assert match is not None, f"no Lua: {source[at : at + 40]!r}"
+        at = match.end()
+        if match.lastgroup != "space":
+            found.append((str(match.lastgroup), match.group()))
+    return found
+
+
+def names_in(source: str) -> tuple[set[str], set[str], set[str]]:
+    """Return the names that are declared, read, and assigned to; fields and keys of tables left out."""
+    declared: set[str] = set()
+    read: set[str] = set()
+    assigned: set[str] = set()
+    tokens = [*tokens_of(source), ("op", ""), ("op", "")]
+    braces: list[str] = []
+    i = 0
+    while i < len(tokens) - 2:
+        kind, text = tokens[i]
+        after = tokens[i + 1][1]
+        if text in ("(", "{", "["):
+            braces.append(text)
+        elif text in (")", "}", "]"):
+            braces.pop()
+        elif text in ("local", "for") and after != "function":
+            i += 1
+            declared.add(tokens[i][1])
+            while tokens[i + 1][1] == ",":
+                i += 2
+                declared.add(tokens[i][1])
+        elif text == "function":
+            i += 1
+            if tokens[i][0] == "name":
+                declared.add(tokens[i][1])
+                i += 1
+            while tokens[i][1] != ")":
+                declared |= {tokens[i][1]} - {"(", ","}
+                i += 1
+        elif kind == "name" and text not in KEYWORDS:
+            is_field = tokens[i - 1][1] in (".", ":") if i else False
+            is_key = after == "=" and braces[-1:] == ["{"]
+            if not is_field and not is_key:
+                is_target = after == "=" or (after == "," and _is_list(tokens, i))
+                (assigned if is_target and not braces else read).add(text)
+        i += 1
+    return declared, read, assigned
+
+
+def _is_list(tokens: list[tuple[str, str]], at: int) -> bool:
+    # a, b.c, d[1] = …: names on the left of an assignment, from the start of a statement on.
+    if at and (
+        tokens[at - 1][0] != "name" and tokens[at - 1][1] not in (")", "]", ",", "")
+    ):
+        return False
+    if at and tokens[at - 1][1] in ("return", "in", "and", "or", "not"):
+        return False
+    while tokens[at][0] == "name" and tokens[at + 1][1] == ",":
+        at += 2
+    return tokens[at][0] == "name" and tokens[at + 1][1] == "="
+
+
+@pytest.mark.parametrize(
+    ("source", "assigned", "read"),
+    [
+        ("a = 1", {"a"}, set()),
+        ("local a = b", set(), {"b"}),
+        ("a, b = c, d", {"a", "b"}, {"c", "d"}),
+        ("t.x = y.z", set(), {"t", "y"}),
+        ("t[i] = j", set(), {"t", "i", "j"}),
+        ("f{ key = value }", set(), {"f", "value"}),
+        ("if a == b then return c end", set(), {"a", "b", "c"}),
+        ("for i = 1, n do g(i, 'x = y') end -- z = 1", set(), {"n", "g", "i"}),
+        ("local function f(p) q = p end", {"q"}, {"p"}),
+        ("local _\n_, x = f()", {"_", "x"}, {"f"}),
+    ],
+)
+def test_the_reader_of_lua_tells_what_is_assigned_and_what_is_read(
+    source: str, assigned: set[str], read: set[str]
+) -> None:
+    _, found_read, found_assigned = names_in(source)
+
+    assert (found_assigned, found_read) == (assigned, read)
+
+
+# Headers.
+
+
+def test_there_are_scripts() -> None:
+    assert len(SCRIPTS) > 15
+    assert {"clock", "frame", "list", "job", "settle"} <= set(PRELUDES)
+
+
+@scripts
+@pytest.mark.parametrize("what", ["KEYS", "ARGV"])
+def test_header_documents_what_the_body_uses(script: str, what: str) -> None:
+    header, body = split(text_of(script))
+    indexes, list_from = documented(header, what)
+    preludes = "".join(PRELUDES[name].read_text() for name in preludes_of(header))
+    used = {int(index) for index in re.findall(rf"\b{what}\[(\d+)\]", body)}
+    is_list_used = re.search(rf"#{what}\b|\b{what}\[[^\d\]]", body) is not None
+    is_list_handed_on = re.search(rf"\b{what}\[[^\d\]]", preludes) is not None
+
+    assert indexes == list(range(1, len(indexes) + 1)), "one line each, in order"
+    assert used | {list_from} - {None} == set(indexes) | used & {list_from}
+    assert max(used | {0}) <= len(indexes)
+    if list_from is None:
+        assert not is_list_used
+    else:
+        assert list_from == len(indexes), "a list comes last"
+        assert is_list_used or is_list_handed_on or list_from in used
+
+
+@scripts
+def test_list_begins_where_the_header_says(script: str) -> None:
+    header, body = split(text_of(script))
+    _, list_from = documented(header, "ARGV")
+    starts = {int(n) for n in re.findall(r"for i = (\d+), #ARGV", body)}
+    starts |= {int(n) for n in re.findall(r"for i = #ARGV - \d+, (\d+), -", body)}
+    starts |= {int(n) for n in re.findall(r"\bours\(\w+, (\d+), \d+\)", body)}
+    starts |= {int(n) for n in re.findall(r"unpack\(ARGV, (\d+)\)", body)}
+
+    assert starts <= {list_from}
+
+
+@scripts
+def test_header_says_what_the_script_is_for_and_what_it_returns(script: str) -> None:
+    header, _ = split(text_of(script))
+    first = header.splitlines()[0]
+
+    assert re.match(r"-- [A-Z].*[.:,\w]$", first)
+    assert len(re.findall(r"^-- Returns  \S", header, re.MULTILINE)) == 1
+
+
+@scripts
+def test_preludes_exist_and_stand_behind_those_they_need(script: str) -> None:
+    before: list[str] = []
+    for name in preludes_of(text_of(script)):
+        assert name in PRELUDES
+        header, _ = split(PRELUDES[name].read_text("utf-8"))
+        assert header.startswith("-- Prelude: ")
+        assert needs_of(header) <= set(before), f"_{name} before what it needs"
+        before.append(name)
+    assert len(set(before)) == len(before)
+
+
+def needs_of(header: str) -> set[str]:
+    joined = re.sub(r"\n--\s*", " ", header)
+    match = re.search(r"\bNeeds ((?:_\w+(?:, )?)+)\.", joined)
+    return {name[1:] for name in match[1].split(", ")} if match else set()
+
+
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_prelude_needs_what_it_uses_and_says_so(prelude: str) -> None:
+    header, body = split(PRELUDES[prelude].read_text("utf-8"))
+    declared, read, _ = names_in(body)
+    given = {
+        name: set(names_in(split(path.read_text())[1])[0])
+        for name, path in PRELUDES.items()
+    }
+    top_level = {
+        name: {
+            match
+            for line in split(path.read_text())[1].splitlines()
+            for match in re.findall(r"^local (?:function )?(\w+(?:, \w+)*)", line)
+        }
+        for name, path in PRELUDES.items()
+    }
+    used = {
+        name
+        for name in PRELUDES
+        if name != prelude and (read - declared - GLOBALS) & top_level[name]
+    }
+
+    assert used <= needs_of(header)
+    reachable = set().union(*(given[name] for name in needs_of(header)), GLOBALS)
+    assert read - declared <= reachable
+
+
+@scripts
+def test_no_name_is_global(script: str) -> None:
+    """Redis refuses an assignment to a global, but only when it is reached; a name misspelt is nil."""
+    source = loaded(script).source
+    declared, read, assigned = names_in(source)
+
+    assert assigned - declared == set()
+    assert read - declared - GLOBALS == set()
+
+
+@scripts
+def test_keys_of_commands_are_passed_in_and_never_built(script: str) -> None:
+    """A key that no KEYS names would lie in another slot of a cluster, or be closed to the user."""
+    source = loaded(script).source
+    calls = re.findall(
+        r"redis\.p?call\(\s*((?:'\w+')|[^,)]+)\s*(?:,\s*([^,)]+))?", source
+    )
+    keyless = {"'TIME'"}
+
+    assert len(calls) == source.count("redis.call(") + source.count("redis.pcall(")
+    for command, key in calls:
+        if command not in keyless:
+            assert re.fullmatch(
+                r"[a-z]\w*(\.\w+)?|KEYS\[\w+\]|place\[2\]|results\[[\w.]+\]", key
+            ), f"{command} {key}"
+
+
+@scripts
+def test_script_reads_the_clock_once_and_through_its_argument(script: str) -> None:
+    _, body = split(text_of(script))
+
+    assert "'TIME'" not in body
+    assert len(re.findall(r"\bread_clock\(ARGV\[1\]\)", body)) == body.count(
+        "read_clock("
+    )
+    assert body.count("read_clock(") <= 1
+
+
+# On each server.
+
+
+@scripts
+def test_script_compiles(client: "redis.Redis[bytes]", script: str) -> None:
+    text = loaded(script)
+
+    assert client.script_load(text.source) in (text.sha, text.sha.encode())
+
+
+def test_script_that_is_unknown_to_the_server_is_sent_with_its_text(
+    private_server: Callable[..., Server],
+) -> None:
+    client = private_server().client()
+    bench = Bench(client, "q")
+
+    bench.schedule({"a": 0})
+    client.script_flush()
+
+    assert names_of(bench.claim()) == ["a"]
+
+
+@pytest.fixture(scope="module")
+def own_server(server_kind: str) -> Iterator[Server]:
+    """A server whose memory, users and monitor are nobody else's."""
+    if server_kind == "external":
+        pytest.skip("reconfigures its server; DELAYQ_TEST_URL is somebody's")
+    server = Server(server_kind, {"maxmemory_policy": "noeviction"})
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture
+def tour_bench(own_server: Server) -> Iterator[Bench]:
+    client = own_server.client()
+    client.flushall()  # a server of our own
+    yield Bench(client, "q")
+    client.config_set("maxmemory", 0)
+
+
+@contextmanager
+def monitored(server: Server) -> Iterator[Callable[[], list[list[str]]]]:
+    """Record what scripts do; the value returns their commands so far, each with its first argument."""
+    with server.client().monitor() as monitor, server.client() as echo:
+
+        def commands() -> list[list[str]]:
+            echo.echo("end")
+            found = []
+            while True:
+                entry = monitor.next_command()
+                if entry["command"] == "ECHO end":
+                    return found
+                if entry["client_type"] == "lua":
+                    found.append(entry["command"].split(" ")[:2])
+
+        yield commands
+
+
+def flags_of(client: "redis.Redis[bytes]", name: str) -> set[str]:
+    (info,) = client.execute_command("COMMAND", "INFO", name).values()
+    return {
+        flag.decode() if isinstance(flag, bytes) else flag for flag in info["flags"]
+    }
+
+
+@pytest.mark.parametrize("stop", TOUR)
+def test_scripts_touch_the_keys_passed_in_and_no_others(
+    own_server: Server, tour_bench: Bench, stop: str
+) -> None:
+    call = TOUR[stop](tour_bench)
+    passed = record_keys(tour_bench)
+    with monitored(own_server) as commands:
+        call()
+
+        touched = {key for name, *rest in commands() for key in rest if name != "TIME"}
+
+    assert touched <= passed
+    assert len(touched) > 0
+
+
+def record_keys(bench: Bench) -> set[str]:
+    """Collect the keys that the bench's calls pass from now on."""
+    passed: set[str] = set()
+    run = bench.run
+
+    def recording(call: Any) -> Any:
+        passed.update(call.keys)
+        return run(call)
+
+    bench.run = recording  # type: ignore[method-assign]
+    return passed
+
+
+@pytest.mark.parametrize("stop", sorted(DRAINS))
+def test_first_write_of_what_drains_a_queue_is_one_that_a_full_server_takes(
+    own_server: Server, tour_bench: Bench, stop: str
+) -> None:
+    call = TOUR[stop](tour_bench)
+    with monitored(own_server) as commands:
+        call()
+
+        names = [command[0] for command in commands()]
+
+    flags = {name: flags_of(tour_bench.client, name) for name in set(names)}
+    writes = [name for name in names if "write" in flags[name]]
+    assert "denyoom" not in flags[writes[0]] if writes else True
+
+
+def snapshot(bench: Bench) -> dict[bytes, bytes | None]:
+    """Return everything that the server holds of a queue."""
+    return {
+        key: bench.client.dump(key)
+        for key in keys_of(bench.client, bench.keys.queue.name)
+    }
+
+
+@pytest.mark.parametrize("stop", TOUR)
+def test_full_server_goes_on_draining_and_refuses_new_jobs_whole(
+    tour_bench: Bench, stop: str
+) -> None:
+    bench = tour_bench
+    call = TOUR[stop](bench)
+    before = snapshot(bench)
+    bench.client.config_set("maxmemory", 1)
+
+    if stop in DRAINS:
+        call()
+        return
+    with pytest.raises(OutOfMemoryError):
+        call()
+
+    bench.client.config_set("maxmemory", 0)
+    assert snapshot(bench) == before
+
+
+def fill_up(bench: Bench) -> int:
+    """Schedule until the server takes no more; returns how many it took."""
+    for n in range(1_000):
+        try:
+            bench.schedule({f"j{n}": n}, size=50_000)
+        except OutOfMemoryError:
+            return n
+    raise AssertionError("the server is never full")
+
+
+def test_server_that_filled_up_drains_and_takes_jobs_again(
+    private_server: Callable[..., Server],
+) -> None:
+    server = private_server(maxmemory="12mb", maxmemory_policy="noeviction")
+    bench = Bench(server.client(), "q")
+    stored = fill_up(bench)
+    assert stored > 20
+    assert len(bench.state()["timeout_set"]) == stored
+    with pytest.raises(OutOfMemoryError):
+        bench.schedule({"refused": 0})
+    assert bench.reschedule("j0", 5) == ("rescheduled", 5)
+    assert bench.cancel("j1") == "cancelled"
+    bench.now = 10_000
+
+    got: list[str] = []
+    while jobs := bench.claim(7).jobs:
+        assert bench.renew(*jobs) == []
+        if not got:
+            assert bench.retry(jobs[0], wait=0) == []
+            assert bench.give_back(jobs[1]) == []
+            assert bench.bury(jobs[2]) == []
+            assert bench.replay("j4") == 1
+            jobs = jobs[3:]
+        assert bench.acknowledge(*jobs) == []
+        got += [job.token.rstrip("-") for job in jobs]
+
+    assert sorted(got) == sorted(f"j{n}" for n in range(stored) if n != 1)
+    bench.schedule({"again": 0})
+    assert names_of(bench.claim()) == ["again"]
+
+
+# Keys of the wrong type.
+
+
+@pytest.mark.parametrize("stop", TOUR)
+def test_key_of_the_wrong_type_is_an_error_before_anything_is_written(
+    own_server: Server, stop: str
+) -> None:
+    client = own_server.client()
+    bench = Bench(client, "q")
+    client.flushall()
+    keys = record_keys(bench)
+    TOUR[stop](bench)()
+    written_before = {}
+    for key in sorted(keys):
+        client.flushall()
+        bench = Bench(client, "q")
+        call = TOUR[stop](bench)
+        client.delete(key)
+        client.set(key, "another application's")
+        before = snapshot(bench)
+        try:
+            call()
+        except ResponseError as error:
+            after = snapshot(bench)
+            changed = {k for k in before | after if before.get(k) != after.get(k)}
+            # The last request of an owner is no loss: a repeat of it is a new claim.
+            if changed - {bench.keys.claims.encode()} or "WRONGTYPE" not in str(error):
+                written_before[key] = str(error), sorted(changed)
+
+    assert written_before == {}
+
+
+# Rights.
+
+
+@pytest.mark.parametrize("stop", TOUR)
+def test_user_without_rights_to_the_keys_changes_nothing(
+    own_server: Server, tour_bench: Bench, stop: str
+) -> None:
+    bench = tour_bench
+    call = TOUR[stop](bench)
+    before = snapshot(bench)
+    bench.client.acl_setuser(
+        "stranger", enabled=True, nopass=True, keys=["elsewhere*"], categories=["+@all"]
+    )
+    stranger = own_server.client(username="stranger", password="")
+
+    with stranger:
+        bench.client, client = stranger, bench.client
+        with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)perm|acl"):
+            call()
+        bench.client = client
+
+    assert snapshot(bench) == before
+
+
+def test_refused_publish_costs_a_late_wake_up_and_no_job(
+    own_server: Server, tour_bench: Bench
+) -> None:
+    """It comes last: what the script was for is done, and its error says otherwise. Start-up checks the right."""
+    bench = tour_bench
+    bench.client.acl_setuser(
+        "mute",
+        enabled=True,
+        nopass=True,
+        keys=["*"],
+        categories=["+@all"],
+        reset_channels=True,
+    )
+    admin, mute = bench.client, own_server.client(username="mute", password="")
+
+    with mute:
+        bench.client = mute
+        with pytest.raises(RedisError):
+            bench.schedule({"a": 0})
+        assert names_of(bench.claim()) == ["a"]
+        bench.client = admin
+    bench.check()
