@@ -63,6 +63,7 @@ class Command(BaseCommand):
     def measure(self, way: str) -> Row:
         with consumer(way, f"stream:{way}", self.url) as running:
             self.progress(f"{way}: idle for {self.seconds:g} s")
+            time.sleep(LEAD_S)  # the greetings of its connections are not idleness
             idle = self.count_commands()
             self.progress(f"{way}: {self.elements} elements within {self.seconds:g} s")
             with DelayedQueue(f"stream:{way}", connection=self.url) as queue:
