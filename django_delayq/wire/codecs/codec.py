@@ -5,6 +5,9 @@ from typing import Protocol, runtime_checkable
 #: Lists, maps and objects in each other, read and written. Deeper ones are refused: Jackson
 #: stops at 500 or 1000, and Python's own stack has to hold the way down.
 MAX_DEPTH = 200
+#: Characters of a class name that is read. Payloads name a class once and then by its number, so a
+#: long one would cost its length again and again. Java's own are below a hundred.
+MAX_CLASS_NAME = 500
 
 
 @runtime_checkable

@@ -90,7 +90,10 @@ def java_string(value: object) -> str:
         case bool():
             return "true" if value else "false"
         case int():
-            return int.__repr__(value)
+            try:
+                return int.__repr__(value)
+            except ValueError as error:  # more digits than Python wants to print
+                raise EncodeError(str(error)) from None
         case float():
             return double_text(value)
         case Decimal():

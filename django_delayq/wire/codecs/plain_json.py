@@ -80,10 +80,12 @@ def load_json(
 
 
 def _explain(value: object, error: Exception) -> EncodeError:
-    for path, culprit in _walk(value, "$", ()):
-        reason = _fault(culprit)
-        if reason:
-            return EncodeError(f"json cannot hold {path}: {reason}")
+    try:
+        for path, culprit in _walk(value, "$", ()):
+            if reason := _fault(culprit):
+                return EncodeError(f"json cannot hold {path}: {reason}")
+    except ValueError:  # an int of more digits than Python wants to print
+        pass
     return EncodeError(f"json cannot hold this value: {error}")
 
 

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from django_delayq.exceptions import EncodeError
-from django_delayq.wire.codecs.cbor import Cbor
 from django_delayq.wire.codecs.codec import Codec
-from django_delayq.wire.codecs.jackson_binary import JacksonBinaryCodec
-from django_delayq.wire.codecs.jackson_json import JacksonJsonCodec
-from django_delayq.wire.codecs.jackson_tree import (
+from django_delayq.wire.codecs.jackson.binary import JacksonBinaryCodec
+from django_delayq.wire.codecs.jackson.cbor import Cbor
+from django_delayq.wire.codecs.jackson.json import JacksonJsonCodec
+from django_delayq.wire.codecs.jackson.messagepack import MessagePack
+from django_delayq.wire.codecs.jackson.smile import Smile
+from django_delayq.wire.codecs.jackson.tree import (
     TYPED,
     TYPED_3,
     TYPED_CBOR,
@@ -20,12 +22,10 @@ from django_delayq.wire.codecs.jackson_tree import (
     UNTYPED_SMILE_3,
     dialect_of,
 )
-from django_delayq.wire.codecs.kryo5 import Kryo5Codec
-from django_delayq.wire.codecs.marshalling import MarshallingCodec
-from django_delayq.wire.codecs.messagepack import MessagePack
+from django_delayq.wire.codecs.kryo.codec import Kryo5Codec
 from django_delayq.wire.codecs.plain_json import JsonCodec
 from django_delayq.wire.codecs.raw import ByteArrayCodec
-from django_delayq.wire.codecs.smile import Smile
+from django_delayq.wire.codecs.river.codec import MarshallingCodec
 from django_delayq.wire.codecs.text import (
     DoubleCodec,
     IntegerCodec,

@@ -15,7 +15,6 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import ClassVar, Self
 
 ARRAY_LIST = "java.util.ArrayList"
@@ -356,11 +355,11 @@ def in_order(items: Set[object]) -> list[object]:
     """Return a set's elements in the same order each time, whatever the hash seed."""
     if isinstance(items, JavaSet):
         return list(items)
-    return sorted(items, key=lambda item: (type(item).__name__, repr(item)))
+    return sorted(items, key=lambda item: (type(item).__name__, _text_of(item)))
 
 
-def as_decimal(unscaled: int, scale: int) -> Decimal:
-    """Return ``java.math.BigDecimal(unscaled, scale)``, digits and scale kept."""
-    sign, magnitude = (1, -unscaled) if unscaled < 0 else (0, unscaled)
-    digits = Decimal(magnitude).as_tuple().digits
-    return Decimal((sign, digits, -scale))
+def _text_of(item: object) -> str:
+    try:
+        return repr(item)
+    except ValueError:  # an int of more digits than Python wants to print
+        return hex(item) if isinstance(item, int) else ""

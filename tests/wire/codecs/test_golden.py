@@ -32,6 +32,7 @@ from django_delayq.wire.codecs.values import (
 )
 from tests.wire.codecs.listed import LISTED
 from tests.wire.codecs.vectors import (
+    GOLDEN,
     codec_of,
     payload_of,
     rows_of,
@@ -285,3 +286,31 @@ def test_every_row_is_read_and_written_but_those_that_are_listed(codec, version)
 
 def _number(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
+
+
+ELEMENTS = [
+    element
+    for line in (GOLDEN / "frames.jsonl")
+    .read_text(encoding="utf-8")
+    .strip()
+    .split("\n")
+    if (element := json.loads(line))["codec"] != "FstCodec"
+]
+
+
+@pytest.mark.parametrize(
+    "element", ELEMENTS, ids=lambda e: f"{e['version']}-{e['queue']}-{e['codec']}"
+)
+def test_element_of_a_queue_is_read_and_written(element):
+    codec = codec_of(element["codec"], element["version"])
+    payload = bytes.fromhex(element["destination"][0])
+    match element["value"]:
+        case {"$bytes": raw}:
+            value = bytes.fromhex(raw)
+        case {"$long": number}:
+            value = number
+        case value:
+            pass
+
+    assert codec.decode(payload) == value
+    assert codec.encode(value) == payload

@@ -221,7 +221,7 @@ def test_value_that_contains_itself_is_refused(codec):
         (SMILE, "3a290a01e80fbf", 7, "announced"),
         (SMILE, "3a290a0124" + "7f" * 20, 5, "more than 64 bits"),
         (SMILE, "3a290a0124" + "7f" * 7 + "80", 5, "more than 32 bits"),
-        (SMILE, "3a290a012680", 5, "no bytes"),
+        (SMILE, "3a290a012680", 5, "number of 0 bytes"),
         (SMILE, "3a290a01288000000000", 5, "top bit"),
         (SMILE, "3a290a01" + "f8" * 500, 407, "deeper than 200"),
     ],

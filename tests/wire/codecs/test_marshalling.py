@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.wire.codecs import get_codec
-from django_delayq.wire.codecs.marshalling import MarshallingCodec
-from django_delayq.wire.codecs.river_classes import Block, ClassLayout
+from django_delayq.wire.codecs.river.classes import Block, ClassLayout
+from django_delayq.wire.codecs.river.codec import MarshallingCodec
 from django_delayq.wire.codecs.values import (
     BigInteger,
     Byte,

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from django_delayq.wire.codecs.decimals import as_decimal
 from django_delayq.wire.codecs.values import (
     HASH_SET,
     BigInteger,
@@ -24,7 +25,6 @@ from django_delayq.wire.codecs.values import (
     JavaValue,
     Long,
     Short,
-    as_decimal,
     in_order,
     java_date,
     java_map,

@@ -11,9 +11,9 @@ from pathlib import Path
 from uuid import UUID
 
 from django_delayq.wire.codecs import Codec, get_codec
-from django_delayq.wire.codecs.kryo5 import Kryo5Codec
-from django_delayq.wire.codecs.marshalling import MarshallingCodec
-from django_delayq.wire.codecs.river_classes import ClassLayout
+from django_delayq.wire.codecs.kryo.codec import Kryo5Codec
+from django_delayq.wire.codecs.river.classes import ClassLayout
+from django_delayq.wire.codecs.river.codec import MarshallingCodec
 from django_delayq.wire.codecs.values import (
     BigInteger,
     Byte,

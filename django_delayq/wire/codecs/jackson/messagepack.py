@@ -5,7 +5,7 @@ from decimal import Decimal
 from django_delayq.exceptions import EncodeError
 from django_delayq.wire.codecs.binary import BE_DOUBLE, BE_FLOAT, ByteReader, plain_utf8
 from django_delayq.wire.codecs.codec import MAX_DEPTH
-from django_delayq.wire.codecs.jackson_tree import Tagged
+from django_delayq.wire.codecs.jackson.tree import Tagged
 from django_delayq.wire.codecs.values import LONG_MIN, Float
 
 _MAX_UNSIGNED = 2**64 - 1

@@ -16,10 +16,13 @@ from django_delayq.wire.codecs.binary import (
     twos_complement,
 )
 from django_delayq.wire.codecs.codec import MAX_DEPTH
-from django_delayq.wire.codecs.jackson_tree import Tagged
+from django_delayq.wire.codecs.decimals import (
+    MAX_NUMBER_BYTES,
+    as_decimal,
+    split_decimal,
+)
+from django_delayq.wire.codecs.jackson.tree import Tagged
 from django_delayq.wire.codecs.java_text import to_surrogates, utf16_units
-from django_delayq.wire.codecs.river_resolve import MAX_DECIMAL_BYTES
-from django_delayq.wire.codecs.river_write import split_decimal
 from django_delayq.wire.codecs.values import (
     INT_MAX,
     INT_MIN,
@@ -27,7 +30,6 @@ from django_delayq.wire.codecs.values import (
     LONG_MIN,
     BigInteger,
     Float,
-    as_decimal,
 )
 
 _HALF_FLOAT = struct.Struct(">e")
@@ -207,8 +209,8 @@ class Cbor:
     def _tagged(self, source: ByteReader, tag: int, depth: int, start: int) -> object:
         body = self._read(source, depth + 1)
         if tag in (_BIGNUM, _NEGATIVE_BIGNUM):
-            if not isinstance(body, bytes):
-                source.fail("a bignum that is no bytes", start)
+            if not isinstance(body, bytes) or len(body) > MAX_NUMBER_BYTES:
+                source.fail("a bignum that is no bytes, or too many", start)
             magnitude = int.from_bytes(body, "big")
             if tag == _BIGNUM:
                 return BigInteger(magnitude)
@@ -217,7 +219,7 @@ class Cbor:
             match body:
                 case [int(exponent), int(mantissa)] if (
                     INT_MIN < exponent <= INT_MAX
-                    and mantissa.bit_length() <= 8 * MAX_DECIMAL_BYTES
+                    and mantissa.bit_length() <= 8 * MAX_NUMBER_BYTES
                 ):
                     return as_decimal(mantissa, -exponent)
                 case _:

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.wire.codecs import java_time
-from django_delayq.wire.codecs.codec import MAX_DEPTH
-from django_delayq.wire.codecs.jackson_tree import CLASS_KEY, Dialect
+from django_delayq.wire.codecs.codec import MAX_CLASS_NAME, MAX_DEPTH
+from django_delayq.wire.codecs.jackson.tree import CLASS_KEY, Dialect
 from django_delayq.wire.codecs.values import (
     ARRAY_LIST,
     LINKED_HASH_MAP,
@@ -95,7 +95,7 @@ class TreeReader:
         return items
 
     def _names_a_class(self, name: object) -> bool:
-        if not isinstance(name, str):
+        if not isinstance(name, str) or len(name) > MAX_CLASS_NAME:
             return False
         if self.dialect.typed:
             return _CLASS_NAME.fullmatch(name) is not None
@@ -125,7 +125,7 @@ class TreeReader:
         if depth > MAX_DEPTH:
             raise DecodeError(f"nested deeper than {MAX_DEPTH} levels")
         name = node.pop(CLASS_KEY, UNTYPED) if self.dialect.typed else LINKED_HASH_MAP
-        if not isinstance(name, str):
+        if not isinstance(name, str) or len(name) > MAX_CLASS_NAME:
             raise DecodeError(f"{CLASS_KEY} names no class but {name!r:.80}")
         fields = {}
         for key, item in node.items():

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.codecs.jackson_read import TreeReader
-from django_delayq.wire.codecs.jackson_tree import Dialect
-from django_delayq.wire.codecs.jackson_write import TreeWriter
+from django_delayq.wire.codecs.jackson.read import TreeReader
+from django_delayq.wire.codecs.jackson.tree import Dialect
+from django_delayq.wire.codecs.jackson.write import TreeWriter
 
 
 class Coat(Protocol):
@@ -49,6 +49,10 @@ class JacksonBinaryCodec:
             return self._coat.dump(self._writer.tree(value))
         except RecursionError:
             raise EncodeError(f"{self.name}: nested too deep") from None
+        except EncodeError:
+            raise
+        except ValueError as error:  # an int of more digits than Python wants to print
+            raise EncodeError(f"{self.name}: {error}") from None
 
     def decode(self, payload: bytes) -> object:
         """Read a payload.

@@ -5,7 +5,7 @@ Source: SmileGenerator.java and SmileConstants.java; https://github.com/FasterXM
 
 from decimal import Decimal
 
-from django_delayq.exceptions import EncodeError
+from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.wire.codecs.binary import (
     BE_DOUBLE,
     BE_FLOAT,
@@ -14,10 +14,13 @@ from django_delayq.wire.codecs.binary import (
     twos_complement,
 )
 from django_delayq.wire.codecs.codec import MAX_DEPTH
-from django_delayq.wire.codecs.jackson_tree import Tagged
+from django_delayq.wire.codecs.decimals import (
+    as_decimal,
+    read_big_integer,
+    split_decimal,
+)
+from django_delayq.wire.codecs.jackson.tree import Tagged
 from django_delayq.wire.codecs.java_text import utf16_units
-from django_delayq.wire.codecs.river_resolve import MAX_DECIMAL_BYTES
-from django_delayq.wire.codecs.river_write import split_decimal
 from django_delayq.wire.codecs.values import (
     INT_MAX,
     INT_MIN,
@@ -25,7 +28,6 @@ from django_delayq.wire.codecs.values import (
     LONG_MIN,
     BigInteger,
     Float,
-    as_decimal,
 )
 
 #: ``:)``, a line feed, and that names are shared.
@@ -231,9 +233,7 @@ class _Reader:
             case 0x24 | 0x25:
                 return self._integer(32 if first == _INT else 64)
             case 0x26:
-                return BigInteger(
-                    int.from_bytes(self._some_bytes(), "big", signed=True)
-                )
+                return self._big_integer()
             case 0x28:
                 return Float(self._floating(5, 4))
             case 0x29:
@@ -375,21 +375,18 @@ class _Reader:
             )
         return b"".join(parts)
 
-    def _some_bytes(self) -> bytes:
+    def _big_integer(self) -> BigInteger:
         start = self._source.position
-        raw = self._packed()
-        if not raw:
-            self._source.fail("a number of no bytes", start)
-        return raw
+        try:
+            return read_big_integer(self._packed())
+        except ValueError as error:
+            if isinstance(error, DecodeError):
+                raise
+            self._source.fail(str(error), start)
 
     def _decimal(self) -> Decimal:
-        scale, start = self._integer(32), self._source.position
-        raw = self._some_bytes()
-        if len(raw) > MAX_DECIMAL_BYTES:
-            self._source.fail(
-                f"a BigDecimal of more than {MAX_DECIMAL_BYTES} bytes", start
-            )
-        return as_decimal(int.from_bytes(raw, "big", signed=True), scale)
+        scale = self._integer(32)
+        return as_decimal(self._big_integer(), scale)
 
 
 def _zigzag(number: int) -> int:

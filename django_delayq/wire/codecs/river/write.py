@@ -14,84 +14,36 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from django_delayq.exceptions import EncodeError
-from django_delayq.wire.codecs import java_time_ser
-from django_delayq.wire.codecs.binary import java_utf8
 from django_delayq.wire.codecs.codec import MAX_DEPTH
-from django_delayq.wire.codecs.java_text import epoch_millis, utf16_units
-from django_delayq.wire.codecs.river_classes import (
-    ARRAY_CLASS,
-    ARRAY_EMPTY,
-    ARRAY_LIST,
+from django_delayq.wire.codecs.decimals import split_decimal
+from django_delayq.wire.codecs.java_text import epoch_millis
+from django_delayq.wire.codecs.river import java_time as river_time
+from django_delayq.wire.codecs.river import tags
+from django_delayq.wire.codecs.river.classes import (
     AS_LIST_LAYOUT,
     BIG_DECIMAL_LAYOUT,
     BIG_INTEGER_LAYOUT,
-    BLOCK_SMALL,
-    BYTE,
-    CHARACTER,
-    CLASS_REPEAT_FAR,
-    CLASS_REPEAT_NEAR,
-    COLLECTION_EMPTY,
     CONCURRENT_HASH_MAP_LAYOUT,
     DATE_LAYOUT,
-    DOUBLE,
-    EMPTY_LIST,
-    EMPTY_MAP,
-    EMPTY_SET,
-    END_BLOCK,
-    ENUM_CLASS,
-    ENUM_SET_PROXY,
-    EXTERNALIZABLE,
-    FALSE,
-    FLOAT,
     HASH_MAP_LAYOUT,
     HASH_SET_LAYOUT,
-    HASHTABLE,
-    IDENTITY_HASH_MAP,
     IMMUTABLE_LAYOUT,
-    INTEGER,
-    KINDS,
     LINKED_HASH_MAP_LAYOUT,
     LINKED_HASH_SET_LAYOUT,
-    LIST_TAGS,
     LOCALE_LAYOUT,
-    LONG,
-    N_COPIES,
-    NEW_OBJECT,
     NONFAIR_SYNC_LAYOUT,
-    NULL,
-    OBJECT_CLASS,
-    PRIMITIVES,
-    REPEAT_FAR,
-    REPEAT_NEAR,
     SEGMENT_LAYOUT,
-    SERIALIZABLE,
-    SHORT,
-    SINGLETON_LIST,
-    SINGLETON_MAP,
-    SINGLETON_SET,
-    STRING_EMPTY,
-    TAG_OF_CLASS,
     TREE_MAP_LAYOUT,
     TREE_SET_LAYOUT,
-    TRUE,
-    UNMODIFIABLE_COLLECTION,
-    UNMODIFIABLE_LIST,
-    UNMODIFIABLE_MAP,
-    UNMODIFIABLE_SET,
-    UNMODIFIABLE_SORTED_MAP,
-    UNMODIFIABLE_SORTED_SET,
     URL_LAYOUT,
     UUID_LAYOUT,
-    VERSION,
-    WRITE_OBJECT,
     Block,
     ClassLayout,
 )
-from django_delayq.wire.codecs.river_resolve import field_names
+from django_delayq.wire.codecs.river.output import RiverOutput
+from django_delayq.wire.codecs.river.resolve import field_names
 from django_delayq.wire.codecs.values import (
-    ARRAY_LIST as ARRAY_LIST_CLASS,
-)
-from django_delayq.wire.codecs.values import (
+    ARRAY_LIST,
     HASH_SET,
     INT_MAX,
     INT_MIN,
@@ -117,36 +69,16 @@ from django_delayq.wire.codecs.values import (
     in_order,
 )
 
-_PACK = {
-    "boolean": struct.Struct(">?"),
-    "byte": struct.Struct(">b"),
-    "short": struct.Struct(">h"),
-    "int": struct.Struct(">i"),
-    "long": struct.Struct(">q"),
-    "char": struct.Struct(">H"),
-    "float": struct.Struct(">f"),
-    "double": struct.Struct(">d"),
-}
-_KIND_OF_LETTER = {PRIMITIVES[tag]: kind for kind, tag in KINDS.items()}
-_LIST_TAG_OF = {name: tag for tag, name in LIST_TAGS.items()}
+_KIND_OF_LETTER = {tags.PRIMITIVES[tag]: kind for kind, tag in tags.KINDS.items()}
+_LIST_TAG_OF = {name: tag for tag, name in tags.LIST_TAGS.items()}
 _IMMUTABLE = "java.util.ImmutableCollections$"
 _COLLECTIONS = "java.util.Collections$"
 #: What a ConcurrentHashMap pretends to have been in Java 7, whose format it keeps.
 _SEGMENTS, _SEGMENT_SHIFT = 16, 28
 
 
-class RiverWriter:
+class RiverWriter(RiverOutput):
     """Writes one value, once. ``layouts`` describes the classes of JavaObjects without one."""
-
-    def __init__(self, layouts: Mapping[str, ClassLayout]) -> None:
-        self._layouts = layouts
-        self._out = bytearray([VERSION])
-        #: Number of each object written: texts and enums by value, all else by identity.
-        self._objects: dict[object, int] = {}
-        self._classes: dict[str, int] = {}
-        self._count = 0
-        #: Holds what was built on the way, so that no two objects of a value share an id.
-        self._alive: list[object] = []
 
     def write(self, value: object) -> bytes:
         """Return the payload.
@@ -161,9 +93,9 @@ class RiverWriter:
         """Write one object with its tag."""
         out, kind = self._out, type(value)
         if value is None:
-            out.append(NULL)
+            out.append(tags.NULL)
         elif kind is bool:
-            out.append(TRUE if value else FALSE)
+            out.append(tags.TRUE if value else tags.FALSE)
         else:
             write = _WRITERS.get(kind) or _writer_of(kind)
             if write is None:
@@ -176,99 +108,34 @@ class RiverWriter:
                 )
             write(self, value, depth)
 
-    # Numbering.
-
-    def _is_repeated(self, key: object) -> bool:
-        """Write the number of an object, if it has one."""
-        index = self._objects.get(key)
-        if index is None:
-            return False
-        self._back(self._count - index, index, REPEAT_NEAR, REPEAT_FAR)
-        return True
-
-    def _back(self, distance: int, index: int, near: int, far: int) -> None:
-        if distance <= 1 << 8:
-            self._out += bytes([near, (1 << 8) - distance & 0xFF])
-        elif distance <= 1 << 16:
-            self._out += bytes([near + 1]) + ((1 << 16) - distance & 0xFFFF).to_bytes(
-                2, "big"
-            )
-        else:
-            self._out += bytes([far]) + index.to_bytes(4, "big")
-
-    def _number(self, key: object) -> None:
-        self._objects[key] = self._count
-        self._count += 1
-
-    def _keep(self, built: object) -> object:
-        self._alive.append(built)
-        return built
-
-    # Texts, numbers and sizes.
-
-    def _sized(self, first: int, size: int) -> None:
-        """Write the tag for a size, out of four from ``first`` on, and the size.
-
-        Shape: none; u8, 256 as 0; u16, 65536 as 0; u32.
-        """
-        out = self._out
-        if size == 0:
-            out.append(first)
-        elif size <= 1 << 8:
-            out += bytes([first + 1, size & 0xFF])
-        elif size <= 1 << 16:
-            out += bytes([first + 2]) + (size & 0xFFFF).to_bytes(2, "big")
-        else:
-            out += bytes([first + 3]) + size.to_bytes(4, "big")
-
-    def _text(self, value: str, depth: int) -> None:
-        text = str.__str__(value)
-        if not text:
-            self._out.append(STRING_EMPTY)
-        elif not self._is_repeated(text):
-            self._sized(STRING_EMPTY, utf16_units(text))
-            self._out += _modified_utf8(text)
-            self._number(text)
-
-    def _long_text(self, text: str) -> None:
-        self._out += utf16_units(text).to_bytes(4, "big") + _modified_utf8(text)
-
-    def _primitive(self, kind: str, value: Any, what: str = "a value") -> None:
-        try:
-            self._out += _PACK[kind].pack(ord(value) if kind == "char" else value)
-        except (struct.error, TypeError, OverflowError) as error:
-            raise EncodeError(f"{what} is no {kind}: {value!r:.80} ({error})") from None
-
     def _boxed(self, tag: int, kind: str, value: object) -> None:
         self._out.append(tag)
         self._primitive(kind, value)
 
     def _int(self, value: int, depth: int) -> None:
         if INT_MIN <= value <= INT_MAX:
-            self._boxed(INTEGER, "int", value)
+            self._boxed(tags.INTEGER, "int", value)
         elif LONG_MIN <= value <= LONG_MAX:
-            self._boxed(LONG, "long", value)
+            self._boxed(tags.LONG, "long", value)
         else:
             self._big_integer(value, depth)
-
-    # Arrays and collections.
 
     def _bytes(self, value: bytes | bytearray | memoryview, depth: int) -> None:
         if not self._is_repeated(id(value)):
             self._number(id(value))
-            self._sized(ARRAY_EMPTY, len(bytes(value)))
-            self._out += bytes([KINDS["byte"]]) + bytes(value)
+            self._sized(tags.ARRAY_EMPTY, len(bytes(value)))
+            self._out += bytes([tags.KINDS["byte"]]) + bytes(value)
 
     def _list(self, value: list[object] | tuple[object, ...], depth: int) -> None:
         if self._is_repeated(id(value)):
             return
-        name = value.class_name if isinstance(value, JavaList) else ARRAY_LIST_CLASS
+        name = value.class_name if isinstance(value, JavaList) else ARRAY_LIST
         if name.startswith("["):
             self._array(value, name, depth)
         elif name == UNTYPED or name in _LIST_TAG_OF:
             self._number(id(value))
-            self._sized(COLLECTION_EMPTY, len(value))
-            self._out.append(_LIST_TAG_OF.get(name, ARRAY_LIST))
+            self._sized(tags.COLLECTION_EMPTY, len(value))
+            self._out.append(_LIST_TAG_OF.get(name, tags.ARRAY_LIST))
             self._values(value, depth)
         elif name.startswith(_IMMUTABLE):
             self._immutable(value, 1, value, depth)
@@ -282,24 +149,24 @@ class RiverWriter:
     def _special_list(self, value: Iterable[object], name: str, depth: int) -> None:
         items = list(value)
         if name == "EmptyList":
-            self._out.append(EMPTY_LIST)
+            self._out.append(tags.EMPTY_LIST)
             return
         self._number(id(value))
         if name == "SingletonList" and len(items) == 1:
-            self._out.append(SINGLETON_LIST)
+            self._out.append(tags.SINGLETON_LIST)
             self.value(items[0], depth + 1)
         elif name == "CopiesList" and items and all(item is items[0] for item in items):
-            self._sized(COLLECTION_EMPTY, len(items))
-            self._out.append(N_COPIES)
+            self._sized(tags.COLLECTION_EMPTY, len(items))
+            self._out.append(tags.N_COPIES)
             self.value(items[0], depth + 1)
         elif name in ("UnmodifiableList", "UnmodifiableRandomAccessList"):
-            self._out.append(UNMODIFIABLE_LIST)
+            self._out.append(tags.UNMODIFIABLE_LIST)
             linked = JavaList(items, "java.util.LinkedList")
             self.value(
                 self._keep(linked if name == "UnmodifiableList" else items), depth + 1
             )
         elif name == "UnmodifiableCollection":
-            self._out.append(UNMODIFIABLE_COLLECTION)
+            self._out.append(tags.UNMODIFIABLE_COLLECTION)
             self.value(self._keep(items), depth + 1)
         else:
             raise EncodeError(
@@ -312,9 +179,9 @@ class RiverWriter:
         component = name[1:]
         if component in _KIND_OF_LETTER:
             self._number(id(value))
-            self._sized(ARRAY_EMPTY, len(value))
+            self._sized(tags.ARRAY_EMPTY, len(value))
             kind = _KIND_OF_LETTER[component]
-            self._out.append(KINDS[kind])
+            self._out.append(tags.KINDS[kind])
             if kind == "boolean":
                 bits = sum(1 << i for i, item in enumerate(value) if item)
                 self._out += bits.to_bytes((len(value) + 7) // 8, "little")
@@ -322,7 +189,7 @@ class RiverWriter:
                 for item in value:
                     self._primitive(kind, item, f"an element of {name}")
             return
-        self._sized(ARRAY_EMPTY, len(value))
+        self._sized(tags.ARRAY_EMPTY, len(value))
         self._class(component.removeprefix("L").removesuffix(";"), value)
         self._number(id(value))
         self._values(value, depth)
@@ -352,10 +219,10 @@ class RiverWriter:
         elif name.startswith(_IMMUTABLE):
             self._immutable(value, 2, items, depth)
         elif name == f"{_COLLECTIONS}EmptySet":
-            self._out.append(EMPTY_SET)
+            self._out.append(tags.EMPTY_SET)
         elif name == f"{_COLLECTIONS}SingletonSet" and len(items) == 1:
             self._number(id(value))
-            self._out.append(SINGLETON_SET)
+            self._out.append(tags.SINGLETON_SET)
             self.value(items[0], depth + 1)
         elif name in _UNMODIFIABLE_SETS:
             tag, inner = _UNMODIFIABLE_SETS[name]
@@ -363,8 +230,8 @@ class RiverWriter:
             self._out.append(tag)
             self.value(self._keep(JavaSet(items, inner)), depth + 1)
         elif name == "java.util.EnumSet" and items and isinstance(items[0], JavaEnum):
-            self._sized(COLLECTION_EMPTY, len(items))
-            self._out.append(ENUM_SET_PROXY)
+            self._sized(tags.COLLECTION_EMPTY, len(items))
+            self._out.append(tags.ENUM_SET_PROXY)
             self._enum_class(items[0].class_name)
             self._number(id(value))
             self._values(items, depth)
@@ -399,10 +266,10 @@ class RiverWriter:
         elif name.startswith(_IMMUTABLE):
             self._immutable(value, 3, flat, depth)
         elif name == f"{_COLLECTIONS}EmptyMap":
-            self._out.append(EMPTY_MAP)
+            self._out.append(tags.EMPTY_MAP)
         elif name == f"{_COLLECTIONS}SingletonMap" and len(value) == 1:
             self._number(id(value))
-            self._out.append(SINGLETON_MAP)
+            self._out.append(tags.SINGLETON_MAP)
             self._values(flat, depth)
         elif name in _UNMODIFIABLE_MAPS:
             tag, inner = _UNMODIFIABLE_MAPS[name]
@@ -411,8 +278,10 @@ class RiverWriter:
             self.value(self._keep(JavaMap(value, inner)), depth + 1)
         elif name in ("java.util.Hashtable", "java.util.IdentityHashMap"):
             self._number(id(value))
-            self._sized(COLLECTION_EMPTY, len(value))
-            self._out.append(HASHTABLE if name.endswith("table") else IDENTITY_HASH_MAP)
+            self._sized(tags.COLLECTION_EMPTY, len(value))
+            self._out.append(
+                tags.HASHTABLE if name.endswith("table") else tags.IDENTITY_HASH_MAP
+            )
             self._values(flat, depth)
         else:
             raise EncodeError(f"MarshallingCodec cannot write a {name}; pass a dict")
@@ -456,8 +325,6 @@ class RiverWriter:
         for value in values:
             self.value(value, depth + 1)
 
-    # Objects.
-
     def _object(
         self,
         key: object,
@@ -467,7 +334,7 @@ class RiverWriter:
         depth: int,
     ) -> None:
         """Write an object of a class of the JDK; the topmost class is the one that writes."""
-        self._out.append(NEW_OBJECT)
+        self._out.append(tags.NEW_OBJECT)
         self._layout(layout, depth)
         self._number(id(key))
         for level in layout.chain():
@@ -495,7 +362,7 @@ class RiverWriter:
             raise EncodeError(
                 f"{value.class_name} has other fields than its layout: {odd}"
             )
-        self._out.append(NEW_OBJECT)
+        self._out.append(tags.NEW_OBJECT)
         if layout.is_external:
             self._external_class(layout)
             self._number(id(value))
@@ -528,16 +395,11 @@ class RiverWriter:
                 self._block(part)
             else:
                 self.value(part, depth + 1)
-        self._out.append(END_BLOCK)
-
-    def _block(self, block: bytes) -> None:
-        width = 1 if len(block) < 1 << 8 else 2 if len(block) < 1 << 16 else 4
-        tag = BLOCK_SMALL + (1, 2, 4).index(width)
-        self._out += bytes([tag]) + len(block).to_bytes(width, "big") + block
+        self._out.append(tags.END_BLOCK)
 
     def _enum(self, value: JavaEnum, depth: int) -> None:
         if not self._is_repeated(value):
-            self._out.append(NEW_OBJECT)
+            self._out.append(tags.NEW_OBJECT)
             self._enum_class(value.class_name)
             self._long_text(value.name)
             self._number(value)
@@ -583,12 +445,10 @@ class RiverWriter:
 
     def _java_time(self, value: object, depth: int) -> None:
         if not self._is_repeated(id(value)):
-            block = Block(java_time_ser.write(value))
-            self._out.append(NEW_OBJECT)
+            block = Block(river_time.write(value))
+            self._out.append(tags.NEW_OBJECT)
             self._external_class(
-                ClassLayout(
-                    java_time_ser.CLASS_NAME, java_time_ser.UID, is_external=True
-                )
+                ClassLayout(river_time.CLASS_NAME, river_time.UID, is_external=True)
             )
             self._number(id(value))
             self._annotation((block,), depth)
@@ -597,8 +457,8 @@ class RiverWriter:
         name, said = value.class_name, value.value
         if name.startswith("java.time."):
             self._java_time(value, depth)
-        elif name == "java.lang.Class" and said in TAG_OF_CLASS:
-            self._out.append(TAG_OF_CLASS[str(said)])
+        elif name == "java.lang.Class" and said in tags.TAG_OF_CLASS:
+            self._out.append(tags.TAG_OF_CLASS[str(said)])
         elif self._is_repeated(id(value)):
             pass
         elif name == "java.util.Date" and isinstance(said, int):
@@ -639,93 +499,6 @@ class RiverWriter:
         }
         self._object(key, URL_LAYOUT, fields, (), depth)
 
-    # Classes.
-
-    def _is_known_class(self, name: str) -> bool:
-        index = self._classes.get(name)
-        if index is None:
-            return False
-        distance = len(self._classes) - index
-        self._back(distance, index, CLASS_REPEAT_NEAR, CLASS_REPEAT_FAR)
-        return True
-
-    def _layout(self, layout: ClassLayout, depth: int) -> None:
-        """Write a Serializable class: its name, its fields, its superclass."""
-        # A loop, not a recursion: the superclass comes last.
-        level: ClassLayout | None = layout
-        while level is not None:
-            if self._is_known_class(level.class_name):
-                return
-            self._out.append(WRITE_OBJECT if level.writes_object else SERIALIZABLE)
-            self._text(level.class_name, depth)
-            self._primitive(
-                "long", level.uid, f"the serialVersionUID of {level.class_name}"
-            )
-            self._classes[level.class_name] = len(self._classes)
-            self._out += len(level.fields).to_bytes(4, "big")
-            for name, kind in level.fields:
-                self._text(name, depth)
-                self._out += bytes([KINDS.get(kind, OBJECT_CLASS), 0])
-            level = level.parent
-        self._out.append(OBJECT_CLASS)
-
-    def _external_class(self, layout: ClassLayout) -> None:
-        if not self._is_known_class(layout.class_name):
-            self._out.append(EXTERNALIZABLE)
-            self._long_text(layout.class_name)
-            self._primitive("long", layout.uid)
-            self._classes[layout.class_name] = len(self._classes)
-
-    def _enum_class(self, name: str) -> None:
-        if not self._is_known_class(name):
-            self._out.append(ENUM_CLASS)
-            self._long_text(name)
-            self._classes[name] = len(self._classes)
-
-    def _class(self, name: str, items: Iterable[object]) -> None:
-        """Write the class of an array's elements, finding it by what is in the array."""
-        if name in TAG_OF_CLASS:
-            self._out.append(TAG_OF_CLASS[name])
-            return
-        if self._is_known_class(name):
-            return
-        if name.startswith("["):
-            self._out.append(ARRAY_CLASS)
-            inner = [part for item in items if isinstance(item, list) for part in item]
-            self._class(name[1:].removeprefix("L").removesuffix(";"), inner)
-            self._classes[name] = len(self._classes)
-            return
-        layout = self._layouts.get(name)
-        for item in items:
-            if isinstance(item, JavaEnum) and item.class_name == name:
-                self._enum_class(name)
-                return
-            found = item.layout if isinstance(item, JavaObject) else None
-            if isinstance(found, ClassLayout):
-                layout = layout or next(
-                    (level for level in found.chain() if level.class_name == name), None
-                )
-        if layout is None:
-            raise EncodeError(f"no layout of {name} is known, the elements of an array")
-        self._layout(layout, 0)
-
-
-def _modified_utf8(text: str) -> bytes:
-    return java_utf8(text).replace(b"\0", b"\xc0\x80")
-
-
-def split_decimal(value: Decimal) -> tuple[int, int]:
-    """Return unscaled value and scale of a BigDecimal.
-
-    Raises:
-        EncodeError: infinity, NaN, or a scale that 32 bits cannot hold.
-    """
-    sign, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int) or not -(2**31) < exponent < 2**31:
-        raise EncodeError(f"{value!r:.80} is no number that a BigDecimal can hold")
-    unscaled = int(Decimal((sign, digits, 0)))
-    return unscaled, -exponent
-
 
 def _capacity(size: int) -> int:
     """Return the buckets of a HashMap that grew to a size, at 16 first, three quarters full."""
@@ -737,18 +510,18 @@ def _capacity(size: int) -> int:
 
 _UNMODIFIABLE_SETS = {
     f"{_COLLECTIONS}UnmodifiableSet": (
-        UNMODIFIABLE_SET,
+        tags.UNMODIFIABLE_SET,
         LINKED_HASH_SET_LAYOUT.class_name,
     ),
     f"{_COLLECTIONS}UnmodifiableSortedSet": (
-        UNMODIFIABLE_SORTED_SET,
+        tags.UNMODIFIABLE_SORTED_SET,
         TREE_SET_LAYOUT.class_name,
     ),
 }
 _UNMODIFIABLE_MAPS = {
-    f"{_COLLECTIONS}UnmodifiableMap": (UNMODIFIABLE_MAP, LINKED_HASH_MAP),
+    f"{_COLLECTIONS}UnmodifiableMap": (tags.UNMODIFIABLE_MAP, LINKED_HASH_MAP),
     f"{_COLLECTIONS}UnmodifiableSortedMap": (
-        UNMODIFIABLE_SORTED_MAP,
+        tags.UNMODIFIABLE_SORTED_MAP,
         TREE_MAP_LAYOUT.class_name,
     ),
 }
@@ -756,16 +529,16 @@ _UNMODIFIABLE_MAPS = {
 _Write = Callable[[RiverWriter, Any, int], None]
 _WRITERS: dict[type, _Write] = {
     str: RiverWriter._text,
-    Char: lambda writer, value, depth: writer._boxed(CHARACTER, "char", value),
+    Char: lambda writer, value, depth: writer._boxed(tags.CHARACTER, "char", value),
     int: RiverWriter._int,
     Integer: RiverWriter._int,
-    Byte: lambda writer, value, depth: writer._boxed(BYTE, "byte", value),
-    Short: lambda writer, value, depth: writer._boxed(SHORT, "short", value),
-    Long: lambda writer, value, depth: writer._boxed(LONG, "long", value),
+    Byte: lambda writer, value, depth: writer._boxed(tags.BYTE, "byte", value),
+    Short: lambda writer, value, depth: writer._boxed(tags.SHORT, "short", value),
+    Long: lambda writer, value, depth: writer._boxed(tags.LONG, "long", value),
     BigInteger: RiverWriter._big_integer,
-    float: lambda writer, value, depth: writer._boxed(DOUBLE, "double", value),
-    Double: lambda writer, value, depth: writer._boxed(DOUBLE, "double", value),
-    Float: lambda writer, value, depth: writer._boxed(FLOAT, "float", value),
+    float: lambda writer, value, depth: writer._boxed(tags.DOUBLE, "double", value),
+    Double: lambda writer, value, depth: writer._boxed(tags.DOUBLE, "double", value),
+    Float: lambda writer, value, depth: writer._boxed(tags.FLOAT, "float", value),
     Decimal: RiverWriter._decimal,
     bytes: RiverWriter._bytes,
     bytearray: RiverWriter._bytes,

@@ -11,8 +11,14 @@ from datetime import date, datetime, time, timedelta
 from django_delayq.exceptions import EncodeError
 from django_delayq.wire.codecs import java_time
 from django_delayq.wire.codecs.binary import ByteReader, java_utf8
+from django_delayq.wire.codecs.compact_time import (
+    offset_bytes,
+    read_offset,
+    read_time,
+    time_bytes,
+)
 from django_delayq.wire.codecs.java_text import utf16_units
-from django_delayq.wire.codecs.river_classes import Block
+from django_delayq.wire.codecs.river.classes import Block
 from django_delayq.wire.codecs.values import Instant, JavaValue
 
 CLASS_NAME = "java.time.Ser"
@@ -23,8 +29,6 @@ UID = int.from_bytes(bytes.fromhex("955d84ba1b2248b2"), "big", signed=True)
     _ZONE_REGION, _ZONE_OFFSET,
 ) = range(1, 9)  # fmt: skip
 _OFFSET_DATE_TIME = 10
-#: Says that a ZoneOffset is no whole number of quarters, and follows in seconds.
-_UNEVEN_OFFSET = 127
 
 
 def read(written: tuple[object, ...]) -> object:
@@ -71,56 +75,6 @@ def write(value: object) -> bytes:
             return bytes([_OFFSET_DATE_TIME]) + local
         return bytes([_ZONED_DATE_TIME]) + local + _zone(seconds, zone)
     raise EncodeError(f"{value!r} has no form in java.time.Ser")
-
-
-def time_bytes(
-    parts: tuple[int, ...], nano: Callable[[int], bytes] | None = None
-) -> bytes:
-    """Write hour, minute, second and nanosecond as short as ``LocalTime.writeExternal`` does."""
-    hour, minute, second, fraction = parts
-    if fraction:
-        tail = nano(fraction) if nano else fraction.to_bytes(4, "big")
-        return bytes([hour, minute, second]) + tail
-    if second:
-        return bytes([hour, minute, ~second & 0xFF])
-    return bytes([hour, ~minute & 0xFF]) if minute else bytes([~hour & 0xFF])
-
-
-def read_time(source: ByteReader, nano: Callable[[], int]) -> tuple[int, int, int, int]:
-    """Read what ``time_bytes`` writes; ``nano`` reads the nanoseconds."""
-    parts = []
-    for _ in range(3):
-        part = source.integer(1, signed=True)
-        if part < 0:
-            parts.append(~part)
-            break
-        parts.append(part)
-    else:
-        return parts[0], parts[1], parts[2], nano()
-    hour, minute, second = (*parts, 0, 0)[:3]
-    return hour, minute, second, 0
-
-
-def offset_bytes(seconds: int, uneven: Callable[[int], bytes] | None = None) -> bytes:
-    """Write a ZoneOffset: quarters of an hour in a byte, or 127 and the seconds."""
-    quarters, rest = divmod(seconds, 900)
-    if not rest:
-        return quarters.to_bytes(1, "big", signed=True)
-    tail = uneven(seconds) if uneven else seconds.to_bytes(4, "big", signed=True)
-    return bytes([_UNEVEN_OFFSET]) + tail
-
-
-def read_offset(source: ByteReader, uneven: Callable[[], int]) -> int:
-    """Read what ``offset_bytes`` writes, in seconds; ``uneven`` reads the seconds.
-
-    Raises:
-        ValueError: the offset is more than 18 hours.
-    """
-    quarters = source.integer(1, signed=True)
-    seconds = uneven() if quarters == _UNEVEN_OFFSET else quarters * 900
-    if abs(seconds) > 18 * 3600:
-        raise ValueError(f"an offset of {seconds} seconds")
-    return seconds
 
 
 def _local(parts: tuple[int, ...]) -> bytes:

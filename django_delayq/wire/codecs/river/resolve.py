@@ -8,14 +8,14 @@ import re
 from collections.abc import Callable
 from uuid import UUID
 
-from django_delayq.wire.codecs.river_classes import Block, ClassLayout
+from django_delayq.wire.codecs.decimals import as_decimal, read_big_integer
+from django_delayq.wire.codecs.river.classes import Block, ClassLayout
 from django_delayq.wire.codecs.values import (
     BigInteger,
     JavaList,
     JavaObject,
     JavaSet,
     JavaValue,
-    as_decimal,
     java_date,
     java_map,
     java_set,
@@ -31,9 +31,6 @@ _PLAIN_URL = re.compile(
 
 #: For each class of an object, topmost first: its layout, its fields, what it wrote besides.
 Parts = list[tuple[ClassLayout, dict[str, object], tuple[object, ...]]]
-
-#: Digits of a BigDecimal take time to unfold; nobody's amounts have ten thousand.
-MAX_DECIMAL_BYTES = 4096
 
 
 def resolve_object(layout: ClassLayout, names: list[list[str]], parts: Parts) -> object:
@@ -162,7 +159,8 @@ def _big_integer(parts: Parts) -> object:
     magnitude, sign = fields.get("magnitude"), fields.get("signum")
     if not isinstance(magnitude, bytes) or sign not in (-1, 0, 1):
         return None
-    return BigInteger(int.from_bytes(magnitude, "big") * int(sign))
+    found = read_big_integer(magnitude or b"\0", signed=False)
+    return BigInteger(found * int(sign))
 
 
 def _big_decimal(parts: Parts) -> object:
@@ -170,8 +168,6 @@ def _big_decimal(parts: Parts) -> object:
     unscaled, scale = fields.get("intVal"), fields.get("scale")
     if not isinstance(unscaled, int) or not isinstance(scale, int):
         return None
-    if unscaled.bit_length() > 8 * MAX_DECIMAL_BYTES:
-        raise ValueError(f"a BigDecimal of more than {MAX_DECIMAL_BYTES} bytes")
     return as_decimal(unscaled, scale)
 
 

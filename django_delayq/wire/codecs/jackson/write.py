@@ -14,7 +14,7 @@ from uuid import UUID
 from django_delayq.exceptions import EncodeError
 from django_delayq.wire.codecs import java_time
 from django_delayq.wire.codecs.codec import MAX_DEPTH
-from django_delayq.wire.codecs.jackson_tree import CLASS_KEY, Dialect, Tagged
+from django_delayq.wire.codecs.jackson.tree import CLASS_KEY, Dialect, Tagged
 from django_delayq.wire.codecs.java_text import (
     decimal_text,
     double_text,

@@ -8,9 +8,9 @@ import struct
 from collections.abc import Mapping
 
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.codecs.river_classes import ClassLayout
-from django_delayq.wire.codecs.river_read import RiverReader
-from django_delayq.wire.codecs.river_write import RiverWriter
+from django_delayq.wire.codecs.river.classes import ClassLayout
+from django_delayq.wire.codecs.river.read import RiverReader
+from django_delayq.wire.codecs.river.write import RiverWriter
 
 
 class MarshallingCodec:
@@ -38,7 +38,9 @@ class MarshallingCodec:
             return RiverWriter(self._classes).write(value)
         except RecursionError:
             raise EncodeError("MarshallingCodec: nested too deep") from None
-        except (OverflowError, struct.error) as error:
+        except EncodeError:
+            raise
+        except (ValueError, OverflowError, struct.error) as error:
             raise EncodeError(
                 f"MarshallingCodec: a number does not fit: {error}"
             ) from None

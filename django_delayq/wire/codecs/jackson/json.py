@@ -10,9 +10,9 @@ from decimal import Decimal
 from json.encoder import encode_basestring
 
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.codecs.jackson_read import JsonNumber, TreeReader
-from django_delayq.wire.codecs.jackson_tree import Dialect, Tagged
-from django_delayq.wire.codecs.jackson_write import TreeWriter
+from django_delayq.wire.codecs.jackson.read import JsonNumber, TreeReader
+from django_delayq.wire.codecs.jackson.tree import Dialect, Tagged
+from django_delayq.wire.codecs.jackson.write import TreeWriter
 from django_delayq.wire.codecs.java_text import (
     decimal_plain_text,
     decimal_text,
@@ -49,6 +49,10 @@ class JacksonJsonCodec:
             return self._json(self._writer.tree(value)).encode()
         except RecursionError:
             raise EncodeError(f"{self.name}: nested too deep") from None
+        except EncodeError:
+            raise
+        except ValueError as error:  # an int of more digits than Python wants to print
+            raise EncodeError(f"{self.name}: {error}") from None
 
     def decode(self, payload: bytes) -> object:
         """Read a payload.

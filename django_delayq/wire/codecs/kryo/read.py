@@ -7,23 +7,22 @@ unless the fields of the class are declared.
 
 import re
 from collections.abc import Callable
-from typing import NoReturn
 from uuid import UUID
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.wire.codecs import java_time
-from django_delayq.wire.codecs.binary import LE_DOUBLE, LE_FLOAT, ByteReader
+from django_delayq.wire.codecs.binary import LE_DOUBLE, LE_FLOAT
 from django_delayq.wire.codecs.codec import MAX_DEPTH
-from django_delayq.wire.codecs.java_time_ser import read_offset, read_time
-from django_delayq.wire.codecs.kryo_kinds import (
+from django_delayq.wire.codecs.compact_time import read_offset, read_time
+from django_delayq.wire.codecs.decimals import as_decimal, read_big_integer
+from django_delayq.wire.codecs.kryo.input import KryoInput
+from django_delayq.wire.codecs.kryo.kinds import (
     BOXED_OF_PRIMITIVE,
-    BY_NAME,
     IMMUTABLE_LISTS,
     IMMUTABLE_MAPS,
     IMMUTABLE_SETS,
     LISTS,
     MAPS,
-    NULL,
     PRIMITIVE_OF_ID,
     PRIMITIVE_OF_LETTER,
     REGISTERED,
@@ -35,7 +34,6 @@ from django_delayq.wire.codecs.kryo_kinds import (
     Kind,
     KryoDialect,
 )
-from django_delayq.wire.codecs.river_resolve import MAX_DECIMAL_BYTES
 from django_delayq.wire.codecs.values import (
     ARRAY_LIST,
     BigInteger,
@@ -51,7 +49,6 @@ from django_delayq.wire.codecs.values import (
     JavaValue,
     Long,
     Short,
-    as_decimal,
     java_date,
     java_map,
     java_set,
@@ -62,20 +59,18 @@ FREE_ELEMENTS = 1000
 
 _ANY = Kind("object")
 _ARRAY = re.compile(r"\[+(?:[ZBSIJCFD]|L[^;\[]+;)")
-_END_OF_ASCII = re.compile(rb"[\x80-\xff]")
 _COLLECTIONS = "java.util.Collections$"
 
 
-class KryoReader:
+class KryoReader(KryoInput):
     """Reads one payload, once."""
 
     def __init__(
         self, data: bytes, dialect: KryoDialect, declared: Declarations
     ) -> None:
-        self.source = ByteReader(data, "Kryo5Codec")
+        super().__init__(data)
         self._dialect = dialect
         self._declared = declared
-        self._names: list[str] = []
         self._free = len(data) + FREE_ELEMENTS
 
     def read(self) -> object:
@@ -141,114 +136,6 @@ class KryoReader:
                 self._fail(f"{mark:#04x} where a value begins or is null")
         return self.body(kind.name, kind.arguments, depth)
 
-    def _fail(self, message: str) -> NoReturn:
-        self.source.fail(message, self.source.position - 1)
-
-    # Numbers and text.
-
-    def varint(self) -> int:
-        """Read an int as Kryo writes one that is meant to be positive: 1 – 5 bytes, low first."""
-        number = self._bits(5) & 0xFFFFFFFF
-        return number - (1 << 32) if number >> 31 else number
-
-    def zigzag(self) -> int:
-        """Read an int with the sign in its lowest bit."""
-        number = self._bits(5) & 0xFFFFFFFF
-        return (number >> 1) ^ -(number & 1)
-
-    def varlong(self) -> int:
-        """Read a long that is meant to be positive: 1 – 9 bytes, all 8 bits of the ninth."""
-        number = self._bits(9)
-        return number - (1 << 64) if number >> 63 else number
-
-    def zigzag_long(self) -> int:
-        """Read a long with the sign in its lowest bit."""
-        number = self._bits(9)
-        return (number >> 1) ^ -(number & 1)
-
-    def _bits(self, longest: int) -> int:
-        number = 0
-        for index in range(longest):
-            byte = self.source.byte()
-            if index == 8:
-                return number | byte << 56
-            number |= (byte & 0x7F) << 7 * index
-            if byte < 0x80:
-                return number
-        return number
-
-    def flagged(self) -> tuple[bool, int]:
-        """Read a flag and a number that share their first byte: flag, more, 6 bits."""
-        first = self.source.byte()
-        number = first & 0x3F
-        if first & 0x40:
-            number |= (self._bits(5) << 6) & 0xFFFFFFFF
-        return first >= 0x80, number
-
-    def size(self) -> int | None:
-        """Read a size plus one; ``None`` for null."""
-        number = self.varint()
-        if number < 0:
-            self._fail(f"size {number}")
-        return number - 1 if number else None
-
-    def string(self) -> str | None:
-        """Read text: ASCII with the top bit set on its last byte, or its length and Java's UTF-8."""
-        source = self.source
-        if source.position < len(source.data) and source.data[source.position] < 0x80:
-            end = _END_OF_ASCII.search(source.data, source.position)
-            if end is None:
-                source.fail("text without an end")
-            raw = source.take(end.end() - source.position)
-            return (raw[:-1] + bytes([raw[-1] & 0x7F])).decode("ascii")
-        _, number = self.flagged()
-        return source.java_text(number - 1) if number else None
-
-    def text(self) -> str:
-        """Read text that is not null."""
-        start = self.source.position
-        text = self.string()
-        if text is None:
-            self.source.fail("null where a text must be", start)
-        return text
-
-    def flag(self) -> bool:
-        """Read a boolean."""
-        value = self.source.byte()
-        if value > 1:
-            self._fail(f"{value:#04x} for a boolean")
-        return value == 1
-
-    # Classes.
-
-    def class_name(self) -> str | None:
-        """Read the class of what follows; ``None`` for null."""
-        number = self._class_id()
-        return (
-            number if number is None or isinstance(number, str) else REGISTERED[number]
-        )
-
-    def _class_id(self) -> int | str | None:
-        start = self.source.position
-        number = self.varint()
-        if number == NULL:
-            return None
-        if number in REGISTERED:
-            return number
-        if number != BY_NAME:
-            self.source.fail(
-                f"class {number}, which is not one that Redisson registers", start
-            )
-        index = self.varint()
-        if index == len(self._names):
-            name = self.text()
-            if not name:
-                self.source.fail("a class without a name", start)
-            self._names.append(name)
-        elif not 0 <= index < len(self._names):
-            self.source.fail(f"class name {index}, of {len(self._names)}", start)
-        return self._names[index]
-
     def class_object(self) -> object:
         """Read a ``java.lang.Class``."""
         found = self._class_id()
@@ -262,8 +149,6 @@ class KryoReader:
         return JavaValue(
             "java.lang.Class", REGISTERED[found] if isinstance(found, int) else found
         )
-
-    # Arrays, collections and maps.
 
     def _counted(self, start: int) -> None:
         """Take note of an element that had no byte of its own."""
@@ -377,8 +262,6 @@ class KryoReader:
             self._counted(start)
         return java_map(list(zip(flat[::2], flat[1::2], strict=True)), name)
 
-    # Objects.
-
     def _object(
         self, name: str, declared: list[tuple[str, Kind]], depth: int
     ) -> JavaObject:
@@ -478,25 +361,18 @@ class KryoReader:
             most, least = self._fixed(8), self._fixed(8)
         return UUID(int=(most % 2**64 << 64) | least % 2**64)
 
-    def _fixed(self, size: int) -> int:
-        return int.from_bytes(self.source.take(size), "little", signed=True)
-
     def big_integer(self) -> BigInteger | None:
         """Read a BigInteger, big-endian two's complement."""
         size = self.size()
         if size is None:
             return None
-        if not size:
-            self._fail("a BigInteger of no bytes")
-        return BigInteger(int.from_bytes(self.source.take(size), "big", signed=True))
+        return read_big_integer(self.source.take(size))
 
     def big_decimal(self) -> object:
         """Read a BigDecimal: unscaled value and scale."""
         unscaled = self.big_integer()
         if unscaled is None:
             return None
-        if unscaled.bit_length() > 8 * MAX_DECIMAL_BYTES:
-            self._fail(f"a BigDecimal of more than {MAX_DECIMAL_BYTES} bytes")
         return as_decimal(unscaled, self.zigzag())
 
     def locale(self) -> JavaValue:
@@ -512,8 +388,6 @@ class KryoReader:
         """Read a Pattern: its text, or its text and flags."""
         text, flags = self.text(), self.varint()
         return JavaValue("java.util.regex.Pattern", [text, flags] if flags else text)
-
-    # java.time.
 
     def local_date(self) -> tuple[int, int, int]:
         """Read year, month and day."""

@@ -5,9 +5,9 @@ an enum's constant, are read and written only if their class is declared, which 
 """
 
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.codecs.kryo_kinds import Classes, Declarations, KryoDialect
-from django_delayq.wire.codecs.kryo_read import KryoReader
-from django_delayq.wire.codecs.kryo_write import KryoWriter
+from django_delayq.wire.codecs.kryo.kinds import Classes, Declarations, KryoDialect
+from django_delayq.wire.codecs.kryo.read import KryoReader
+from django_delayq.wire.codecs.kryo.write import KryoWriter
 
 
 class Kryo5Codec:
@@ -50,6 +50,10 @@ class Kryo5Codec:
             return KryoWriter(self._dialect, self._declared).write(value)
         except RecursionError:
             raise EncodeError("Kryo5Codec: nested too deep") from None
+        except EncodeError:
+            raise
+        except ValueError as error:  # an int of more digits than Python wants to print
+            raise EncodeError(f"Kryo5Codec: {error}") from None
 
     def decode(self, payload: bytes) -> object:
         """Read a payload.
