@@ -37,10 +37,10 @@ def test_checks_run_with_manage_py(capsys: pytest.CaptureFixture[str]) -> None:
         call_command("check")
     assert "no issues" in capsys.readouterr().out
 
-    with override_settings(DELAYQ={"CONECTION": URL}):
+    with override_settings(DELAYQ={"CONNECTIONS": URL}):
         with pytest.raises(SystemCheckError) as caught:
             call_command("check")
-    assert "(django_delayq.E002) DELAYQ has an unknown key 'CONECTION'." in str(
+    assert "(django_delayq.E002) DELAYQ has an unknown key 'CONNECTIONS'." in str(
         caught.value
     )
     assert "HINT: Did you mean 'CONNECTION'?" in str(caught.value)

@@ -191,8 +191,8 @@ def test_setting_that_is_no_dict_is_refused(value: Any) -> None:
     ("value", "text"),
     [
         (
-            {"CONECTION": URL},
-            "DELAYQ has an unknown key 'CONECTION'. Did you mean 'CON",
+            {"CONNECTIONS": URL},
+            "DELAYQ has an unknown key 'CONNECTIONS'. Did you mean 'CON",
         ),
         ({"queues": {}}, "DELAYQ has an unknown key 'queues'. Did you mean 'QUEUES'?"),
         ({"XYZ": 1}, "unknown key 'XYZ'. Known are CONNECTION, EMBEDDED_DIR, QU"),
@@ -226,7 +226,7 @@ def test_misspelt_key_is_told_with_a_suggestion(value: Any, text: str) -> None:
         ({"QUEUES": ["a"]}, "DELAYQ['QUEUES'] is ['a']. Give a dict of queue names to"),
         (
             {"QUEUES": {"a": None}},
-            "DELAYQ['QUEUES']['a'] is None. Give a dict of optio",
+            "DELAYQ['QUEUES']['a'] is None. Give a dict of",
         ),
         ({"WORKER": 2}, "DELAYQ['WORKER'] is 2. Give a dict of options."),
         ({"MAX_PAYLOAD_BYTES": 0}, "is 0. Give a number of bytes, 1 or more."),

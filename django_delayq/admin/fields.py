@@ -20,6 +20,10 @@ _SCORE_LABELS = {
     State.QUARANTINED: "Put aside",
     State.UNKNOWN: "Due",
 }
+#: Nothing is known of a job in these states but that it is over.
+_OVER = frozenset(
+    {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.TAKEN}
+)
 #: What a state means to who looks at the job.
 _STATE_NOTES = {
     "scheduled": "Waits for its start time.",
@@ -61,6 +65,9 @@ def sections_of(
     queue: QueueSettings,
 ) -> list[Section]:
     """Describe a job; the first section is about the job, the second about its last error."""
+    end = Field("ID", clean(job_id))
+    if seen.state in _OVER:
+        return [("", [Field("State", state, _STATE_NOTES.get(state, "")), end])]
     task = None if content.is_foreign else _find_task(content.task)
     sections: list[Section] = [
         (
@@ -72,7 +79,7 @@ def sections_of(
             ],
         )
     ]
-    sections[0][1].append(Field("ID", clean(job_id)))
+    sections[0][1].append(end)
     if failure is not None:
         sections.append(("Last error", _error(failure, seen.now_ms)))
     return sections

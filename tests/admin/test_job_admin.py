@@ -113,6 +113,7 @@ def test_job_of_every_state_is_listed_and_shown(
     assert f"State: {state}" in text
     assert f"{queue.name}:{token}" in text
     if state != "running":
+        assert "it broke" in content_of(page)
         assert "Last error Error: it broke Kind: builtins.ValueError" in text
 
 
@@ -293,6 +294,18 @@ def test_queue_that_is_not_configured_has_no_page(
         parts = ("nobody",) if name == "queue" else ("nobody", "x" * 22)
         assert browser.post(url(name, *parts)).status_code == 404
     assert browser.get(url("queue", queue.name), {"state": "odd"}).status_code == 404
+
+
+def test_job_that_is_over_says_how_it_ended(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(60_000)
+    browser.post(url("cancel", queue.name, token))
+
+    response = browser.get(url("job", queue.name, token))
+
+    assert response.status_code == 200
+    text = content_of(response)
+    assert "State: cancelled – Was cancelled. ID:" in text
+    assert "foreign" not in text
 
 
 def test_job_that_is_gone_says_so(browser: Client, queue: Queue) -> None:
@@ -540,7 +553,7 @@ def test_discard_asks_and_deletes_for_good(
     response = browser.post(url("discard", queue.name, token), follow=True)
 
     assert "Discard this job for good?" in content_of(question)
-    assert queue.state(token) is State.MISSING
+    assert queue.state(token) is State.FAILED
     assert messages_of(response) == [f"Job {queue.name}:{token} is discarded for good."]
     assert LogEntry.objects.get().change_message == "Discarded."
 
@@ -707,12 +720,12 @@ def test_server_that_does_not_answer_is_told(
 
 
 def test_wrong_settings_are_told(browser: Client, queue: Queue, settings: Any) -> None:
-    settings.DELAYQ = {"CONNECTOIN": "redis://localhost"}
+    settings.DELAYQ = {"CONNECTIONS": "redis://localhost"}
 
     response = browser.get(url("changelist"))
 
     assert response.status_code == 503
-    assert "unknown key 'CONNECTOIN'" in content_of(response)
+    assert "unknown key 'CONNECTIONS'" in content_of(response)
 
 
 def test_missing_connection_is_told(
