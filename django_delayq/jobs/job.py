@@ -4,9 +4,9 @@ Everything goes to the server by the job's id; nothing is kept here but what the
 is not known here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
@@ -24,6 +24,7 @@ from django_delayq.wire.call import arun, run
 from django_delayq.wire.delay import Delay, parse_delay
 
 R = TypeVar("R")
+T = TypeVar("T")
 #: A wait for a result looks this often whether the job is still there at all.
 WAIT_SLICE_S = 3.0
 
@@ -234,7 +235,14 @@ class Job(Generic[R]):
             )
         )
 
-    def wait(self, timeout: float | None = None) -> R:
+    # The call of an async task makes a coroutine; its job brings what that returns.
+    @overload
+    def wait(
+        self: "Job[Coroutine[Any, Any, T]]", timeout: float | None = None
+    ) -> T: ...
+    @overload
+    def wait(self, timeout: float | None = None) -> R: ...
+    def wait(self, timeout: float | None = None) -> Any:
         """Wait for the job's end and return its result, for tasks that keep it.
 
         Raises:
@@ -258,7 +266,13 @@ class Job(Generic[R]):
                     f"job {self.id} has not ended within {timeout} s; it is {self.state}"
                 )
 
-    async def await_result(self, timeout: float | None = None) -> R:
+    @overload
+    async def await_result(
+        self: "Job[Coroutine[Any, Any, T]]", timeout: float | None = None
+    ) -> T: ...
+    @overload
+    async def await_result(self, timeout: float | None = None) -> R: ...
+    async def await_result(self, timeout: float | None = None) -> Any:
         """`wait` on the event loop."""
         self._check_waitable()
         client = await conf.get_async_client()

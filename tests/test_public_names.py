@@ -1,0 +1,163 @@
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import django_delayq
+from django_delayq import exceptions
+
+ROOT = Path(__file__).parent.parent
+
+NAMES = {
+    # tasks and jobs
+    "Backoff",
+    "DelayedTask",
+    "Job",
+    "State",
+    "aget_job",
+    "aschedule",
+    "aschedule_many",
+    "current_job",
+    "delayed_task",
+    "get_job",
+    "queue_handler",
+    "schedule",
+    "schedule_many",
+    # Redisson's objects
+    "BlockingQueue",
+    "DelayedQueue",
+}
+ERRORS = {
+    name
+    for name, value in vars(exceptions).items()
+    if inspect.isclass(value) and value.__module__ == exceptions.__name__
+}
+
+
+def test_all_is_what_we_promise_and_nothing_else() -> None:
+    assert set(django_delayq.__all__) == NAMES | ERRORS
+    assert len(django_delayq.__all__) == len(NAMES | ERRORS)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES | ERRORS))
+def test_name_is_there_with_a_docstring_of_its_own(name: str) -> None:
+    value = getattr(django_delayq, name)
+
+    assert inspect.getdoc(value)
+    assert value.__module__.startswith("django_delayq.")
+
+
+def test_star_brings_exactly_these_names() -> None:
+    namespace: dict[str, object] = {}
+
+    exec("from django_delayq import *", namespace)
+
+    assert namespace.keys() - {"__builtins__"} == NAMES | ERRORS
+
+
+def test_no_name_is_that_of_a_submodule() -> None:
+    """Whichever was imported last would win."""
+    modules = {path.stem for path in (ROOT / "django_delayq").iterdir()}
+
+    assert modules & set(django_delayq.__all__) == set()
+
+
+def run_python(source: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(source)],
+        cwd=ROOT,
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_needs_no_settings_and_starts_nothing() -> None:
+    told = run_python(
+        """
+        import threading
+        import django_delayq
+        from django.apps import apps
+        from django.conf import settings
+        assert not settings.configured and not apps.ready
+        print(threading.active_count(), django_delayq.__version__)
+        """
+    )
+
+    assert told == f"1 {django_delayq.__version__}\n"
+
+
+def test_tasks_can_be_decorated_before_django_is_set_up() -> None:
+    told = run_python(
+        """
+        from django_delayq import delayed_task, queue_handler
+
+        @delayed_task(queue="mail", max_attempts=3, name="send")
+        def send(to): return to
+
+        @queue_handler("orders", name="handle")
+        def handle(value): return value
+
+        print(send(1), handle(2))
+        """
+    )
+
+    assert told == "1 2\n"
+
+
+def test_version_is_one_that_installers_order() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", django_delayq.__version__)
+
+
+# Errors.
+
+
+def test_every_error_is_one_of_ours_and_says_when_it_is_raised() -> None:
+    for name in ERRORS - {"DelayqError"}:
+        error = getattr(exceptions, name)
+        assert issubclass(error, exceptions.DelayqError)
+        assert (error.__doc__ or "").startswith("Raised ")
+
+
+def test_tree_in_the_docstring_is_the_tree() -> None:
+    drawn = re.findall(r"^[├└]── (\w+)", exceptions.__doc__ or "", re.MULTILINE)
+
+    assert len(drawn) == len(set(drawn))
+    assert set(drawn) == ERRORS - {"DelayqError"}
+
+
+# What we show is what we export.
+
+
+def shown_names() -> set[tuple[str, str]]:
+    """Return the names that documents and examples import from the package itself, each with its file."""
+    shown = set()
+    files = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("example_project/**/*.py"),
+    ]
+    for path in files:
+        text = path.read_text("utf-8")
+        found = re.findall(
+            r"^\s*from django_delayq import (\([^)]*\)|[^\n]+)", text, re.MULTILINE
+        )
+        for names in found:
+            for name in re.findall(r"\w+", re.sub(r"#.*| as \w+", "", names)):
+                shown.add((name, path.name))
+    return shown
+
+
+def test_documents_and_examples_import_public_names_only() -> None:
+    allowed = (
+        NAMES | ERRORS | {"testing", "metrics"}
+    )  # modules, for those who want them
+
+    assert {item for item in shown_names() if item[0] not in allowed} == set()

@@ -1,0 +1,68 @@
+"""What a type checker tells the users of tasks and jobs, held by mypy to the comments in tests/typing/."""
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SAMPLES = sorted((HERE / "typing").glob("*.py"))
+
+Told = dict[int, set[str]]
+
+
+def expected_in(sample: Path) -> Told:
+    """Return what the comments of a sample say of each line."""
+    expected: Told = defaultdict(set)
+    for number, line in enumerate(sample.read_text("utf-8").splitlines(), 1):
+        for kind, what in re.findall(r"# ([RE]): (.+)$", line):
+            expected[number].add(f"{kind}: {what}")
+    return expected
+
+
+def told_by_mypy(sample: Path, cache: Path) -> Told:
+    """Return what mypy says, in the form of the comments: names without their modules, errors by their code."""
+    output = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            f"--config-file={HERE / 'typing' / 'mypy.ini'}",
+            f"--cache-dir={cache}",
+            "--show-error-codes",
+            str(sample.relative_to(HERE.parent)),
+        ],
+        cwd=HERE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert output.returncode in (0, 1), output.stdout + output.stderr
+    told: Told = defaultdict(set)
+    for line in output.stdout.splitlines():
+        if revealed := re.match(r'.*:(\d+): note: Revealed type is "(.*)"', line):
+            shown = re.sub(r"\b(?:\w+\.)+(?=\w)", "", revealed[2])
+            told[int(revealed[1])].add(f"R: {shown}")
+        elif error := re.match(r".*:(\d+): error: .*\[([\w-]+)\]$", line):
+            told[int(error[1])].add(f"E: {error[2]}")
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
+def test_types_are_as_the_sample_says(
+    sample: Path, pytestconfig: pytest.Config
+) -> None:
+    pytest.importorskip("mypy")
+    assert pytestconfig.cache is not None
+    expected = expected_in(sample)
+    assert len(expected) > 20
+
+    assert told_by_mypy(sample, pytestconfig.cache.mkdir("mypy")) == expected
+
+
+def test_package_says_that_it_is_typed() -> None:
+    assert (HERE.parent / "django_delayq" / "py.typed").is_file()

@@ -1,0 +1,120 @@
+"""What a type checker knows of tasks and jobs: ``R:`` the type revealed on that line, ``E:`` the error found there."""
+
+from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, reveal_type
+
+from django_delayq import (
+    Job,
+    aget_job,
+    aschedule,
+    aschedule_many,
+    delayed_task,
+    get_job,
+    queue_handler,
+    schedule,
+    schedule_many,
+)
+
+
+@delayed_task
+def add(a: int, b: int = 0, *, note: str = "") -> int:
+    return a + b
+
+
+@delayed_task(queue="default", max_attempts=3)
+def greet(name: str) -> str:
+    return f"Hello, {name}"
+
+
+@delayed_task
+async def fetch(url: str) -> bytes:
+    return url.encode()
+
+
+@delayed_task(keep_result=60)
+def forget() -> None: ...
+
+
+@queue_handler("dest_queue1")
+def handle(value: Any) -> int:
+    return len(value)
+
+
+# A task is called as its function is.
+
+reveal_type(add)  # R: DelayedTask[[a: int, b: int =, *, note: str =], int]
+reveal_type(add(1, note="x"))  # R: int
+reveal_type(greet("x"))  # R: str
+reveal_type(handle({}))  # R: int
+add("1")  # E: arg-type
+add()  # E: call-arg
+add(1, colour="red")  # E: call-arg
+greet(name=5)  # E: arg-type
+
+
+# It is scheduled with the same arguments, and the job knows what it returns.
+
+reveal_type(schedule(add, 5, 1, 2))  # R: Job[int]
+reveal_type(add.schedule(5, 1, note="x"))  # R: Job[int]
+reveal_type(greet.prepare(5, "x"))  # R: Job[str]
+reveal_type(schedule(add, 5, 1).wait())  # R: int
+reveal_type(schedule(greet, 5, "x").wait(timeout=3))  # R: str
+schedule(add, 5)  # E: call-overload
+schedule(add, 5, "1")  # E: call-overload
+schedule(add, 5, 1, colour="red")  # E: call-arg
+add.schedule(5, "1")  # E: arg-type
+greet.prepare(5)  # E: call-arg
+schedule(add, "5", 1)  # E: call-overload
+schedule(5, 5)  # E: call-overload
+reveal_type(forget.schedule(5))  # R: Job[None]
+
+for delay in (0, 1.5, Decimal("0.1"), timedelta(1), datetime(2030, 1, 1, tzinfo=UTC)):
+    schedule(add, delay, 1)
+
+
+# Options keep the signature.
+
+once = add.using(max_attempts=1)
+reveal_type(once)  # R: DelayedTask[[a: int, b: int =, *, note: str =], int]
+once.schedule(5, "1")  # E: arg-type
+
+
+# What is found by name or id is not known.
+
+reveal_type(schedule("app.tasks.add", 5, 1, anything="goes"))  # R: Job[Any]
+reveal_type(get_job("default:x"))  # R: Job[Any]
+jobs: list[Job[Any]] = [greet.prepare(5, "x"), add.prepare(5, 1)]
+reveal_type(schedule_many(jobs))  # R: list[Job[Any]]
+
+
+async def later() -> None:
+    reveal_type(await aschedule(add, 5, 1))  # R: Job[int]
+    reveal_type(await add.aschedule(5, 1))  # R: Job[int]
+    reveal_type(await (await aschedule(greet, 5, "x")).await_result())  # R: str
+    reveal_type(await aget_job("default:x"))  # R: Job[Any]
+    reveal_type(await aschedule_many([add.prepare(5, 1)]))  # R: list[Job[Any]]
+    await aschedule(add, 5, "1")  # E: call-overload
+    reveal_type(await fetch("u"))  # R: bytes
+    reveal_type(await (await fetch.aschedule(5, "u")).await_result())  # R: bytes
+
+
+# A job of an async task brings what its coroutine returns.
+
+reveal_type(fetch)  # R: DelayedTask[[url: str], Coroutine[Any, Any, bytes]]
+reveal_type(schedule(fetch, 5, "u").wait())  # R: bytes
+reveal_type(fetch.schedule(5, "u").wait())  # R: bytes
+schedule(fetch, 5, 5)  # E: call-overload
+
+
+# What the decorator cannot take.
+
+delayed_task(5)  # E: call-overload
+
+
+def takes_a_job(job: Job[int], call: Coroutine[Any, Any, bytes]) -> None: ...
+
+
+takes_a_job(schedule(add, 5, 1), fetch("u"))
+takes_a_job(schedule(greet, 5, "x"), fetch("u"))  # E: call-overload
