@@ -4,18 +4,18 @@ What happened is recorded, not reported: the loop settles it with the server, in
 """
 
 import logging
+import os
 import random
-import threading
 import traceback as tracebacks
+from types import TracebackType
 from typing import Any
 
 from django_delayq.clock import epoch_ms, monotonic_ms
-from django_delayq.conf import QueueSettings
+from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery.operations import Done, Failed, Leased, Rejected, State
 from django_delayq.exceptions import (
-    DecodeError,
     DelayqError,
-    InvalidArguments,
+    EncodeError,
     TaskNotFound,
     TimeLimitExceeded,
 )
@@ -24,14 +24,17 @@ from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
-from django_delayq.transfer.wheel import Timeout
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Characters of a traceback that are kept with the job.
+#: Characters of a traceback, its end, that are kept with the job.
 TRACEBACK_LIMIT = 8_000
+#: Characters of an error's own text that are kept with the job.
+MESSAGE_LIMIT = 2_000
 #: How long the failure of a dead letter is kept for those who wait, where the task does not say: one hour.
 FAILURE_TTL_MS = 3_600_000
+#: The frames of these files come before the task's own in a traceback.
+_HERE = os.path.join(os.path.dirname(__file__), "")
 
 
 class Attempt:
@@ -51,13 +54,14 @@ class Attempt:
     ended_ms = 0.0
     #: Another may have the job: what becomes of it here changes nothing.
     is_lost = False
-    #: Guards the two below; only attempts with a time limit have one.
-    lock: "threading.Lock | None" = None
-    #: The thread that may be interrupted.
-    running_in: int | None = None
-    timed_out = False
-    #: The timer of the time limit.
-    timeout: Timeout | None = None
+    #: What the task raised, for the log.
+    exception: BaseException | None = None
+    #: What is said of it in the log.
+    message = ""
+    #: It came to its end without being run.
+    is_expired = False
+    #: The server would not take its end; it is told again.
+    is_refused = False
 
     def __init__(
         self,
@@ -93,12 +97,11 @@ class Attempt:
                 self.task = get_task(envelope.task)
                 self.options = self.task.options.with_carried(envelope.options)
                 self.args, self.kwargs = envelope.args, envelope.kwargs
-        except DelayqError as error:
-            self._reject(
-                State.QUARANTINED,
-                error,
-                kind=_QUARANTINE_KINDS.get(type(error), "payload"),
-            )
+        except Exception as error:
+            # Any exception: a project's own codec may raise what it likes, and must not end the process again and
+            # again with whatever else it has leased.
+            kind = "task" if isinstance(error, TaskNotFound) else "payload"
+            self._reject(State.QUARANTINED, error, kind=kind)
             return False
         return True
 
@@ -114,11 +117,14 @@ class Attempt:
 
     def may_start(self) -> bool:
         """Decide at the last moment whether the job is still to be run, and note the start."""
-        now_ms = monotonic_ms()
-        self.started_ms = now_ms
-        if now_ms >= self.lease_end_ms or self.is_lost:
-            self.is_lost = True
+        if self.is_lost:
             return False
+        now_ms = monotonic_ms()
+        if now_ms >= self.lease_end_ms:
+            # Somebody else may have it by now; where nobody has, it is free again at once, and no kill counts.
+            self.give_back()
+            return False
+        self.started_ms = now_ms
         options = self.options
         if options is not None and options.expires is not None:
             expires_s = seconds(options.expires)
@@ -135,6 +141,8 @@ class Attempt:
 
     def _expire(self, late_ms: float, expires_s: float, policy: str) -> None:
         text = f"too late to matter: {late_ms / 1000:.3f} s after its start time, expires={expires_s:g} s"
+        self.is_expired = True
+        self.message = text
         if policy == "dead":
             self.error = envelopes.error_text(text, kind="expired", at_ms=epoch_ms())
             self.outcome = State.DEAD
@@ -158,24 +166,37 @@ class Attempt:
                 self.result = envelopes.result_text(
                     State.SUCCEEDED, result=envelopes.plain_value(value, "its result")
                 )
-            except InvalidArguments as error:
-                logger.error("job %s (%s) succeeded, but %s", self.id, self.name, error)
-                self.result = envelopes.result_text(State.SUCCEEDED, error=str(error))
+                self._check_size()
+            except Exception as error:
+                # What the task did is done: it has succeeded all the same.
+                text = _text_of(error)
+                logger.error(
+                    "job %s (%s) succeeded, but its result cannot be kept: %s",
+                    self.id,
+                    self.name,
+                    text,
+                )
+                self.result = envelopes.result_text(State.SUCCEEDED, error=text)
         self.outcome = State.SUCCEEDED
 
+    def _check_size(self) -> None:
+        most = get_settings().max_payload_bytes
+        if len(self.result) > most:
+            raise EncodeError(
+                f"it has {len(self.result):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'], {most:,}"
+            )
+
     def fail(self, error: BaseException) -> None:
-        """The function raised, or ran too long: again later, or never again."""
+        """The function raised, or ran too long: again later, or never again. Nothing it raised can break this."""
         self.ended_ms = monotonic_ms()
         assert self.task is not None
         assert self.options is not None
         base = self.task.base
         failures = self.leased.attempts + 1
         most = self.options.max_attempts or self.queue.max_attempts
-        is_retryable = isinstance(error, TimeLimitExceeded) or (
-            isinstance(error, base.retry_on) and not isinstance(error, base.no_retry_on)
-        )
-        if is_retryable and failures < most:
-            self.error = _describe(error)
+        is_retryable = isinstance(error, (*base.retry_on, TimeLimitExceeded))
+        if is_retryable and not isinstance(error, base.no_retry_on) and failures < most:
+            self._note(error, "failed")
             backoff = self.options.backoff or self.queue.retry
             self.retry_delay_ms = backoff.delay_ms(failures, random.random())
             self.outcome = State.RETRYING
@@ -183,12 +204,21 @@ class Attempt:
             self._reject(State.DEAD, error, kind="failed")
 
     def _reject(self, state: State, error: BaseException, *, kind: str) -> None:
-        self.error = _describe(error, kind)
-        self.result = envelopes.result_text(
-            state, error=f"{type(error).__name__}: {error}"
-        )
+        self._note(error, kind)
+        self.result = envelopes.result_text(state, error=self.message)
         self.ended_ms = self.ended_ms or monotonic_ms()
         self.outcome = state
+
+    def _note(self, error: BaseException, kind: str) -> None:
+        self.message = _text_of(error)
+        text = ""
+        # What we raise about a payload says all there is to say; where in our code is of no use.
+        if kind == "failed" or not isinstance(error, DelayqError):
+            self.exception = error.with_traceback(_trimmed(error.__traceback__))
+            text = _traceback_of(error)
+        self.error = envelopes.error_text(
+            self.message, kind=kind, traceback=text, at_ms=epoch_ms()
+        )
 
     def give_back(self) -> None:
         """It was not run, or was stopped by the worker's own end: nothing counts."""
@@ -229,44 +259,47 @@ class Attempt:
         )
         job.state = State.RUNNING
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
+        job.start_time_ms = self.leased.start_time_ms
         return job
 
     def log(self) -> None:
-        """Write the one line that a job's end is worth."""
-        outcome = self.outcome
-        level = (
-            logging.INFO
-            if outcome in (State.SUCCEEDED, State.SCHEDULED, State.EXPIRED)
-            else logging.WARNING
-        )
-        if outcome in (State.DEAD, State.QUARANTINED):
-            level = logging.ERROR
+        """Write the one line that a job's end is worth; what the task raised goes with it."""
+        outcome, exception = self.outcome, self.exception
+        # Its traceback holds the frames of the task, and whatever those hold.
+        self.exception = None
+        level = _LEVELS.get(outcome, logging.INFO)
+        if self.is_lost:
+            level = logging.WARNING
         if not logger.isEnabledFor(level):
             return
-        late_ms = self.late_ms if self.started_ms else 0.0
-        took_ms = self.ended_ms - self.started_ms if self.started_ms else 0.0
-        word = _WORDS[outcome] if outcome is not None else "lost"
+        ended_ms = self.ended_ms or monotonic_ms()
         fields: dict[str, Any] = {
             "job": self.id,
             "task": self.name,
-            "outcome": word,
+            "outcome": "lost" if self.is_lost else _WORDS[outcome],
             "attempt": self.leased.attempts + 1,
-            "late_ms": round(late_ms, 1),
-            "took_ms": round(took_ms, 1),
         }
-        text = " ".join(f"{key}={value}" for key, value in fields.items())
+        # A retry has waited for its turn, and a job that was not run for nothing.
+        if self.started_ms and not self.leased.attempts:
+            fields["late_ms"] = round(self.late_ms, 1)
+        if self.started_ms:
+            fields["took_ms"] = round(ended_ms - self.started_ms, 1)
+        if self.leased.kills:
+            fields["kills"] = self.leased.kills
         if outcome is State.RETRYING:
             fields["retry_in_ms"] = self.retry_delay_ms
-            text += f" retry_in_ms={self.retry_delay_ms}"
-        if self.error:
-            body = envelopes.read_error(self.error) or {}
-            text += f" error={body.get('error')!r}"
-            if body.get("traceback"):
-                text += f"\n{body['traceback'].rstrip()}"
-        logger.log(level, "%s", text, extra={"delayq": fields})
+        text = " ".join([f"{key}={value}" for key, value in fields.items()])
+        if self.message:
+            fields["error"] = self.message
+            text += f" error={self.message!r}"
+        if self.is_lost:
+            text += " (its lease ended before it did, so this end changes nothing; it may run elsewhere)"
+        exc_info = None
+        if exception is not None:
+            exc_info = (type(exception), exception, exception.__traceback__)
+        logger.log(level, "%s", text, exc_info=exc_info, extra={"delayq": fields})
 
 
-_QUARANTINE_KINDS = {DecodeError: "payload", TaskNotFound: "task"}
 _WORDS = {
     State.SUCCEEDED: "succeeded",
     State.RETRYING: "retrying",
@@ -274,17 +307,38 @@ _WORDS = {
     State.EXPIRED: "expired",
     State.QUARANTINED: "quarantined",
     State.SCHEDULED: "given_back",
+    None: "running",
+}
+_LEVELS: dict[State | None, int] = {
+    State.RETRYING: logging.WARNING,
+    State.DEAD: logging.ERROR,
+    State.QUARANTINED: logging.ERROR,
 }
 
 
-def _describe(error: BaseException, kind: str = "failed") -> bytes:
-    text = ""
-    if error.__traceback__ is not None:
-        text = "".join(tracebacks.format_exception(error))[-TRACEBACK_LIMIT:]
-    message = f"{type(error).__name__}: {error}"
-    return envelopes.error_text(
-        message.encode(errors="replace").decode(),
-        kind=kind,
-        traceback=text.encode(errors="replace").decode(),
-        at_ms=epoch_ms(),
-    )
+def _text_of(error: BaseException) -> str:
+    """Return the class and the text of an exception, as text that can be written as JSON."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be made)"
+    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text[:MESSAGE_LIMIT].encode(errors="replace").decode()
+
+
+def _trimmed(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback from the task's own first frame on."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(
+        _HERE
+    ):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        text = "".join(tracebacks.format_exception(error))
+    except Exception:
+        # It calls what the exceptions define themselves.
+        return ""
+    return text[-TRACEBACK_LIMIT:].encode(errors="replace").decode()
