@@ -1,29 +1,27 @@
 """Where the functions run: sync ones in threads, ``async def`` ones on an event loop.
 
-Both take attempts, and hand each to ``done`` when it has an outcome. Database connections are handled as Django
-handles them around a request.
+Both take attempts, and hand each to ``done`` when it has an outcome, whatever happens. Database connections are
+handled as Django handles them around a request.
 """
 
 import asyncio
-import ctypes
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import close_old_connections, connections
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.db import connections
 
-from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.jobs.context import running_job
 from django_delayq.transfer.wheel import HashedWheelTimer
+from django_delayq.worker import time_limit
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
 
 logger = logging.getLogger("django_delayq.worker")
-
-#: A task that has not reacted this long after its time limit costs its process: a thread cannot be killed.
-STUCK_AFTER_S = 5.0
 
 
 def _begin_database_use() -> None:
@@ -31,6 +29,20 @@ def _begin_database_use() -> None:
     for connection in connections.all(initialized_only=True):
         connection.queries_log.clear()
         connection.close_if_unusable_or_obsolete()
+
+
+def _end_database_use(*, was_interrupted: bool) -> None:
+    """What Django does for request_finished; and no transaction outlives the task that began it."""
+    for connection in connections.all(initialized_only=True):
+        if was_interrupted or connection.in_atomic_block:
+            # An exception that strikes anywhere may strike the end of an atomic block: what the connection believes
+            # of its transaction cannot be trusted, and the next task would work in one that nobody commits.
+            try:
+                connection.close()
+            finally:
+                del connections[connection.alias]
+        else:
+            connection.close_if_unusable_or_obsolete()
 
 
 class ThreadExecutor:
@@ -48,6 +60,7 @@ class ThreadExecutor:
         self._timer = timer
         self._done = done
         self._stuck = stuck
+        self._is_closed = False
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"delayq-task-{i}", daemon=True)
@@ -68,25 +81,41 @@ class ThreadExecutor:
     def take_back(self) -> list[Attempt]:
         """Return what was not begun, in order."""
         attempts: list[Attempt] = []
-        while not self._queue.empty():
-            attempt = self._queue.get()
+        while True:
+            try:
+                # Never waits: the threads take from the same queue.
+                attempt = self._queue.get_nowait()
+            except Empty:
+                return attempts
             if attempt is not None:
                 attempts.append(attempt)
-        return attempts
 
-    def stop(self) -> None:
-        """End the threads, each after the attempt it runs; database connections are closed."""
+    def close(self) -> list[Attempt]:
+        """Begin nothing any more; return what was not begun."""
+        self._is_closed = True
+        return self.take_back()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the threads that run nothing, so that they close their database connections; wait so long for them."""
+        self.close()
         for _ in self._threads:
             self._queue.put(None)
+        deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _work(self) -> None:
         get = self._queue.get
         try:
-            while (attempt := get()) is not None:
-                if attempt.may_start():
-                    self._run(attempt)
+            while (attempt := get()) is not None and not self._is_closed:
+                try:
+                    if attempt.may_start():
+                        self._run(attempt)
+                except BaseException as error:
+                    # Ours to be ashamed of, but no reason to lose a thread and leave the job without an end.
+                    logger.exception("job %s: the worker failed", attempt.id)
+                    if attempt.outcome is None:
+                        attempt.fail(error)
                 self._done(attempt)
         finally:
             connections.close_all()
@@ -94,91 +123,51 @@ class ThreadExecutor:
     def _run(self, attempt: Attempt) -> None:
         task = attempt.task
         assert task is not None
-        _begin_database_use()
+        limit: ThreadTimeLimit | None = None
         token = running_job.set(attempt.job)
-        limit_s = attempt.time_limit_s
         try:
+            _begin_database_use()
+            limit_s = attempt.time_limit_s
             if limit_s is None:
-                attempt.succeed(task.function(*attempt.args, **attempt.kwargs))
+                value = task.function(*attempt.args, **attempt.kwargs)
             else:
-                self._run_limited(attempt, limit_s)
+                limit = ThreadTimeLimit(
+                    self._timer,
+                    limit_s,
+                    name=task.name,
+                    stuck=lambda: self._stuck(attempt),
+                )
+                value = limit.run(task.function, attempt.args, attempt.kwargs)
+            attempt.succeed(value)
         except BaseException as error:
             # SystemExit and KeyboardInterrupt of a task are its own: they end the attempt, not the worker.
             attempt.fail(error)
         finally:
             running_job.reset(token)
-            close_old_connections()
-
-    def _run_limited(self, attempt: Attempt, limit_s: float) -> None:
-        """Run with a timer that raises TimeLimitExceeded in this thread."""
-        task = attempt.task
-        assert task is not None
-        thread_id = threading.get_ident()
-        attempt.lock = threading.Lock()
-        attempt.running_in = thread_id
-        attempt.timeout = self._timer.new_timeout(
-            lambda: self._interrupt(attempt, limit_s), limit_s * 1000
-        )
-        try:
-            try:
-                value = task.function(*attempt.args, **attempt.kwargs)
-            finally:
-                self._finish(attempt)
-        except TimeLimitExceeded as error:
-            # It may have struck while _finish ran.
-            self._finish(attempt)
-            if not attempt.timed_out:
-                raise
-            raise TimeLimitExceeded(
-                f"{attempt.name} ran longer than its time limit of {limit_s:g} s"
-            ) from error
-        if attempt.timed_out:
-            raise TimeLimitExceeded(
-                f"{attempt.name} ran longer than its time limit of {limit_s:g} s"
-            )
-        attempt.succeed(value)
-
-    @staticmethod
-    def _finish(attempt: Attempt) -> None:
-        assert attempt.lock is not None
-        with attempt.lock:
-            thread_id, attempt.running_in = attempt.running_in, None
-        attempt.timeout.cancel()
-        if thread_id is not None:
-            # Nothing that was raised too late may strike the next attempt.
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), None)
-
-    def _interrupt(self, attempt: Attempt, limit_s: float) -> None:
-        assert attempt.lock is not None
-        with attempt.lock:
-            if attempt.running_in is None:
-                return
-            attempt.timed_out = True
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(attempt.running_in), ctypes.py_object(TimeLimitExceeded)
-            )
-            attempt.timeout = self._timer.new_timeout(
-                lambda: self._report_stuck(attempt), STUCK_AFTER_S * 1000
-            )
-
-    def _report_stuck(self, attempt: Attempt) -> None:
-        assert attempt.lock is not None
-        with attempt.lock:
-            if attempt.running_in is not None:
-                self._stuck(attempt)
+            _end_database_use(was_interrupted=limit is not None and limit.has_struck)
 
 
 class LoopExecutor:
     """Runs ``async def`` tasks on one event loop in a thread of its own."""
 
-    def __init__(self, coroutines: int, *, done: Callable[[Attempt], None]) -> None:
+    def __init__(
+        self,
+        coroutines: int,
+        *,
+        timer: HashedWheelTimer,
+        done: Callable[[Attempt], None],
+        stuck: Callable[[Attempt], None],
+    ) -> None:
         self.size = coroutines
+        self._timer = timer
         self._done = done
+        self._stuck = stuck
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         # Owned by the loop's thread.
         self._running: dict[Attempt, asyncio.Task[None]] = {}
-        self._is_stopping = False
+        self._is_closed = False
+        self._is_cancelling = False
         # What no coroutine is free for yet; appended to by who submits, taken from by both.
         self._waiting: deque[Attempt] = deque()
         # Two counters, one owner each, so that neither needs a lock.
@@ -189,16 +178,25 @@ class LoopExecutor:
         """How many run or wait."""
         return self._submitted - self._finished
 
+    def queued(self) -> int:
+        """How many were submitted and not begun."""
+        return len(self._waiting)
+
     def take_back(self) -> list[Attempt]:
         """Return what was not begun."""
         attempts: list[Attempt] = []
-        while self._waiting:
+        while True:
             try:
                 attempts.append(self._waiting.popleft())
             except IndexError:
                 break
         self._submitted -= len(attempts)
         return attempts
+
+    def close(self) -> list[Attempt]:
+        """Begin nothing any more; return what was not begun."""
+        self._is_closed = True
+        return self.take_back()
 
     def submit(self, attempt: Attempt) -> None:
         if self._loop is None:
@@ -224,12 +222,13 @@ class LoopExecutor:
         try:
             self._loop.run_forever()
         finally:
+            # Closes the clients of this loop, too.
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
     def _begin(self) -> None:
         assert self._loop is not None
-        while len(self._running) < self.size and not self._is_stopping:
+        while len(self._running) < self.size and not self._is_closed:
             try:
                 attempt = self._waiting.popleft()
             except IndexError:
@@ -242,51 +241,103 @@ class LoopExecutor:
         try:
             if attempt.may_start():
                 await self._call(attempt)
-        except asyncio.CancelledError:
-            # Only stop() cancels from outside; a task that cancels itself has failed.
-            if self._is_stopping:
-                attempt.give_back()
-            else:
-                attempt.fail(RuntimeError("the task cancelled itself"))
         except BaseException as error:
-            attempt.fail(error)
+            self._take(attempt, error)
         finally:
             self._running.pop(attempt, None)
             self._finished += 1
             self._done(attempt)
             self._begin()
 
+    def _take(self, attempt: Attempt, error: BaseException) -> None:
+        if attempt.outcome is not None:
+            # It came after the task's own end: from closing its connections, or from stop().
+            if not isinstance(error, asyncio.CancelledError):
+                logger.error("job %s: after its end: %r", attempt.id, error)
+        elif not isinstance(error, asyncio.CancelledError):
+            attempt.fail(error)
+        elif self._is_cancelling:
+            attempt.give_back()
+        else:
+            # Only stop() cancels from outside.
+            failure = RuntimeError("the task cancelled itself")
+            attempt.fail(failure.with_traceback(error.__traceback__))
+
     async def _call(self, attempt: Attempt) -> None:
         task = attempt.task
         assert task is not None
         running_job.set(attempt.job)
         limit_s = attempt.time_limit_s
-        # As in an ASGI request: what it does through sync_to_async shares one thread, and its connections end with it.
-        async with ThreadSensitiveContext():
-            try:
-                async with asyncio.timeout(limit_s) as timeout:
-                    value = await task.function(*attempt.args, **attempt.kwargs)
-            except TimeoutError as error:
-                if timeout.expired():
-                    raise TimeLimitExceeded(
-                        f"{attempt.name} ran longer than its time limit of {limit_s:g} s"
-                    ) from error
-                raise
-            finally:
-                await sync_to_async(connections.close_all)()
-        attempt.succeed(value)
+        overdue = None
+        if limit_s is not None:
+            # A coroutine that blocks the loop, or ignores that it is cancelled, cannot be ended.
+            overdue = self._timer.new_timeout(
+                lambda: self._stuck(attempt),
+                (limit_s + time_limit.STUCK_AFTER_S) * 1000,
+            )
+        try:
+            # As in an ASGI request: what it does through sync_to_async shares one thread, and its connections end
+            # with it.
+            async with ThreadSensitiveContext() as context:
+                try:
+                    value = await self._limited(attempt, limit_s)
+                    attempt.succeed(value)
+                finally:
+                    # Most have used no thread, and one costs more than all the rest.
+                    if context in SyncToAsync.context_to_thread_executor:
+                        await sync_to_async(connections.close_all)()
+        finally:
+            if overdue is not None:
+                overdue.cancel()
 
-    def stop(self) -> None:
-        """Cancel what still runs, wait for it to notice, and end the loop."""
+    @staticmethod
+    async def _limited(attempt: Attempt, limit_s: float | None) -> object:
+        task = attempt.task
+        assert task is not None
+        call = task.function(*attempt.args, **attempt.kwargs)
+        if limit_s is None:
+            return await call
+        timeout = asyncio.timeout(limit_s)
+        try:
+            async with timeout:
+                value = await call
+        except BaseException as error:
+            if not timeout.expired():
+                raise
+            exceeded = exceeds(task.name, limit_s)
+            if isinstance(error, TimeoutError) and error.__cause__ is not None:
+                # asyncio's; where it was cancelled is what one wants to see.
+                where = error.__cause__.__traceback__
+                raise exceeded.with_traceback(where) from None
+            raise exceeded from error
+        if timeout.expired():
+            raise exceeds(task.name, limit_s)
+        return value
+
+    def stop(self, timeout_s: float) -> None:
+        """Cancel what still runs, wait so long for it to notice, and end the loop if it did."""
         if self._loop is None or self._thread is None:
             return
-        asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self.close()
+        # Nothing here waits for the loop without a limit: a coroutine may be blocking it.
+        ended = threading.Event()
+        self._loop.call_soon_threadsafe(self._cancel_all, ended)
+        if ended.wait(timeout_s):
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout_s)
 
-    async def _cancel_all(self) -> None:
-        self._is_stopping = True
+    def _cancel_all(self, ended: threading.Event) -> None:
+        assert self._loop is not None
+        self._is_cancelling = True
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._ending = self._loop.create_task(self._tell_end(tasks, ended))
+
+    @staticmethod
+    async def _tell_end(
+        tasks: list["asyncio.Task[None]"], ended: threading.Event
+    ) -> None:
+        if tasks:
+            await asyncio.wait(tasks)
+        ended.set()
