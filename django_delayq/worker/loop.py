@@ -8,37 +8,42 @@ import logging
 import os
 import random
 import threading
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from redis.client import Redis
-from redis.exceptions import ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import MAX_BATCH, Claimed, Mode, State
-from django_delayq.exceptions import TimeLimitExceeded
+from django_delayq.delivery.operations import MAX_BATCH, Claimed, Mode
 from django_delayq.jobs.registry import all_tasks
+from django_delayq.server_checks import LONG_LIST
 from django_delayq.transfer.alarm import Alarm
-from django_delayq.wire.call import Call, run, run_all
+from django_delayq.wire.call import run
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
+from django_delayq.worker.outcomes import Outcomes, is_queues_own, renew
+from django_delayq.worker.time_limit import exceeds
 
 logger = logging.getLogger("django_delayq.worker")
 
 #: A worker claims no more than it can start within this time, so that no job waits in one while another is idle.
 AHEAD_MS = 10.0
+#: Jobs that were claimed ahead and still wait after this, because those before them take longer than was foreseen,
+#: are given back.
+STALLED_MS = 50.0
 #: Outcomes that are worth a call while jobs still wait in this process.
 SETTLE_BATCH = 100
 #: Outcomes wait no longer than this for others.
 SETTLE_AFTER_MS = 5.0
 #: Between attempts to reach a server that is away: from the first to the second of these, doubling.
 BACKOFF_MS = (50.0, 1_000.0)
-#: How often stale locators of a queue shared with Java are looked for.
-SWEEP_EVERY_MS = 60_000.0
+#: In burst mode, what falls due so soon is waited for: a job that was just scheduled for now is due within a ms.
+SOON_MS = 10.0
+#: How often a queue is looked after: stale locators, the length of its insertion list.
+LOOK_AFTER_MS = 60_000.0
 
 #: The alarm's key for everything that is no queue's.
 _SELF = ""
@@ -53,18 +58,24 @@ class QueueState:
         self.mode = Mode.SHARED if settings.is_shared else Mode.DIRECT
         #: There may be something to claim.
         self.is_ready = True
+        #: There may be something to transfer, for which no room is needed.
+        self.is_due = True
         #: The reply to the last claim was lost: ask with the same request, for the same leases.
         self.open_request: bytes | None = None
         #: When it was first sent.
         self.open_since_ms = 0.0
+        #: When the next event is to be expected, by our monotonic clock.
+        self.next_ms = float("inf")
         #: The watch of its destination queue will call back.
         self.is_watched = False
         #: The last error that the server had for this queue alone.
         self.problem = ""
         self.sizer = BatchSizer()
         self.transfer_sizer = BatchSizer(first=100)
-        self.sweep_ms = 0.0
+        self.look_after_ms = 0.0
         self.sweep_cursor = 0
+        #: A longer insertion list is worth a warning.
+        self.long_list = LONG_LIST
 
 
 class ClaimLoop:
@@ -92,33 +103,41 @@ class ClaimLoop:
         self._is_weighted = is_weighted
         self._has_async = any(task.is_async for task in all_tasks())
         self._is_burst = is_burst
+        # In burst mode: nothing has come since every queue was last made ready.
+        self._is_confirmed = False
         self._jobs_left = max_jobs
         self._watch = watch
         self.queues = {
             settings.name: QueueState(settings, weight) for settings, weight in queues
         }
         self.alarm: Alarm[str] = Alarm()
-        # Added to by the threads that run jobs, taken from by the loop: a deque needs no lock for that.
-        self._ended: deque[Attempt] = deque()
-        self._unsettled: list[Attempt] = []
-        # Owned by the loop.
+        self._outcomes = Outcomes(client)
+        self._ended = self._outcomes.ended
+        # Owned by the loop. Everything that was claimed and is not settled.
         self._running: dict[Attempt, None] = {}
         self._stop_ms: float | None = None
         self._grace_ms = 0.0
         self._is_renewal_due = threading.Event()
         self._settle_ms: float | None = None
+        self._handed_out_ms = 0.0
         self._rate = 0.0
         self._rate_from: tuple[float, int] | None = None
         self._finished = 0
+        # Two jobs that may have killed their workers are never run together, see _is_only_suspect.
+        self._suspect: Attempt | None = None
+        self._has_more_suspects = False
+        # It is not begun before the others are given back: it might not leave us the time.
+        self._held_suspect: Attempt | None = None
         self._backoff_ms = BACKOFF_MS[0]
         self._is_away = False
         self._stuck: list[Attempt] = []
 
-    # From other threads, and from signal handlers.
+    # From other threads.
 
     def job_ended(self, attempt: Attempt) -> None:
         """Take in an attempt that has an outcome."""
         self._ended.append(attempt)
+        # While others are queued the loop looks by itself, see _wait.
         if len(self._ended) >= SETTLE_BATCH or not self._threads.queued():
             self.alarm.wake(_SELF)
 
@@ -165,50 +184,68 @@ class ClaimLoop:
                 self._wait_for_server(error)
 
     def _is_over(self) -> bool:
-        if self._stop_ms is None and self._stuck:
-            self.stop(self._worker.grace_s)
         if self._stop_ms is None:
-            return False
-        if not self._running and not self._ended and not self._unsettled:
-            return True
-        if self._stuck and all(attempt in self._stuck for attempt in self._running):
+            if not self._stuck:
+                return False
+            self.stop(self._worker.grace_s)
+            assert self._stop_ms is not None
+        self._return_queued()
+        if all(
+            attempt.is_refused or attempt in self._stuck for attempt in self._running
+        ):
             return True
         return monotonic_ms() >= self._stop_ms + self._grace_ms
 
     def _turn(self) -> None:
-        self._settle(force=False)
+        is_stalled = self._is_stalled()
+        if is_stalled:
+            self._return_queued()
+            self._rate = 0.0
+        self._settle(
+            force=is_stalled
+            or self._stop_ms is not None
+            or self._held_suspect is not None
+        )
+        if self._held_suspect is not None:
+            suspect, self._held_suspect = self._held_suspect, None
+            self._begin(suspect)
         if self._is_renewal_due.is_set():
             self._renew()
-        if self._stop_ms is not None:
-            self._give_back_queued()
-            self._wait()
-            return
-        claimed = self._claim_round()
-        if not claimed:
-            if self._is_burst and self._is_drained():
-                self._stop_ms = monotonic_ms()
-                self._grace_ms = float("inf")
+        if self._stop_ms is None:
+            if self._claim_round() or self._held_suspect is not None:
                 return
-            self._wait()
+            if self._is_burst and not self._running and self._look_again():
+                return
+        self._wait()
 
-    def _is_drained(self) -> bool:
-        return (
-            not self._running
-            and not self._ended
-            and not any(queue.is_ready for queue in self.queues.values())
-        )
+    def _look_again(self) -> bool:
+        """In burst mode with nothing left: look at every queue once more, then stop. False: there is more to do."""
+        queues = self.queues.values()
+        soon_ms = monotonic_ms() + SOON_MS
+        if any(queue.is_ready or queue.next_ms <= soon_ms for queue in queues):
+            return False
+        if self._is_confirmed:
+            self._stop_ms = monotonic_ms()
+            return True
+        # The last job may have scheduled another, and what says so comes on another connection.
+        self._is_confirmed = True
+        for queue in queues:
+            queue.is_ready = not queue.problem
+        return True
 
     def _wait(self) -> None:
+        now_ms = monotonic_ms()
         timeout_ms = float("inf")
-        if self._ended or self._unsettled:
+        if self._outcomes.is_waiting or self._queued():
             timeout_ms = SETTLE_AFTER_MS
+        elif (again_ms := self._outcomes.next_ms()) is not None:
+            timeout_ms = again_ms - now_ms
         if self._stop_ms is not None:
-            timeout_ms = min(
-                timeout_ms, max(1.0, self._stop_ms + self._grace_ms - monotonic_ms())
-            )
-        for name in self.alarm.wait(timeout_ms):
+            timeout_ms = min(timeout_ms, self._stop_ms + self._grace_ms - now_ms)
+        for name in self.alarm.wait(max(0.0, timeout_ms)):
             if name in self.queues:
-                self.queues[name].is_ready = True
+                queue = self.queues[name]
+                queue.is_ready = queue.is_due = True
 
     def _wait_for_server(self, error: Exception) -> None:
         if not self._is_away:
@@ -217,7 +254,7 @@ class ClaimLoop:
                 "the server does not serve, trying again until it does: %s", error
             )
         for queue in self.queues.values():
-            queue.is_ready = True
+            queue.is_ready = queue.is_due = True
         until_ms = monotonic_ms() + self._backoff_ms
         self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS[1])
         while (left_ms := until_ms - monotonic_ms()) > 0 and not self._is_over():
@@ -225,13 +262,19 @@ class ClaimLoop:
 
     # Claiming.
 
+    def _queued(self) -> int:
+        return self._threads.queued() + self._coroutines.queued()
+
     def _room(self) -> int:
         """How many jobs may be taken on: what free threads can start, or what is started within AHEAD_MS."""
         if self._jobs_left is not None and self._jobs_left <= 0:
             return 0
+        if self._has_more_suspects:
+            return 0 if self._suspect is not None else 1
         coroutines = self._coroutines.count()
-        ahead = int(self._rate * AHEAD_MS)
-        room = max(self._threads.size, ahead) - (len(self._running) - coroutines)
+        # What ended and the server refused takes up no thread.
+        busy = len(self._running) - coroutines - self._outcomes.count_refused()
+        room = max(self._threads.size, int(self._rate * AHEAD_MS)) - busy
         if self._has_async:
             # What comes may be of either kind, so there has to be room for both.
             room = min(room, self._coroutines.size - coroutines)
@@ -249,44 +292,47 @@ class ClaimLoop:
         )
 
     def _claim_round(self) -> bool:
-        """Claim from every queue that may have something; False: nothing came, or there was no room."""
-        came = False
+        """Claim from the queues that may have something, in order; False: wait for something to happen."""
+        is_progress = is_enough = False
         for queue in self._order():
-            room = self._room()
-            if room == 0 and queue.mode is not Mode.SHARED:
-                continue
-            if (
-                room
-                and room < min(self._threads.size, queue.sizer.size)
-                and self._threads.queued()
-            ):
+            room = 0 if is_enough else self._room()
+            if room < min(self._threads.size, queue.sizer.size) and self._queued():
                 # Jobs are waiting here already: one call for many is cheaper than many for one.
+                room = 0
+            if room == 0 and not (queue.is_due and queue.mode is Mode.SHARED):
+                # It stays ready.
                 continue
             try:
-                reply = self._claim(queue, room)
-            except ReadOnlyError:
-                raise
-            except ResponseError as error:
+                self._claim(queue, room)
+            except Exception as error:
+                if isinstance(error, (RedisError, OSError)) and not is_queues_own(
+                    error
+                ):
+                    raise
                 self._set_aside(queue, error)
                 continue
-            came = (
-                came or bool(reply.jobs) or (queue.is_ready and reply.transferred > 0)
-            )
-        return came
+            if room and queue.is_ready:
+                # It has more. Whose turn it is now is decided anew; for others there are only transfers.
+                is_enough = True
+            is_progress = is_progress or (queue.is_ready if room else queue.is_due)
+        return is_progress
 
-    def _set_aside(self, queue: QueueState, error: ResponseError) -> None:
+    def _set_aside(self, queue: QueueState, error: Exception) -> None:
         """One queue's keys are of the wrong type, or forbidden: the others go on, and it is tried again."""
         if str(error) != queue.problem:
             logger.error(
                 "queue %s cannot be served, trying again: %s",
                 queue.settings.name,
                 error,
+                exc_info=not isinstance(error, RedisError),
             )
         queue.problem = str(error)
-        queue.is_ready, queue.open_request = False, None
+        queue.is_ready = queue.is_due = False
+        queue.next_ms = float("inf")
+        queue.open_request = None
         self.alarm.ring_in(queue.settings.name, -1)
 
-    def _claim(self, queue: QueueState, room: int) -> Claimed:
+    def _claim(self, queue: QueueState, room: int) -> None:
         settings = queue.settings
         limit = min(room, queue.sizer.size)
         sent_ms = monotonic_ms()
@@ -315,13 +361,18 @@ class ClaimLoop:
         queue.transfer_sizer.learn(
             queue.transfer_sizer.size, reply.transferred, now_ms - sent_ms
         )
-        queue.is_ready = reply.wait_us == 0
-        self.alarm.ring_in(
-            settings.name, reply.wait_us if reply.wait_us else self.alarm.cap_ms * 1000
+        queue.is_due = reply.wait_us == 0
+        queue.next_ms = (
+            now_ms + reply.wait_us / 1000 if reply.wait_us > 0 else float("inf")
         )
-        if not queue.is_ready and not queue.is_watched:
-            queue.is_watched = True
-            self._watch(settings.name)
+        self.alarm.ring_in(settings.name, reply.wait_us or -1)
+        if limit:
+            # A call without room says nothing of what waits for room: the queue stays ready, and the watch, which
+            # would see the same elements over and over, is left alone.
+            queue.is_ready = queue.is_due
+            if not queue.is_ready and not queue.is_watched:
+                queue.is_watched = True
+                self._watch(settings.name)
         if reply.doubles:
             logger.warning(
                 "queue %s: %d payloads dropped, their jobs are known already",
@@ -330,82 +381,113 @@ class ClaimLoop:
             )
         if reply.jobs:
             self._hand_out(queue, reply, (sent_ms + now_ms) / 2)
-        if queue.mode is Mode.SHARED and now_ms >= queue.sweep_ms:
-            self._sweep(queue, now_ms)
-        return reply
+        if now_ms >= queue.look_after_ms:
+            self._look_after(queue, now_ms)
 
     def _hand_out(self, queue: QueueState, reply: Claimed, middle_ms: float) -> None:
         # The lease began no earlier than the call was first sent.
         lease_end_ms = queue.open_since_ms + self._worker.lease_ms
         offset_ms = reply.now_us / 1000 - middle_ms
-        if self._jobs_left is not None:
-            self._jobs_left -= len(reply.jobs)
+        # On its last chance, or the one before.
+        most_kills = max(0, self._worker.max_kills - 2)
+        self._has_more_suspects = self._has_more_suspects and any(
+            leased.kills > most_kills for leased in reply.jobs
+        )
+        self._handed_out_ms = monotonic_ms()
+        self._is_confirmed = False
         for leased in reply.jobs:
             attempt = Attempt(queue.settings, leased, lease_end_ms, offset_ms)
             self._running[attempt] = None
-            if not attempt.prepare():
-                self.job_ended(attempt)
-            elif attempt.task is not None and attempt.task.is_async:
-                self._coroutines.submit(attempt)
+            if self._jobs_left is not None:
+                self._jobs_left -= 1
+            if leased.kills <= most_kills:
+                self._begin(attempt)
+            elif self._is_only_suspect(attempt):
+                self._held_suspect = attempt
             else:
-                self._threads.submit(attempt)
+                attempt.give_back()
+                self._ended.append(attempt)
 
-    def _sweep(self, queue: QueueState, now_ms: float) -> None:
-        swept = run(
-            self._client,
-            operations.sweep(queue.settings.keys, cursor=queue.sweep_cursor),
-        )
-        queue.sweep_cursor = swept.cursor
-        queue.sweep_ms = now_ms + (SWEEP_EVERY_MS if swept.cursor == 0 else 0)
+    def _begin(self, attempt: Attempt) -> None:
+        if not attempt.prepare():
+            self.job_ended(attempt)
+        elif attempt.task is not None and attempt.task.is_async:
+            self._coroutines.submit(attempt)
+        else:
+            self._threads.submit(attempt)
+
+    def _is_only_suspect(self, attempt: Attempt) -> bool:
+        """Return whether a job that may have killed its workers can be run here and now.
+
+        Whoever dies takes all that ran beside it along. Two such jobs are never run together: else those that only
+        happened to be there would be killed with the culprit, as often as it is, and become dead letters with it.
+        """
+        if self._suspect is None:
+            self._suspect = attempt
+            return True
+        self._has_more_suspects = True
+        return False
+
+    def _is_stalled(self) -> bool:
+        """Return whether jobs wait here for longer than was foreseen, while others may be idle."""
+        return monotonic_ms() > self._handed_out_ms + STALLED_MS and self._queued() > 0
+
+    def _look_after(self, queue: QueueState, now_ms: float) -> None:
+        keys = queue.settings.keys
+        queue.look_after_ms = now_ms + LOOK_AFTER_MS
+        length = self._client.llen(keys.queue.delay_queue)
+        if length > queue.long_list:
+            logger.warning(
+                "queue %s: its insertion list holds %d frames, and each due or cancelled job costs a scan of it;"
+                " if no Java client looks into this queue, set INSERTION_LIST to False",
+                queue.settings.name,
+                length,
+            )
+            queue.long_list = 2 * length
+        elif length < LONG_LIST:
+            queue.long_list = LONG_LIST
+        if queue.mode is Mode.SHARED:
+            swept = run(self._client, operations.sweep(keys, cursor=queue.sweep_cursor))
+            queue.sweep_cursor = swept.cursor
+            if swept.cursor:
+                queue.look_after_ms = now_ms
 
     # Settling.
 
-    def _settle(self, *, force: bool) -> None:
-        ended = self._ended
-        if not ended and not self._unsettled:
+    def _settle(self, *, force: bool, is_last: bool = False) -> None:
+        if not self._outcomes:
             return
         now_ms = monotonic_ms()
-        if not force and self._threads.queued() and len(ended) < SETTLE_BATCH:
+        if not force and self._queued() and len(self._ended) < SETTLE_BATCH:
             if self._settle_ms is None:
                 self._settle_ms = now_ms + SETTLE_AFTER_MS
             if now_ms < self._settle_ms:
                 return
         self._settle_ms = None
-        is_repeat = bool(self._unsettled)
-        while ended:
-            self._unsettled.append(ended.popleft())
+        if not is_last and not self._outcomes.is_waiting:
+            again_ms = self._outcomes.next_ms()
+            if again_ms is not None and now_ms < again_ms:
+                return
         self._measure(now_ms)
-        settled = [attempt for attempt in self._unsettled if not attempt.is_lost]
-        calls, groups = self._calls(settled)
-        # Repeating is safe, and what does not come back stays in _unsettled.
-        for group, reply in zip(groups, run_all(self._client, calls), strict=True):
-            if isinstance(reply, Exception):
-                raise reply
-            for index in reply:
-                # A repeat finds its own first try done: only a first try tells a lost lease.
-                group[index].is_lost = not is_repeat
-        for attempt in self._unsettled:
+        settled, failure = self._outcomes.settle(force=is_last)
+        for attempt in settled:
             self._running.pop(attempt, None)
-            if attempt.is_lost:
-                logger.warning(
-                    "job %s (%s) lost its lease, so its end changes nothing; it may run elsewhere",
-                    attempt.id,
-                    attempt.name,
-                )
-            else:
-                attempt.log()
-        self._unsettled.clear()
+            if attempt is self._suspect:
+                self._suspect = None
+            attempt.log()
+        if failure is not None:
+            raise failure
         if (
             self._jobs_left is not None
             and self._jobs_left <= 0
             and self._stop_ms is None
-            and not self._running
+            and len(self._running) == self._outcomes.count_refused()
         ):
             self.stop(self._worker.grace_s)
 
     def _measure(self, now_ms: float) -> None:
         """Learn how many jobs per ms this process gets through while it has some waiting."""
-        count = len(self._unsettled)
+        count = len(self._ended)
         self._finished += count
         if self._rate_from is not None and now_ms > self._rate_from[0]:
             rate = (self._finished - self._rate_from[1]) / (now_ms - self._rate_from[0])
@@ -416,105 +498,63 @@ class ClaimLoop:
             else None
         )
 
-    def _calls(
-        self, attempts: list[Attempt]
-    ) -> tuple[list[Call[list[int]]], list[list[Attempt]]]:
-        by_outcome: dict[tuple[str, Any], list[Attempt]] = defaultdict(list)
-        for attempt in attempts:
-            by_outcome[attempt.queue.name, attempt.outcome].append(attempt)
-        calls: list[Call[list[int]]] = []
-        groups: list[list[Attempt]] = []
-        for (name, outcome), members in by_outcome.items():
-            keys = self.queues[name].settings.keys
-            for start in range(0, len(members), MAX_BATCH):
-                group = members[start : start + MAX_BATCH]
-                groups.append(group)
-                if outcome in (State.SUCCEEDED, State.EXPIRED):
-                    calls.append(
-                        operations.acknowledge(
-                            keys, [item.as_done() for item in group], outcome=outcome
-                        )
-                    )
-                elif outcome is State.RETRYING:
-                    calls.append(
-                        operations.retry(keys, [item.as_failed() for item in group])
-                    )
-                elif outcome is State.SCHEDULED:
-                    calls.append(
-                        operations.give_back(keys, [item.leased for item in group])
-                    )
-                else:
-                    calls.append(
-                        operations.bury(
-                            keys,
-                            [item.as_rejected() for item in group],
-                            state=outcome,
-                            attempt_failed=outcome is State.DEAD,
-                        )
-                    )
-        return calls, groups
-
     def _renew(self) -> None:
-        by_queue: dict[str, list[Attempt]] = defaultdict(list)
-        for attempt in self._running:
-            if not attempt.is_lost:
-                by_queue[attempt.queue.name].append(attempt)
-        calls: list[Call[list[int]]] = []
-        groups: list[list[Attempt]] = []
-        for name, members in by_queue.items():
-            for start in range(0, len(members), MAX_BATCH):
-                group = members[start : start + MAX_BATCH]
-                groups.append(group)
-                tokens = [(item.leased.token, item.leased.fence) for item in group]
-                keys = self.queues[name].settings.keys
-                calls.append(
-                    operations.renew(keys, tokens, lease_ms=self._worker.lease_ms)
-                )
-        lease_end_ms = monotonic_ms() + self._worker.lease_ms
-        for group, reply in zip(groups, run_all(self._client, calls), strict=True):
-            if isinstance(reply, Exception):
-                raise reply
-            lost = set(reply)
-            for index, attempt in enumerate(group):
-                if index not in lost:
-                    attempt.lease_end_ms = lease_end_ms
-                elif attempt.outcome is None:
-                    attempt.is_lost = True
-                    logger.warning(
-                        "job %s (%s) lost its lease while it runs; it may run elsewhere, too",
-                        attempt.id,
-                        attempt.name,
-                    )
+        attempts = list(self._running)
+        for attempt in renew(self._client, attempts, lease_ms=self._worker.lease_ms):
+            logger.warning(
+                "job %s (%s) lost its lease while it runs; it may run elsewhere, too",
+                attempt.id,
+                attempt.name,
+            )
         self._is_renewal_due.clear()
 
     # The end.
 
-    def _give_back_queued(self) -> None:
-        for attempt in self._threads.take_back() + self._coroutines.take_back():
+    def _return_queued(self) -> None:
+        """Give back what was not begun."""
+        attempts = self._threads.take_back() + self._coroutines.take_back()
+        if self._held_suspect is not None:
+            attempts.append(self._held_suspect)
+            self._held_suspect = None
+        for attempt in attempts:
             attempt.give_back()
             self._ended.append(attempt)
-        self._settle(force=True)
 
-    def give_back_all(self) -> None:
-        """Settle what ended and give back what still runs: the process is about to end.
+    def end(self, before_giving_back: Callable[[], None]) -> None:
+        """Settle, and give back what still runs: the process is about to end.
+
+        That comes last, and ``before_giving_back`` is for all else that takes time: from then on another worker may
+        run the same jobs.
 
         Raises:
-            redis.exceptions.RedisError: the server is not there; the leases end by themselves.
+            redis.exceptions.RedisError, OSError: the server is not there; the leases end by themselves.
         """
-        for attempt in list(self._running):
-            if attempt.outcome is None:
-                if attempt in self._stuck:
-                    attempt.fail(
-                        TimeLimitExceeded(
-                            f"{attempt.name} ignored its time limit of {attempt.time_limit_s or 0:g} s;"
-                            " its process was replaced"
-                        )
-                    )
-                else:
-                    attempt.give_back()
+        self._return_queued()
+        for attempt in self._stuck:
+            if attempt in self._running and attempt.outcome is None:
+                limit_s = attempt.time_limit_s or 0.0
+                error = exceeds(attempt.name, limit_s)
+                error.add_note("It did not react, so its process was replaced.")
+                attempt.fail(error)
                 self._ended.append(attempt)
-        self._settle(force=True)
+        running = [attempt for attempt in self._running if attempt.outcome is None]
+        self._settle(force=True, is_last=True)
+        for attempt in running:
+            if attempt.outcome is None:
+                attempt.give_back()
+                attempt.log()
+                self._ended.append(attempt)
+        before_giving_back()
+        if self._outcomes:
+            self._outcomes.settle(force=True)
 
     @property
     def is_stuck(self) -> bool:
         return bool(self._stuck)
+
+    @property
+    def has_problem(self) -> bool:
+        """Whether a queue could not be served."""
+        return bool(self._outcomes) or any(
+            queue.problem for queue in self.queues.values()
+        )

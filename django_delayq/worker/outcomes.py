@@ -1,0 +1,223 @@
+"""What ended in this process and the server does not know yet.
+
+The threads that run jobs put attempts in; the loop tells the server, in batches, until it has an answer for each.
+"""
+
+import logging
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis.client import Redis
+from redis.exceptions import ReadOnlyError, ResponseError
+
+from django_delayq.clock import monotonic_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import MAX_BATCH, State
+from django_delayq.wire.call import Call, run_all
+from django_delayq.worker.attempt import Attempt
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: How long after a refusal the server is told again what ended in that queue.
+REFUSED_MS = 1_000.0
+#: Bytes of results and errors in one call, about.
+BATCH_BYTES = 1 << 20
+
+
+def is_queues_own(error: Exception) -> bool:
+    """Return whether an error is of one queue's keys, so that the others can go on."""
+    # A replica refuses everything: that is no queue's trouble.
+    return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError)
+
+
+@dataclass(slots=True)
+class _Batch:
+    call: Call[Any]
+    attempts: list[Attempt]
+    is_repeat: bool
+
+
+class Outcomes:
+    """Attempts with an outcome, on their way to the server."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        #: Added to by the threads that run jobs, taken from by the loop: a deque needs no lock for that.
+        self.ended: deque[Attempt] = deque()
+        # Owned by the loop. Sent, and no reply has come.
+        self._unsure: list[Attempt] = []
+        # By queue: the server would not take them, and when to try again.
+        self._refused: dict[str, list[Attempt]] = {}
+        self._again_ms: dict[str, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.ended or self._unsure or self._refused)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there is something to send now."""
+        return bool(self.ended or self._unsure)
+
+    def count_refused(self) -> int:
+        """How many the server would not take: they wait, but nothing runs."""
+        return sum(map(len, self._refused.values()))
+
+    def next_ms(self) -> float | None:
+        """When to tell the server again what it refused."""
+        return min(self._again_ms.values(), default=None)
+
+    def settle(self, *, force: bool = False) -> tuple[list[Attempt], Exception | None]:
+        """Tell the server; return what it knows now, and what else went wrong.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: no reply came; the next call repeats, which is safe.
+        """
+        fresh: list[Attempt] = []
+        while self.ended:
+            fresh.append(self.ended.popleft())
+        repeated = self._unsure
+        if self._refused:
+            repeated = repeated + self._take_refused(force=force)
+        batches = _batches(fresh, is_repeat=False)
+        if repeated:
+            batches += _batches(repeated, is_repeat=True)
+        sent = self._unsure = repeated + fresh
+        replies = run_all(self._client, [batch.call for batch in batches])
+        settled = [attempt for attempt in sent if attempt.is_lost]
+        self._unsure = []
+        failure: Exception | None = None
+        for batch, reply in zip(batches, replies, strict=True):
+            if not isinstance(reply, Exception):
+                # A repeat finds its own first try done: only a first try tells a lost lease.
+                if not batch.is_repeat:
+                    for index in reply:
+                        batch.attempts[index].is_lost = True
+                settled += batch.attempts
+            elif is_queues_own(reply):
+                self._refuse(batch, reply)
+            else:
+                failure = reply
+                self._unsure += batch.attempts
+        return settled, failure
+
+    def _take_refused(self, *, force: bool) -> list[Attempt]:
+        now_ms = monotonic_ms()
+        taken: list[Attempt] = []
+        for name, again_ms in list(self._again_ms.items()):
+            if force or now_ms >= again_ms:
+                del self._again_ms[name]
+                taken += self._refused.pop(name)
+        for attempt in taken:
+            attempt.is_refused = False
+        return taken
+
+    def _refuse(self, batch: _Batch, error: Exception) -> None:
+        name = batch.attempts[0].queue.name
+        self._refused.setdefault(name, []).extend(batch.attempts)
+        self._again_ms[name] = monotonic_ms() + REFUSED_MS
+        for attempt in batch.attempts:
+            attempt.is_refused = True
+        if not batch.is_repeat:
+            logger.error(
+                "queue %s: the server does not take the end of %d jobs, telling it again until it does: %s",
+                name,
+                len(batch.attempts),
+                error,
+            )
+
+
+def _batches(attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
+    groups: dict[tuple[str, State | None, bool], list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        if not attempt.is_lost:
+            key = attempt.queue.name, attempt.outcome, attempt.is_expired
+            groups[key].append(attempt)
+    return [
+        _Batch(_call(part[0].queue, outcome, part), part, is_repeat)
+        for (_, outcome, _), members in groups.items()
+        for part in _parts(members)
+    ]
+
+
+def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
+    """Cut into pieces that one call can take, by number and by size."""
+    parts: list[list[Attempt]] = [[]]
+    size = 0
+    for attempt in attempts:
+        part = parts[-1]
+        if len(part) == MAX_BATCH or size >= BATCH_BYTES:
+            part = []
+            parts.append(part)
+            size = 0
+        part.append(attempt)
+        size += len(attempt.result) + len(attempt.error)
+    return parts
+
+
+def _call(
+    queue: QueueSettings, outcome: State | None, attempts: list[Attempt]
+) -> Call[list[int]]:
+    keys = queue.keys
+    if outcome in (State.SUCCEEDED, State.EXPIRED):
+        done = [attempt.as_done() for attempt in attempts]
+        return operations.acknowledge(keys, done, outcome=outcome)
+    if outcome is State.RETRYING:
+        return operations.retry(keys, [attempt.as_failed() for attempt in attempts])
+    if outcome is State.SCHEDULED:
+        return operations.give_back(keys, [attempt.leased for attempt in attempts])
+    assert outcome is not None
+    return operations.bury(
+        keys,
+        [attempt.as_rejected() for attempt in attempts],
+        state=outcome,
+        # One that was too late did not run.
+        attempt_failed=outcome is State.DEAD and not attempts[0].is_expired,
+    )
+
+
+def renew(
+    client: Redis, attempts: Sequence[Attempt], *, lease_ms: int
+) -> list[Attempt]:
+    """Extend the leases of what runs; return those that are lost.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: the server is away.
+    """
+    groups: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        if not attempt.is_lost:
+            groups[attempt.queue.name].append(attempt)
+    parts = [part for members in groups.values() for part in _parts(members)]
+    calls: list[Call[Any]] = [
+        operations.renew(
+            part[0].queue.keys,
+            [(attempt.leased.token, attempt.leased.fence) for attempt in part],
+            lease_ms=lease_ms,
+        )
+        for part in parts
+    ]
+    # The lease begins when the server reads the call: no earlier than this.
+    lease_end_ms = monotonic_ms() + lease_ms
+    lost: list[Attempt] = []
+    failure: Exception | None = None
+    for part, reply in zip(parts, run_all(client, calls), strict=True):
+        if isinstance(reply, Exception):
+            if not is_queues_own(reply):
+                failure = reply
+            else:
+                name = part[0].queue.name
+                logger.error("queue %s: leases cannot be renewed: %s", name, reply)
+            continue
+        gone = set(reply)
+        for index, attempt in enumerate(part):
+            if index not in gone:
+                attempt.lease_end_ms = lease_end_ms
+            elif attempt.outcome is None:
+                attempt.is_lost = True
+                lost.append(attempt)
+    if failure is not None:
+        raise failure
+    return lost
