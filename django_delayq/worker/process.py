@@ -2,12 +2,12 @@
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 from redis.exceptions import RedisError
 
@@ -22,10 +22,16 @@ from django_delayq.worker.loop import ClaimLoop
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Exit status of a process that wants to be replaced: after --max-jobs, or because a task is stuck.
+#: Exit status of a process that has settled everything. Not 0: with that a task may have ended it.
+DONE = 74
+#: Likewise, but it wants to be replaced: after --max-jobs, or because a task is stuck.
 REPLACE_ME = 75
 #: How long a thread may keep the interpreter while another wants it; Python's own is ten times as long.
 SWITCH_INTERVAL_S = 0.0005
+#: At the end, how long coroutines get to notice that they are cancelled, and idle threads to close their connections.
+CANCEL_S = 1.0
+#: At the end, how long the handlers of the log get to write what they hold.
+FLUSH_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +50,7 @@ class WorkerOptions:
 
 
 class WorkerProcess:
-    """Claims and runs jobs until SIGTERM, or until there is nothing left to do."""
+    """Claims and runs jobs until it is told to stop, or until there is nothing left to do."""
 
     def __init__(self, options: WorkerOptions, *, owner: bytes) -> None:
         self._options = options
@@ -57,7 +63,12 @@ class WorkerProcess:
             done=self._job_ended,
             stuck=self._job_stuck,
         )
-        self._coroutines = LoopExecutor(worker.coroutines, done=self._job_ended)
+        self._coroutines = LoopExecutor(
+            worker.coroutines,
+            timer=self._timer,
+            done=self._job_ended,
+            stuck=self._job_stuck,
+        )
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)
         self.loop = ClaimLoop(
@@ -72,7 +83,7 @@ class WorkerProcess:
             max_jobs=options.max_jobs,
             watch=self._watch,
         )
-        self._stops = 0
+        self._is_ending = False
 
     def _job_ended(self, attempt: Attempt) -> None:
         self.loop.job_ended(attempt)
@@ -83,8 +94,8 @@ class WorkerProcess:
     def _watch(self, queue: str) -> None:
         self._destinations.arm(queue, lambda: self.loop.destination_changed(queue))
 
-    def run(self) -> int:
-        """Work; returns the exit status."""
+    def run(self, before_giving_back: Callable[[], None] = lambda: None) -> int:
+        """Work; returns the exit status. ``before_giving_back`` is called last, see `ClaimLoop.end`."""
         # The loop has work for a fraction of a ms: it should not wait 5 ms for a busy task to let go of the interpreter.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._threads.start()
@@ -94,60 +105,90 @@ class WorkerProcess:
                 queue.settings.keys.channel,
             ):
                 self._listener.subscribe(
-                    channel, lambda message, name=name: self.loop.alarm.wake(name)
-                )  # type: ignore[misc]
+                    channel,
+                    lambda message, name=name: self.loop.alarm.wake(name),  # type: ignore[misc]
+                )
         self._renew_later()
         self.loop.run()
-        return self._end()
+        return self._end(before_giving_back)
 
     def _renew_later(self) -> None:
         self.loop.renew_soon()
-        self._timer.new_timeout(self._renew_later, self._options.worker.lease_ms / 3)
+        if not self._is_ending:
+            self._timer.new_timeout(
+                self._renew_later, self._options.worker.lease_ms / 3
+            )
 
-    def _end(self) -> int:
-        self._timer.stop()
-        self._coroutines.stop()
+    def _end(self, before_giving_back: Callable[[], None]) -> int:
+        self._is_ending = True
+        self._threads.close()
+        self._coroutines.stop(CANCEL_S)
+        self._threads.stop(CANCEL_S)
         try:
-            self.loop.give_back_all()
+            self.loop.end(before_giving_back)
         except (RedisError, OSError) as error:
             logger.error(
                 "could not settle with the server before the end; the leases end by themselves: %s",
                 error,
             )
             return 1
-        return (
-            REPLACE_ME
-            if self.loop.is_stuck or self._options.max_jobs is not None
-            else 0
-        )
+        is_burst = self._options.is_burst
+        if self.loop.is_stuck or (self._options.max_jobs is not None and not is_burst):
+            return REPLACE_ME
+        return 1 if is_burst and self.loop.has_problem else DONE
 
     # Signals.
 
-    def handle_signals(self) -> None:
-        """SIGTERM ends it gracefully, a second one at once. Ctrl-C is left to the supervisor."""
+    def heed(self, supervisor: int) -> None:
+        """Stop at SIGTERM, at once at SIGQUIT, and when the other end of a pipe is closed: the supervisor has died.
+
+        SIGTERM may come twice: whoever signals a whole process group reaches us, and then the supervisor does.
+        Ctrl-C is left to the supervisor, who gets it, too.
+        """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._on_sigterm)
-
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        self._stops += 1
-        self.loop.stop(self._options.worker.grace_s if self._stops == 1 else 0)
-
-    def end_with(self, pipe: int) -> None:
-        """Stop when the other end of a pipe is closed: the supervisor has died."""
-
-        def watch() -> None:
-            os.read(pipe, 1)
-            logger.warning("the supervisor is gone, ending")
-            self.loop.stop(self._options.worker.grace_s)
-
+        # A handler would run between any two steps of the loop, with its locks held or just about to be waited for.
+        # So a thread does what is to be done, and these are only there for the interpreter to write to the pipe.
+        for number in (signal.SIGTERM, signal.SIGQUIT):
+            signal.signal(number, lambda number, frame: None)
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(
-            target=watch, name="delayq-supervisor-watch", daemon=True
+            target=self._heed,
+            args=(supervisor, reader),
+            name="delayq-signals",
+            daemon=True,
         ).start()
 
+    def _heed(self, supervisor: int, signals: int) -> None:
+        waiting, is_over = [supervisor, signals], False
+        while True:
+            ready = select.select(waiting, [], [])[0]
+            came = os.read(signals, 64) if signals in ready else b""
+            if supervisor in ready:
+                logger.warning("the supervisor is gone, ending")
+                waiting.remove(supervisor)
+            is_over = is_over or signal.SIGQUIT in came
+            self.loop.stop(0.0 if is_over else self._options.worker.grace_s)
 
-def flush_and_exit(status: int) -> None:
-    """End this process without waiting for threads that may never end."""
+    def close(self) -> None:
+        """Let go of threads and connections, where the end of the process does not see to it."""
+        self._timer.stop()
+        self._listener.stop()
+        self._destinations.stop()
+
+
+def flush_logs() -> None:
+    """Write what the log and the standard streams hold; for `FLUSH_S` at most.
+
+    A thread that was stopped in the middle of a write holds the lock of its handler for ever.
+    """
+    flusher = threading.Thread(target=_flush, daemon=True)
+    flusher.start()
+    flusher.join(FLUSH_S)
+
+
+def _flush() -> None:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)

@@ -7,8 +7,10 @@ import logging
 import os
 import select
 import signal
+import sys
 from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
 from django.db import connections
 from redis.client import Redis
@@ -18,11 +20,13 @@ from django_delayq import conf
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.wire.call import run
+from django_delayq.worker.outcomes import is_queues_own
 from django_delayq.worker.process import (
+    DONE,
     REPLACE_ME,
     WorkerOptions,
     WorkerProcess,
-    flush_and_exit,
+    flush_logs,
 )
 
 logger = logging.getLogger("django_delayq.worker")
@@ -33,6 +37,10 @@ SOON_MS = 2_000.0
 PAUSE_MS = (100.0, 10_000.0)
 #: Between attempts to give back the leases of a dead process while the server is away.
 RECOVER_EVERY_MS = 1_000.0
+#: A process that has not ended so long after the end of its grace is killed.
+KILL_AFTER_MS = 10_000.0
+#: The same after a second signal, which ends the grace.
+KILL_NOW_AFTER_MS = 5_000.0
 
 
 @dataclass(slots=True)
@@ -45,12 +53,16 @@ class _Child:
 class Supervisor:
     """Runs the worker in the foreground; `run` returns the exit status."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, *, stop_with: int | None = None) -> None:
+        """``stop_with`` is a pipe; the worker stops when its other end is closed."""
         self._options = options
+        self._stop_with = stop_with
         self._children: dict[int, _Child] = {}
+        # How often we were told to stop, and to how often we have reacted.
         self._stops = 0
+        self._stops_heeded = 0
         self._kill_ms: float | None = None
-        # When a replacement may start; None: nothing to replace.
+        # When replacements may start.
         self._starts_ms: list[float] = []
         self._pause_ms = PAUSE_MS[0]
         self._orphans: list[bytes] = []
@@ -68,65 +80,87 @@ class Supervisor:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
-        for _ in range(self._options.worker.processes):
-            self._start()
+        self._starts_ms = [monotonic_ms()] * self._options.worker.processes
         while self._children or self._starts_ms or self._orphans:
             self._reap()
+            self._heed_stop()
             self._start_due()
             self._recover()
-            self._press_on()
+            self._kill_overdue()
             if self._children or self._starts_ms or self._orphans:
                 self._sleep()
         signal.set_wakeup_fd(-1)
         return self._status
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        # Here and not in the loop, which may be talking to a server that does not answer. The rest is left to it: a
+        # handler that writes to the log may interrupt somebody who does just that.
         self._stops += 1
-        self._starts_ms.clear()
-        grace_s = self._options.worker.grace_s if self._stops == 1 else 0.0
-        if self._stops == 1:
-            logger.info(
-                "stopping: what runs has %g s to end; again to stop now", grace_s
-            )
-        # A process gives back what it holds at the end of its grace; one that does not end is killed after that.
-        self._kill_ms = (
-            monotonic_ms() + grace_s * 1000 + (10_000 if self._stops == 1 else 2_000)
-        )
         for pid in self._children:
-            _send(pid, signal.SIGTERM)
+            _send(pid, signal.SIGTERM if self._stops == 1 else signal.SIGQUIT)
+
+    def _heed_stop(self) -> None:
+        if self._stops:
+            self._starts_ms.clear()
+        if self._stops == self._stops_heeded:
+            return
+        left_ms = KILL_NOW_AFTER_MS
+        if self._stops == 1:
+            left_ms = self._options.worker.grace_s * 1000 + KILL_AFTER_MS
+            logger.info(
+                "stopping: what runs has %g s to end; again to stop now",
+                self._options.worker.grace_s,
+            )
+        else:
+            logger.info("stopping now")
+        self._stops_heeded = self._stops
+        self._kill_ms = monotonic_ms() + left_ms
+
+    def _start_due(self) -> None:
+        now_ms = monotonic_ms()
+        due = [at_ms for at_ms in self._starts_ms if at_ms <= now_ms]
+        self._starts_ms = [at_ms for at_ms in self._starts_ms if at_ms > now_ms]
+        for _ in due:
+            self._start()
 
     def _start(self) -> None:
         owner = os.urandom(8)
         connections.close_all()
-        # In this order: a signal between fork and the child's own handlers must not run ours in the child.
-        blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+        # What lies in their buffers would be written by the child once more.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A signal between the fork and the child's own handlers must not run ours in the child, and one before we
+        # know the child must not pass it by.
+        blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
-        pid = os.fork()
-        if pid == 0:
-            self._be_child(owner, blocked)
-        self._children[pid] = _Child(pid, owner, monotonic_ms())
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+        try:
+            if self._stops:
+                return
+            pid = os.fork()
+            if pid == 0:
+                self._be_child(owner, blocked)
+            self._children[pid] = _Child(pid, owner, monotonic_ms())
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
 
-    def _be_child(self, owner: bytes, blocked: set[signal.Signals]) -> None:
+    def _be_child(self, owner: bytes, blocked: set[signal.Signals]) -> NoReturn:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for descriptor in (
-                self._alive_writer,
-                self._wake_reader,
-                self._wake_writer,
-            ):
+            ours = (self._alive_writer, self._wake_reader, self._wake_writer)
+            for descriptor in ours:
                 os.close(descriptor)
             process = WorkerProcess(self._options, owner=owner)
-            process.handle_signals()
+            process.heed(self._alive_reader)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
-            process.end_with(self._alive_reader)
-            status = process.run()
+            status = process.run(flush_logs)
         except BaseException:
             logger.exception("a worker process failed")
+            flush_logs()
         finally:
-            flush_and_exit(status)
+            # Without waiting for threads that may never end.
+            os._exit(status)
 
     def _reap(self) -> None:
         for pid in list(self._children):
@@ -135,77 +169,81 @@ class Supervisor:
                 continue
             child = self._children.pop(pid)
             code = os.waitstatus_to_exitcode(raw)
-            if code not in (0, REPLACE_ME):
+            is_failure = code not in (DONE, REPLACE_ME)
+            if is_failure:
                 self._orphans.append(child.owner)
-                how = (
-                    f"was killed by {signal.Signals(-code).name}"
-                    if code < 0
-                    else f"ended with status {code}"
-                )
+                how = f"ended with status {code}"
+                if code < 0:
+                    # Not every signal has a name.
+                    how = f"was killed by signal {-code}, {signal.strsignal(-code)}"
                 logger.error(
                     "worker process %d %s; its leases are given back", pid, how
                 )
-            if self._stops:
-                self._status = self._status or int(code not in (0, REPLACE_ME))
-            elif self._options.is_burst and code in (0, REPLACE_ME):
-                continue
-            else:
-                self._replace(child, is_failure=code not in (0, REPLACE_ME))
+            if self._options.is_burst and code == 1:
+                # It has said why, and a queue that cannot be served would not be the next time.
+                self._status = 1
+            elif self._stops:
+                self._status = self._status or int(is_failure)
+            elif not self._options.is_burst or code != DONE:
+                self._replace(child, is_failure=is_failure)
 
     def _replace(self, child: _Child, *, is_failure: bool) -> None:
         now_ms = monotonic_ms()
         if is_failure and now_ms - child.started_ms < SOON_MS:
+            logger.warning("the next one starts in %g s", self._pause_ms / 1000)
             self._starts_ms.append(now_ms + self._pause_ms)
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MS[1])
         else:
             self._pause_ms = PAUSE_MS[0]
             self._starts_ms.append(now_ms)
 
-    def _start_due(self) -> None:
-        now_ms = monotonic_ms()
-        due = [at for at in self._starts_ms if at <= now_ms]
-        self._starts_ms = [at for at in self._starts_ms if at > now_ms]
-        for _ in due:
-            if not self._stops:
-                self._start()
-
     def _recover(self) -> None:
         """Give back the leases of dead processes; a server that is away is asked again."""
-        now_ms = monotonic_ms()
-        if not self._orphans or now_ms < self._recover_ms:
+        if not self._orphans or monotonic_ms() < self._recover_ms:
             return
-        self._recover_ms = now_ms + RECOVER_EVERY_MS
-        client = conf.make_client()
         try:
-            while self._orphans:
-                count = sum(self._recover_owner(client, self._orphans[0]))
-                logger.info("%d leases of a dead process are given back", count)
-                self._orphans.pop(0)
-        except (RedisError, OSError) as error:
+            client = conf.make_client()
+            try:
+                while self._orphans:
+                    count = self._recover_owner(client, self._orphans[0])
+                    logger.info("%d leases of a dead process are given back", count)
+                    self._orphans.pop(0)
+            finally:
+                client.close()
+                client.connection_pool.disconnect()
+        except Exception as error:
+            # Any exception: an embedded server may refuse to start. Without us nobody would replace the dead.
+            self._recover_ms = monotonic_ms() + RECOVER_EVERY_MS
             if self._stops:
                 logger.error(
                     "the leases of a dead process end by themselves, the server is away: %s",
                     error,
                 )
                 self._orphans.clear()
-        finally:
-            client.close()
-            client.connection_pool.disconnect()
 
-    def _recover_owner(self, client: Redis, owner: bytes) -> list[int]:
-        counts: list[int] = []
+    def _recover_owner(self, client: Redis, owner: bytes) -> int:
+        count = 0
         for settings, _ in self._options.queues:
             rank = 0
-            while rank >= 0:
-                recovered = run(
-                    client,
-                    operations.recover(settings.keys, owner=owner, first_rank=rank),
+            try:
+                while rank >= 0:
+                    recovered = run(
+                        client,
+                        operations.recover(settings.keys, owner=owner, first_rank=rank),
+                    )
+                    count += recovered.ended
+                    rank = recovered.next_rank
+            except RedisError as error:
+                if not is_queues_own(error):
+                    raise
+                logger.error(
+                    "queue %s: leases of a dead process end by themselves: %s",
+                    settings.name,
+                    error,
                 )
-                counts.append(recovered.ended)
-                rank = recovered.next_rank
-        return counts
+        return count
 
-    def _press_on(self) -> None:
+    def _kill_overdue(self) -> None:
         if self._kill_ms is not None and monotonic_ms() >= self._kill_ms:
             for pid in self._children:
                 logger.error("worker process %d does not end, killing it", pid)
@@ -219,11 +257,19 @@ class Supervisor:
             deadlines.append(self._kill_ms)
         if self._orphans:
             deadlines.append(self._recover_ms)
-        timeout_s = (
-            max(0.0, min(deadlines) - monotonic_ms()) / 1000 if deadlines else None
-        )
-        if select.select([self._wake_reader], [], [], timeout_s)[0]:
+        timeout_s = None
+        if deadlines:
+            timeout_s = max(0.0, min(deadlines) - monotonic_ms()) / 1000
+        waiting = [self._wake_reader]
+        if self._stop_with is not None:
+            waiting.append(self._stop_with)
+        ready = select.select(waiting, [], [], timeout_s)[0]
+        if self._wake_reader in ready:
             os.read(self._wake_reader, 4096)
+        if self._stop_with in ready:
+            self._stop_with = None
+            if not self._stops:
+                self._on_stop(signal.SIGTERM, None)
 
 
 def _send(pid: int, number: int) -> None:
