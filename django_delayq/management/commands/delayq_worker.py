@@ -1,34 +1,57 @@
 """``manage.py delayq_worker``: transfer due jobs and run them."""
 
 import logging
+import os
 import signal
 import subprocess
-import sys
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.utils.autoreload import StatReloader
+from django.core.management.base import (
+    BaseCommand,
+    CommandError,
+    CommandParser,
+    DjangoHelpFormatter,
+)
+from django.utils.autoreload import StatReloader, get_child_arguments
+from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import registry
+from django_delayq.server_checks import Level, find_server_problems
 from django_delayq.worker.process import WorkerOptions
 from django_delayq.worker.supervisor import Supervisor
 
 logger = logging.getLogger("django_delayq.worker")
 
+#: Environment variable that tells the worker under --reload which pipe ends with its reloader.
+RELOADER = "DELAYQ_RELOADER"
+#: More tasks than this are counted and not named at the start.
+TASKS_SHOWN = 20
+_LOG_LEVELS = {
+    Level.ERROR: logging.ERROR,
+    Level.WARNING: logging.WARNING,
+    Level.INFO: logging.INFO,
+}
+
 EXAMPLES = """
 examples:
   manage.py delayq_worker                                  every queue in DELAYQ["QUEUES"], by weight
-  manage.py delayq_worker --queue urgent --queue default   urgent first, always
-  manage.py delayq_worker --queue urgent=5 --queue bulk=1  five claims of urgent for each of bulk
+  manage.py delayq_worker --queue urgent --queue default   urgent first, always; default when there is time
+  manage.py delayq_worker --queue urgent=5 --queue bulk=1  urgent leads five times as often as bulk
+  manage.py delayq_worker --processes 4 --threads 16       64 jobs at once
   manage.py delayq_worker --burst                          run what is due, then end: for cron and tests
 
 signals:
-  SIGTERM, SIGINT   claim no more, let running jobs end within --grace, give back the rest; again: stop now
+  SIGTERM, SIGINT (Ctrl-C)   claim no more, let running jobs end within --grace, give back the rest
+  the same again             stop now: what runs is given back, and runs again elsewhere
+
+exit status:
+  0 when it was stopped or --burst is done, 1 when a process failed or a queue could not be served
 """
 
 
@@ -52,8 +75,15 @@ def _seconds(text: str) -> float:
     return number
 
 
+class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
+    """Django's, which puts its own options last, with the examples left as they are."""
+
+
 class Command(BaseCommand):
-    help = "Run delayed jobs: move what is due, claim it, and call the registered functions."
+    help = (
+        "Run delayed jobs: wait until they are due, claim them and call their functions.\n"
+        "This is all it takes; start as many as you like, on as many machines as you like."
+    )
 
     def create_parser(
         self, prog_name: str, subcommand: str, **kwargs: Any
@@ -62,76 +92,83 @@ class Command(BaseCommand):
             prog_name,
             subcommand,
             epilog=EXAMPLES,
-            formatter_class=RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
             **kwargs,
         )
 
     def add_arguments(self, parser: CommandParser) -> None:
         worker = conf.WorkerSettings()
-        group = parser.add_argument_group("what to run")
-        group.add_argument(
+        parser.add_argument(
             "-Q",
             "--queue",
             action="append",
             metavar="NAME[=WEIGHT]",
-            help="a queue to serve; repeat it in order of priority, or give weights. Default: all, by their WEIGHT.",
+            help="a queue to serve; repeat it for more, in order of priority, or each with a weight."
+            " Default: all in DELAYQ['QUEUES'], by their WEIGHT.",
         )
-        group.add_argument(
+        parser.add_argument(
             "--burst", action="store_true", help="run what is due now, then end."
         )
-        group.add_argument(
+        parser.add_argument(
             "--max-jobs",
             type=_whole_number,
             metavar="N",
             help="replace a process after N jobs, against leaks; with --burst it ends for good.",
         )
-        group = parser.add_argument_group("how to run it")
-        group.add_argument(
+        parser.add_argument(
             "-p",
             "--processes",
             type=_whole_number,
             metavar="N",
-            help=f"worker processes. Default: DELAYQ['WORKER']['PROCESSES'], else {worker.processes}.",
+            help="worker processes; one that dies is replaced, and what it ran is run again."
+            f" Default: DELAYQ['WORKER']['PROCESSES'], else {worker.processes}.",
         )
-        group.add_argument(
+        parser.add_argument(
             "-t",
             "--threads",
             type=_whole_number,
             metavar="N",
-            help=f"threads of each process, for sync tasks. Default: DELAYQ['WORKER']['THREADS'], else {worker.threads}.",
+            help="threads of each process, for tasks that are no async def; those share an event loop."
+            f" Default: DELAYQ['WORKER']['THREADS'], else {worker.threads}.",
         )
-        group.add_argument(
+        parser.add_argument(
             "--grace",
             type=_seconds,
             metavar="SECONDS",
-            help="time that running jobs get to end when the worker is stopped."
+            help="how long running jobs may take to end when the worker is stopped."
             f" Default: DELAYQ['WORKER']['GRACE'], else {worker.grace_s:g}.",
         )
-        group.add_argument(
+        parser.add_argument(
             "--reload",
             action="store_true",
             help="restart when code changes; for development.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if options["reload"]:
-            self._reload()
-            return
         _log_to_stderr(options["verbosity"])
         try:
             worker_options = self._read(options)
-            conf.connection_url()
-            # Fails here, in the foreground, rather than in each process.
-            conf.make_client().ping()
         except DelayqError as error:
             raise CommandError(str(error)) from error
-        except Exception as error:
+        pipe = os.environ.pop(RELOADER, None)
+        if options["reload"] and pipe is None:
+            raise SystemExit(self._reload())
+        if options["verbosity"]:
+            self._greet(worker_options)
+        try:
+            self._check_server(worker_options)
+        except DelayqError as error:
+            # Said here, in the foreground, rather than by each process.
+            raise CommandError(str(error)) from error
+        except (RedisError, OSError) as error:
             logger.warning(
-                "the server cannot be reached yet, the worker will wait for it: %s",
-                error,
+                "the server cannot be reached, the worker waits for it: %s", error
             )
-        self._greet(worker_options)
-        sys.exit(Supervisor(worker_options).run())
+        stop_with = None
+        if pipe is not None:
+            stop_with = int(pipe)
+            os.set_inheritable(stop_with, False)
+        raise SystemExit(Supervisor(worker_options, stop_with=stop_with).run())
 
     def _read(self, options: dict[str, Any]) -> WorkerOptions:
         settings = conf.get_settings()
@@ -154,57 +191,105 @@ class Command(BaseCommand):
 
     def _greet(self, options: WorkerOptions) -> None:
         worker = options.worker
-        url = conf.get_settings().connection or "the embedded server"
-        lines = [f"django-delayq {__version__} on {_without_password(url)}"]
-        mode = "by weight" if options.is_weighted else "in this order"
-        names = [
-            f"{queue.name}"
-            + (f"={weight:g}" if options.is_weighted else "")
-            + (" (Redisson)" if queue.is_shared else "")
-            for queue, weight in options.queues
-        ]
-        lines.append(f"queues, {mode}: {', '.join(names)}")
-        tasks = registry.all_tasks()
-        lines.append(
-            f"tasks: {', '.join(task.name for task in tasks) if tasks else 'none registered'}"
-        )
-        lines.append(
-            f"{worker.processes} process(es) of {worker.threads} threads, lease {worker.lease_s:g} s,"
-            f" grace {worker.grace_s:g} s" + (", burst" if options.is_burst else "")
-        )
-        for line in lines:
-            logger.info("%s", line)
+        url = conf.get_settings().connection
+        server = "the embedded server" if url is None else _without_password(url)
+        order = "by weight" if options.is_weighted else "in this order"
+        tasks = [task.name for task in registry.all_tasks()]
+        rows = {
+            f"queues, {order}": ", ".join(_describe_queues(options)),
+            "tasks": ", ".join(tasks) if tasks else "none: nothing is registered",
+            "runs": f"{_count(worker.processes, 'process', 'es')} of {_count(worker.threads, 'thread')}"
+            f" and {_count(worker.coroutines, 'coroutine')}; lease {worker.lease_s:g} s, grace {worker.grace_s:g} s",
+        }
+        if len(tasks) > TASKS_SHOWN:
+            rows["tasks"] = str(len(tasks))
+        if options.is_burst:
+            rows["runs"] += "; ends when nothing is due"
+        width = max(map(len, rows))
+        lines = [f"django-delayq {__version__} on {server}"]
+        lines += [f"  {name:{width}}  {value}" for name, value in rows.items()]
+        self.stdout.write("\n".join(lines))
+        self.stdout.flush()
 
-    def _reload(self) -> None:
-        """Run the worker as a child and restart it whenever a module of this project changes."""
-        arguments = [argument for argument in sys.argv if argument != "--reload"]
+    def _check_server(self, options: WorkerOptions) -> None:
+        client = conf.make_client()
+        try:
+            names = [queue.name for queue, _ in options.queues]
+            for problem in find_server_problems(client, names):
+                logger.log(
+                    _LOG_LEVELS[problem.level], "%s %s", problem.message, problem.hint
+                )
+        finally:
+            client.close()
+            client.connection_pool.disconnect()
+
+    def _reload(self) -> int:
+        """Run the worker as a child, and another one whenever a module of this project changes."""
         reloader = _ChangeReporter()
-        ticker = reloader.tick()
+        ticker: Iterator[None] = reloader.tick()
         next(ticker)
-        stopping: list[int] = []
+        child = _Child()
+        stops: list[int] = []
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            stops.append(number)
+            # A terminal sends its signal to the child, too.
+            if len(stops) > 1 and number == signal.SIGTERM:
+                child.process.send_signal(number)
+
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, frame: stopping.append(number))
-        child = subprocess.Popen([sys.executable, *arguments])
-        while not stopping:
+            signal.signal(number, stop)
+        while not stops and child.process.poll() != 0:
             next(ticker)
-            if reloader.changed is None:
-                continue
-            self.stderr.write(f"{reloader.changed} changed, restarting the worker")
-            reloader.changed = None
-            child.terminate()
-            child.wait()
-            child = subprocess.Popen([sys.executable, *arguments])
-        child.terminate()
-        sys.exit(child.wait())
+            if reloader.changed is not None and not stops:
+                self.stderr.write(f"{reloader.changed} changed, restarting the worker")
+                reloader.changed = None
+                child.stop()
+                child = _Child()
+        return child.stop()
+
+
+class _Child:
+    """A worker that stops when told, and when this process dies."""
+
+    def __init__(self) -> None:
+        reader, self._writer = os.pipe()
+        self.process = subprocess.Popen(
+            get_child_arguments(),
+            env={**os.environ, RELOADER: str(reader)},
+            pass_fds=[reader],
+        )
+        os.close(reader)
+
+    def stop(self) -> int:
+        """Let it end gracefully, and return its exit status."""
+        os.close(self._writer)
+        return self.process.wait()
 
 
 class _ChangeReporter(StatReloader):
     """Django's reloader, but it reports instead of ending the process."""
 
-    changed: Path | None = None
+    changed: "str | os.PathLike[str] | None" = None
 
-    def notify_file_changed(self, path: Path) -> None:
+    def notify_file_changed(self, path: "str | os.PathLike[str]") -> None:
         self.changed = path
+
+
+def _describe_queues(options: WorkerOptions) -> Iterator[str]:
+    for queue, weight in options.queues:
+        facts = []
+        if queue.redisson is not None:
+            facts.append(f"shared with Redisson {queue.redisson}")
+        handler = registry.get_handler(queue.name)
+        if handler is not None:
+            facts.append(f"handler {handler.name}")
+        text = f"{queue.name}={weight:g}" if options.is_weighted else queue.name
+        yield text + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _count(number: int, noun: str, ending: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else ending}"
 
 
 def _read_queues(
