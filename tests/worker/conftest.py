@@ -1,0 +1,124 @@
+"""Fixtures for tests that run workers: the settings, what the jobs recorded, workers that end with the test.
+
+One kind of server does for most of them; those marked with `every_server` run on all. With ``--server``, or where
+the environment names kinds, everything runs on what was asked for.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import Server
+from tests.worker.records import ENVIRONMENT, Records
+from tests.worker.workers import InlineWorker, WorkerProgram, delayq_environment
+
+_ASKED_FOR = ("DELAYQ_TEST_SERVERS", "DELAYQ_TEST_URL", "DELAYQ_TEST_REQUIRE_SERVERS")
+
+
+def every_server(function: Any) -> Any:
+    """Mark a test that is worth its time on every kind of server."""
+    function.runs_on_every_server = True
+    return function
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    if config.getoption("--server") or any(name in os.environ for name in _ASKED_FOR):
+        return
+    here = Path(__file__).parent
+    ours = [item for item in items if item.path.is_relative_to(here)]
+    kinds = [
+        item.callspec.params.get("server_kind")
+        for item in ours
+        if hasattr(item, "callspec")
+    ]
+    first = next((kind for kind in kinds if kind), None)
+    left_out = [
+        item
+        for item in ours
+        if hasattr(item, "callspec")
+        and item.callspec.params.get("server_kind", first) != first
+        and not getattr(item.function, "runs_on_every_server", False)  # type: ignore[attr-defined]
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.fixture(autouse=True)
+def _restore_switch_interval() -> Iterator[None]:
+    interval_s = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(interval_s)
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
+    """What the jobs of this test recorded."""
+    path = tmp_path / "records"
+    monkeypatch.setenv(ENVIRONMENT, str(path))
+    return Records(path)
+
+
+@pytest.fixture
+def configure(
+    settings: Any, server: Server, queue_name: str
+) -> Callable[..., dict[str, Any]]:
+    """Set ``DELAYQ``: the test's queue with some options, and more queues whose names begin with its."""
+
+    def configure(
+        options: dict[str, Any] | None = None, /, worker: Any = None, **more: Any
+    ) -> dict[str, Any]:
+        queues = {queue_name: options or {}}
+        queues |= {f"{queue_name}-{name}": value for name, value in more.items()}
+        settings.DELAYQ = {
+            "CONNECTION": server.socket_url,
+            "QUEUES": queues,
+            "WORKER": worker or {},
+        }
+        return settings.DELAYQ
+
+    configure()
+    return configure
+
+
+@pytest.fixture
+def work(
+    configure: Any, records: Records, queue_name: str
+) -> Iterator[Callable[..., InlineWorker]]:
+    """Start workers inside this process; they end with the test. By default for the test's queue."""
+    workers: list[InlineWorker] = []
+
+    def start(queues: Any = None, **options: Any) -> InlineWorker:
+        worker = InlineWorker(queues or [queue_name], **options)
+        workers.append(worker)
+        return worker.start()
+
+    yield start
+    for worker in workers:
+        worker.stop(grace_s=0)
+
+
+@pytest.fixture
+def program(
+    configure: Any, records: Records, tmp_path: Path, settings: Any
+) -> Iterator[Callable[..., WorkerProgram]]:
+    """Start worker programs with the settings of the test; they end with it."""
+    programs: list[WorkerProgram] = []
+
+    def start(
+        *arguments: str, environment: dict[str, str] | None = None
+    ) -> WorkerProgram:
+        told = delayq_environment(settings.DELAYQ, records.path) | (environment or {})
+        each = WorkerProgram(*arguments, directory=tmp_path, environment=told)
+        programs.append(each)
+        return each.start()
+
+    yield start
+    for each in programs:
+        each.destroy()

@@ -1,0 +1,1 @@
+"""A small Django project and its only app, for workers that tests start."""

@@ -1,0 +1,23 @@
+"""Settings of the workers that tests start; what differs from test to test comes from the environment."""
+
+import json
+import os
+
+SECRET_KEY = "only for tests"
+DEBUG = os.environ.get("WORKER_TEST_DEBUG") == "1"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = [
+    "django_delayq",
+    "tests.worker.project",
+    *os.environ.get("WORKER_TEST_APPS", "").split(),
+]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": os.environ.get("WORKER_TEST_DATABASE", ":memory:"),
+    }
+}
+DELAYQ = json.loads(os.environ["WORKER_TEST_DELAYQ"])
+if "WORKER_TEST_LOGGING" in os.environ:
+    LOGGING = json.loads(os.environ["WORKER_TEST_LOGGING"])

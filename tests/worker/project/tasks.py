@@ -1,0 +1,278 @@
+"""Tasks that do what tests are about, and record it."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from django_delayq import current_job, delayed_task, queue_handler, schedule
+from django_delayq.conf import Backoff
+from django_delayq.worker import time_limit
+from tests.worker.records import record
+
+#: Retries that a test does not have to wait for.
+AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
+
+if "WORKER_TEST_STUCK_AFTER" in os.environ:
+    time_limit.STUCK_AFTER_S = float(os.environ["WORKER_TEST_STUCK_AFTER"])
+
+
+class Wrong(Exception):
+    """What tasks raise on purpose."""
+
+
+@delayed_task
+def note(text: object = None) -> None:
+    record("run", text=text)
+
+
+@delayed_task
+async def note_async(text: object = None) -> None:
+    record("run", text=text)
+
+
+@delayed_task
+def nothing() -> None:
+    pass
+
+
+@delayed_task
+def nap(seconds: float) -> None:
+    """Sleep in one call, as in C code."""
+    record("start")
+    time.sleep(seconds)
+    record("end")
+
+
+@delayed_task
+async def nap_async(seconds: float) -> None:
+    record("start")
+    await asyncio.sleep(seconds)
+    record("end")
+
+
+@delayed_task
+def spin(seconds: float) -> None:
+    """Be busy in Python."""
+    record("start")
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        pass
+    record("end")
+
+
+@delayed_task
+def swallow(seconds: float) -> None:
+    """Be busy, and go on whatever happens."""
+    record("start")
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        try:
+            time.sleep(0.01)
+        except Exception:
+            record("swallowed")
+    record("end")
+
+
+@delayed_task
+async def swallow_async(seconds: float) -> None:
+    """Wait, and go on however often it is cancelled."""
+    record("start")
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            record("swallowed")
+    record("end")
+
+
+@delayed_task
+async def block_loop(seconds: float) -> None:
+    """Do what no coroutine should."""
+    record("start")
+    time.sleep(seconds)
+    record("end")
+
+
+@delayed_task(backoff=AT_ONCE)
+def fail(message: str = "as told") -> None:
+    record("run")
+    raise Wrong(message)
+
+
+@delayed_task(backoff=AT_ONCE)
+async def fail_async() -> None:
+    record("run")
+    raise Wrong("as told")
+
+
+@delayed_task(backoff=AT_ONCE)
+def fail_until(attempt: int) -> str:
+    """Fail until some attempt."""
+    job = current_job()
+    assert job is not None
+    record("run")
+    if job.attempts + 1 < attempt:
+        raise Wrong(f"attempt {job.attempts + 1}")
+    return f"attempt {job.attempts + 1}"
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+@delayed_task(backoff=AT_ONCE, max_attempts=1, keep_result=60)
+def raise_strangely(kind: str) -> None:
+    record("run")
+    if kind == "unprintable":
+        raise Unprintable
+    if kind == "surrogate":
+        raise Wrong("half a pair: \ud800")
+    if kind == "huge":
+        raise Wrong("x" * 5_000_000)
+    if kind == "exit":
+        raise SystemExit(3)
+    raise KeyboardInterrupt
+
+
+@delayed_task(keep_result=60)
+def add(one: int, other: int) -> int:
+    return one + other
+
+
+@delayed_task(keep_result=60)
+async def add_async(one: int, other: int) -> int:
+    return one + other
+
+
+@delayed_task(keep_result=60)
+def return_strangely(kind: str) -> object:
+    record("run")
+    values: dict[str, object] = {
+        "object": object(),
+        "surrogate": "\ud800",
+        "huge": "x" * 3_000_000,
+    }
+    return values[kind]
+
+
+@delayed_task
+def kill_worker() -> None:
+    record("run")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@delayed_task
+def kill_worker_together(companions: int) -> None:
+    """Wait until others run beside it, then kill them all."""
+    record("run")
+    end_s = time.monotonic() + 0.3
+    while time.monotonic() < end_s and len(_beside) < companions:
+        time.sleep(0.005)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_beside: set[int] = set()
+
+
+@delayed_task
+def be_beside(seconds: float) -> None:
+    record("start")
+    _beside.add(threading.get_ident())
+    time.sleep(seconds)
+    _beside.discard(threading.get_ident())
+    record("end")
+
+
+@delayed_task
+def end_process(status: int) -> None:
+    record("run")
+    os._exit(status)
+
+
+@delayed_task
+def schedule_more(depth: int) -> None:
+    """Schedule the next one in a row, on the same queue."""
+    job = current_job()
+    assert job is not None
+    record("run", text=depth)
+    if depth > 0:
+        schedule(schedule_more.using(queue=job.queue), 0, depth - 1)
+
+
+@delayed_task
+def schedule_on_commit(fails: bool) -> None:
+    job = current_job()
+    assert job is not None
+    try:
+        with transaction.atomic():
+            schedule(note.using(queue=job.queue, on_commit=True), 0, "committed")
+            record("in transaction")
+            if fails:
+                raise Wrong
+    except Wrong:
+        record("rolled back")
+
+
+@delayed_task(backoff=AT_ONCE)
+def use_database(query: str = "SELECT 1") -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+    record("run", connection=id(connection.connection), queries=len(connection.queries))
+
+
+@delayed_task
+async def use_database_async() -> None:
+    def use() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        record("run", thread=threading.get_ident(), wrapper=id(connection.connection))
+
+    await sync_to_async(use)()
+    await sync_to_async(use)()
+
+
+@delayed_task
+def break_connection() -> None:
+    """Leave a connection behind that does not work any more."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    connection.connection.close()
+    connection.errors_occurred = True
+    record("run")
+
+
+@delayed_task
+def leave_transaction_open() -> None:
+    transaction.atomic().__enter__()
+    record("run")
+
+
+@delayed_task(backoff=AT_ONCE, max_attempts=1, time_limit=0.2)
+def spin_in_transaction() -> None:
+    record("start")
+    while True:
+        with transaction.atomic():
+            pass
+
+
+@delayed_task
+def tell_transaction() -> None:
+    record("run", text=connection.in_atomic_block)
+
+
+if "WORKER_TEST_HANDLER_QUEUE" in os.environ:
+
+    @queue_handler(
+        os.environ["WORKER_TEST_HANDLER_QUEUE"], backoff=AT_ONCE, max_attempts=2
+    )
+    def handle(value: object) -> None:
+        record("handled", text=value)
+        if value == "bad":
+            raise Wrong("a bad value")

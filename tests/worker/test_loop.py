@@ -1,0 +1,572 @@
+"""Who gets which job, and when: the claim loop, in workers inside this process."""
+
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from django_delayq import schedule, schedule_many
+from django_delayq.conf import get_settings
+from django_delayq.delivery.operations import State
+from django_delayq.worker import loop as loops
+from django_delayq.worker.process import DONE, REPLACE_ME
+from tests.waiting import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.project import tasks
+from tests.worker.workers import counts
+
+
+def commandstats(client):
+    """Return how often each command was called, those of scripts included."""
+    return {
+        name.removeprefix("cmdstat_"): told["calls"]
+        for name, told in client.info("commandstats").items()
+    }
+
+
+# Due.
+
+
+@every_server
+def test_no_job_is_early_and_an_idle_worker_is_hardly_late(work, records, queue_name):
+    work()
+    task = tasks.note.using(queue=queue_name)
+    schedule(task, 0)
+    wait_until(lambda: records.count("run") == 1, description="the worker works")
+
+    jobs = {}
+    for delay_ms in range(100, 900, 20):
+        job = schedule(task, delay_ms / 1000)
+        jobs[job.id] = job.start_time_ms
+    wait_until(
+        lambda: records.count("run") == 1 + len(jobs), description="all have run"
+    )
+
+    # The server's clock is this machine's.
+    late = [line["at_ms"] - jobs[line["job"]] for line in records.all("run")[1:]]
+    assert min(late) >= 0
+    # Some 1 ms on an idle machine; this one may be anything but.
+    assert sorted(late)[len(late) // 2] < 50
+    assert max(late) < 1000
+
+
+def test_no_job_is_early_under_load(work, records, queue_name):
+    work()
+    work()
+    task = tasks.note.using(queue=queue_name)
+    jobs = schedule_many(task.prepare(random.random()) for _ in range(1000))
+
+    wait_until(lambda: records.count("run") == 1000, description="all have run")
+
+    due = {job.id: job.start_time_ms for job in jobs}
+    assert all(line["at_ms"] >= due[line["job"]] for line in records.all("run"))
+    assert len(set(records.jobs("run"))) == 1000
+
+
+def test_a_job_made_due_by_another_client_starts_at_once(work, records, queue_name):
+    worker = work()
+    task = tasks.note.using(queue=queue_name)
+    job = schedule(task, 3600)
+    wait_until(
+        lambda: not worker.loop.queues[queue_name].is_ready, description="it is idle"
+    )
+
+    called_ms = time.time() * 1000
+    assert job.run_now()
+
+    wait_until(lambda: records.count("run") == 1, description="it has run")
+    # Not by the cap of two seconds.
+    assert records.all("run")[0]["at_ms"] - called_ms < 1000
+
+
+def test_an_idle_worker_hardly_talks_to_the_server(work, private_server, settings):
+    server = private_server()
+    names = ["one", "two", "three"]
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {name: {} for name in names},
+    }
+    client = server.client()
+    work(names)
+
+    def published():
+        return client.pubsub_numsub("redisson_delay_queue_channel:{three}")[0][1]
+
+    wait_until(published, description="the worker listens")
+    wait_until(
+        lambda: client.info("clients")["blocked_clients"] == 3, description="it waits"
+    )
+    before, begun_s = commandstats(client), time.monotonic()
+    wait_until(lambda: time.monotonic() > begun_s + 6, description="time to pass")
+    after = commandstats(client)
+
+    sent = {
+        name: after.get(name, 0) - before.get(name, 0)
+        for name in ("evalsha", "blmove", "ping", "subscribe", "llen")
+    }
+    seconds = time.monotonic() - begun_s
+    # A claim and a peek every two seconds each, and one ping for all queues.
+    assert sum(sent.values()) / seconds / len(names) < 3, sent
+    assert sent["evalsha"] / seconds / len(names) <= 1, sent
+
+
+# Order and weights.
+
+
+def test_without_weights_the_first_queue_comes_first(
+    configure, work, records, queue_name
+):
+    configure(low={}, high={})
+    low, high = f"{queue_name}-low", f"{queue_name}-high"
+    schedule_many(tasks.note.using(queue=low).prepare(0, "low") for _ in range(100))
+    schedule_many(tasks.note.using(queue=high).prepare(0, "high") for _ in range(300))
+
+    work([high, low], threads=1)
+
+    wait_until(lambda: records.count("run") == 400, description="all have run")
+    assert [line["text"] for line in records.all("run")] == ["high"] * 300 + [
+        "low"
+    ] * 100
+
+
+def test_an_urgent_job_overtakes_what_waits_in_a_later_queue(
+    configure, work, records, queue_name
+):
+    configure(low={}, high={})
+    low, high = f"{queue_name}-low", f"{queue_name}-high"
+    schedule_many(tasks.nap.using(queue=low).prepare(0, 0.1) for _ in range(20))
+    work([high, low], threads=2)
+    wait_until(lambda: records.count("start") >= 2, description="they run")
+
+    schedule(tasks.note.using(queue=high), 0)
+
+    wait_until(lambda: records.count("run") == 1, description="the urgent one has run")
+    # Those that ran when it came, and perhaps those after them.
+    assert records.count("start") <= 6
+
+
+def test_weights_share_the_claims(configure, work, records, queue_name):
+    configure(heavy={}, light={})
+    heavy, light = f"{queue_name}-heavy", f"{queue_name}-light"
+    for queue in (heavy, light):
+        schedule_many(
+            tasks.nap.using(queue=queue).prepare(0, 0.004) for _ in range(400)
+        )
+
+    work({heavy: 4, light: 1}, threads=1)
+
+    wait_until(lambda: records.count("start") >= 200, description="some have run")
+    first = Counter(job.rpartition(":")[0] for job in records.jobs("start")[:200])
+    # 160 and 40, give or take five standard deviations of the draw.
+    assert 25 <= first[light] <= 75
+    assert first[heavy] + first[light] == 200
+
+
+# No more than can be started.
+
+
+def test_a_worker_leaves_to_others_what_it_cannot_start(work, records, queue_name):
+    task = tasks.nap.using(queue=queue_name)
+    schedule_many(task.prepare(0, 0.5) for _ in range(8))
+
+    work(threads=4)
+    wait_until(lambda: records.count("start") == 4, description="four run")
+    waiting = counts(queue_name)
+    work(threads=4)
+    wait_until(lambda: records.count("start") == 8, description="all run")
+
+    assert waiting.running == 4
+    assert waiting.waiting == 4
+    assert records.count("end") == 0
+
+
+def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
+    work, records, queue_name
+):
+    worker = work(threads=2)
+    schedule_many(tasks.nothing.using(queue=queue_name).prepare(0) for _ in range(4000))
+    wait_until(
+        lambda: counts(queue_name).counters.get("succeeded") == 4000,
+        description="the worker has learnt that jobs take no time",
+    )
+    assert worker.loop._rate > 1
+
+    schedule_many(tasks.nap.using(queue=queue_name).prepare(0, 1.5) for _ in range(30))
+
+    wait_until(
+        lambda: counts(queue_name).running == 2 and records.count("start") >= 2,
+        description="it keeps what it can run only",
+        timeout=1.4,
+    )
+    work(threads=28)
+    wait_until(
+        lambda: records.count("start") == 30, description="another runs the rest"
+    )
+    assert records.count("end") <= 2
+    assert {line["attempt"] for line in records.all()} == {1}
+    assert {line["kills"] for line in records.all()} == {0}
+
+
+def test_outcomes_do_not_wait_for_what_is_queued(
+    work, records, queue_name, monkeypatch
+):
+    monkeypatch.setattr(loops, "STALLED_MS", 1e9)
+    worker = work(threads=1)
+    schedule(tasks.nothing.using(queue=queue_name), 0)
+    wait_until(
+        lambda: counts(queue_name).counters.get("succeeded"), description="it runs"
+    )
+    # It believes that ten jobs take no time.
+    worker.loop._rate = 1.0
+    worker.loop._measure = lambda now_ms: None
+
+    schedule_many(
+        tasks.nap.using(queue=queue_name, keep_result=60).prepare(0, 0.2)
+        for _ in range(8)
+    )
+
+    wait_until(lambda: records.count("end") == 1, description="the first has ended")
+    wait_until(
+        lambda: counts(queue_name).counters["succeeded"] == 2,
+        description="its end is known while others wait",
+        timeout=0.35,
+    )
+
+
+# Leases.
+
+
+def test_the_watchdog_keeps_the_lease_of_a_long_job(work, records, queue_name):
+    options = {"lease_s": 1.0, "threads": 2}
+    work(**options)
+    work(**options)
+    schedule(tasks.nap.using(queue=queue_name), 0, 3)
+    schedule(tasks.nap_async.using(queue=queue_name), 0, 3)
+
+    wait_until(lambda: records.count("end") == 2, description="both have ended")
+
+    wait_until(lambda: counts(queue_name).running == 0, description="all is settled")
+    assert records.count("start") == 2
+    assert counts(queue_name).counters["succeeded"] == 2
+
+
+def test_two_jobs_that_may_have_killed_their_workers_never_run_together(
+    work, records, queue_name, client
+):
+    jobs = schedule_many(
+        tasks.nap.using(queue=queue_name).prepare(0, 0.05) for _ in range(6)
+    )
+    lose_leases(client, queue_name, len(jobs), times=2)
+    innocent = schedule_many(
+        tasks.nap.using(queue=queue_name).prepare(0, 0.05) for _ in range(6)
+    )
+
+    work(threads=8)
+
+    wait_until(lambda: records.count("end") == 12, description="all have run")
+    wait_until(lambda: counts(queue_name).running == 0, description="all is settled")
+    suspects = {job.id for job in jobs}
+    steps = [line for line in records.all() if line["job"] in suspects]
+    # One after the other: start and end take turns.
+    assert [line["step"] for line in steps] == ["start", "end"] * 6
+    assert {line["kills"] for line in steps} == {2}
+    assert counts(queue_name).counters["succeeded"] == 12
+    assert {job.id for job in innocent} < set(records.jobs("end"))
+
+
+def lose_leases(client, queue, count, *, times):
+    """Be a worker that dies with everything it has claimed."""
+    from django_delayq.delivery import operations
+    from django_delayq.wire.call import run
+
+    keys = get_settings().queue(queue).keys
+    for i in range(times):
+        owner = bytes([i]) * 8
+        claim = operations.claim(
+            keys,
+            owner=owner,
+            request=bytes([i + 100]) * 8,
+            limit=count,
+            lease_ms=60_000,
+        )
+        assert len(run(client, claim).jobs) == count
+        assert run(client, operations.recover(keys, owner=owner)).ended == count
+
+
+def test_a_job_that_killed_its_worker_too_often_is_buried(
+    work, records, queue_name, client
+):
+    job = schedule(tasks.note.using(queue=queue_name), 0)
+    lose_leases(client, queue_name, 1, times=4)
+
+    work(max_kills=3)
+
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
+    assert job.kills == 4
+    assert job.error["kind"] == "killed"
+    assert records.count("run") == 0
+
+
+# Queues in trouble.
+
+
+@every_server
+def test_a_queue_with_keys_of_another_type_does_not_stop_the_others(
+    configure, work, records, queue_name, client, caplog
+):
+    configure(broken={})
+    broken = f"{queue_name}-broken"
+    keys = get_settings().queue(broken).keys
+    client.set(keys.queue.timeout_set, "no sorted set")
+
+    work([broken, queue_name])
+    schedule(tasks.note.using(queue=queue_name), 0, "works")
+
+    wait_until(lambda: records.count("run") == 1, description="the other queue works")
+    client.delete(keys.queue.timeout_set)
+    schedule(tasks.note.using(queue=broken), 0, "works again")
+    wait_until(lambda: records.count("run") == 2, description="the queue works again")
+    assert any(f"queue {broken} cannot be served" in line for line in caplog.messages)
+
+
+@every_server
+def test_ends_that_the_server_refuses_do_not_block_the_others_and_are_told_again(
+    configure, work, records, queue_name, client
+):
+    configure(broken={})
+    broken = f"{queue_name}-broken"
+    keys = get_settings().queue(broken).keys
+    work([broken, queue_name], threads=2)
+    naps = [schedule(tasks.nap.using(queue=broken), 0, 0.2) for _ in range(2)]
+    wait_until(lambda: records.count("start") == 2, description="both threads are busy")
+    client.rename(keys.headers, f"{keys.headers}-aside")
+    client.set(keys.headers, "no hash")
+    wait_until(lambda: records.count("end") == 2, description="both have ended")
+
+    # What the server did not take must not count as running: there are two threads.
+    others = [schedule(tasks.note.using(queue=queue_name), 0) for _ in range(10)]
+    wait_until(
+        lambda: records.count("run") == len(others),
+        description="the other queue goes on",
+    )
+    wait_until(lambda: counts(queue_name).running == 0, description="and is settled")
+    client.delete(keys.headers)
+    client.rename(f"{keys.headers}-aside", keys.headers)
+
+    for job in naps:
+        wait_until(
+            lambda job=job: job.refresh() is State.SUCCEEDED,
+            description="it is settled",
+        )
+    assert records.count("start") == 2
+
+
+def test_leases_of_other_queues_are_renewed_while_one_is_broken(
+    configure, work, records, queue_name, client
+):
+    configure(broken={})
+    broken = f"{queue_name}-broken"
+    keys = get_settings().queue(broken).keys
+    work([broken, queue_name], lease_s=1.0)
+    schedule(tasks.nap.using(queue=broken), 0, 3)
+    schedule(tasks.nap.using(queue=queue_name), 0, 3)
+    wait_until(lambda: records.count("start") == 2, description="both run")
+
+    client.rename(keys.headers, f"{keys.headers}-aside")
+    client.set(keys.headers, "no hash")
+    work([queue_name], lease_s=1.0)
+
+    wait_until(lambda: records.count("end") == 2, description="both have ended")
+    client.delete(keys.headers)
+    client.rename(f"{keys.headers}-aside", keys.headers)
+    wait_until(lambda: counts(queue_name).running == 0, description="one is settled")
+    assert records.count("start") == 2
+
+
+def test_a_long_insertion_list_is_worth_a_warning(
+    work, queue_name, monkeypatch, caplog
+):
+    monkeypatch.setattr(loops, "LONG_LIST", 10)
+    schedule_many(
+        tasks.nothing.using(queue=queue_name).prepare(3600) for _ in range(11)
+    )
+
+    work()
+
+    wait_until(
+        lambda: (
+            f"queue {queue_name}: its insertion list holds 11 frames" in caplog.text
+        ),
+        description="the warning",
+    )
+
+
+# Shared with Java.
+
+
+@pytest.fixture
+def shared(configure, queue_name):
+    configure({"REDISSON": "3.16.6"})
+    return get_settings().queue(queue_name).keys.queue.destination
+
+
+@every_server
+def test_due_frames_of_a_shared_queue_are_transferred_while_all_threads_are_busy(
+    work, records, queue_name, client, shared
+):
+    work(threads=1)
+    task = tasks.nap.using(queue=queue_name)
+    schedule(task, 0, 2)
+    wait_until(lambda: records.count("start") == 1, description="the thread is busy")
+    before = commandstats(client)
+
+    schedule_many(task.prepare(0.2, 0.001) for _ in range(20))
+    wait_until(
+        lambda: client.llen(shared) == 20,
+        description="they are transferred",
+        timeout=1.2,
+    )
+    wait_until(lambda: records.count("end") == 1, description="the thread is free")
+    after = commandstats(client)
+    ended_s = time.monotonic()
+    wait_until(lambda: records.count("end") == 21, description="they have run")
+
+    # At once, and not when the cap of two seconds comes by.
+    assert time.monotonic() - ended_s < 1
+    # A list that nobody here has room for is not watched: that would answer thousands of times a second.
+    assert after["blmove"] - before.get("blmove", 0) < 20
+    assert after["evalsha"] - before["evalsha"] < 60
+
+
+@every_server
+def test_a_blocked_java_consumer_is_not_starved(
+    work, queue_name, client, shared, server
+):
+    taken = []
+    stop = threading.Event()
+
+    def consume():
+        with server.client() as java:
+            while not stop.is_set():
+                element = java.blpop([shared], timeout=0.2)
+                if element is not None:
+                    taken.append(element[1])
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    try:
+        work()
+        schedule_many(
+            tasks.nothing.using(queue=queue_name).prepare(i / 100) for i in range(100)
+        )
+
+        def ours():
+            return counts(queue_name).counters.get("succeeded", 0)
+
+        wait_until(lambda: ours() + len(taken) == 100, description="each is taken once")
+    finally:
+        stop.set()
+        consumer.join()
+    # Whoever waits when one arrives gets it; the worker gets what nobody waits for.
+    assert len(taken) >= 20
+
+
+def test_what_java_puts_into_the_list_is_taken_at_once(
+    work, records, queue_name, client, shared
+):
+    worker = work()
+    task = tasks.note.using(queue=queue_name)
+    wait_until(
+        lambda: not worker.loop.queues[queue_name].is_ready, description="it is idle"
+    )
+
+    called_ms = time.time() * 1000
+    client.rpush(shared, task.prepare(0).unsent.payload)
+
+    wait_until(lambda: records.count("run") == 1, description="it has run")
+    assert records.all("run")[0]["at_ms"] - called_ms < 1000
+
+
+# Burst and the number of jobs.
+
+
+def test_burst_ends_when_nothing_is_due(work, records, queue_name):
+    schedule(tasks.schedule_more.using(queue=queue_name), 0, 20)
+    later = schedule(tasks.note.using(queue=queue_name), 3600)
+
+    worker = work(is_burst=True)
+
+    assert worker.join() == DONE
+    assert [line["text"] for line in records.all("run")] == list(range(20, -1, -1))
+    assert later.refresh() is State.SCHEDULED
+    assert counts(queue_name).running == 0
+
+
+def test_burst_tells_that_a_queue_could_not_be_served(
+    configure, work, records, queue_name, client
+):
+    configure(broken={})
+    broken = f"{queue_name}-broken"
+    client.set(get_settings().queue(broken).keys.queue.timeout_set, "no sorted set")
+    schedule(tasks.note.using(queue=queue_name), 0)
+
+    worker = work([broken, queue_name], is_burst=True)
+
+    assert worker.join() == 1
+    assert records.count("run") == 1
+
+
+def test_a_worker_ends_after_its_number_of_jobs(work, records, queue_name):
+    schedule_many(tasks.note.using(queue=queue_name).prepare(0) for _ in range(10))
+
+    worker = work(max_jobs=3)
+
+    assert worker.join() == REPLACE_ME
+    assert records.count("run") == 3
+    assert counts(queue_name).running == 0
+    assert counts(queue_name).waiting == 7
+
+
+# The end.
+
+
+def test_a_stopped_worker_lets_running_jobs_end_and_starts_no_more(
+    work, records, queue_name
+):
+    worker = work(threads=2)
+    task = tasks.nap.using(queue=queue_name)
+    jobs = schedule_many(task.prepare(0, 0.4) for _ in range(4))
+    wait_until(lambda: records.count("start") == 2, description="two run")
+
+    worker.stop(grace_s=10)
+
+    assert worker.status == DONE
+    assert records.count("end") == 2
+    told = counts(queue_name)
+    assert told.counters["succeeded"] == 2
+    assert told.running == 0
+    assert told.waiting + told.retrying == 2
+    assert len(jobs) == 4
+
+
+def test_what_runs_longer_than_the_grace_is_given_back_uncounted(
+    work, records, queue_name
+):
+    worker = work(threads=2)
+    tasks_of_queue = [
+        tasks.nap.using(queue=queue_name),
+        tasks.nap_async.using(queue=queue_name),
+    ]
+    jobs = [schedule(task, 0, 2) for task in tasks_of_queue]
+    wait_until(lambda: records.count("start") == 2, description="both run")
+
+    begun_s = time.monotonic()
+    worker.stop(grace_s=0.2)
+
+    assert time.monotonic() - begun_s < 5
+    assert counts(queue_name).running == 0
+    for job in jobs:
+        assert job.refresh() is State.DUE
+        assert (job.attempts, job.kills) == (0, 0)

@@ -1,0 +1,315 @@
+"""The worker as a program: processes that start, die and end."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from django_delayq import schedule, schedule_many
+from django_delayq.delivery.operations import State
+from tests.waiting import wait_until
+from tests.worker.project import tasks
+from tests.worker.workers import children_of, counts, is_alive, kill
+
+
+@pytest.fixture
+def started(program, queue_name, records):
+    """Start a worker program for the test's queue and wait until it works; returns it."""
+
+    def start(*arguments, **environment):
+        number = records.count("run")
+        worker = program("--queue", queue_name, *arguments, **environment)
+        schedule(tasks.note.using(queue=queue_name), 0, "the worker works")
+        wait_until(
+            lambda: records.count("run") > number or not worker.is_running,
+            description="the worker works",
+            timeout=20,
+        )
+        assert worker.is_running, worker.log
+        return worker
+
+    return start
+
+
+def test_sigterm_lets_running_jobs_end(started, records, queue_name):
+    worker = started("--grace", "20")
+    jobs = [schedule(tasks.nap.using(queue=queue_name), 0, 1) for _ in range(2)]
+    wait_until(lambda: records.count("start") == 2, description="both run")
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.wait() == 0, worker.log
+    assert records.count("end") == 2
+    assert [job.refresh() for job in jobs] == [State.SUCCEEDED] * 2
+    assert "stopping: what runs has 20 s to end" in worker.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_runs_longer_than_the_grace_is_given_back(
+    started, records, queue_name, number
+):
+    worker = started("--grace", "0.3")
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 60)
+    other = schedule(tasks.swallow_async.using(queue=queue_name), 0, 60)
+    wait_until(lambda: records.count("start") == 2, description="both run")
+
+    begun_s = time.monotonic()
+    # To the whole group, as a terminal does.
+    os.killpg(worker.pid, number)
+
+    assert worker.wait() == 0, worker.log
+    assert time.monotonic() - begun_s < 10
+    for each in (job, other):
+        assert each.refresh() is State.DUE
+        assert (each.attempts, each.kills) == (0, 0)
+    assert worker.log.count("outcome=given_back") == 2
+
+
+def test_a_signal_to_the_whole_group_counts_once(started, records, queue_name):
+    worker = started("--grace", "20")
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 1)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+
+    os.killpg(worker.pid, signal.SIGTERM)
+
+    assert worker.wait() == 0, worker.log
+    assert job.refresh() is State.SUCCEEDED
+
+
+def test_a_second_signal_stops_now(started, records, queue_name):
+    worker = started("--grace", "60")
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 60)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+
+    worker.signal(signal.SIGTERM)
+    worker.wait_for_log("stopping: what runs has 60 s to end")
+    begun_s = time.monotonic()
+    worker.signal(signal.SIGINT)
+
+    assert worker.wait() == 0, worker.log
+    assert time.monotonic() - begun_s < 8
+    assert job.refresh() is State.DUE
+    assert (job.attempts, job.kills) == (0, 0)
+
+
+def test_signals_at_any_moment_of_the_start_end_it(program, queue_name, records):
+    for i in range(5):
+        worker = program("--queue", queue_name, "--processes", "2", "--grace", "5")
+        # From before the handlers are there to long after the processes are.
+        wait_until(
+            lambda worker=worker, i=i: (
+                not worker.is_running
+                or (len(worker.output) > 0
+                and (i < 3 or len(worker.children()) >= min(2, i - 2)))
+            ),
+            description="it has come so far",
+            timeout=20,
+        )
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(15) in (0, -signal.SIGTERM), worker.log
+
+
+def test_a_killed_process_is_replaced_and_what_it_ran_runs_again_at_once(
+    started, records, queue_name
+):
+    worker = started("--processes", "2")
+    jobs = schedule_many(
+        tasks.nap.using(queue=queue_name).prepare(0, 2) for _ in range(4)
+    )
+    wait_until(lambda: records.count("start") == 4, description="all run")
+    victim = records.all("start")[0]["pid"]
+    its = {line["job"] for line in records.all("start") if line["pid"] == victim}
+
+    assert kill(victim, signal.SIGKILL)
+    killed_ms = time.time() * 1000
+
+    # The lease would have been 30 s.
+    wait_until(
+        lambda: records.count("start") == 4 + len(its), description="they run again"
+    )
+    again = records.all("start")[4:]
+    assert {line["job"] for line in again} == its
+    assert {line["kills"] for line in again} == {1}
+    assert {line["attempt"] for line in again} == {1}
+    assert max(line["at_ms"] for line in again) - killed_ms < 3000
+    wait_until(
+        lambda: {job.refresh() for job in jobs} == {State.SUCCEEDED},
+        description="all are done",
+    )
+    assert len(worker.children()) == 2
+    assert f"worker process {victim} was killed by signal 9" in worker.log
+    assert f"{len(its)} leases of a dead process are given back" in worker.log
+
+
+def test_a_job_that_kills_its_worker_is_buried_and_those_beside_it_are_not(
+    started, records, queue_name
+):
+    started("--threads", "8")
+    # They all begin together, so each crash takes all of them along.
+    poison = schedule(tasks.kill_worker_together.using(queue=queue_name), 0, 5)
+    innocent = schedule_many(
+        tasks.be_beside.using(queue=queue_name).prepare(0, 0.5) for _ in range(5)
+    )
+
+    wait_until(
+        lambda: poison.refresh() is State.DEAD, description="it is dead", timeout=30
+    )
+    wait_until(
+        lambda: {job.refresh() for job in innocent} == {State.SUCCEEDED},
+        description="the others are done",
+        timeout=30,
+    )
+    assert poison.error["kind"] == "killed"
+    assert poison.kills == 4
+
+
+def test_processes_that_die_at_once_are_replaced_after_growing_pauses(
+    started, records, queue_name
+):
+    worker = started()
+
+    job = schedule(tasks.kill_worker.using(queue=queue_name), 0)
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
+
+    assert records.count("run") == 1 + 4
+    assert worker.log.count("the next one starts in") == 4
+    assert "the next one starts in 0.4 s" in worker.log
+    schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 6, description="it goes on")
+
+
+def test_a_process_is_replaced_after_its_number_of_jobs(started, records, queue_name):
+    worker = started("--max-jobs", "2")
+
+    for i in range(1, 8):
+        schedule(tasks.note.using(queue=queue_name), 0)
+        wait_until(lambda i=i: records.count("run") == 1 + i, description="it has run")
+
+    pids = [line["pid"] for line in records.all("run")]
+    assert len(set(pids)) == 4
+    assert "ended with" not in worker.log
+    assert worker.stop() == 0
+
+
+def test_a_task_that_exits_the_interpreter_costs_the_process_and_counts_as_a_kill(
+    started, records, queue_name
+):
+    worker = started()
+    job = schedule(tasks.end_process.using(queue=queue_name), 0, 0)
+
+    wait_until(
+        lambda: job.refresh() is State.DEAD, description="it is dead", timeout=30
+    )
+
+    assert job.error["kind"] == "killed"
+    assert worker.is_running
+
+
+def test_processes_end_when_their_supervisor_is_killed(started, records, queue_name):
+    worker = started("--processes", "2", "--grace", "20")
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 1)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+    children = worker.children()
+    assert len(children) == 2
+
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+
+    wait_until(lambda: not any(map(is_alive, children)), description="they end")
+    # They were given the time to end what they ran.
+    assert job.refresh() is State.SUCCEEDED
+    assert worker.log.count("the supervisor is gone, ending") == 2
+
+
+def test_a_stopped_process_loses_its_leases_and_what_it_says_later_changes_nothing(
+    configure, started, records, queue_name, program
+):
+    configure(worker={"LEASE": 1, "PROCESSES": 1})
+    first = started()
+    job = schedule(tasks.nap.using(queue=queue_name, keep_result=60), 0, 0.5)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+    (child,) = first.children()
+
+    assert kill(child, signal.SIGSTOP)
+    second = program("--queue", queue_name)
+    wait_until(
+        lambda: job.refresh() is State.SUCCEEDED,
+        description="another has run it",
+        timeout=20,
+    )
+    told = counts(queue_name)
+    assert kill(child, signal.SIGCONT)
+
+    first.wait_for_log("outcome=lost")
+    starts = records.all("start")
+    assert [line["job"] for line in starts] == [job.id] * 2
+    assert starts[0]["pid"] == child
+    assert starts[1]["kills"] == 1
+    assert "outcome=succeeded" in second.log
+    assert "it may run elsewhere" in first.log
+    assert counts(queue_name).counters == told.counters
+    assert job.refresh() is State.SUCCEEDED
+
+
+def test_the_result_of_a_job_can_be_awaited_from_another_process(started, queue_name):
+    started()
+
+    job = schedule(tasks.add.using(queue=queue_name), 0, 20, 22)
+
+    assert job.wait(10) == 42
+
+
+def test_burst_with_several_processes_drains_and_ends(program, records, queue_name):
+    schedule_many(tasks.nap.using(queue=queue_name).prepare(0, 0.02) for _ in range(60))
+    schedule(tasks.schedule_more.using(queue=queue_name), 0, 5)
+
+    worker = program(
+        "--queue", queue_name, "--burst", "--processes", "3", "--threads", "2"
+    )
+
+    assert worker.wait() == 0, worker.log
+    assert records.count("end") == 60
+    assert records.count("run") == 6
+    assert len({line["pid"] for line in records.all()}) == 3
+    assert counts(queue_name).running == 0
+
+
+def test_burst_ends_even_where_a_job_kills_its_worker(program, records, queue_name):
+    poison = schedule(tasks.kill_worker.using(queue=queue_name), 0)
+    schedule_many(tasks.note.using(queue=queue_name).prepare(0) for _ in range(20))
+
+    worker = program("--queue", queue_name, "--burst")
+
+    assert worker.wait() == 0, worker.log
+    assert poison.refresh() is State.DEAD
+    assert counts(queue_name).counters["succeeded"] == 20
+
+
+@pytest.mark.parametrize(
+    "task", [tasks.nap, tasks.swallow, tasks.swallow_async, tasks.block_loop]
+)
+def test_a_task_that_ignores_its_time_limit_costs_its_process(
+    started, records, queue_name, task
+):
+    worker = started(environment={"WORKER_TEST_STUCK_AFTER": "0.5"})
+    limited = task.using(queue=queue_name, time_limit=0.3, max_attempts=1)
+    job = schedule(limited, 0, 60)
+    other = schedule(tasks.nap.using(queue=queue_name), 0, 1.5)
+
+    wait_until(
+        lambda: job.refresh() is State.DEAD, description="it is dead", timeout=20
+    )
+
+    assert job.error["error"].startswith(
+        f"TimeLimitExceeded: {task.name} ran longer than its time limit of 0.3 s"
+    )
+    assert job.attempts == 1
+    # What ran beside it was let end.
+    assert other.refresh() is State.SUCCEEDED
+    assert records.jobs("start").count(other.id) == 1
+    schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 2, description="the next process works")
+    assert records.all("run")[1]["pid"] != records.all("run")[0]["pid"]
+    assert "does not react to its time limit" in worker.log
+    assert len(children_of(worker.pid)) == 1

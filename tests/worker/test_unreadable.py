@@ -1,0 +1,238 @@
+"""What no worker here can read or run has its place, and the queue goes on."""
+
+import struct
+
+import pytest
+
+from django_delayq import delayed_task, get_job, queue_handler, schedule
+from django_delayq.conf import get_settings
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import State, new_token
+from django_delayq.jobs import envelope, registry
+from django_delayq.wire.call import run
+from tests.waiting import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.project import tasks
+from tests.worker.workers import counts
+
+
+def schedule_payload(client, queue, payload, token=None):
+    """Schedule a payload as it stands, as another version of ours might."""
+    keys = get_settings().queue(queue).keys
+    job = operations.NewJob(token or new_token(), "+0", "", payload)
+    run(client, operations.schedule(keys, [job]))
+    return f"{queue}:{job.token}"
+
+
+def put_frame(client, queue, frame):
+    """Put a member into the timeout set, as a peer of another kind might."""
+    keys = get_settings().queue(queue).keys.queue
+    client.zadd(keys.timeout_set, {frame: 1_000})
+    client.rpush(keys.delay_queue, frame)
+
+
+def java_frame(payload, random_id=b"\x01\x02\x03\x04\x05\x06\x07\x08"):
+    return struct.pack("<B", 8) + random_id + struct.pack("<Q", len(payload)) + payload
+
+
+@pytest.fixture
+def goes_on(work, queue_name, records):
+    """Start a worker and make sure that what is scheduled now runs."""
+
+    def check():
+        job = schedule(tasks.note.using(queue=queue_name), 0, "next")
+        work(threads=1)
+        wait_until(
+            lambda: job.id in records.jobs("run"), description="the next job has run"
+        )
+        wait_until(
+            lambda: counts(queue_name).running == 0, description="all is settled"
+        )
+
+    return check
+
+
+def quarantined(client, queue):
+    page = run(
+        client,
+        operations.page(get_settings().queue(queue).keys, State.QUARANTINED),
+    )
+    return page.rows
+
+
+@every_server
+def test_a_job_whose_task_is_registered_nowhere_is_quarantined_and_can_be_replayed(
+    client, goes_on, queue_name, records
+):
+    task = delayed_task(name="test-forgotten", keep_result=60)(tasks.note.function)
+    job = schedule(task.using(queue=queue_name), 0, "later")
+    registry._tasks.pop("test-forgotten")
+
+    goes_on()
+
+    job = get_job(job.id)
+    assert job.state is State.QUARANTINED
+    assert job.error["kind"] == "task"
+    assert "no task is registered as 'test-forgotten'" in job.error["error"]
+    assert job.error["traceback"] == ""
+    registry.register(task)
+    assert job.run_now()
+    wait_until(lambda: job.id in records.jobs("run"), description="it has run")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"delayq":"%s","task":"t"}',
+        b'{"delayq":"%s","task":1,"queue":"q"}',
+        b'{"delayq":"%s","task":"t","queue":"q","args":{}}',
+        b'{"delayq":"%s" broken',
+        b'{"delayq":"%s","task":"\xff","queue":"q"}',
+    ],
+)
+def test_a_payload_that_is_no_job_of_ours_after_all_is_quarantined(
+    client, goes_on, queue_name, payload
+):
+    token = new_token()
+    job_id = schedule_payload(client, queue_name, payload % token.encode(), token)
+
+    goes_on()
+
+    assert get_job(job_id).state is State.QUARANTINED
+    (row,) = quarantined(client, queue_name)
+    assert row.payload == payload % token.encode()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_attempts": "many"},
+        {"backoff": [1, 2]},
+        {"backoff": ["a", 1, 1, 0]},
+        {"time_limit": -1},
+    ],
+)
+def test_a_job_with_options_that_no_version_of_ours_writes_is_quarantined(
+    client, goes_on, queue_name, options
+):
+    token = new_token()
+    payload = envelope.encode(
+        envelope.Envelope(token, tasks.note.name, queue_name, options=options)
+    )
+    job_id = schedule_payload(client, queue_name, payload, token)
+
+    goes_on()
+
+    assert get_job(job_id).state is State.QUARANTINED
+
+
+@every_server
+@pytest.mark.parametrize("frame", [b"", b"x", b"\x08\x01\x02", b"\xff" * 40])
+def test_a_member_that_is_no_frame_is_quarantined_whole(
+    client, goes_on, queue_name, frame
+):
+    put_frame(client, queue_name, frame)
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert row.payload == frame
+
+
+def test_a_foreign_payload_without_a_handler_is_quarantined(
+    client, goes_on, queue_name
+):
+    client.rpush(queue_name, b'"from somebody"')
+    put_frame(client, queue_name, java_frame(b'"from somebody, delayed"'))
+
+    goes_on()
+
+    rows = quarantined(client, queue_name)
+    assert {row.payload for row in rows} == {
+        b'"from somebody"',
+        b'"from somebody, delayed"',
+    }
+    assert all(b"which has no handler" in row.error for row in rows)
+
+
+@pytest.fixture
+def handled(queue_name):
+    """Register a handler for the test's queue; return what it was called with."""
+    values = []
+
+    def handle(value):
+        values.append(value)
+        if value == "bad":
+            raise tasks.Wrong("a bad value")
+
+    options = {"backoff": tasks.AT_ONCE, "max_attempts": 2}
+    queue_handler(queue_name, name=f"handler of {queue_name}", **options)(handle)
+    yield values
+    del registry._handlers[queue_name], registry._tasks[f"handler of {queue_name}"]
+
+
+def test_a_foreign_payload_goes_to_the_handler_and_a_bad_one_is_repeated_and_buried(
+    client, work, queue_name, handled
+):
+    client.rpush(queue_name, b'"good"')
+    client.rpush(queue_name, b'"bad"')
+    put_frame(client, queue_name, java_frame(b'{"delayed":[1,2]}'))
+
+    work()
+
+    wait_until(lambda: counts(queue_name).dead == 1, description="one is dead")
+    wait_until(lambda: len(handled) == 4, description="all were handled")
+    assert sorted(map(str, handled)) == ["bad", "bad", "good", "{'delayed': [1, 2]}"]
+    page = run(
+        client, operations.page(get_settings().queue(queue_name).keys, State.DEAD)
+    )
+    (row,) = page.rows
+    assert row.payload == b'"bad"'
+    assert row.attempts == 2
+    assert b"Wrong: a bad value" in row.error
+
+
+def test_a_foreign_payload_that_the_codec_cannot_read_is_quarantined(
+    client, goes_on, queue_name, handled
+):
+    client.rpush(queue_name, b"{ broken")
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert row.payload == b"{ broken"
+    assert handled == []
+
+
+def test_a_codec_that_raises_what_it_likes_does_not_end_the_worker(
+    client, configure, goes_on, queue_name, handled
+):
+    class Codec:
+        name = "moody"
+
+        def encode(self, value):
+            raise NotImplementedError
+
+        def decode(self, payload):
+            raise ZeroDivisionError("not today")
+
+    configure({"CODEC": Codec()})
+    client.rpush(queue_name, b"anything")
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert b"ZeroDivisionError: not today" in row.error
+
+
+@every_server
+def test_a_payload_whose_token_is_no_text_does_not_stop_the_queue(
+    client, goes_on, queue_name
+):
+    payload = b'{"delayq":"' + b"\xff" * 22 + b'","task":"t","queue":"q"}'
+    put_frame(client, queue_name, java_frame(payload))
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert row.payload == payload

@@ -1,0 +1,225 @@
+"""Two ways to run a worker in a test: inside this process, quickly; or as a program, with all its processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from django_delayq import conf
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import Counts
+from django_delayq.wire.call import run
+from django_delayq.worker.process import WorkerOptions, WorkerProcess
+from tests.waiting import wait_until
+
+MANAGE = Path(__file__).parent / "project" / "manage.py"
+ROOT = Path(__file__).parents[2]
+
+
+class InlineWorker:
+    """One worker process's worth of threads in this process: no supervisor, no signals.
+
+    ``queues`` are names in order of priority, or names with weights.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[str] | Mapping[str, float],
+        *,
+        is_burst: bool = False,
+        max_jobs: int | None = None,
+        **worker: Any,
+    ) -> None:
+        settings = conf.get_settings()
+        weights = (
+            dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues, 1.0)
+        )
+        self.owner = os.urandom(8)
+        self.process = WorkerProcess(
+            WorkerOptions(
+                queues=[
+                    (settings.queue(name), weight) for name, weight in weights.items()
+                ],
+                is_weighted=isinstance(queues, Mapping),
+                worker=conf.WorkerSettings(**{"threads": 4, "grace_s": 5.0, **worker}),
+                is_burst=is_burst,
+                max_jobs=max_jobs,
+            ),
+            owner=self.owner,
+        )
+        self.status: int | None = None
+        self._thread = threading.Thread(target=self._run, name="inline-worker")
+
+    @property
+    def loop(self) -> Any:
+        return self.process.loop
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        self.status = self.process.run()
+
+    def start(self) -> "InlineWorker":
+        self._thread.start()
+        return self
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Stop as SIGTERM does."""
+        if self._thread.ident is not None:
+            self.loop.stop(grace_s)
+            self.join()
+        self.process.close()
+
+    def join(self) -> int | None:
+        """Wait for an end of its own."""
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the worker does not end"
+        return self.status
+
+
+class WorkerProgram:
+    """``manage.py delayq_worker`` as a process of its own."""
+
+    def __init__(
+        self, *arguments: str, directory: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.command = [sys.executable, str(MANAGE), "delayq_worker", *arguments]
+        self.environment = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
+        self.environment.pop("DJANGO_SETTINGS_MODULE", None)
+        self.directory = directory
+        number = len(list(directory.glob("log-*")))
+        self.log_path = directory / f"log-{number}"
+        self.output_path = directory / f"output-{number}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text(errors="replace")
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> "WorkerProgram":
+        with self.log_path.open("ab") as log, self.output_path.open("ab") as output:
+            self.process = subprocess.Popen(
+                self.command,
+                cwd=self.directory,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=log,
+                # An interrupt at the terminal is for the tests.
+                start_new_session=True,
+            )
+        return self
+
+    def children(self) -> list[int]:
+        """Return the pids of its worker processes."""
+        return children_of(self.pid)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float = 30) -> int:
+        """Wait for its end; return the exit status."""
+        assert self.process is not None
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"the worker does not end within {timeout} s; its log:\n{self.log}"
+            ) from None
+
+    def wait_for_log(self, text: str, timeout: float = 15) -> None:
+        wait_until(
+            lambda: text in self.log or (not self.is_running and "ended"),
+            description=f"{text!r} in the worker's log",
+            timeout=timeout,
+        )
+        assert text in self.log, self.log
+
+    def stop(self) -> int:
+        """End it as an administrator does."""
+        if self.is_running:
+            self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def destroy(self) -> None:
+        """End it and whatever it has started, for certain."""
+        if self.process is None:
+            return
+        for pid in [*descendants_of(self.pid), self.pid]:
+            kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def kill(pid: int, number: int) -> bool:
+    """Send a signal to a process that a test started; False: it has ended already."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _processes() -> list[tuple[int, int, str]]:
+    told = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,stat="],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [line.split() for line in told.stdout.splitlines()]
+    return [(int(pid), int(parent), state) for pid, parent, state, *_ in rows]
+
+
+def children_of(parent: int) -> list[int]:
+    """Return the pids of the living children of a process."""
+    return [
+        pid
+        for pid, its_parent, state in _processes()
+        if its_parent == parent and not state.startswith("Z")
+    ]
+
+
+def descendants_of(pid: int) -> list[int]:
+    return [
+        each for child in children_of(pid) for each in (*descendants_of(child), child)
+    ]
+
+
+def is_alive(pid: int) -> bool:
+    return any(
+        each == pid and not state.startswith("Z") for each, _, state in _processes()
+    )
+
+
+def counts(queue: str) -> Counts:
+    """Count a queue."""
+    keys = conf.get_settings().queue(queue).keys
+    return run(conf.get_client(), operations.counts(keys))
+
+
+def delayq_environment(delayq: Mapping[str, Any], records: Path) -> dict[str, str]:
+    """Return what a worker program has to be told."""
+    return {
+        "WORKER_TEST_DELAYQ": json.dumps(delayq),
+        "WORKER_TEST_RECORDS": str(records),
+    }
