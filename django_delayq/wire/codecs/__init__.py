@@ -1,9 +1,22 @@
 """Codecs: what a payload says. Sans-I/O, like frames and keys.
 
-``get_codec("Kryo5Codec", version="3.16.6").decode(payload)``; the values are in ``values``.
+``get_codec("Kryo5Codec", version="3.16.6").decode(payload)``. What Java has and Python has not is in
+``values``. Two codecs take declarations of your classes: ``Kryo5Codec(classes=…)`` cannot read
+objects without, ``MarshallingCodec(classes=…)`` cannot write those that it has not read.
 """
 
 from django_delayq.wire.codecs.codec import Codec
+from django_delayq.wire.codecs.kryo.codec import Kryo5Codec
 from django_delayq.wire.codecs.registry import CODEC_NAMES, default_codec, get_codec
+from django_delayq.wire.codecs.river.classes import ClassLayout
+from django_delayq.wire.codecs.river.codec import MarshallingCodec
 
-__all__ = ["CODEC_NAMES", "Codec", "default_codec", "get_codec"]
+__all__ = [
+    "CODEC_NAMES",
+    "ClassLayout",
+    "Codec",
+    "Kryo5Codec",
+    "MarshallingCodec",
+    "default_codec",
+    "get_codec",
+]
