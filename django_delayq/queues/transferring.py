@@ -11,17 +11,36 @@ from django_delayq.transfer.task import PushResult
 
 #: Redisson's batch, and where ours begins. RedissonDelayedQueue.java:71.
 FIRST_BATCH = 100
-#: Smallest and largest batch: Lua unpacks some 8,000 values at most, two for each element.
-BATCHES = (20, 1_000)
-#: What a call may take beside the one scan of the delay queue, ms.
+#: What a call may take beside the scans of the delay queue, ms.
 BUDGET_MS = 4.0
-#: Time of a scan of the delay queue per frame in it, ms: 3 ms for 100,000.
-SCAN_MS = 30e-6
+#: One scan of the delay queue, ms for each frame in it: 3 to 4 ms for 100,000.
+SCAN_MS = 35e-6
+#: What an element costs that is searched for in the list, ms.
+ELEMENT_MS = 0.04
+#: Most elements of a call: Lua unpacks some 8,000 values at most, two for each element.
+MAX_BATCH = 2_000
 #: How long the server may take to answer, and to be connected to.
 DEADLINE_S = 2.0
 
 #: The transfers of this process.
 service = QueueTransferService()
+
+
+def next_batch(batch: int, took_ms: float, listed: int) -> int:
+    """Size the next call by how long a full one took, and by how many frames are in the delay queue.
+
+    A call pays for one scan of the list, whatever it moves. So the longer the list, the more it has to move: at least
+    what takes three quarters of the scan's time, however slow the server seems to be; at most what takes as long as one.
+    """
+    scan_ms = SCAN_MS * listed
+    worth_a_scan = scan_ms / ELEMENT_MS
+    smallest = FIRST_BATCH / 4 + 0.75 * worth_a_scan
+    # Without the list an element costs a quarter.
+    largest = min(4 * FIRST_BATCH + worth_a_scan, MAX_BATCH)
+    aim_ms = BUDGET_MS + 1.7 * scan_ms
+    # In small steps: one slow answer may be somebody else's.
+    factor = min(max(aim_ms / max(took_ms, 0.1), 0.8), 1.1)
+    return round(min(max(batch * factor, smallest), largest))
 
 
 class QueuePush:
@@ -41,20 +60,9 @@ class QueuePush:
             operations.transfer(self._keys, batch=self.batch)
         )
         if wait_us == 0 and moved >= self.batch:
-            self._learn(monotonic_ms() - begun_ms)
+            listed = self._connection.command("LLEN", self._keys.queue.delay_queue)
+            self.batch = next_batch(self.batch, monotonic_ms() - begun_ms, listed)
         return PushResult(moved, wait_us)
-
-    def _learn(self, took_ms: float) -> None:
-        """Size the next call by how long a full one took."""
-        # One scan is paid for every call, so a long list asks for larger ones.
-        scan_ms = SCAN_MS * self._connection.command(
-            "LLEN", self._keys.queue.delay_queue
-        )
-        aim_ms = scan_ms + max(BUDGET_MS, scan_ms)
-        # By the half at most: one slow answer may be somebody else's.
-        factor = min(max(aim_ms / max(took_ms, 0.1), 0.5), 1.25)
-        smallest, largest = BATCHES
-        self.batch = min(max(round(self.batch * factor), smallest), largest)
 
     def close(self) -> None:
         self._connection.close()

@@ -11,7 +11,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.queues.transferring import BATCHES, QueuePush
+from django_delayq.queues.transferring import FIRST_BATCH, QueuePush, next_batch
 from django_delayq.transfer.alarm import CAP_MS
 from django_delayq.wire.call import run
 from django_delayq.wire.delay import MAX_START_TIME_MS
@@ -361,23 +361,41 @@ class TestWakeUps:
 
 
 class TestPush:
-    def test_batch_grows_and_shrinks_with_the_time_that_a_call_takes(
-        self, client: redis.Redis, keys: DeliveryKeys
+    def test_batch_grows_while_calls_are_quick_and_shrinks_when_they_are_not(
+        self,
     ) -> None:
+        assert FIRST_BATCH < next_batch(FIRST_BATCH, 0.5, 0) <= 1.1 * FIRST_BATCH
+        assert FIRST_BATCH > next_batch(FIRST_BATCH, 50, 0) >= 0.8 * FIRST_BATCH
+
+    @pytest.mark.parametrize(
+        ("listed", "slow", "quick"),
+        [(0, 25, 400), (100_000, 91, 488), (1_000_000, 681, 1275), (10**8, 2000, 2000)],
+    )
+    def test_batch_is_worth_the_scan_of_the_list_that_it_costs(
+        self, listed: int, slow: int, quick: int
+    ) -> None:
+        at_worst = at_best = FIRST_BATCH
+        for _ in range(100):
+            at_worst = next_batch(at_worst, 10_000, listed)
+            at_best = next_batch(at_best, 0.1, listed)
+
+        assert (at_worst, at_best) == (slow, quick)
+
+    def test_push_measures_full_batches_only(
+        self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
+    ) -> None:
+        java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
+        for number in range(3 * FIRST_BATCH):
+            java.offer_at(b"%d" % number, 0)
         push = QueuePush(client, keys)
-        before = push.batch
 
-        push._learn(0.5)
-        assert before < push.batch <= 1.25 * before
-        for _ in range(50):
-            push._learn(0.5)
-        assert push.batch == BATCHES[1]
-
-        push._learn(1_000)
-        assert push.batch == BATCHES[1] / 2
-        for _ in range(50):
-            push._learn(1_000)
-        assert push.batch == BATCHES[0]
+        assert push() == (FIRST_BATCH, 0)
+        assert push.batch != FIRST_BATCH
+        push.batch = FIRST_BATCH
+        push()
+        push.batch = FIRST_BATCH + 1
+        assert push() == (FIRST_BATCH, -1)
+        assert push.batch == FIRST_BATCH + 1
         push.close()
 
     def test_push_that_lost_its_reply_moved_nothing_twice(
