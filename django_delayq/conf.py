@@ -12,6 +12,7 @@ import re
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
@@ -569,6 +570,20 @@ def get_client() -> Redis:
     # Freed with its thread; the connection goes back to the pool then.
     client = _thread.client = Redis(connection_pool=pool, single_connection_client=True)
     return client
+
+
+@contextmanager
+def lent_client() -> Iterator[Redis]:
+    """Lend out this thread's client; who asks for it meanwhile gets another.
+
+    For a stream: the replies that are still to come are not for whatever else this thread does between its calls.
+    """
+    client = get_client()
+    _thread.client = None
+    try:
+        yield client
+    finally:
+        _thread.client = client
 
 
 def get_shared_client() -> Redis:

@@ -158,7 +158,7 @@ class Job(Generic[R]):
         )
 
     def _is_withdrawn(self) -> bool:
-        if self.state is not State.PENDING:
+        if self.state is not State.PENDING or self._was_sent:
             return False
         # This is the very object that the commit would send.
         self.state = State.CANCELLED

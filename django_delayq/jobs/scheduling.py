@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Scheduled, State
-from django_delayq.exceptions import MaybeScheduled
+from django_delayq.exceptions import InvalidTask, MaybeScheduled
 from django_delayq.jobs.job import Job, explain
 from django_delayq.jobs.registry import get_task
 from django_delayq.wire.call import Call, arun, run, run_stream
@@ -40,11 +40,10 @@ def schedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
     datetime (one in the past means now). From the moment this returns the job runs at least once. One round trip.
 
     Raises:
-        InvalidDelay, InvalidArguments, TaskNotFound, QueueNotFound: nothing was stored.
+        InvalidDelay, InvalidArguments, InvalidTask, TaskNotFound, QueueNotFound: nothing was stored.
         redis.exceptions.RedisError: as the server or the connection said it, with a note on what became of the job.
     """
-    found: DelayedTask[Any, Any] = get_task(task) if isinstance(task, str) else task
-    return found.schedule(delay, *args, **kwargs)
+    return _find(task).schedule(delay, *args, **kwargs)
 
 
 @overload
@@ -57,8 +56,18 @@ async def aschedule(
 ) -> Job[Any]: ...
 async def aschedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
     """`schedule` on the event loop."""
-    found: DelayedTask[Any, Any] = get_task(task) if isinstance(task, str) else task
-    return await found.aschedule(delay, *args, **kwargs)
+    return await _find(task).aschedule(delay, *args, **kwargs)
+
+
+def _find(task: Any) -> "DelayedTask[Any, Any]":
+    if isinstance(task, str):
+        return get_task(task)
+    if not hasattr(task, "prepare"):
+        raise InvalidTask(
+            f"{task!r} is no task, so it cannot be scheduled; decorate the function with @delayed_task"
+        )
+    found: DelayedTask[Any, Any] = task
+    return found
 
 
 def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
@@ -139,8 +148,9 @@ def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
         # By itself: it brings the script to a server that has not seen it.
         sending.take(_run_or_error(call))
     if sending.failure is None:
-        for reply in run_stream(conf.get_client(), stream):
-            sending.take(reply)
+        with conf.lent_client() as client:
+            for reply in run_stream(client, stream):
+                sending.take(reply)
     return sending.finish()
 
 
@@ -170,6 +180,7 @@ class _Sending:
 
     def __init__(self, jobs: Iterable[Job[Any]]) -> None:
         self._jobs = iter(jobs)
+        self._batch: list[Job[Any]] = []
         self._under_way: deque[list[Job[Any]]] = deque()
         self._sent: list[Job[Any]] = []
         self._unsent: list[Job[Any]] = []
@@ -177,23 +188,29 @@ class _Sending:
 
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
         """Yield one call a batch: of one queue, bounded in number and size."""
-        batch: list[Job[Any]] = []
-        size = 0
+        size, tokens = 0, set[str]()
         for job in self._jobs:
-            payload_size = len(job.unsent.payload)
-            if batch and (
-                len(batch) == operations.SCHEDULE_BATCH
-                or size + payload_size > SCHEDULE_BYTES
-                or job.queue != batch[0].queue
-            ):
-                yield self._begin(batch)
-                batch, size = [], 0
-            batch.append(job)
-            size += payload_size
-        if batch:
-            yield self._begin(batch)
+            unsent = job.unsent
+            is_full = self._batch and (
+                len(self._batch) == operations.SCHEDULE_BATCH
+                or size + len(unsent.payload) > SCHEDULE_BYTES
+                or job.queue != self._batch[0].queue
+                # The second time it is a repeat, and a call is one as a whole.
+                or unsent.token in tokens
+            )
+            full = self._begin() if is_full else None
+            # Kept before the call is handed out: after an error nobody comes back here.
+            self._batch.append(job)
+            if full is not None:
+                yield full
+                size, tokens = 0, set()
+            size += len(unsent.payload)
+            tokens.add(unsent.token)
+        if self._batch:
+            yield self._begin()
 
-    def _begin(self, batch: list[Job[Any]]) -> Call[list[Scheduled]]:
+    def _begin(self) -> Call[list[Scheduled]]:
+        batch, self._batch = self._batch, []
         self._under_way.append(batch)
         return _call(batch)
 
@@ -212,6 +229,7 @@ class _Sending:
         """Return the jobs, or raise with those that are not known to be stored."""
         if self.failure is None:
             return self._sent
+        self._unsent += self._batch
         self._unsent += self._jobs
         count = len(self._sent) + len(self._unsent)
         if isinstance(self.failure, RedisError):

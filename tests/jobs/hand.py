@@ -1,0 +1,111 @@
+"""A worker's part, played by hand: claims and settles on the server under test, by the server's clock."""
+
+from typing import Any
+
+import redis
+
+from django_delayq import Job
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import (
+    Done,
+    Failed,
+    Leased,
+    Mode,
+    Rejected,
+    State,
+)
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.envelope import Envelope
+from django_delayq.wire.call import Call, run
+from tests.waiting import wait_until
+
+OWNER = b"by hand!"
+
+
+class Hand:
+    """Takes the jobs of one queue and ends them, one call at a time."""
+
+    def __init__(self, client: "redis.Redis[bytes]", queue: str) -> None:
+        self.client = client
+        self.keys = DeliveryKeys.of(queue)
+        self._count = 0
+
+    def run(self, call: Call[Any]) -> Any:
+        return run(self.client, call)
+
+    def claim(self, limit: int = 100, *, lease_ms: int = 30_000) -> list[Leased]:
+        self._count += 1
+        call = operations.claim(
+            self.keys,
+            owner=OWNER,
+            request=b"req%05d" % self._count,
+            limit=limit,
+            lease_ms=lease_ms,
+            mode=Mode.DIRECT,
+        )
+        jobs: list[Leased] = self.run(call).jobs
+        return jobs
+
+    def take(self, *, lease_ms: int = 30_000) -> Leased:
+        """Claim one job, waiting for it to be due."""
+        (job,) = wait_until(
+            lambda: self.claim(1, lease_ms=lease_ms), description="a job is due"
+        )
+        return job
+
+    def take_all(self) -> list[Envelope]:
+        """Claim everything that is due and end it; returns the envelopes in order."""
+        found = []
+        while jobs := self.claim():
+            found += [envelopes.decode(job.payload) for job in jobs]
+            self.run(
+                operations.acknowledge(
+                    self.keys, [Done(job.token, job.fence) for job in jobs]
+                )
+            )
+        return found
+
+    def succeed(self, job: Leased, result: object = None, *, keep: bool = True) -> None:
+        text = envelopes.result_text(State.SUCCEEDED, result=result)
+        done = Done(job.token, job.fence, 60_000 if keep else None, text)
+        assert self.run(operations.acknowledge(self.keys, [done])) == []
+
+    def retry(self, job: Leased, wait_ms: int = 0) -> None:
+        error = envelopes.error_text("ValueError: no", kind="failed", at_ms=5)
+        failed = Failed(job.token, job.fence, wait_ms, error)
+        assert self.run(operations.retry(self.keys, [failed])) == []
+
+    def bury(
+        self, job: Leased, state: State = State.DEAD, *, keep: bool = False
+    ) -> None:
+        error = envelopes.error_text("ValueError: no", kind="failed", at_ms=5)
+        text = envelopes.result_text(state, error="ValueError: no")
+        rejected = Rejected(job.token, job.fence, error, 60_000 if keep else None, text)
+        assert self.run(operations.bury(self.keys, [rejected], state=state)) == []
+
+    def kill(self, job: Leased, *, max_kills: int) -> None:
+        """Let the lease end as a dead worker's does, and claim as the next worker does."""
+        self.run(operations.recover(self.keys, owner=OWNER))
+        call = operations.claim(
+            self.keys,
+            owner=OWNER,
+            request=b"the next",
+            limit=10,
+            lease_ms=1,
+            max_kills=max_kills,
+        )
+        self.run(call)
+
+    def tokens(self) -> list[str]:
+        """Return the tokens of all frames that wait, in the order of their start times."""
+        page = self.run(operations.page(self.keys, State.SCHEDULED, count=5_000))
+        return [row.token for row in page.rows]
+
+    def start_times(self) -> dict[str, int]:
+        page = self.run(operations.page(self.keys, State.SCHEDULED, count=5_000))
+        return {row.token: row.score_ms for row in page.rows}
+
+    def payload(self, job: Job[Any]) -> bytes:
+        """Return what the server holds of a job."""
+        return bytes(self.run(operations.inspect(self.keys, job.token)).payload)

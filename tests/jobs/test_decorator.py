@@ -1,0 +1,375 @@
+import asyncio
+import copy
+import functools
+import inspect
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_delayq import (
+    Backoff,
+    DelayedTask,
+    InvalidArguments,
+    InvalidTask,
+    delayed_task,
+    queue_handler,
+)
+from django_delayq.jobs.decorator import _positional_range
+from django_delayq.jobs.registry import all_tasks, get_handler, get_task
+from tests.jobs import samples
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+# The function stays one.
+
+
+def test_decorated_function_is_called_as_before() -> None:
+    assert samples.add(1, b=2, note="x") == 3
+    assert asyncio.run(samples.fetch("u")) == "u"
+
+
+def test_decorated_function_keeps_name_docstring_and_signature() -> None:
+    @delayed_task
+    def documented(a: int, *, b: str = "x") -> bool:
+        """Say what it does."""
+        return bool(a and b)
+
+    assert documented.__name__ == "documented"
+    assert documented.__doc__ == "Say what it does."
+    assert str(inspect.signature(documented)) == "(a: int, *, b: str = 'x') -> bool"
+    assert documented.__wrapped__ is documented.function
+
+
+def test_bare_and_with_options_register_under_module_and_name() -> None:
+    @delayed_task
+    def bare() -> None: ...
+
+    @delayed_task(max_attempts=2)
+    def with_options() -> None: ...
+
+    @delayed_task()
+    def with_none() -> None: ...
+
+    place = f"{__name__}.test_bare_and_with_options_register_under_module_and_name"
+    for task in (bare, with_options, with_none):
+        assert isinstance(task, DelayedTask)
+        assert task.name == f"{place}.<locals>.{task.__name__}"
+        assert get_task(task.name) is task
+    assert with_options.options.max_attempts == 2
+
+
+def test_given_name_is_the_one_on_the_wire() -> None:
+    @delayed_task(name="mail.send")
+    def renamed() -> None: ...
+
+    assert renamed.name == "mail.send"
+    assert get_task("mail.send") is renamed
+    assert repr(renamed) == "<delayed_task mail.send>"
+
+
+def test_async_is_told_from_sync() -> None:
+    assert samples.fetch.is_async
+    assert not samples.add.is_async
+
+
+def test_task_can_be_pickled_and_copied_by_reference() -> None:
+    assert pickle.loads(pickle.dumps(samples.add)) is samples.add
+    assert copy.copy(samples.add) is samples.add
+    assert copy.deepcopy(samples.add) is samples.add
+
+
+def test_decorators_below_are_kept() -> None:
+    def shout(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any) -> Any:
+            return function(*args).upper()
+
+        return wrapper
+
+    @delayed_task
+    @shout
+    def say(text: str) -> str:
+        return text
+
+    assert say("x") == "X"
+
+
+# What cannot be a task.
+
+
+class WithMethods:
+    def method(self) -> None: ...
+
+    def __call__(self) -> None: ...
+
+
+def generator() -> Any:
+    yield 1
+
+
+async def async_generator() -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (5, "needs a function, got 5"),
+        ("text", "needs a function"),
+        (WithMethods, "needs a function"),
+        (WithMethods(), "needs a function"),
+        (WithMethods().method, "needs a function"),
+        (functools.partial(print), "needs a function"),
+        (len, "needs a function"),
+        (property(lambda self: 1), "order of the decorators"),
+        (staticmethod(generator), "order of the decorators"),
+        (generator, "is a generator"),
+        (async_generator, "is a generator"),
+        (lambda: 1, "a lambda has no name"),
+        (samples.add, "is a delayed_task already"),
+    ],
+)
+def test_what_cannot_be_a_task_is_refused_with_the_reason(
+    value: Any, said: str
+) -> None:
+    before = all_tasks()
+
+    with pytest.raises(InvalidTask, match=said):
+        delayed_task(value)
+
+    assert all_tasks() == before
+
+
+def test_lambda_with_a_name_is_a_task() -> None:
+    assert delayed_task(name="named")(lambda: 5)() == 5
+
+
+def test_function_of_main_is_warned_about_and_still_registered() -> None:
+    def lost() -> None: ...
+
+    lost.__module__ = "__main__"
+
+    with pytest.warns(UserWarning, match=r"lost is defined in __main__.*tasks\.py"):
+        task = delayed_task(lost)
+
+    assert get_task(task.name) is task
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_atempts": 3}, "unknown task option 'max_atempts'; known are queue,"),
+        ({"max_attempts": 0}, r"max_attempts=0: give a whole number, 1 or more"),
+        ({"max_attempts": True}, "max_attempts=True"),
+        ({"max_attempts": 1.5}, "max_attempts=1.5"),
+        ({"queue": ""}, "queue=''"),
+        ({"queue": None}, "queue=None"),
+        ({"backoff": 5}, "backoff=5: give a Backoff"),
+        ({"retry_on": "ValueError"}, "retry_on='ValueError'"),
+        ({"retry_on": (ValueError, 5)}, "retry_on="),
+        ({"no_retry_on": [ValueError]}, "no_retry_on="),
+        ({"time_limit": 0}, "time_limit=0: give seconds above 0"),
+        ({"time_limit": -1}, "time_limit=-1"),
+        ({"time_limit": "5"}, "time_limit='5'"),
+        ({"time_limit": float("nan")}, "time_limit=nan"),
+        ({"time_limit": float("inf")}, "time_limit=inf"),
+        ({"expires": timedelta(0)}, "expires="),
+        ({"keep_result": True}, "keep_result=True"),
+        ({"unique": "user"}, "unique='user'"),
+        ({"unique": ()}, r"unique=\(\)"),
+        ({"unique": ("user", 5)}, "unique="),
+        ({"unique_until": "middle"}, "unique_until='middle'"),
+        ({"on_expiry": "keep"}, "on_expiry='keep'"),
+        ({"on_commit": 1}, "on_commit=1"),
+    ],
+)
+def test_bad_option_is_named_with_what_it_may_be(
+    options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidTask, match=said):
+        delayed_task(**options)
+    if not options.keys() & {"retry_on", "no_retry_on"}:
+        with pytest.raises(InvalidTask, match=said):
+            samples.add.using(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_attempts": 1},
+        {"backoff": Backoff(base=1)},
+        {"time_limit": 0.5},
+        {"time_limit": timedelta(seconds=5)},
+        {"expires": timedelta(hours=1), "on_expiry": "dead"},
+        {"keep_result": 60},
+        {"unique": True},
+        {"unique": ("a", "b")},
+        {"unique": lambda a: str(a)},
+        {"unique_until": "start"},
+        {"on_commit": True},
+        {"on_commit": "other"},
+        {"queue": "bulk"},
+    ],
+)
+def test_good_option_is_taken(options: dict[str, Any]) -> None:
+    @delayed_task(name="good", **options)
+    def good(a: int = 0, b: int = 0) -> None: ...
+
+    assert {name: getattr(good.options, name) for name in options} == options
+
+
+@pytest.mark.parametrize("name", ["retry_on", "no_retry_on"])
+def test_one_exception_class_needs_no_tuple(name: str) -> None:
+    @delayed_task(name="one", **{name: ValueError})
+    def one() -> None: ...
+
+    assert getattr(one.options, name) == (ValueError,)
+
+
+# using().
+
+
+def test_using_changes_a_copy_and_only_that() -> None:
+    changed = samples.add.using(max_attempts=1, time_limit=5)
+
+    assert (changed.options.max_attempts, changed.options.time_limit) == (1, 5)
+    assert samples.add.options.max_attempts is None
+    assert changed.name == samples.add.name
+    assert get_task(samples.add.name) is samples.add
+    assert changed(1, 2) == 3
+
+
+def test_using_adds_up() -> None:
+    changed = (
+        samples.add.using(max_attempts=1).using(time_limit=5).using(max_attempts=2)
+    )
+
+    assert (changed.options.max_attempts, changed.options.time_limit) == (2, 5)
+    assert changed.base is samples.add.options
+
+
+@pytest.mark.parametrize("name", ["retry_on", "no_retry_on"])
+def test_exceptions_cannot_be_changed_for_one_call(name: str) -> None:
+    with pytest.raises(InvalidTask, match="exceptions do not travel"):
+        samples.add.using(**{name: ValueError})
+
+
+# Signatures.
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "said"),
+    [
+        ((), {}, "missing a required argument: 'a'"),
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((1,), {"a": 2}, "multiple values for argument 'a'"),
+        ((1,), {"colour": 5}, "unexpected keyword argument 'colour'"),
+    ],
+)
+@pytest.mark.usefixtures("delayq_offline")
+def test_call_that_does_not_fit_is_refused_with_task_call_and_reason(
+    args: tuple[Any, ...], kwargs: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidArguments, match=said) as refused:
+        samples.add.prepare(0, *args, **kwargs)
+
+    assert "samples.add(a: int, b: int = 0" in str(refused.value)
+
+
+@pytest.fixture
+def delayq_offline(settings: Any) -> None:
+    """Settings for what reaches no server."""
+    settings.DELAYQ = {"CONNECTION": "unix:///dev/null/nobody", "QUEUES": {}}
+
+
+@pytest.mark.usefixtures("delayq_offline")
+def test_long_call_is_cut_in_the_message() -> None:
+    with pytest.raises(InvalidArguments) as refused:
+        samples.add.prepare(0, "x" * 10_000, "y", "z")
+
+    assert len(str(refused.value)) < 500
+
+
+def no_parameters() -> None: ...
+def positional(a: int, b: int = 0) -> None: ...
+def positional_only(a: int, b: int, /) -> None: ...
+def keyword_only(a: int, *, b: int) -> None: ...
+def keyword_default(a: int, *, b: int = 0) -> None: ...
+def variadic(a: int, *rest: int, **more: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "fitting"),
+    [
+        (no_parameters, {0}),
+        (positional, {1, 2}),
+        (positional_only, {2}),
+        (keyword_only, set()),
+        (keyword_default, {1}),
+        (variadic, {1, 2, 3, 4}),
+    ],
+)
+def test_calls_with_positions_alone_are_told_without_binding(
+    function: Any, fitting: set[int]
+) -> None:
+    """The short cut and Python's own binding agree."""
+    least, most = _positional_range(inspect.signature(function))
+    for count in range(5):
+        try:
+            inspect.signature(function).bind(*range(count))
+        except TypeError:
+            assert count not in fitting
+        else:
+            assert count in fitting
+        assert (least <= count <= most) == (count in fitting)
+
+
+# Handlers of foreign payloads.
+
+
+def test_handler_is_a_task_of_its_queue() -> None:
+    @queue_handler("dest_queue1", max_attempts=2)
+    def handle(value: Any) -> str:
+        return str(value)
+
+    assert get_handler("dest_queue1") is handle
+    assert get_task(handle.name) is handle
+    assert (handle.options.queue, handle.options.max_attempts) == ("dest_queue1", 2)
+    assert handle(5) == "5"
+    assert get_handler("another") is None
+
+
+@pytest.mark.parametrize(
+    "function", [no_parameters, positional_only, keyword_only], ids=lambda f: f.__name__
+)
+def test_handler_takes_one_argument(function: Any) -> None:
+    with pytest.raises(InvalidTask, match="takes one argument, the value"):
+        queue_handler("dest_queue1")(function)
+
+    assert get_handler("dest_queue1") is None
+
+
+@pytest.mark.parametrize(
+    "function", [positional, keyword_default, variadic], ids=lambda f: f.__name__
+)
+def test_handler_may_have_more_parameters_with_defaults(function: Any) -> None:
+    assert queue_handler("dest_queue1")(function) is get_handler("dest_queue1")
+
+
+def test_bad_option_of_a_handler_is_named() -> None:
+    with pytest.raises(InvalidTask, match="max_attempts=0"):
+        queue_handler("q", max_attempts=0)
+
+
+def test_queue_has_one_handler() -> None:
+    queue_handler("dest_queue1")(positional)
+
+    with pytest.raises(
+        InvalidTask, match=r"has two handlers: .*positional .* and .*variadic"
+    ):
+        queue_handler("dest_queue1")(variadic)
+
+    assert get_handler("dest_queue1").function is positional  # type: ignore[union-attr]

@@ -1,0 +1,335 @@
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import models
+from django.utils.safestring import mark_safe
+from django.utils.translation import gettext_lazy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_delayq import DecodeError, InvalidArguments
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.envelope import MAX_DEPTH, Envelope, decode, encode, plain
+from django_delayq.wire.codecs import get_codec
+
+TOKEN = "AbCdEfGhIjKlMnOpQrSt-_"
+
+#: Envelopes, and the bytes that have to stay what they are: jobs wait for years.
+LITERAL = [
+    (
+        Envelope(TOKEN, "app.tasks.send", "default"),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"app.tasks.send","queue":"default"}',
+    ),
+    (
+        Envelope(TOKEN, "t", "q", [1, -2.5, "x", None, True], {}),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"t","queue":"q",'
+        b'"args":[1,-2.5,"x",null,true]}',
+    ),
+    (
+        Envelope(TOKEN, "t", "q", [], {"a": [{"b": []}], "c": ""}),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"t","queue":"q",'
+        b'"kwargs":{"a":[{"b":[]}],"c":""}}',
+    ),
+    (
+        Envelope(TOKEN, "t", "q", [1], {"a": 2}, {"max_attempts": 1}),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"t","queue":"q",'
+        b'"args":[1],"kwargs":{"a":2},"options":{"max_attempts":1}}',
+    ),
+    (
+        Envelope(TOKEN, "t", "q", ['\u00fc\u20ac\U0001f600 "\\\n\x00/']),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"t","queue":"q",'
+        b'"args":["\xc3\xbc\xe2\x82\xac\xf0\x9f\x98\x80 \\"\\\\\\n\\u0000/"]}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("envelope", "payload"), LITERAL)
+def test_envelope_has_these_bytes(envelope: Envelope, payload: bytes) -> None:
+    assert (encode(envelope), decode(payload)) == (payload, envelope)
+
+
+@pytest.mark.parametrize("version", ["3.9.0", "3.16.6", "3.20.1", "3.27.2", "4.7.0"])
+@pytest.mark.parametrize("envelope", [envelope for envelope, _ in LITERAL])
+def test_envelope_travels_in_the_codecs_of_a_shared_queue(
+    version: str, envelope: Envelope
+) -> None:
+    for name in ("StringCodec", "JsonJacksonCodec", "TypedJsonJacksonCodec"):
+        codec = get_codec(name, version=version)
+
+        payload = encode(envelope, codec)
+
+        assert decode(payload, codec) == envelope
+        assert TOKEN.encode() in payload[:120]
+
+
+def test_plain_envelope_is_read_on_a_shared_queue_too() -> None:
+    """Scheduled before the queue was shared, or by a process that does not know yet."""
+    envelope, payload = LITERAL[3]
+
+    for name in ("Kryo5Codec", "MarshallingCodec", "JsonJacksonCodec"):
+        assert decode(payload, get_codec(name, version="3.20.1")) == envelope
+
+
+def test_field_of_a_newer_version_is_passed_over() -> None:
+    payload = LITERAL[0][1][:-1] + b',"since":"9.9"}'
+
+    assert decode(payload) == LITERAL[0][0]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"5",
+        b"\xff\xfe",
+        b'{"delayq":"x"}',
+        b'{"delayq":5,"task":"t","queue":"q"}',
+        b'{"delayq":"x","task":"t","queue":"q","args":{}}',
+        b'{"delayq":"x","task":"t","queue":"q","kwargs":[]}',
+        b'{"delayq":"x","task":null,"queue":"q"}',
+        b'{"delayq":"\xff","task":"t","queue":"q"}',
+        b'{"delayq":"x","task":"t","queue":"q"} trailing',
+        b"[" * 100_000,
+        b'{"delayq":"x","task":"t","queue":"q","args":' + b"[" * 100_000,
+    ],
+)
+@pytest.mark.parametrize("codec", [None, "StringCodec", "JsonJacksonCodec"])
+def test_what_is_no_envelope_is_a_decode_error_that_keeps_the_bytes(
+    payload: bytes, codec: str | None
+) -> None:
+    with pytest.raises(DecodeError) as refused:
+        decode(payload, None if codec is None else get_codec(codec, version="3.20.1"))
+
+    assert refused.value.data == payload
+
+
+# Arguments.
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Size(IntEnum):
+    BIG = 3
+
+
+class Suit(models.TextChoices):
+    HEARTS = "H", "hearts"
+
+
+class Year(models.IntegerChoices):
+    FIRST = 1, "first"
+
+
+class Text(str):
+    def __str__(self) -> str:
+        return "something else"
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        (None, None),
+        (True, True),
+        (0, 0),
+        (-(2**63), -(2**63)),
+        (2**64 - 1, 2**64 - 1),
+        (2**64, 2**64),
+        (10**30, 10**30),
+        (1.5, 1.5),
+        (-0.0, -0.0),
+        (5e-324, 5e-324),
+        ("", ""),
+        ("ü€😀\0", "ü€😀\0"),
+        ((1, (2,)), [1, [2]]),
+        ([], []),
+        ({}, {}),
+        ({"a": {"b": (1,)}}, {"a": {"b": [1]}}),
+        (Colour.RED, "red"),
+        (Size.BIG, 3),
+        (Suit.HEARTS, "H"),
+        (Year.FIRST, 1),
+        (mark_safe("<b>"), "<b>"),
+        (Text("itself"), "itself"),
+        ({Colour.RED: 1}, {"red": 1}),
+    ],
+)
+def test_argument_arrives_as_json_brings_it_back(value: Any, arrives: Any) -> None:
+    args, kwargs = plain([value], {"name": value})
+
+    assert (args, kwargs) == ([arrives], {"name": arrives})
+    back = decode(encode(Envelope(TOKEN, "t", "q", args, kwargs)))
+    assert (back.args, back.kwargs) == (args, kwargs)
+    assert [type(item) for item in back.args] == [type(arrives)]
+
+
+class Cyclic(list):  # type: ignore[type-arg]
+    pass
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def cycle() -> Any:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (math.nan, "args[0] is nan, which JSON does not have; pass None or a string"),
+        (math.inf, "args[0] is inf, which JSON does not have"),
+        ({"a": [1, -math.inf]}, "args[0]['a'][1] is -inf"),
+        (b"x", "args[0] is b'x' of type bytes, which is not JSON; pass something"),
+        ({1, 2}, "args[0] is {1, 2} of type set"),
+        (Decimal("1.5"), "of type Decimal"),
+        (datetime(2030, 1, 1, tzinfo=UTC), "of type datetime"),
+        (date(2030, 1, 1), "of type date"),
+        (UUID(int=5), "of type UUID"),
+        (PurePath("x"), "which is not JSON"),
+        (object, "of type type"),
+        (1j, "of type complex"),
+        (gettext_lazy("hello"), "of type __proxy__"),
+        (Cyclic(), "of type Cyclic"),
+        (User(pk=5), "of type User, which is not JSON; pass its primary key instead"),
+        ({5: 1}, "args[0] has the key 5 of type int; the keys of JSON are strings"),
+        ({"a": {None: 1}}, "args[0]['a'] has the key None of type NoneType"),
+        ([{"list": [object()]}], "args[0][0]['list'][0] is <object object"),
+        (nested(MAX_DEPTH + 2), f"is nested more than {MAX_DEPTH} deep"),
+        (nested(5_000), f"is nested more than {MAX_DEPTH} deep"),
+        (cycle(), f"is nested more than {MAX_DEPTH} deep"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "value",
+)
+def test_argument_that_is_no_json_is_refused_with_path_value_and_advice(
+    value: Any, said: str
+) -> None:
+    with pytest.raises(InvalidArguments) as refused:
+        plain([value], {})
+    assert said in str(refused.value)
+
+    with pytest.raises(InvalidArguments) as refused:
+        plain([1], {"user": value})
+    assert said.replace("args[0]", "user") in str(refused.value)
+
+
+def test_as_deep_as_is_allowed_is_allowed() -> None:
+    args, _ = plain([nested(MAX_DEPTH)], {})
+
+    assert decode(encode(Envelope(TOKEN, "t", "q", args))).args == args
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    args, kwargs = plain(["\ud800"], {})
+
+    with pytest.raises(InvalidArguments, match="cannot be written as JSON"):
+        encode(Envelope(TOKEN, "t", "q", args, kwargs))
+
+
+def test_arguments_are_copied_so_that_later_changes_do_not_matter() -> None:
+    inner = [1]
+    args, kwargs = plain([inner], {"a": {"b": inner}})
+
+    inner.append(2)
+
+    assert (args, kwargs) == ([[1]], {"a": {"b": [1]}})
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner)
+    ),
+)
+
+
+@given(
+    st.lists(json_values),
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values),
+)
+def test_every_json_argument_comes_back_as_it_was(
+    args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    plain_args, plain_kwargs = plain(args, kwargs)
+    assert (plain_args, plain_kwargs) == (args, kwargs)
+
+    back = decode(encode(Envelope(TOKEN, "t", "q", plain_args, plain_kwargs)))
+
+    assert (back.args, back.kwargs) == (args, kwargs)
+
+
+# Results and errors.
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        (
+            envelopes.result_text("succeeded", result={"a": [1, None]}),
+            {"state": "succeeded", "result": {"a": [1, None]}},
+        ),
+        (envelopes.result_text("succeeded"), {"state": "succeeded", "result": None}),
+        (
+            envelopes.result_text("dead", error="ValueError: ü"),
+            {"state": "dead", "error": "ValueError: ü"},
+        ),
+    ],
+)
+def test_result_comes_back_as_it_was_written(text: bytes, body: dict[str, Any]) -> None:
+    assert envelopes.read_result(text) == body
+
+
+def test_error_comes_back_as_it_was_written() -> None:
+    text = envelopes.error_text("E: x", kind="failed", traceback="at", at_ms=5)
+
+    assert envelopes.read_error(text) == {
+        "error": "E: x",
+        "kind": "failed",
+        "traceback": "at",
+        "at": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (b"", None),
+        (b"no json", {"error": "no json"}),
+        (b"\xff", {"error": "\ufffd"}),
+        (b"5", {"error": "5"}),
+        (b"[]", {"error": "[]"}),
+        (b'{"error":"e"}', {"error": "e"}),
+    ],
+)
+def test_error_of_any_origin_can_be_shown(
+    text: bytes, error: dict[str, Any] | None
+) -> None:
+    assert envelopes.read_error(text) == error
+
+
+@pytest.mark.parametrize("value", [math.nan, object(), {1: 2}, b"x"])
+def test_result_that_is_no_json_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidArguments, match="its result"):
+        envelopes.plain_value(value, "its result")

@@ -1,0 +1,74 @@
+from types import FunctionType
+
+import pytest
+
+from django_delayq import InvalidTask, TaskNotFound, delayed_task, schedule
+from django_delayq.jobs.registry import all_tasks, get_task, handled_queues
+from tests.jobs import samples
+
+pytestmark = pytest.mark.usefixtures("own_registry")
+
+
+def test_task_is_found_by_its_name() -> None:
+    assert get_task("tests.jobs.samples.add") is samples.add
+
+
+def test_unknown_name_is_told_with_the_nearest_and_where_tasks_are_found() -> None:
+    with pytest.raises(TaskNotFound) as missing:
+        get_task("tests.jobs.samples.ad")
+
+    assert "no task is registered as 'tests.jobs.samples.ad'" in str(missing.value)
+    assert "Did you mean 'tests.jobs.samples.add'?" in str(missing.value)
+    assert "tasks.py of every app in INSTALLED_APPS" in str(missing.value)
+
+
+def test_name_that_is_like_no_other_comes_without_a_guess() -> None:
+    with pytest.raises(TaskNotFound) as missing:
+        schedule("qqqqqqqqqqqqq", 0)
+
+    assert "Did you mean" not in str(missing.value)
+
+
+def test_name_never_imports_anything() -> None:
+    """A payload names what was registered, or nothing."""
+    for name in ("os.system", "builtins.print", "django_delayq.jobs.envelope.encode"):
+        with pytest.raises(TaskNotFound):
+            get_task(name)
+
+
+def test_two_functions_of_one_name_are_refused_with_both_places() -> None:
+    @delayed_task(name="same")
+    def one() -> None: ...
+
+    with pytest.raises(InvalidTask) as refused:
+
+        @delayed_task(name="same")
+        def other() -> None: ...
+
+    assert "two tasks are named 'same'" in str(refused.value)
+    assert str(refused.value).count(__file__) == 2
+    assert get_task("same") is one
+
+
+def test_module_that_is_imported_again_replaces_its_tasks() -> None:
+    @delayed_task(name="again")
+    def again() -> None: ...
+
+    code = again.function.__code__
+    reloaded = FunctionType(code, {}, again.function.__name__)
+    reloaded.__qualname__, reloaded.__module__ = again.__qualname__, again.__module__
+
+    task = delayed_task(name="again")(reloaded)
+
+    assert get_task("again") is task
+
+
+def test_all_tasks_are_listed_by_name() -> None:
+    names = [task.name for task in all_tasks()]
+
+    assert names == sorted(names)
+    assert "tests.jobs.samples.add" in names
+
+
+def test_queues_with_handlers_are_listed() -> None:
+    assert handled_queues() == sorted(handled_queues())

@@ -1,0 +1,565 @@
+"""From a call to the server: what is stored, when it is due, and what becomes of many at once."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from django_delayq import (
+    InvalidArguments,
+    InvalidDelay,
+    InvalidTask,
+    Job,
+    MaybeScheduled,
+    QueueNotFound,
+    State,
+    aschedule,
+    aschedule_many,
+    get_job,
+    schedule,
+    schedule_many,
+)
+from django_delayq.delivery import operations
+from django_delayq.jobs import envelope as envelopes
+from tests.jobs import samples
+from tests.jobs.conftest import LATER
+from tests.jobs.hand import Hand
+from tests.queues.proxy import Proxy
+from tests.servers import Server
+
+HOUR_MS = LATER * 1_000
+
+
+def on(queue: str) -> Any:
+    return samples.add.using(queue=queue)
+
+
+# One job.
+
+
+def test_schedule_stores_the_call_and_returns_the_job(queue: str, hand: Hand) -> None:
+    job = schedule(on(queue), LATER, 1, note="x")
+
+    assert job.queue == queue
+    assert job.id == f"{queue}:{job.token}"
+    assert len(job.token) == operations.TOKEN_LENGTH
+    assert (job.state, job.created, job.attempts) == (State.SCHEDULED, True, 0)
+    assert (job.task, job.args, job.kwargs) == (samples.add.name, [1], {"note": "x"})
+    assert hand.payload(job) == (
+        b'{"delayq":"%b","task":"tests.jobs.samples.add","queue":"%b",'
+        b'"args":[1],"kwargs":{"note":"x"}}' % (job.token.encode(), queue.encode())
+    )
+
+
+@pytest.mark.parametrize(
+    ("delay", "least_ms", "most_ms"),
+    [
+        (LATER, HOUR_MS, HOUR_MS),
+        (0.5, 500, 500),
+        (Decimal("0.0001"), 1, 1),
+        (timedelta(minutes=2), 120_000, 120_000),
+        (0, 0, 0),
+        (timedelta(0), 0, 0),
+    ],
+)
+def test_relative_delay_counts_from_the_servers_clock(
+    queue: str, hand: Hand, delay: Any, least_ms: int, most_ms: int
+) -> None:
+    before = server_ms(hand)
+    job = schedule(on(queue), delay, 1)
+    after = server_ms(hand)
+
+    assert job.start_time_ms is not None
+    assert before + least_ms <= job.start_time_ms <= after + most_ms + 1
+    assert hand.start_times() == {job.token: job.start_time_ms}
+    assert job.start_time == datetime.fromtimestamp(job.start_time_ms / 1000, UTC)
+
+
+def server_ms(hand: Hand) -> int:
+    seconds, microseconds = hand.client.time()
+    return int(seconds) * 1_000 + int(microseconds) // 1_000
+
+
+def test_datetime_is_the_start_time(queue: str) -> None:
+    moment = datetime(2100, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+
+    assert schedule(on(queue), moment, 1).start_time == moment
+
+
+def test_datetime_in_the_past_means_now(queue: str, hand: Hand) -> None:
+    before = server_ms(hand)
+
+    job = schedule(on(queue), datetime(2001, 1, 1, tzinfo=UTC), 1)
+
+    assert job.start_time_ms is not None
+    assert before <= job.start_time_ms <= server_ms(hand) + 1
+    assert [envelope.delayq for envelope in hand.take_all()] == [job.token]
+
+
+def test_delay_zero_goes_through_the_timeout_set_like_any_other(
+    queue: str, hand: Hand
+) -> None:
+    job = schedule(on(queue), 0, 1)
+
+    assert hand.tokens() == [job.token]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda task, *args: schedule(task, *args),
+        lambda task, *args: task.schedule(*args),
+        lambda task, *args: schedule_many([task.prepare(*args)])[0],
+        lambda task, *args: asyncio.run(aschedule(task, *args)),
+        lambda task, *args: asyncio.run(task.aschedule(*args)),
+        lambda task, *args: asyncio.run(_first(aschedule_many([task.prepare(*args)]))),
+    ],
+    ids=["schedule", "method", "many", "aschedule", "amethod", "amany"],
+)
+def test_every_way_to_schedule_stores_the_same(
+    queue: str, hand: Hand, call: Callable[..., Job[int]]
+) -> None:
+    job = call(on(queue), LATER, 5)
+
+    assert (job.state, job.created) == (State.SCHEDULED, True)
+    assert hand.start_times() == {job.token: job.start_time_ms}
+    assert envelopes.decode(hand.payload(job)).args == [5]
+
+
+async def _first(jobs: Any) -> Any:
+    return (await jobs)[0]
+
+
+def test_task_can_be_named(settings: Any, queue: str) -> None:
+    settings.DELAYQ = settings.DELAYQ | {
+        "QUEUES": settings.DELAYQ["QUEUES"] | {"default": {}}
+    }
+    job = schedule("tests.jobs.samples.add", LATER, 1)
+
+    assert job.queue == "default"
+    assert job.cancel()
+
+
+def test_parameters_of_the_task_may_be_named_like_ours(queue: str, hand: Hand) -> None:
+    task = samples.anything.using(queue=queue)
+
+    schedule(task, 0, 1, delay=2, task=3, self=4, kwargs=5)
+
+    (envelope,) = hand.take_all()
+    assert (envelope.args, envelope.kwargs) == (
+        [1],
+        {"delay": 2, "task": 3, "self": 4, "kwargs": 5},
+    )
+
+
+def test_ids_are_never_the_same_twice(queue: str) -> None:
+    tokens = {on(queue).prepare(0, 1).token for _ in range(2_000)}
+
+    assert len(tokens) == 2_000
+
+
+# What goes with a job.
+
+
+def test_options_of_the_call_go_with_its_envelope_and_others_do_not(
+    queue: str, hand: Hand
+) -> None:
+    task = on(queue).using(max_attempts=1, time_limit=timedelta(seconds=2), expires=9)
+
+    schedule(task, 0, 1)
+    schedule(on(queue), 0, 1)
+
+    with_options, plain = hand.take_all()
+    assert with_options.options == {
+        "max_attempts": 1,
+        "time_limit": 2.0,
+        "expires": 9.0,
+    }
+    assert plain.options is None
+
+
+def test_job_found_by_its_id_tells_its_options(queue: str) -> None:
+    job = schedule(on(queue).using(max_attempts=1), LATER, 1)
+
+    assert job.options == {"max_attempts": 1}
+    assert get_job(job.id).options == {"max_attempts": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "listed", "first_byte"),
+    [
+        ({}, 1, b"\x08"),
+        ({"INSERTION_LIST": False}, 0, b"\x08"),
+        ({"REDISSON": "3.16.6", "CODEC": "StringCodec"}, 1, b"\xd9"),
+        ({"FRAME": "dLc0"}, 1, b"\xd9"),
+    ],
+)
+def test_settings_of_the_queue_decide_frame_and_list(
+    settings: Any,
+    queue: str,
+    hand: Hand,
+    options: dict[str, Any],
+    listed: int,
+    first_byte: bytes,
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: options}}
+
+    schedule(on(queue), LATER, 1)
+
+    (frame,) = hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
+    assert frame[:1] == first_byte
+    assert hand.client.llen(hand.keys.queue.delay_queue) == listed
+
+
+@pytest.mark.parametrize(
+    "codec", ["StringCodec", "JsonJacksonCodec", "TypedJsonJacksonCodec", None]
+)
+def test_job_on_a_shared_queue_is_written_with_its_codec_and_found_again(
+    settings: Any, queue: str, hand: Hand, codec: str | None
+) -> None:
+    options = {"REDISSON": "3.27.2"} | ({"CODEC": codec} if codec else {})
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: options}}
+
+    job = schedule(on(queue), LATER, 1, note="ü")
+
+    found = get_job(job.id)
+    assert (found.task, found.args, found.kwargs) == (
+        samples.add.name,
+        [1],
+        {"note": "ü"},
+    )
+    assert found.cancel()
+
+
+# Many jobs.
+
+
+def test_many_jobs_are_stored_in_their_order(queue: str, hand: Hand) -> None:
+    jobs = [on(queue).prepare(0, n) for n in range(1_700)]
+
+    returned = schedule_many(jobs)
+
+    assert returned == jobs
+    assert {job.state for job in jobs} == {State.SCHEDULED}
+    assert [envelope.args for envelope in hand.take_all()] == [
+        [n] for n in range(1_700)
+    ]
+
+
+async def test_many_jobs_are_stored_in_their_order_on_the_event_loop(
+    queue: str, hand: Hand
+) -> None:
+    jobs = [on(queue).prepare(LATER, n) for n in range(1_200)]
+
+    assert await aschedule_many(jobs) == jobs
+
+    assert sorted(hand.tokens()) == sorted(job.token for job in jobs)
+
+
+def test_many_jobs_of_several_queues_go_where_they_belong(
+    queue: str, hand: Hand
+) -> None:
+    other = Hand(hand.client, f"{queue}-2")
+    jobs = [on(queue if n % 3 else f"{queue}-2").prepare(0, n) for n in range(90)]
+
+    schedule_many(jobs)
+
+    assert [item.args[0] for item in hand.take_all()] == [n for n in range(90) if n % 3]
+    assert [item.args[0] for item in other.take_all()] == list(range(0, 90, 3))
+
+
+def test_many_jobs_may_come_from_a_generator(queue: str, hand: Hand) -> None:
+    returned = schedule_many(on(queue).prepare(0, n) for n in range(1_300))
+
+    assert len(returned) == 1_300
+    assert len(hand.take_all()) == 1_300
+
+
+def test_generator_of_jobs_may_talk_to_the_server_itself(
+    queue: str, hand: Hand
+) -> None:
+    """While its jobs are on their way: an answer to one must not be taken for that to another."""
+    marker = schedule(on(queue), LATER, -1)
+
+    def jobs() -> Iterator[Job[int]]:
+        for n in range(2_400):
+            if n % 400 == 399:
+                assert get_job(marker.id).args == [-1]
+                assert schedule(on(f"{queue}-2"), 0, n).state is State.SCHEDULED
+            yield on(queue).prepare(0, n)
+
+    schedule_many(jobs())
+
+    assert [item.args[0] for item in hand.take_all()] == list(range(2_400))
+
+
+def test_no_jobs_are_no_trouble(queue: str) -> None:
+    assert schedule_many([]) == []
+    assert asyncio.run(aschedule_many([])) == []
+
+
+def test_job_given_twice_is_stored_once(queue: str, hand: Hand) -> None:
+    job = on(queue).prepare(0, 1)
+
+    schedule_many([job, job])
+    schedule_many([job])
+
+    assert len(hand.tokens()) == 1
+
+
+async def test_job_given_twice_is_stored_once_on_the_event_loop(
+    queue: str, hand: Hand
+) -> None:
+    job = on(queue).prepare(0, 1)
+
+    await aschedule_many([job, job])
+    await aschedule_many([job])
+
+    assert len(hand.tokens()) == 1
+
+
+def test_large_payloads_go_in_small_calls(
+    settings: Any, queue: str, hand: Hand
+) -> None:
+    task = samples.anything.using(queue=queue)
+    jobs = [task.prepare(LATER, "x" * 400_000) for _ in range(12)]
+    hand.client.config_resetstat()
+
+    schedule_many(jobs)
+
+    calls = hand.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert 4 <= calls <= 7
+    assert hand.client.zcard(hand.keys.queue.timeout_set) == 12
+
+
+def test_job_that_was_not_prepared_cannot_be_sent(queue: str) -> None:
+    found = get_job(schedule(on(queue), LATER, 1).id)
+
+    with pytest.raises(InvalidTask, match=r"was not made by prepare\(\)"):
+        schedule_many([found])
+
+
+def test_bad_call_among_many_is_raised_when_it_is_prepared(
+    queue: str, hand: Hand
+) -> None:
+    with pytest.raises(InvalidArguments):
+        schedule_many([on(queue).prepare(0, n) for n in ([1] * 10 + [object()])])
+
+    assert hand.tokens() == []
+
+
+def test_failing_generator_leaves_a_connection_that_works(
+    queue: str, hand: Hand
+) -> None:
+    def jobs() -> Iterator[Job[int]]:
+        for n in range(1_600):
+            yield on(queue).prepare(LATER, n)
+        raise RuntimeError("half of it")
+
+    with pytest.raises(RuntimeError, match="half of it"):
+        schedule_many(jobs())
+
+    job = schedule(on(queue), LATER, 5)
+    assert get_job(job.id) == job
+
+
+def test_order_of_many_jobs_with_one_start_time_is_kept_among_calls(
+    queue: str, hand: Hand
+) -> None:
+    moment = datetime.now(UTC) + timedelta(milliseconds=300)
+    for part in range(3):
+        schedule_many([on(queue).prepare(moment, 10 * part + n) for n in range(10)])
+    time.sleep(0.4)
+
+    assert [item.args[0] for item in hand.take_all()] == list(range(30))
+
+
+# Lost replies, and a server that dies.
+
+
+@pytest.fixture
+def proxied(
+    settings: Any, queue: str, private_server: Callable[..., Server]
+) -> Iterator[tuple[Proxy, Hand]]:
+    """A server of the test's own behind a line that fails on demand, and a hand at the server itself."""
+    server = private_server(appendonly="yes", appendfsync="always")
+    proxy = Proxy(server)
+    settings.DELAYQ = {
+        "CONNECTION": proxy.url,
+        "QUEUES": {queue: {}, f"{queue}-2": {}},
+    }
+    yield proxy, Hand(server.client(), queue)
+    proxy.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_lost_reply_is_asked_for_again_and_the_job_stored_once(
+    queue: str, proxied: tuple[Proxy, Hand], times: int, is_async: bool
+) -> None:
+    proxy, hand = proxied
+    schedule(on(queue), LATER, 0).cancel()
+    proxy.lose_reply_to(b"tests.jobs.samples.add", times)
+
+    if is_async:
+        job = asyncio.run(aschedule(on(queue), LATER, 1))
+    else:
+        job = schedule(on(queue), LATER, 1)
+
+    assert hand.start_times() == {job.token: job.start_time_ms}
+
+
+def test_request_that_never_arrived_is_sent_again(
+    queue: str, proxied: tuple[Proxy, Hand]
+) -> None:
+    proxy, hand = proxied
+    schedule(on(queue), LATER, 0).cancel()
+    proxy.lose(b"tests.jobs.samples.add")
+
+    job = schedule(on(queue), LATER, 1)
+
+    assert hand.start_times() == {job.token: job.start_time_ms}
+
+
+def test_server_that_stays_away_is_an_error_that_says_what_may_be(
+    queue: str, proxied: tuple[Proxy, Hand]
+) -> None:
+    proxy, hand = proxied
+    schedule(on(queue), LATER, 0).cancel()
+    proxy.lose_reply_to(b"tests.jobs.samples.add", refuse=True)
+    job = on(queue).prepare(LATER, 1)
+
+    with pytest.raises(MaybeScheduled) as lost:
+        schedule_many([job])
+
+    assert lost.value.unsent == [job]
+    assert job.state is State.PENDING
+    assert hand.tokens() == [job.token]
+    proxy.is_refusing = False
+    assert schedule_many(lost.value.unsent) == [job]
+    assert hand.tokens() == [job.token]
+
+
+def test_job_that_may_be_stored_is_cancelled_on_the_server(
+    queue: str, proxied: tuple[Proxy, Hand]
+) -> None:
+    proxy, hand = proxied
+    schedule(on(queue), LATER, 0).cancel()
+    proxy.lose_reply_to(b"tests.jobs.samples.add", refuse=True)
+    job = on(queue).prepare(LATER, 1)
+    with pytest.raises(MaybeScheduled):
+        schedule_many([job])
+    proxy.is_refusing = False
+
+    assert job.cancel()
+
+    assert hand.tokens() == []
+    assert job.state is State.CANCELLED
+
+
+def test_lost_reply_in_the_middle_of_many_loses_none_and_stores_none_twice(
+    queue: str, proxied: tuple[Proxy, Hand]
+) -> None:
+    proxy, hand = proxied
+    jobs = [on(queue).prepare(LATER, n) for n in range(4_000)]
+    proxy.lose_reply_to(jobs[2_100].token.encode())
+
+    unsent: list[Any] = jobs
+    try:
+        schedule_many(jobs)
+        unsent = []
+    except MaybeScheduled as error:
+        unsent = error.unsent
+        assert unsent == jobs[len(jobs) - len(unsent) :]
+    schedule_many(unsent)
+
+    tokens = hand.tokens()
+    assert len(tokens) == 4_000
+    assert set(tokens) == {job.token for job in jobs}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_server_that_dies_in_the_middle_names_the_jobs_not_known_to_be_stored(
+    settings: Any, queue: str, private_server: Callable[..., Server], is_async: bool
+) -> None:
+    server = private_server(appendonly="yes", appendfsync="always")
+    settings.DELAYQ = {"CONNECTION": server.socket_url, "QUEUES": {queue: {}}}
+    jobs = [on(queue).prepare(LATER, n) for n in range(3_000)]
+
+    def dying() -> Iterator[Job[int]]:
+        for n, job in enumerate(jobs):
+            if n == 1_900:
+                server.kill()
+            yield job
+
+    def send() -> None:
+        if is_async:
+            asyncio.run(aschedule_many(dying()))
+        else:
+            schedule_many(dying())
+
+    with pytest.raises(MaybeScheduled) as lost:
+        send()
+
+    unsent = lost.value.unsent
+    assert unsent == jobs[-len(unsent) :]
+    assert 1_100 <= len(unsent) < 3_000
+    assert f"{3_000 - len(unsent)} of 3000 jobs are scheduled" in str(lost.value)
+    server.start()
+    stored = set(Hand(server.client(), queue).tokens())
+    assert {job.token for job in jobs[: -len(unsent)]} <= stored, "what it said is kept"
+    schedule_many(unsent)
+    tokens = Hand(server.client(), queue).tokens()
+    assert len(tokens) == 3_000
+    assert set(tokens) == {job.token for job in jobs}
+
+
+# What cannot be scheduled: an error that says what and what to do, and nothing stored.
+
+
+@pytest.mark.parametrize("delay", [-1, -0.001, timedelta(-1), "5", None, float("nan")])
+def test_bad_delay(queue: str, hand: Hand, delay: Any) -> None:
+    with pytest.raises(InvalidDelay):
+        schedule(on(queue), delay, 1)
+
+    assert hand.tokens() == []
+
+
+def test_naive_datetime(queue: str) -> None:
+    with pytest.raises(InvalidDelay, match="needs a time zone"):
+        schedule(on(queue), datetime(2030, 1, 1), 1)
+
+
+def test_unknown_queue_is_told_with_those_there_are(queue: str) -> None:
+    with pytest.raises(QueueNotFound) as refused:
+        schedule(samples.add.using(queue=queue + "x"), 0, 1)
+
+    assert f"queue '{queue}x' is not configured" in str(refused.value)
+    assert f"Did you mean '{queue}'?" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "task", [5, None, print, samples.add.function, [samples.add]], ids=str
+)
+def test_what_is_no_task_is_refused_with_advice(queue: str, task: Any) -> None:
+    with pytest.raises(InvalidTask, match="decorate"):
+        schedule(task, 0, 1)
+    with pytest.raises(InvalidTask, match="decorate"):
+        asyncio.run(aschedule(task, 0, 1))
+
+
+def test_payload_that_is_too_large_is_told_with_both_sizes(
+    settings: Any, queue: str, hand: Hand
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"MAX_PAYLOAD_BYTES": 200}
+    task = samples.anything.using(queue=queue)
+    schedule(task, LATER, "x" * 50)
+
+    with pytest.raises(Exception, match=r"has \d+ bytes, more than .* 200;"):
+        schedule(task, LATER, "x" * 150)
+
+    assert len(hand.tokens()) == 1
