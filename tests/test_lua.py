@@ -19,7 +19,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_delayq.queues.scripts import load
+from django_delayq.queues.scripts import PACKAGES
 from django_delayq.wire.call import Script, load_script, preludes_of
 from tests.conftest import keys_of
 from tests.delivery.bench import Bench, names_of
@@ -39,9 +39,8 @@ scripts = pytest.mark.parametrize("script", SCRIPTS)
 def loaded(script: str) -> Script:
     """Return a script as the package sends it, preludes and all."""
     package, _, name = script.partition("/")
-    if package == "queues":
-        return load(name)
-    return load_script(f"django_delayq.{package}", name)
+    layer = PACKAGES.index(f"django_delayq.{package}")
+    return load_script(PACKAGES[layer:], name)
 
 
 def text_of(script: str) -> str:

@@ -32,9 +32,11 @@ call_command("check")
 
 from django_delayq import delayed_task, get_job
 from django_delayq.wire.call import load_script
-for file in sorted(here.glob("installed/django_delayq/*/lua/[a-z]*.lua")):
-    load_script(f"django_delayq.{file.parts[-3]}", file.stem)
-    print("script", file.stem)
+packages = ("django_delayq.queues", "django_delayq.delivery", "django_delayq.wire")
+for layer, package in enumerate(packages):
+    for file in sorted((here / "installed" / package.replace(".", "/") / "lua").glob("[a-z]*.lua")):
+        load_script(packages[layer:], file.stem)
+        print("script", file.stem)
 
 @delayed_task(name="smoke", keep_result=60)
 def add(a: int, b: int) -> int:

@@ -28,7 +28,7 @@ TOKEN_LENGTH = 22
 #: How long an ended job is remembered, so that a repeated schedule of it is noticed. `_job.lua` has it too.
 ENDED_MS = 30_000
 
-_PACKAGE = "django_delayq.delivery"
+PACKAGES = ("django_delayq.delivery", "django_delayq.wire")
 _FORMAT_ARGUMENT = {FrameFormat.DLC0: "1", FrameFormat.BC0LC0: "2"}
 
 
@@ -216,7 +216,7 @@ def schedule(
     for job in jobs:
         args += job
     return Call(
-        load_script(_PACKAGE, "schedule"),
+        load_script(PACKAGES, "schedule"),
         (
             queue.timeout_set,
             queue.delay_queue,
@@ -250,7 +250,7 @@ def transfer(
     """Move up to ``batch`` due elements to the destination queue, whatever lies among them."""
     queue = keys.queue
     return Call(
-        load_script(_PACKAGE, "transfer"),
+        load_script(PACKAGES, "transfer"),
         (
             queue.timeout_set,
             queue.delay_queue,
@@ -301,7 +301,7 @@ def claim(
         return Claimed(reply[0], reply[1], reply[2], reply[3], jobs)
 
     return Call(
-        load_script(_PACKAGE, "claim"),
+        load_script(PACKAGES, "claim"),
         (
             queue.timeout_set,
             queue.delay_queue,
@@ -363,7 +363,7 @@ def acknowledge(
             args += (token, fence, ttl_ms, result)
             results.append(keys.result(token))
     return Call(
-        load_script(_PACKAGE, "acknowledge"),
+        load_script(PACKAGES, "acknowledge"),
         (
             keys.leases,
             keys.headers,
@@ -396,7 +396,7 @@ def retry(
     for job in jobs:
         args += job
     return Call(
-        load_script(_PACKAGE, "retry"),
+        load_script(PACKAGES, "retry"),
         (
             keys.leases,
             keys.headers,
@@ -440,7 +440,7 @@ def bury(
             results.append(keys.result(token))
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        load_script(_PACKAGE, "bury"),
+        load_script(PACKAGES, "bury"),
         (
             keys.leases,
             keys.headers,
@@ -462,7 +462,7 @@ def give_back(
     for job in jobs:
         args += (job.token, job.fence, int(job.is_foreign))
     return Call(
-        load_script(_PACKAGE, "give_back"),
+        load_script(PACKAGES, "give_back"),
         (
             keys.leases,
             keys.headers,
@@ -486,7 +486,7 @@ def renew(
     args: list[Argument] = [_now(now_us), lease_ms]
     for job in jobs:
         args += job
-    return Call(load_script(_PACKAGE, "renew"), (keys.leases, keys.headers), args)
+    return Call(load_script(PACKAGES, "renew"), (keys.leases, keys.headers), args)
 
 
 class Recovered(NamedTuple):
@@ -507,7 +507,7 @@ def recover(
 ) -> Call[Recovered]:
     """End the leases of a dead process among ``batch`` leases from a rank on."""
     return Call(
-        load_script(_PACKAGE, "recover"),
+        load_script(PACKAGES, "recover"),
         (keys.leases, keys.headers, keys.claims, keys.channel),
         (_now(now_us), owner, first_rank, batch),
         lambda reply: Recovered(*reply),
@@ -520,7 +520,7 @@ def cancel(
     """Cancel a job unless it runs; returns the outcome, or the state it was left in."""
     queue = keys.queue
     return Call(
-        load_script(_PACKAGE, "cancel"),
+        load_script(PACKAGES, "cancel"),
         (
             queue.timeout_set,
             queue.delay_queue,
@@ -555,7 +555,7 @@ def reschedule(
     """Move a job unless it runs; returns the outcome, or the state it was left in, and the start time (epoch ms)."""
     queue = keys.queue
     return Call(
-        load_script(_PACKAGE, "reschedule"),
+        load_script(PACKAGES, "reschedule"),
         (
             queue.timeout_set,
             queue.channel,
@@ -590,7 +590,7 @@ def inspect(
     """Read one job, wherever it is."""
     queue = keys.queue
     return Call(
-        load_script(_PACKAGE, "inspect"),
+        load_script(PACKAGES, "inspect"),
         (
             queue.timeout_set,
             queue.destination,
@@ -635,7 +635,7 @@ def replay(
     """Run dead letters (or quarantined payloads) again from their first attempt; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        load_script(_PACKAGE, "replay"),
+        load_script(PACKAGES, "replay"),
         (graves, keys.retries, keys.headers, keys.payloads, keys.channel),
         (_now(now_us), when, *tokens),
     )
@@ -651,7 +651,7 @@ def discard(
     """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        load_script(_PACKAGE, "discard"),
+        load_script(PACKAGES, "discard"),
         (graves, keys.headers, keys.payloads, keys.errors, keys.ended),
         (_now(now_us), *tokens),
     )
@@ -690,7 +690,7 @@ def page(
         State.QUARANTINED: keys.quarantine,
     }
     return Call(
-        load_script(_PACKAGE, "page"),
+        load_script(PACKAGES, "page"),
         (sets[state], keys.headers, keys.payloads, keys.errors),
         (PAGES[state], first, count, PREVIEW_BYTES, int(newest), byte_budget),
         _read_page,
@@ -723,7 +723,7 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
     """Count a queue; O(log N)."""
     queue = keys.queue
     return Call(
-        load_script(_PACKAGE, "counts"),
+        load_script(PACKAGES, "counts"),
         (
             queue.timeout_set,
             queue.delay_queue,
@@ -776,7 +776,7 @@ class Swept(NamedTuple):
 def sweep(keys: DeliveryKeys, *, cursor: int = 0, count: int = 100) -> Call[Swept]:
     """Forget jobs whose frames Java has taken, among about ``count`` locators from a cursor on."""
     return Call(
-        load_script(_PACKAGE, "sweep"),
+        load_script(PACKAGES, "sweep"),
         (keys.queue.timeout_set, keys.queue.destination, keys.locators, keys.unique),
         (cursor, count),
         lambda reply: Swept(int(reply[0]), reply[1]),

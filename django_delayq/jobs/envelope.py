@@ -116,39 +116,39 @@ def plain_value(value: object, name: str) -> Any:
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    kind = type(value)
-    if kind in _ATOMS:
+    # Subclasses are written as what they are: a TextChoices member as a string, an IntegerChoices member as an int,
+    # what a codec of Java's brought as the number or dict that it is.
+    if type(value) in _ATOMS:
         return value
     if depth > MAX_DEPTH:
         raise InvalidArguments(
             f"{path} is nested more than {MAX_DEPTH} deep; pass an id instead"
         )
-    if kind is float:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidArguments(
                 f"{path} is {value!r}, which JSON does not have; pass None or a string instead"
             )
-        return value
-    if kind is dict:
+        return float(value)
+    if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
                 raise InvalidArguments(
                     f"{path} has the key {key!r} of type {type(key).__name__}; the keys of JSON are strings"
                 )
         return {
-            str(key): _plain(item, f"{path}[{key!r}]", depth + 1)
+            str.__str__(key): _plain(item, f"{path}[{key!r}]", depth + 1)
             for key, item in value.items()
         }
-    if kind is list or kind is tuple:
+    if isinstance(value, list | tuple):
         return [_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
-    # A TextChoices member or a SafeString is a string, an IntegerChoices member an int: they arrive as such.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return int(value)
     hint = "its primary key" if hasattr(value, "pk") else "something that JSON has"
     raise InvalidArguments(
-        f"{path} is {value!r} of type {kind.__name__}, which is not JSON; pass {hint} instead"
+        f"{path} is {value!r} of type {type(value).__name__}, which is not JSON; pass {hint} instead"
     )
 
 

@@ -21,7 +21,7 @@ from django_delayq.exceptions import DecodeError, InvalidTask, JobFailed, JobNot
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
 from django_delayq.wire.call import arun, run
-from django_delayq.wire.delay import Delay, parse_delay
+from django_delayq.wire.delay import MAX_START_TIME_MS, Delay, parse_delay
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -93,12 +93,11 @@ class Job(Generic[R]):
 
     @property
     def start_time(self) -> datetime | None:
-        """When it is due next, in UTC, by the server's clock; None: not known."""
-        return (
-            None
-            if self.start_time_ms is None
-            else datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
-        )
+        """When it is due next, in UTC, by the server's clock; None: not known, or after the year 9999."""
+        # Java may have written a time that no datetime can show.
+        if self.start_time_ms is None or self.start_time_ms > MAX_START_TIME_MS:
+            return None
+        return datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.task or 'foreign'} {self.state}>"

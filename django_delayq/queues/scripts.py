@@ -1,14 +1,11 @@
 """The scripts behind `DelayedQueue` and `BlockingQueue` that touch keys of ours, described without I/O."""
 
 from collections.abc import Sequence
-from functools import cache
-from hashlib import sha1
-from importlib import resources
 from typing import NamedTuple
 
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import Leased
-from django_delayq.wire.call import Argument, Call, Script, preludes_of
+from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.scripts import PAGE, START, Cursor, walk
 
 #: Frames of one `withdraw`: each is looked for from the end of the list.
@@ -16,8 +13,8 @@ WITHDRAW_BATCH = 100
 #: Jobs that one `clear` call forgets.
 CLEAR_BATCH = 500
 
-#: Where preludes are looked for, nearest first.
-_PACKAGES = ("django_delayq.queues", "django_delayq.delivery", "django_delayq.wire")
+#: Where scripts and their preludes are looked for, nearest first.
+PACKAGES = ("django_delayq.queues", "django_delayq.delivery", "django_delayq.wire")
 
 
 class Removed(NamedTuple):
@@ -37,25 +34,6 @@ class Cleared(NamedTuple):
     left: int
 
 
-@cache
-def load(name: str) -> Script:
-    """Read ``lua/<name>.lua`` with its preludes, which may be those of any layer below."""
-    text = _find(name, _PACKAGES[:1])
-    preludes = [_find(f"_{prelude}", _PACKAGES) for prelude in preludes_of(text)]
-    source = "\n".join([*preludes, text])
-    return Script(
-        name, source, sha1(source.encode(), usedforsecurity=False).hexdigest()
-    )
-
-
-def _find(name: str, packages: Sequence[str]) -> str:
-    for package in packages:
-        file = resources.files(package).joinpath("lua", f"{name}.lua")
-        if file.is_file():
-            return file.read_text("utf-8")
-    raise FileNotFoundError(f"no {name}.lua in {', '.join(packages)}")
-
-
 def remove(
     keys: DeliveryKeys,
     payloads: Sequence[bytes],
@@ -73,7 +51,7 @@ def remove(
     """
     _, walked = walk(keys.queue, cursor, insertion_list=insertion_list, page=page)
     return Call(
-        load("remove"),
+        load_script(PACKAGES, "remove"),
         _frame_keys(keys),
         (_now(now_us), *walked, which, *payloads),
         lambda reply: Removed(Cursor(*reply[:3]), reply[3]),
@@ -99,7 +77,7 @@ def withdraw(
     """
     targets = () if target is None else (target,)
     return Call(
-        load("withdraw"),
+        load_script(PACKAGES, "withdraw"),
         (*_frame_keys(keys), *targets),
         (
             _now(now_us),
@@ -118,7 +96,7 @@ def clear(
 ) -> Call[Cleared]:
     """Delete all that waits: the first call hides it, and each forgets some of the jobs among it."""
     return Call(
-        load("clear"),
+        load_script(PACKAGES, "clear"),
         (*_frame_keys(keys), keys.queue.own("cleared")),
         (_now(now_us), int(not has_begun), CLEAR_BATCH),
         lambda reply: Cleared(reply[0] == 1, reply[1] == 1, reply[2]),
@@ -141,7 +119,7 @@ def confirm(
     for job in jobs:
         args += (job.token, job.fence)
     return Call(
-        load("confirm"),
+        load_script(PACKAGES, "confirm"),
         (
             keys.leases,
             keys.headers,
@@ -170,7 +148,7 @@ def untake(
     for job in jobs:
         args += (job.token, job.fence, job.payload)
     return Call(
-        load("untake"),
+        load_script(PACKAGES, "untake"),
         (
             keys.leases,
             keys.headers,

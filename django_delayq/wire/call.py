@@ -35,14 +35,14 @@ class Script:
 
 
 @cache
-def load_script(package: str, name: str) -> Script:
-    """Read ``<package>/lua/<name>.lua`` and put the preludes its header names before it.
+def load_script(packages: tuple[str, ...], name: str) -> Script:
+    """Read ``lua/<name>.lua`` of the first package and put the preludes its header names before it.
 
-    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``, which are looked
-    for beside the script first and in ``django_delayq.wire`` then.
+    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``, which are looked for in the
+    ``lua`` folders of all the packages: the script's own layer and those below it, nearest first.
     """
-    text = _read(package, name)
-    sources = [_prelude(package, prelude) for prelude in preludes_of(text)]
+    text = _find(packages[:1], name)
+    sources = [_find(packages, f"_{prelude}") for prelude in preludes_of(text)]
     source = "\n".join([*sources, text])
     return Script(
         name, source, sha1(source.encode(), usedforsecurity=False).hexdigest()
@@ -59,15 +59,12 @@ def preludes_of(text: str) -> list[str]:
     return []
 
 
-def _prelude(package: str, name: str) -> str:
-    try:
-        return _read(package, f"_{name}")
-    except FileNotFoundError:
-        return _read("django_delayq.wire", f"_{name}")
-
-
-def _read(package: str, name: str) -> str:
-    return resources.files(package).joinpath("lua", f"{name}.lua").read_text("utf-8")
+def _find(packages: tuple[str, ...], name: str) -> str:
+    for package in packages:
+        file = resources.files(package).joinpath("lua", f"{name}.lua")
+        if file.is_file():
+            return file.read_text("utf-8")
+    raise FileNotFoundError(f"no lua/{name}.lua in {', '.join(packages)}")
 
 
 def _identity(reply: Any) -> Any:

@@ -15,7 +15,7 @@ from django_delayq.wire.keys import QueueKeys
 #: Frames of one page: some 0.5 ms of the server's time.
 PAGE = 500
 
-_PACKAGE = "django_delayq.wire"
+PACKAGES = ("django_delayq.wire",)
 _FORMAT_ARGUMENT = {FrameFormat.DLC0: "1", FrameFormat.BC0LC0: "2"}
 
 
@@ -69,7 +69,7 @@ def offer(
     ``when`` is ``+`` and ms from now, or ``=`` and epoch ms, as of `parse_delay`.
     """
     return Call(
-        load_script(_PACKAGE, "offer"),
+        load_script(PACKAGES, "offer"),
         (keys.timeout_set, keys.delay_queue, keys.channel, keys.own("counters")),
         (
             "" if now_us is None else now_us,
@@ -95,7 +95,7 @@ def read(
         return FramePage(Cursor(*reply[:3]), reply[3], reply[4:])
 
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
-    return Call(load_script(_PACKAGE, "read"), (source,), walked, read_reply)
+    return Call(load_script(PACKAGES, "read"), (source,), walked, read_reply)
 
 
 def contains(
@@ -109,7 +109,7 @@ def contains(
     """Look for payloads, all different, in a page of what waits."""
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
     return Call(
-        load_script(_PACKAGE, "contains"),
+        load_script(PACKAGES, "contains"),
         (source,),
         (*walked, *payloads),
         lambda reply: Sought(Cursor(*reply[:3]), reply[3:]),

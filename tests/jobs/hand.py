@@ -8,6 +8,7 @@ from django_delayq import Job
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import (
+    Claimed,
     Done,
     Failed,
     Leased,
@@ -35,6 +36,9 @@ class Hand:
         return run(self.client, call)
 
     def claim(self, limit: int = 100, *, lease_ms: int = 30_000) -> list[Leased]:
+        return self._claim(limit, lease_ms).jobs
+
+    def _claim(self, limit: int, lease_ms: int) -> Claimed:
         self._count += 1
         call = operations.claim(
             self.keys,
@@ -44,8 +48,8 @@ class Hand:
             lease_ms=lease_ms,
             mode=Mode.DIRECT,
         )
-        jobs: list[Leased] = self.run(call).jobs
-        return jobs
+        claimed: Claimed = self.run(call)
+        return claimed
 
     def take(self, *, lease_ms: int = 30_000) -> Leased:
         """Claim one job, waiting for it to be due."""
@@ -56,15 +60,15 @@ class Hand:
 
     def take_all(self) -> list[Envelope]:
         """Claim everything that is due and end it; returns the envelopes in order."""
-        found = []
-        while jobs := self.claim():
-            found += [envelopes.decode(job.payload) for job in jobs]
-            self.run(
-                operations.acknowledge(
-                    self.keys, [Done(job.token, job.fence) for job in jobs]
-                )
-            )
-        return found
+        found: list[Envelope] = []
+        while True:
+            claimed = self._claim(100, 30_000)
+            found += [envelopes.decode(job.payload) for job in claimed.jobs]
+            done = [Done(job.token, job.fence) for job in claimed.jobs]
+            self.run(operations.acknowledge(self.keys, done))
+            # What is due now is due at the next full millisecond.
+            if not claimed.jobs and not 0 <= claimed.wait_us <= 1_000:
+                return found
 
     def succeed(self, job: Leased, result: object = None, *, keep: bool = True) -> None:
         text = envelopes.result_text(State.SUCCEEDED, result=result)

@@ -743,6 +743,5 @@ def commands(client: redis.Redis) -> int:
 
 
 def sha_of(name: str) -> bytes:
-    if name == "claim":
-        return load_script("django_delayq.delivery", "claim").sha.encode()
-    return scripts.load(name).sha.encode()
+    packages = operations.PACKAGES if name == "claim" else scripts.PACKAGES
+    return load_script(packages, name).sha.encode()

@@ -21,7 +21,7 @@ from django_delayq.exceptions import (
 from django_delayq.queues import scripts
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.wire.call import run
+from django_delayq.wire.call import load_script, run
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
 from tests.queues.java import JavaQueue, frames_of, now_ms
@@ -540,7 +540,9 @@ class TestWhatWaits:
             for value in range(20):
                 queue.offer(value, LATER)
             queue.poll()
-            lost = proxy.lose_reply_to(scripts.load("withdraw").sha.encode())
+            lost = proxy.lose_reply_to(
+                load_script(scripts.PACKAGES, "withdraw").sha.encode()
+            )
 
             assert queue.poll(10) == list(range(1, 11))
 

@@ -58,9 +58,13 @@ def echo(value: str, read: Callable[[Any], Any] = bytes.decode) -> Call[Any]:
     return Call(script("return ARGV[1]"), (), (value,), read)
 
 
+WIRE = ("django_delayq.wire",)
+DELIVERY = ("django_delayq.delivery", *WIRE)
+
+
 class TestLoading:
     def test_script_is_text_with_its_preludes_before_it(self) -> None:
-        loaded = load_script("django_delayq.wire", "offer")
+        loaded = load_script(WIRE, "offer")
 
         preludes = preludes_of(loaded.source[loaded.source.index("-- Store one") :])
         assert preludes == ["clock", "frame", "list"]
@@ -71,20 +75,18 @@ class TestLoading:
         assert places == sorted(places)
         assert loaded.source.index("local timeout_set, delay_queue") > places[-1]
 
-    def test_prelude_is_looked_for_beside_the_script_and_then_in_wire(self) -> None:
-        loaded = load_script("django_delayq.delivery", "schedule")
+    def test_prelude_is_looked_for_beside_the_script_and_then_below(self) -> None:
+        loaded = load_script(DELIVERY, "schedule")
 
         assert "local function read_header" in loaded.source
         assert "local function read_clock" in loaded.source
 
     def test_text_is_read_once(self) -> None:
-        assert load_script("django_delayq.wire", "read") is load_script(
-            "django_delayq.wire", "read"
-        )
+        assert load_script(WIRE, "read") is load_script(WIRE, "read")
 
     def test_missing_script_is_an_error(self) -> None:
         with pytest.raises(FileNotFoundError):
-            load_script("django_delayq.wire", "nonsense")
+            load_script(WIRE, "nonsense")
 
     @pytest.mark.parametrize(
         ("text", "preludes"),
