@@ -4,10 +4,14 @@ Everything goes to the server by the job's id; nothing is kept here but what the
 is not known here.
 """
 
+import asyncio
+import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar, overload
 
+from redis.asyncio import Redis as AsyncRedis
+from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -27,6 +31,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 #: A wait for a result looks this often whether the job is still there at all.
 WAIT_SLICE_S = 3.0
+#: And this often where a full server refuses to wait for it.
+FULL_PAUSE_S = 0.1
 
 
 class Job(Generic[R]):
@@ -255,11 +261,22 @@ class Job(Generic[R]):
         key = self._keys.result(self.token)
         deadline = None if timeout is None else monotonic_ms() + timeout * 1000
         while True:
-            slice_s = _next_slice(deadline)
-            text = client.blmove(key, key, slice_s, "LEFT", "LEFT")  # type: ignore[arg-type]
+            slice_s = _next_slice(deadline, client)
+            try:
+                text = client.blmove(key, key, slice_s, "LEFT", "LEFT")  # type: ignore[arg-type]
+            except (RedisConnectionError, RedisTimeoutError):
+                # The look below is one that is repeated; where it fails, too, the server is away.
+                text = None
+            except OutOfMemoryError:
+                # It would move nothing, but a full server refuses it all the same.
+                text = None
+                time.sleep(min(slice_s, FULL_PAUSE_S))
             if text is not None:
                 return self._result(text)
-            self._check_alive(self.refresh(), client.lindex(key, 0))
+            state, text = self.refresh(), client.lindex(key, 0)
+            if text is not None:
+                return self._result(text)
+            self._check_alive(state)
             if deadline is not None and monotonic_ms() >= deadline:
                 raise TimeoutError(
                     f"job {self.id} has not ended within {timeout} s; it is {self.state}"
@@ -278,11 +295,20 @@ class Job(Generic[R]):
         key = self._keys.result(self.token)
         deadline = None if timeout is None else monotonic_ms() + timeout * 1000
         while True:
-            slice_s = _next_slice(deadline)
-            text = await client.blmove(key, key, slice_s, "LEFT", "LEFT")  # type: ignore[arg-type]
+            slice_s = _next_slice(deadline, client)
+            try:
+                text = await client.blmove(key, key, slice_s, "LEFT", "LEFT")  # type: ignore[arg-type]
+            except (RedisConnectionError, RedisTimeoutError):
+                text = None
+            except OutOfMemoryError:
+                text = None
+                await asyncio.sleep(min(slice_s, FULL_PAUSE_S))
             if text is not None:
                 return self._result(text)
-            self._check_alive(await self.arefresh(), await client.lindex(key, 0))
+            state, text = await self.arefresh(), await client.lindex(key, 0)
+            if text is not None:
+                return self._result(text)
+            self._check_alive(state)
             if deadline is not None and monotonic_ms() >= deadline:
                 raise TimeoutError(
                     f"job {self.id} has not ended within {timeout} s; it is {self.state}"
@@ -368,9 +394,9 @@ class Job(Generic[R]):
         result: R = body.get("result")  # type: ignore[assignment]
         return result
 
-    def _check_alive(self, state: State, result: bytes | str | None) -> None:
-        # The result was written in the same script that ended the job: look for it after the state.
-        if result is not None or state not in _OVER:
+    def _check_alive(self, state: State) -> None:
+        # The result was written in the same script that ended the job: it was looked for after the state.
+        if state not in _OVER:
             return
         if state is State.MISSING:
             raise JobNotFound(
@@ -395,10 +421,13 @@ _OVER = frozenset(
 )
 
 
-def _next_slice(deadline: float | None) -> float:
+def _next_slice(deadline: float | None, client: Redis | AsyncRedis) -> float:
+    # A server that says nothing for the length of the socket's time-out counts as dead.
+    silence_s = client.connection_pool.connection_kwargs.get("socket_timeout")
+    longest_s = min(WAIT_SLICE_S, silence_s / 2) if silence_s else WAIT_SLICE_S
     if deadline is None:
-        return WAIT_SLICE_S
-    return max(0.01, min(WAIT_SLICE_S, (deadline - monotonic_ms()) / 1000))
+        return longest_s
+    return max(0.01, min(longest_s, (deadline - monotonic_ms()) / 1000))
 
 
 def get_job(job_id: str) -> Job[Any]:

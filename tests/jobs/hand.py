@@ -1,5 +1,6 @@
 """A worker's part, played by hand: claims and settles on the server under test, by the server's clock."""
 
+import os
 from typing import Any
 
 import redis
@@ -21,8 +22,6 @@ from django_delayq.jobs.envelope import Envelope
 from django_delayq.wire.call import Call, run
 from tests.waiting import wait_until
 
-OWNER = b"by hand!"
-
 
 class Hand:
     """Takes the jobs of one queue and ends them, one call at a time."""
@@ -30,7 +29,8 @@ class Hand:
     def __init__(self, client: "redis.Redis[bytes]", queue: str) -> None:
         self.client = client
         self.keys = DeliveryKeys.of(queue)
-        self._count = 0
+        #: Names this process, as a worker has it.
+        self.owner = os.urandom(8)
 
     def run(self, call: Call[Any]) -> Any:
         return run(self.client, call)
@@ -39,11 +39,10 @@ class Hand:
         return self._claim(limit, lease_ms).jobs
 
     def _claim(self, limit: int, lease_ms: int) -> Claimed:
-        self._count += 1
         call = operations.claim(
             self.keys,
-            owner=OWNER,
-            request=b"req%05d" % self._count,
+            owner=self.owner,
+            request=os.urandom(8),
             limit=limit,
             lease_ms=lease_ms,
             mode=Mode.DIRECT,
@@ -90,11 +89,11 @@ class Hand:
 
     def kill(self, job: Leased, *, max_kills: int) -> None:
         """Let the lease end as a dead worker's does, and claim as the next worker does."""
-        self.run(operations.recover(self.keys, owner=OWNER))
+        self.run(operations.recover(self.keys, owner=self.owner))
         call = operations.claim(
             self.keys,
-            owner=OWNER,
-            request=b"the next",
+            owner=self.owner,
+            request=os.urandom(8),
             limit=10,
             lease_ms=1,
             max_kills=max_kills,
@@ -109,6 +108,9 @@ class Hand:
     def start_times(self) -> dict[str, int]:
         page = self.run(operations.page(self.keys, State.SCHEDULED, count=5_000))
         return {row.token: row.score_ms for row in page.rows}
+
+    def counter(self, name: str) -> int:
+        return int(self.run(operations.counts(self.keys)).counters[name])
 
     def payload(self, job: Job[Any]) -> bytes:
         """Return what the server holds of a job."""

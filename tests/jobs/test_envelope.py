@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import models
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_delayq import DecodeError, InvalidArguments
@@ -260,8 +260,9 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(
-    st.lists(json_values),
+    st.lists(json_values, max_size=4),
     st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), json_values),
 )
 def test_every_json_argument_comes_back_as_it_was(

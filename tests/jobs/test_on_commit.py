@@ -1,0 +1,301 @@
+"""Jobs that wait for the commit of a transaction: real ones, on two databases."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
+from django.db import transaction
+from django.db.utils import ConnectionDoesNotExist
+
+from django_delayq import Job, State, aschedule, get_job, schedule, schedule_many
+from tests.jobs import samples
+from tests.jobs.conftest import LATER
+from tests.jobs.hand import Hand
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@contextmanager
+def rolled_back(using: str | None = None) -> Iterator[None]:
+    """Begin a transaction, or a part of one, and take it back at the end."""
+    with transaction.atomic(using=using):
+        yield
+        transaction.set_rollback(True, using=using)
+
+
+def on(queue: str, on_commit: bool | str = True) -> Any:
+    return samples.add.using(queue=queue, on_commit=on_commit)
+
+
+def test_job_is_sent_with_the_commit_and_known_before(queue: str, hand: Hand) -> None:
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+        assert job.state is State.PENDING
+        assert job.start_time is None
+        assert job.id == f"{queue}:{job.token}"
+        assert hand.tokens() == []
+
+    assert hand.tokens() == [job.token]
+    assert job.state is State.SCHEDULED
+    assert job.start_time is not None
+    assert get_job(job.id).args == [1]
+
+
+def test_rollback_means_no_job(queue: str, hand: Hand) -> None:
+    with rolled_back():
+        job = schedule(on(queue), LATER, 1)
+
+    assert hand.tokens() == []
+    assert job.state is State.PENDING
+
+
+def test_rollback_of_an_inner_block_takes_its_jobs_only(queue: str, hand: Hand) -> None:
+    with transaction.atomic():
+        kept = schedule(on(queue), LATER, 1)
+        with rolled_back():
+            schedule(on(queue), LATER, 2)
+        also = schedule(on(queue), LATER, 3)
+
+    assert set(hand.tokens()) == {kept.token, also.token}
+
+
+def test_jobs_are_sent_in_their_order_after_the_outermost_commit(
+    queue: str, hand: Hand
+) -> None:
+    with transaction.atomic():
+        schedule(on(queue), 0, 1)
+        with transaction.atomic():
+            schedule(on(queue), 0, 2)
+        assert hand.tokens() == []
+        schedule(on(queue), 0, 3)
+
+    assert [envelope.args for envelope in hand.take_all()] == [[1], [2], [3]]
+
+
+def test_job_finds_the_row_that_was_written_with_it(queue: str) -> None:
+    with transaction.atomic():
+        group = Group.objects.create(name="with a job")
+        job = schedule(on(queue), LATER, group.pk)
+
+    assert Group.objects.filter(pk=get_job(job.id).args[0]).exists()
+
+
+def test_outside_a_transaction_it_is_sent_at_once(queue: str, hand: Hand) -> None:
+    job = schedule(on(queue), LATER, 1)
+
+    assert job.state is State.SCHEDULED
+    assert hand.tokens() == [job.token]
+
+
+def test_without_on_commit_it_is_sent_at_once_and_stays_after_a_rollback(
+    queue: str, hand: Hand
+) -> None:
+    with rolled_back():
+        job = schedule(on(queue, False), LATER, 1)
+
+    assert hand.tokens() == [job.token]
+
+
+def test_relative_delay_counts_from_the_commit(queue: str, hand: Hand) -> None:
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+        seconds, microseconds = hand.client.time()
+
+    before_commit_ms = seconds * 1_000 + microseconds / 1_000
+    assert job.start_time_ms is not None
+    assert job.start_time_ms >= before_commit_ms + LATER * 1_000
+
+
+# Databases.
+
+
+def test_alias_names_the_database_whose_commit_is_waited_for(
+    queue: str, hand: Hand
+) -> None:
+    with transaction.atomic(using="other"):
+        with transaction.atomic():
+            job = schedule(on(queue, "other"), LATER, 1)
+        assert hand.tokens() == [], "the commit of another database"
+
+    assert hand.tokens() == [job.token]
+
+
+def test_true_is_the_default_database(queue: str, hand: Hand) -> None:
+    with transaction.atomic(using="other"):
+        job = schedule(on(queue), LATER, 1)
+        assert hand.tokens() == [job.token]
+
+
+def test_rollback_of_another_database_does_not_matter(queue: str, hand: Hand) -> None:
+    with rolled_back(using="other"):
+        with transaction.atomic():
+            job = schedule(on(queue), LATER, 1)
+
+    assert hand.tokens() == [job.token]
+
+
+def test_unknown_alias_is_djangos_own_error(queue: str, hand: Hand) -> None:
+    with pytest.raises(ConnectionDoesNotExist, match="nowhere"):
+        schedule(on(queue, "nowhere"), LATER, 1)
+
+    assert hand.tokens() == []
+
+
+# Settings and options.
+
+
+@pytest.mark.parametrize(
+    ("setting", "option", "waits"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (True, False, False),
+        (False, True, True),
+    ],
+)
+def test_task_overrides_the_setting(
+    settings: Any,
+    queue: str,
+    hand: Hand,
+    setting: bool,
+    option: bool | None,
+    waits: bool,
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"ON_COMMIT": setting}
+    task = samples.add.using(queue=queue, on_commit=option)
+
+    with transaction.atomic():
+        schedule(task, LATER, 1)
+        assert len(hand.tokens()) == (0 if waits else 1)
+
+    assert len(hand.tokens()) == 1
+
+
+def test_schedule_many_does_not_wait(queue: str, hand: Hand) -> None:
+    with transaction.atomic():
+        (job,) = schedule_many([on(queue).prepare(LATER, 1)])
+        assert hand.tokens() == [job.token]
+
+
+def test_unique_key_is_taken_with_the_commit(queue: str, hand: Hand) -> None:
+    task = samples.once.using(queue=queue, on_commit=True)
+    with transaction.atomic():
+        mine = schedule(task, LATER, 5)
+        theirs = samples.once.using(queue=queue).schedule(LATER, 5)
+
+    assert mine.created is False
+    assert mine.id == theirs.id
+    assert hand.tokens() == [theirs.token]
+
+
+# What goes wrong.
+
+
+def test_bad_call_is_refused_where_it_is_made(queue: str) -> None:
+    with transaction.atomic():
+        with pytest.raises(TypeError):
+            schedule(on(queue), LATER)
+
+
+@pytest.fixture
+def unreachable(settings: Any, queue: str) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"CONNECTION": "unix:///dev/null/nobody"}
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_failure_after_the_commit_is_raised_and_names_the_job(queue: str) -> None:
+    job: Any = None
+
+    def commit() -> None:
+        nonlocal job
+        with transaction.atomic():
+            Group.objects.create(name="committed")
+            job = schedule(on(queue), LATER, 1)
+
+    with pytest.raises(Exception, match="Error") as failure:
+        commit()
+
+    notes = "\n".join(failure.value.__notes__)
+    assert "the transaction is committed, but job" in notes
+    assert job.id in notes
+    assert samples.add.name in notes
+    assert Group.objects.filter(name="committed").exists()
+
+
+def test_job_that_failed_to_be_sent_can_be_sent_again(
+    settings: Any, queue: str, hand: Hand
+) -> None:
+    good = settings.DELAYQ
+    job: Any = None
+
+    def commit() -> None:
+        nonlocal job
+        with transaction.atomic():
+            job = schedule(on(queue), LATER, 1)
+
+    settings.DELAYQ = good | {"CONNECTION": "unix:///dev/null/nobody"}
+    with pytest.raises(Exception, match="Error"):
+        commit()
+    settings.DELAYQ = good
+
+    schedule_many([job])
+
+    assert hand.tokens() == [job.token]
+
+
+# Before the commit.
+
+
+def test_job_cancelled_before_the_commit_is_never_sent(queue: str, hand: Hand) -> None:
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+        assert job.cancel()
+        assert job.state is State.CANCELLED
+
+    assert hand.tokens() == []
+    assert job.state is State.CANCELLED
+
+
+def test_job_cancelled_after_the_commit_is_taken_out(queue: str, hand: Hand) -> None:
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+
+    assert job.cancel()
+
+    assert hand.tokens() == []
+
+
+# On the event loop.
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_async_job_waits_for_the_transaction_of_djangos_thread(
+    queue: str, hand: Hand, ends: str
+) -> None:
+    async def serve() -> Job[int]:
+        @sync_to_async
+        def enter() -> Any:
+            block = transaction.atomic()
+            block.__enter__()
+            return block
+
+        @sync_to_async
+        def leave(block: Any) -> None:
+            if ends == "rollback":
+                transaction.set_rollback(True)
+            block.__exit__(None, None, None)
+
+        block = await enter()
+        job: Job[int] = await aschedule(on(queue), LATER, 1)
+        assert job.state is State.PENDING
+        assert hand.tokens() == []
+        await leave(block)
+        return job
+
+    job = asyncio.run(serve())
+
+    assert hand.tokens() == ([job.token] if ends == "commit" else [])
