@@ -17,6 +17,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, Claimed, Mode
+from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.server_checks import LONG_LIST
 from django_delayq.transfer.alarm import Alarm
@@ -41,7 +42,7 @@ SETTLE_AFTER_MS = 5.0
 #: Between attempts to reach a server that is away: from the first to the second of these, doubling.
 BACKOFF_MS = (50.0, 1_000.0)
 #: In burst mode, what falls due so soon is waited for: a job that was just scheduled for now is due within a ms.
-SOON_MS = 10.0
+SOON_MS = 2.0
 #: How often a queue is looked after: stale locators, the length of its insertion list.
 LOOK_AFTER_MS = 60_000.0
 
@@ -94,7 +95,9 @@ class ClaimLoop:
         is_burst: bool = False,
         max_jobs: int | None = None,
         watch: Callable[[str], None] = lambda queue: None,
+        revive: Callable[[], object] | None = None,
     ) -> None:
+        """``revive`` starts the server where it is ours to start."""
         self._client = client
         self._worker = worker
         self._owner = owner
@@ -107,6 +110,7 @@ class ClaimLoop:
         self._is_confirmed = False
         self._jobs_left = max_jobs
         self._watch = watch
+        self._revive = revive
         self.queues = {
             settings.name: QueueState(settings, weight) for settings, weight in queues
         }
@@ -255,6 +259,11 @@ class ClaimLoop:
             )
         for queue in self.queues.values():
             queue.is_ready = queue.is_due = True
+        if self._revive is not None:
+            try:
+                self._revive()
+            except DelayqError as failure:
+                logger.warning("%s", failure)
         until_ms = monotonic_ms() + self._backoff_ms
         self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS[1])
         while (left_ms := until_ms - monotonic_ms()) > 0 and not self._is_over():

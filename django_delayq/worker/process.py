@@ -82,6 +82,10 @@ class WorkerProcess:
             is_burst=options.is_burst,
             max_jobs=options.max_jobs,
             watch=self._watch,
+            # The embedded server comes back by itself, unless who guards it has died, too.
+            revive=conf.connection_url
+            if conf.get_settings().connection is None
+            else None,
         )
         self._is_ending = False
 
