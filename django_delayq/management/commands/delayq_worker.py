@@ -334,9 +334,9 @@ def _without_password(url: str) -> str:
 
 def _log_to_stderr(verbosity: int) -> None:
     """Give the worker's log a place where the project's LOGGING has none."""
-    root = logging.getLogger("django_delayq")
-    if root.hasHandlers():
+    if logger.hasHandlers():
         return
+    root = logging.getLogger("django_delayq")
     handler = logging.StreamHandler()
     handler.setFormatter(
         logging.Formatter(
