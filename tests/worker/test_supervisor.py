@@ -100,8 +100,10 @@ def test_signals_at_any_moment_of_the_start_end_it(program, queue_name, records)
         wait_until(
             lambda worker=worker, i=i: (
                 not worker.is_running
-                or (len(worker.output) > 0
-                and (i < 3 or len(worker.children()) >= min(2, i - 2)))
+                or (
+                    len(worker.output) > 0
+                    and (i < 3 or len(worker.children()) >= min(2, i - 2))
+                )
             ),
             description="it has come so far",
             timeout=20,

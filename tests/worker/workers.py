@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_delayq import conf
 from django_delayq.delivery import operations
@@ -165,8 +165,10 @@ class WorkerProgram:
         """End it and whatever it has started, for certain."""
         if self.process is None:
             return
-        for pid in [*descendants_of(self.pid), self.pid]:
-            kill(pid, signal.SIGKILL)
+        for each in _processes():
+            # Children outlive a supervisor that was killed, but stay in its group.
+            if each.group == self.pid:
+                kill(each.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -179,36 +181,42 @@ def kill(pid: int, number: int) -> bool:
     return True
 
 
-def _processes() -> list[tuple[int, int, str]]:
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    group: int
+    command: str
+
+
+def _processes() -> list[_Process]:
+    """Return all processes of this machine that have not ended."""
     told = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,stat="],
+        ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,args="],
         capture_output=True,
         text=True,
         check=True,
     )
-    rows = [line.split() for line in told.stdout.splitlines()]
-    return [(int(pid), int(parent), state) for pid, parent, state, *_ in rows]
+    rows = [line.split(maxsplit=4) for line in told.stdout.splitlines()]
+    return [
+        _Process(int(pid), int(parent), int(group), "".join(command))
+        for pid, parent, group, state, *command in rows
+        if not state.startswith("Z")
+    ]
 
 
 def children_of(parent: int) -> list[int]:
     """Return the pids of the living children of a process."""
-    return [
-        pid
-        for pid, its_parent, state in _processes()
-        if its_parent == parent and not state.startswith("Z")
-    ]
+    return [each.pid for each in _processes() if each.parent == parent]
 
 
-def descendants_of(pid: int) -> list[int]:
-    return [
-        each for child in children_of(pid) for each in (*descendants_of(child), child)
-    ]
+def workers_of(queue: str) -> list[int]:
+    """Return the pids of all worker processes that serve a queue, supervisors included."""
+    words = f"delayq_worker --queue {queue}"
+    return [each.pid for each in _processes() if words in each.command]
 
 
 def is_alive(pid: int) -> bool:
-    return any(
-        each == pid and not state.startswith("Z") for each, _, state in _processes()
-    )
+    return any(each.pid == pid for each in _processes())
 
 
 def counts(queue: str) -> Counts:

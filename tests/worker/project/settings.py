@@ -16,6 +16,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("WORKER_TEST_DATABASE", ":memory:"),
+        "CONN_MAX_AGE": int(os.environ.get("WORKER_TEST_CONN_MAX_AGE", "0")),
     }
 }
 DELAYQ = json.loads(os.environ["WORKER_TEST_DELAYQ"])

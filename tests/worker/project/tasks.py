@@ -9,7 +9,7 @@ import time
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
-from django_delayq import current_job, delayed_task, queue_handler, schedule
+from django_delayq import current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
 from django_delayq.worker import time_limit
 from tests.worker.records import record
@@ -220,11 +220,21 @@ def schedule_on_commit(fails: bool) -> None:
         record("rolled back")
 
 
+#: Kept, so that no two have the same id().
+_seen_connections: list[object] = []
+
+
 @delayed_task(backoff=AT_ONCE)
-def use_database(query: str = "SELECT 1") -> None:
+def use_database() -> None:
     with connection.cursor() as cursor:
-        cursor.execute(query)
-    record("run", connection=id(connection.connection), queries=len(connection.queries))
+        cursor.execute("SELECT 1")
+    _seen_connections.append(connection.connection)
+    record(
+        "run",
+        connection=id(connection.connection),
+        queries=len(connection.queries),
+        is_in_transaction=connection.in_atomic_block,
+    )
 
 
 @delayed_task
@@ -232,19 +242,21 @@ async def use_database_async() -> None:
     def use() -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
-        record("run", thread=threading.get_ident(), wrapper=id(connection.connection))
+        _seen_connections.append(connection.connection)
+        record(
+            "run", thread=threading.get_ident(), connection=id(connection.connection)
+        )
 
     await sync_to_async(use)()
     await sync_to_async(use)()
 
 
 @delayed_task
-def break_connection() -> None:
-    """Leave a connection behind that does not work any more."""
+def age_connection() -> None:
+    """Make the connection older than CONN_MAX_AGE."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
-    connection.connection.close()
-    connection.errors_occurred = True
+    connection.close_at = 0
     record("run")
 
 
@@ -263,16 +275,14 @@ def spin_in_transaction() -> None:
 
 
 @delayed_task
-def tell_transaction() -> None:
-    record("run", text=connection.in_atomic_block)
+def work_a_while(ms: int) -> None:
+    record("start")
+    time.sleep(ms / 1000)
+    record("end")
 
 
-if "WORKER_TEST_HANDLER_QUEUE" in os.environ:
-
-    @queue_handler(
-        os.environ["WORKER_TEST_HANDLER_QUEUE"], backoff=AT_ONCE, max_attempts=2
-    )
-    def handle(value: object) -> None:
-        record("handled", text=value)
-        if value == "bad":
-            raise Wrong("a bad value")
+@delayed_task
+async def work_a_while_async(ms: int) -> None:
+    record("start")
+    await asyncio.sleep(ms / 1000)
+    record("end")

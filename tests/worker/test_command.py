@@ -1,0 +1,423 @@
+"""``manage.py delayq_worker``: what it is told, what it says, and when it starts again."""
+
+import json
+import os
+import re
+import signal
+import sys
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command, load_command_class
+
+from django_delayq import Backoff, schedule
+from django_delayq.delivery.operations import State
+from django_delayq.management.commands import delayq_worker
+from tests.waiting import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.project import tasks
+from tests.worker.workers import counts, is_alive
+
+
+class Told(Exception):
+    """Ends the command where the supervisor would begin."""
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Call the command; return what the supervisor would be told, and what was printed."""
+
+    def call(*arguments):
+        output = StringIO()
+        with pytest.raises(Told) as told:
+            call_command("delayq_worker", *arguments, stdout=output)
+        return told.value.args[0], output.getvalue()
+
+    def supervise(options, *, stop_with):
+        raise Told(options)
+
+    monkeypatch.setattr(delayq_worker, "Supervisor", supervise)
+    return call
+
+
+def names(options):
+    return [(queue.name, weight) for queue, weight in options.queues]
+
+
+# What it is told.
+
+
+def test_without_options_every_queue_is_served_by_its_weight(
+    configure, told, queue_name
+):
+    configure({"WEIGHT": 3}, more={})
+
+    options, _ = told()
+
+    assert sorted(names(options)) == sorted(
+        [("default", 1.0), (queue_name, 3.0), (f"{queue_name}-more", 1.0)]
+    )
+    assert options.is_weighted
+    assert (options.worker.processes, options.worker.threads) == (1, 8)
+
+
+def test_queues_without_weights_are_served_in_their_order(configure, told, queue_name):
+    configure(more={})
+
+    options, output = told("--queue", f"{queue_name}-more", "-Q", queue_name)
+
+    assert names(options) == [(f"{queue_name}-more", 1.0), (queue_name, 1.0)]
+    assert not options.is_weighted
+    assert f"queues, in this order  {queue_name}-more, {queue_name}\n" in output
+
+
+def test_queues_with_weights(configure, told, queue_name):
+    configure(more={})
+
+    options, output = told(
+        "--queue", f"{queue_name}=5", "--queue", f"{queue_name}-more=0.5"
+    )
+
+    assert names(options) == [(queue_name, 5.0), (f"{queue_name}-more", 0.5)]
+    assert options.is_weighted
+    assert f"queues, by weight  {queue_name}=5, {queue_name}-more=0.5\n" in output
+
+
+def test_a_queue_may_have_an_equals_sign_in_its_name(configure, told, settings):
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"a=1": {}}}
+
+    assert names(told("--queue", "a=1")[0]) == [("a=1", 1.0)]
+    assert names(told("--queue", "a=1=7")[0]) == [("a=1", 7.0)]
+
+
+def test_options_override_the_settings(configure, told):
+    configure(worker={"PROCESSES": 3, "THREADS": 5, "GRACE": 7, "LEASE": 9})
+
+    options, _ = told()
+    assert options.worker.processes, options.worker.threads == (3, 5)
+    assert (options.worker.grace_s, options.worker.lease_s) == (7, 9)
+    options, _ = told(
+        "-p", "1", "-t", "2", "--grace", "0.5", "--burst", "--max-jobs", "4"
+    )
+    assert (options.worker.processes, options.worker.threads) == (1, 2)
+    assert (options.worker.grace_s, options.worker.lease_s) == (0.5, 9)
+    assert options.is_burst
+    assert options.max_jobs == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--queue", "nope"], "queue 'nope' is not configured"),
+        (
+            ["--queue", "default", "--queue", "default"],
+            "--queue default is given twice",
+        ),
+        (["--queue", "default=0"], "the weight '0' is not a number above 0"),
+        (["--queue", "default=x"], "the weight 'x' is not a number above 0"),
+        (["--queue", "default=nan"], "the weight 'nan' is not a number above 0"),
+        (["--processes", "0"], "'0' is not a whole number of at least 1"),
+        (["--threads", "many"], "'many' is not a whole number of at least 1"),
+        (["--max-jobs", "1.5"], "'1.5' is not a whole number of at least 1"),
+        (["--grace", "-1"], "'-1' is not a number of seconds"),
+        (["--grace", "nan"], "'nan' is not a number of seconds"),
+    ],
+)
+def test_wrong_options_are_explained(configure, arguments, message):
+    with pytest.raises(CommandError, match=re.escape(message)):
+        call_command("delayq_worker", *arguments)
+
+
+def test_weights_for_some_queues_only_are_refused(configure, queue_name):
+    configure()
+    with pytest.raises(CommandError, match="give weights to all queues or to none"):
+        call_command("delayq_worker", "--queue", "default=2", "--queue", queue_name)
+
+
+def test_wrong_settings_are_explained(settings):
+    settings.DELAYQ = {"CONNECTION": "unix:///nowhere", "QUEUE": {}}
+
+    with pytest.raises(CommandError, match="unknown key 'QUEUE'"):
+        call_command("delayq_worker")
+
+
+def test_help_fits_a_terminal_and_tells_every_option(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    command = load_command_class("django_delayq", "delayq_worker")
+
+    text = command.create_parser("manage.py", "delayq_worker").format_help()
+
+    assert max(map(len, text.splitlines())) <= 110
+    for option in (
+        "--queue",
+        "--processes",
+        "--threads",
+        "--burst",
+        "--max-jobs",
+        "--grace",
+        "--reload",
+    ):
+        assert option in text
+    # Ours come before those that every command has.
+    assert text.index("--reload ") < text.index("--settings SETTINGS ")
+    assert "signals:\n  SIGTERM, SIGINT (Ctrl-C)   claim no more" in text
+    assert "examples:\n  manage.py delayq_worker " in text
+
+
+# What it says.
+
+
+@every_server
+def test_the_start_says_what_is_served(told, settings, server, client):
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {"default": {"WEIGHT": 2}, "java": {"REDISSON": "3.16.6"}},
+        "WORKER": {"PROCESSES": 2, "THREADS": 1},
+    }
+
+    _, output = told("--burst")
+
+    lines = output.splitlines()
+    assert re.fullmatch(
+        rf"django-delayq \S+ on {re.escape(server.socket_url)}", lines[0]
+    )
+    assert lines[1] == (
+        "  queues, by weight  default=2, java=1 (shared with Redisson 3.16.6)"
+    )
+    assert lines[2].startswith("  tasks              ")
+    assert lines[3] == (
+        "  runs               2 processes of 1 thread and 100 coroutines; lease 30 s, grace 25 s;"
+        " ends when nothing is due"
+    )
+
+
+def test_the_password_is_not_printed(told, settings):
+    settings.DELAYQ = {"CONNECTION": "redis://user:secret@127.0.0.1:1/0"}
+
+    _, output = told()
+
+    assert "secret" not in output
+    assert output.splitlines()[0].endswith("on redis://127.0.0.1:1/0")
+
+
+def test_nothing_is_printed_where_nothing_is_to_be(configure, told):
+    assert told("-v", "0")[1] == ""
+
+
+def test_problems_of_the_server_are_logged_with_what_to_do(
+    told, settings, private_server, caplog
+):
+    server = private_server(maxmemory="100mb", maxmemory_policy="allkeys-lru")
+    settings.DELAYQ = {"CONNECTION": server.socket_url}
+
+    told()
+
+    levels = {record.levelname: record.getMessage() for record in caplog.records}
+    assert "Set maxmemory-policy to noeviction" in levels["ERROR"]
+    assert "The append-only file is off" in levels["WARNING"]
+
+
+LINE = re.compile(
+    r"\d\d:\d\d:\d\d\.\d{3} \d+ INFO job=(?P<job>\S+) task=(?P<task>\S+) outcome=succeeded"
+    r" attempt=1 late_ms=\d+\.\d took_ms=\d+\.\d"
+)
+
+
+LATER = Backoff(base=60, jitter=0)
+
+
+def test_each_end_is_one_line_of_the_log(program, records, queue_name):
+    jobs = [
+        schedule(tasks.note.using(queue=queue_name), 0),
+        schedule(tasks.fail.using(queue=queue_name, max_attempts=1), 0),
+        schedule(tasks.fail_until.using(queue=queue_name, backoff=LATER), 0, 2),
+    ]
+
+    worker = program("--queue", queue_name, "--burst")
+    assert worker.wait() == 0, worker.log
+
+    first, second, third = jobs
+    (line,) = [line for line in worker.log.splitlines() if first.id in line]
+    found = LINE.fullmatch(line)
+    assert found, line
+    assert (found["job"], found["task"]) == (first.id, tasks.note.name)
+    (line,) = [line for line in worker.log.splitlines() if second.id in line]
+    assert " ERROR job=" in line
+    assert line.endswith("error='Wrong: as told'")
+    # The error's traceback follows, from the task's own frame on.
+    lines = worker.log.splitlines()
+    after = lines[lines.index(line) + 1 :]
+    assert after[0] == "Traceback (most recent call last):"
+    assert after[1].endswith("in fail")
+    # The retry was not due any more when the rest was done.
+    (line,) = [line for line in lines if third.id in line]
+    assert " WARNING job=" in line
+    assert " outcome=retrying attempt=1 " in line
+    assert " retry_in_ms=60000 " in line
+
+
+def test_a_project_that_configures_its_log_gets_fields(program, queue_name, tmp_path):
+    logging = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"fields": {"format": "%(levelname)s %(delayq)s"}},
+        "handlers": {
+            "file": {
+                "class": "logging.FileHandler",
+                "filename": str(tmp_path / "jobs.log"),
+                "formatter": "fields",
+            }
+        },
+        "loggers": {"django_delayq.worker": {"handlers": ["file"], "level": "INFO"}},
+    }
+    job = schedule(tasks.note.using(queue=queue_name), 0)
+
+    worker = program(
+        "--queue",
+        queue_name,
+        environment={"WORKER_TEST_LOGGING": json.dumps(logging)},
+    )
+    wait_until(
+        lambda: (
+            (tmp_path / "jobs.log").exists()
+            and "succeeded" in (tmp_path / "jobs.log").read_text()
+        ),
+        description="the line",
+        timeout=20,
+    )
+
+    (line,) = [
+        line
+        for line in (tmp_path / "jobs.log").read_text().splitlines()
+        if "'job'" in line
+    ]
+    level, _, fields = line.partition(" ")
+    assert level == "INFO"
+    fields = eval(fields)
+    assert fields["job"] == job.id
+    assert fields["task"] == tasks.note.name
+    assert fields["outcome"] == "succeeded"
+    assert fields["attempt"] == 1
+    assert 0 <= fields["late_ms"] < 60_000
+    assert 0 <= fields["took_ms"] < 10_000
+    assert job.id not in worker.log
+
+
+# Under --reload.
+
+
+@pytest.fixture
+def app(tmp_path):
+    """An app of the project that can be changed; returns what changes it."""
+    package = tmp_path / "changing"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    seconds = iter(range(1_000_000_000, 2_000_000_000, 10))
+
+    def change(version):
+        path = package / "tasks.py"
+        path.write_text(
+            "from django_delayq import delayed_task\n"
+            "from tests.worker.records import record\n"
+            "@delayed_task(name='tell')\n"
+            f"def tell(): record('run', text={version!r})\n"
+        )
+        # Whatever the resolution of the file system's clock.
+        second = next(seconds)
+        os.utime(path, (second, second))
+
+    change(1)
+    return change
+
+
+def test_a_changed_file_restarts_the_worker(
+    app, program, records, queue_name, tmp_path
+):
+    from django_delayq import delayed_task
+    from django_delayq.jobs import registry
+
+    def tell():
+        raise AssertionError("it is the worker's that is to run")
+
+    task = delayed_task(name="tell")(tell)
+    try:
+        environment = {
+            "WORKER_TEST_APPS": "changing",
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        worker = program("--queue", queue_name, "--reload", environment=environment)
+        schedule(task.using(queue=queue_name), 0)
+        wait_until(
+            lambda: records.count("run") == 1, description="it works", timeout=20
+        )
+
+        app(2)
+        worker.wait_for_log("tasks.py changed, restarting the worker")
+        schedule(task.using(queue=queue_name), 0)
+        wait_until(
+            lambda: records.count("run") == 2, description="it works again", timeout=20
+        )
+        children = worker.children()
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0, worker.log
+    finally:
+        del registry._tasks["tell"]
+
+    assert [line["text"] for line in records.all("run")] == [1, 2]
+    assert not any(map(is_alive, children))
+
+
+def test_a_worker_under_reload_ends_gracefully_with_its_reloader(
+    program, records, queue_name
+):
+    worker = program("--queue", queue_name, "--reload", "--grace", "20")
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 1.5)
+    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
+    children = worker.children()
+
+    # To the whole group, as Ctrl-C does; and then as nobody should.
+    os.killpg(worker.pid, signal.SIGINT)
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+
+    wait_until(lambda: not any(map(is_alive, children)), description="they end")
+    assert job.refresh() is State.SUCCEEDED
+
+
+# The embedded server.
+
+
+def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
+    program, records, tmp_path, settings
+):
+    settings.DEBUG = True
+    settings.DELAYQ = {"EMBEDDED_DIR": str(tmp_path), "QUEUES": {"default": {}}}
+    environment = {"WORKER_TEST_DEBUG": "1"}
+    worker = program("--grace", "5", environment=environment)
+    job = schedule(tasks.nap, 0, 1)
+    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
+    assert "on the embedded server" in worker.output
+
+    # The server, then the supervisor.
+    pid_path = tmp_path / ".delayq" / "server.pid"
+    server = pid_path.read_text()
+    os.kill(int(server), signal.SIGKILL)
+    wait_until(
+        lambda: pid_path.exists() and pid_path.read_text() not in ("", server),
+        description="its guardian has started another",
+    )
+    schedule(tasks.note, 0)
+    wait_until(lambda: records.count("run") == 1, description="the worker goes on")
+    worker.signal(signal.SIGKILL)
+    worker.wait()
+    program(environment=environment)
+
+    wait_until(
+        lambda: job.refresh() is State.SUCCEEDED, description="it is done", timeout=20
+    )
+    other = schedule(tasks.note, 0)
+    wait_until(
+        lambda: other.id in records.jobs("run"), description="it works", timeout=20
+    )
+    assert counts("default").counters["succeeded"] >= 1

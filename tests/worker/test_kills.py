@@ -1,0 +1,223 @@
+"""Killing any process at any moment loses no job, and nothing but a kill makes one run twice."""
+
+import itertools
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+
+import pytest
+
+from django_delayq import schedule_many
+from tests.waiting import wait_until
+from tests.worker.project import tasks
+from tests.worker.workers import counts, kill, workers_of
+
+#: How long a job may still run after a signal was sent to its process, ms: this machine may be slow to deliver.
+SLACK_MS = 1_000
+
+
+class Run:
+    """A run of many jobs, and who was killed in it."""
+
+    def __init__(self, program, queue, records, server):
+        self._program = program
+        self._queue = queue
+        self._records = records
+        self._server = server
+        self._random = random.Random(20)
+        #: Pid or "server" → when it was killed, epoch ms.
+        self.killed = {}
+        self.server_kills = []
+        self.worker = None
+        self.start_worker()
+
+    def start_worker(self):
+        self.worker = self._program(
+            "--queue",
+            self._queue,
+            "--processes",
+            "2",
+            "--threads",
+            "4",
+            "--grace",
+            "30",
+        )
+
+    def kill_one(self):
+        """Kill a process: mostly children, sometimes the supervisor or the server, which the test starts again."""
+        draw = self._random.random()
+        if draw < 0.1:
+            self._server.kill_and_start()
+            self.server_kills.append(time.time() * 1000)
+            return True
+        if draw < 0.25:
+            self.killed[self.worker.pid] = time.time() * 1000
+            self.worker.signal(signal.SIGKILL)
+            self.worker.wait()
+            self.start_worker()
+            return True
+        # Those whose supervisor was killed, too.
+        victims = set(workers_of(self._queue)) - {self.worker.pid}
+        if not victims:
+            return False
+        pid = self._random.choice(sorted(victims))
+        now_ms = time.time() * 1000
+        if not kill(pid, signal.SIGKILL):
+            return False
+        self.killed[pid] = now_ms
+        return True
+
+    def until(self, jobs, kills):
+        """Kill evenly over the run, and wait for its end."""
+        done = set()
+
+        def progress(least):
+            done.update(self._records.jobs("end"))
+            return len(done) >= least
+
+        for i in range(kills):
+            # At any moment: some jobs after the last kill, and not in step with anything.
+            least = len(jobs) * (i + self._random.random()) / kills
+            wait_until(
+                lambda least=least: progress(least),
+                description=f"{least:.0f} jobs have run",
+                timeout=60,
+            )
+            wait_until(self.kill_one, description="a process is killed")
+        wait_until(lambda: progress(len(jobs)), description="all have run", timeout=90)
+
+    def unexplained(self):
+        """Return the runs that no kill explains: (first, second) records of the same job."""
+        starts = defaultdict(list)
+        for line in self._records.all("start"):
+            starts[line["job"]].append(line)
+        return [
+            (first, second)
+            for runs in starts.values()
+            for first, second in itertools.pairwise(runs)
+            if not self._is_explained(first, second)
+        ]
+
+    def _is_explained(self, first, second):
+        killed_ms = self.killed.get(first["pid"], float("inf"))
+        if first["at_ms"] - SLACK_MS <= killed_ms <= second["at_ms"]:
+            return True
+        # A server that dies may forget its last moment, an acknowledgement or a claim.
+        return any(
+            first["at_ms"] - SLACK_MS <= at_ms <= second["at_ms"] + SLACK_MS
+            for at_ms in self.server_kills
+        )
+
+
+class OwnServer:
+    """A server that the test kills and starts again."""
+
+    def __init__(self, server):
+        self._server = server
+
+    def kill_and_start(self):
+        self._server.kill()
+        self._server.start()
+
+
+class EmbeddedServer:
+    """The embedded one, which its guardian starts again; where that is killed, too, a worker does."""
+
+    def __init__(self, directory):
+        self._directory = directory / ".delayq"
+        self._kills = 0
+
+    def _pid(self, name):
+        path = self._directory / f"{name}.pid"
+        return int(path.read_text() or 0) if path.exists() else 0
+
+    def kill_and_start(self):
+        self._kills += 1
+        if self._kills % 3 == 0:
+            kill(self._pid("guardian"), signal.SIGKILL)
+        before = self._pid("server")
+        kill(before, signal.SIGKILL)
+        wait_until(
+            lambda: self._pid("server") not in (0, before),
+            description="a guardian has started the server again",
+        )
+
+
+def check(run, jobs, kills, records, queue):
+    run.until(jobs, kills)
+    # It may have started only just now.
+    assert run.worker.stop() in (0, -signal.SIGTERM), run.worker.log
+
+    ends = set(records.jobs("end"))
+    assert {job.id for job in jobs} <= ends
+    assert run.unexplained() == []
+    assert len(run.killed) + len(run.server_kills) == kills
+    told = counts(queue)
+    assert (told.waiting, told.running, told.retrying) == (0, 0, 0)
+    assert (told.dead, told.quarantined) == (0, 0)
+
+
+def schedule_jobs(queue, count):
+    chosen = random.Random(10)
+    kinds = [
+        task.using(queue=queue)
+        for task in (tasks.work_a_while, tasks.work_a_while_async)
+    ]
+    jobs = []
+    for i in range(0, count, 1000):
+        jobs += schedule_many(
+            chosen.choice(kinds).prepare(
+                chosen.random() * count / 1000, chosen.randrange(20)
+            )
+            for _ in range(min(1000, count - i))
+        )
+    return jobs
+
+
+@pytest.fixture
+def lasting(private_server, settings, queue_name, configure):
+    server = private_server(appendonly="yes")
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {queue_name: {}},
+        "WORKER": {"LEASE": 5},
+    }
+    return OwnServer(server)
+
+
+@pytest.mark.parametrize(
+    ("count", "kills"),
+    [
+        pytest.param(1_000, 15, id="1000-jobs"),
+        pytest.param(10_000, 100, id="10000-jobs", marks=pytest.mark.slow),
+    ],
+)
+def test_killing_any_process_at_any_moment(
+    lasting, program, records, queue_name, count, kills
+):
+    jobs = schedule_jobs(queue_name, count)
+
+    run = Run(program, queue_name, records, lasting)
+
+    check(run, jobs, kills, records, queue_name)
+
+
+@pytest.mark.slow
+def test_killing_any_process_of_the_embedded_server_at_any_moment(
+    program, records, queue_name, settings, tmp_path
+):
+    settings.DEBUG = True
+    settings.DELAYQ = {
+        "EMBEDDED_DIR": str(tmp_path),
+        "QUEUES": {queue_name: {}},
+        "WORKER": {"LEASE": 5},
+    }
+    os.environ["WORKER_TEST_DEBUG"] = "1"
+    try:
+        jobs = schedule_jobs(queue_name, 5_000)
+        run = Run(program, queue_name, records, EmbeddedServer(tmp_path))
+        check(run, jobs, 50, records, queue_name)
+    finally:
+        del os.environ["WORKER_TEST_DEBUG"]

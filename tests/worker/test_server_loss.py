@@ -1,0 +1,260 @@
+"""A server that goes away and comes back, in all the ways that servers do."""
+
+import contextlib
+import signal
+import socket
+import threading
+
+import pytest
+
+from django_delayq import schedule, schedule_many
+from django_delayq.delivery.operations import State
+from tests.waiting import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.project import tasks
+from tests.worker.workers import counts
+
+
+@pytest.fixture
+def lasting(private_server, settings, queue_name, configure):
+    """A server of this test's own that keeps what it has acknowledged."""
+    server = private_server(appendonly="yes", appendfsync="always")
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {queue_name: {}},
+        "WORKER": {"LEASE": 5},
+    }
+    return server
+
+
+@every_server
+def test_a_restart_in_the_middle_of_a_run_loses_nothing_and_restarts_no_worker(
+    lasting, program, records, queue_name
+):
+    jobs = schedule_many(
+        tasks.nap.using(queue=queue_name).prepare(0, 0.01) for _ in range(400)
+    )
+    worker = program("--queue", queue_name, "--processes", "2")
+    wait_until(lambda: records.count("end") >= 50, description="it works", timeout=20)
+    children = worker.children()
+
+    lasting.kill(signal.SIGKILL)
+    worker.wait_for_log("the server does not serve")
+    lasting.start()
+    wait_until(
+        lambda: records.count("end") >= 200, description="it goes on", timeout=20
+    )
+    lasting.restart()
+
+    wait_until(
+        lambda: set(records.jobs("end")) == {job.id for job in jobs},
+        description="all have run",
+        timeout=30,
+    )
+    wait_until(
+        lambda: counts(queue_name).counters["succeeded"] == 400,
+        description="all are settled",
+    )
+    assert worker.children() == children
+    assert "the server is back" in worker.log
+    assert records.count("start") == 400
+
+
+def test_a_worker_that_finds_no_server_waits_for_it(
+    lasting, program, records, queue_name
+):
+    lasting.shutdown()
+    worker = program("--queue", queue_name)
+    worker.wait_for_log("the server cannot be reached, the worker waits for it")
+    worker.wait_for_log("the server does not serve, trying again until it does")
+
+    lasting.start()
+    schedule(tasks.note.using(queue=queue_name), 0)
+
+    wait_until(lambda: records.count("run") == 1, description="it works", timeout=20)
+    assert worker.log.count("does not serve") == 1
+
+
+def test_a_worker_can_be_stopped_while_the_server_is_away(
+    lasting, program, records, queue_name
+):
+    worker = program("--queue", queue_name, "--grace", "1")
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 0.3)
+    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
+
+    lasting.kill()
+    wait_until(lambda: records.count("end") == 1, description="it has ended")
+    worker.signal(signal.SIGTERM)
+
+    # It could not say how the job ended, so that will run again.
+    assert worker.wait(20) == 1
+    assert "could not settle with the server before the end" in worker.log
+    lasting.start()
+    assert job.refresh() is State.RUNNING
+
+
+def test_jobs_that_end_while_the_server_is_away_are_settled_when_it_is_back(
+    lasting, work, records, queue_name
+):
+    work(threads=4)
+    jobs = [schedule(tasks.nap.using(queue=queue_name), 0, 0.5) for _ in range(3)]
+    failing = schedule(tasks.fail.using(queue=queue_name, max_attempts=1), 0.2)
+    wait_until(lambda: records.count("start") == 3, description="they run")
+    wait_until(lambda: records.count("run") == 1, description="one has failed")
+
+    lasting.kill()
+    wait_until(lambda: records.count("end") == 3, description="they have ended")
+    lasting.start()
+
+    wait_until(
+        lambda: counts(queue_name).counters.get("succeeded") == 3,
+        description="they are settled",
+    )
+    wait_until(lambda: failing.refresh() is State.DEAD, description="it is settled")
+    assert [job.refresh() for job in jobs] == [State.SUCCEEDED] * 3
+    assert records.count("start") == 3
+
+
+@every_server
+def test_lost_subscriptions_and_forgotten_scripts_are_made_again(
+    lasting, work, records, queue_name
+):
+    work()
+    schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 1, description="it works")
+    client = lasting.client()
+    channel = f"redisson_delay_queue_channel:{{{queue_name}}}"
+    wait_until(
+        lambda: client.pubsub_numsub(channel)[0][1] == 1, description="it listens"
+    )
+
+    assert client.client_kill_filter(_type="pubsub") >= 1
+    client.script_flush()
+
+    wait_until(
+        lambda: client.pubsub_numsub(channel)[0][1] == 1, description="it listens again"
+    )
+    job = schedule(tasks.note.using(queue=queue_name), 3600)
+    job.run_now()
+    wait_until(
+        lambda: records.count("run") == 2, description="it works again", timeout=1.5
+    )
+
+
+def test_every_connection_of_the_worker_may_be_cut_at_any_time(
+    lasting, work, records, queue_name
+):
+    work()
+    jobs = schedule_many(
+        tasks.note.using(queue=queue_name).prepare(i / 200, i) for i in range(400)
+    )
+    client = lasting.client()
+
+    while len(records.all("run")) < 400:
+        client.client_kill_filter(_type="normal", skipme=True)
+        client.client_kill_filter(_type="pubsub")
+        seen = records.count("run")
+        wait_until(
+            lambda seen=seen: records.count("run") > min(399, seen + 30),
+            description="it goes on",
+        )
+
+    wait_until(lambda: counts(queue_name).running == 0, description="all is settled")
+    # A reply that was lost is asked for again: nothing waits for a lease to expire, and nothing runs twice.
+    assert sorted(records.jobs("run")) == sorted(job.id for job in jobs)
+    assert {line["kills"] for line in records.all("run")} == {0}
+
+
+class Gate:
+    """Stands between a worker and its server, and can swallow replies."""
+
+    def __init__(self, path, target):
+        self._target = str(target)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self.url = f"unix://{path}?db=0"
+        #: How many replies of scripts to lose, with their connections.
+        self.to_lose = 0
+        self.lost = 0
+        self._sockets = [self._listener]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                inner, _ = self._listener.accept()
+            except OSError:
+                return
+            outer = socket.socket(socket.AF_UNIX)
+            outer.connect(self._target)
+            self._sockets += [inner, outer]
+            state = {"scripts": False}
+            for source, sink, is_reply in ((inner, outer, False), (outer, inner, True)):
+                threading.Thread(
+                    target=self._pump, args=(source, sink, is_reply, state), daemon=True
+                ).start()
+
+    def _pump(self, source, sink, is_reply, state):
+        try:
+            while data := source.recv(65536):
+                if not is_reply:
+                    state["scripts"] = b"EVAL" in data
+                elif state["scripts"] and self.to_lose > 0:
+                    self.to_lose -= 1
+                    self.lost += 1
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for each in (source, sink):
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        for each in self._sockets:
+            each.close()
+
+
+@every_server
+def test_lost_replies_lose_and_repeat_nothing(
+    lasting, work, records, queue_name, settings, tmp_path
+):
+    gate = Gate(lasting.directory / "gate", lasting.socket_path)
+    direct = settings.DELAYQ
+    jobs = schedule_many(
+        tasks.note.using(queue=queue_name).prepare(i / 300) for i in range(300)
+    )
+    failing = schedule(tasks.fail_until.using(queue=queue_name), 0.2, 4)
+    try:
+        settings.DELAYQ = {**direct, "CONNECTION": gate.url}
+        worker = work()
+        settings.DELAYQ = direct
+        for seen in range(0, 300, 25):
+            wait_until(
+                lambda seen=seen: len(set(records.jobs("run"))) > seen,
+                description="it goes on",
+            )
+            gate.to_lose = 1
+        wait_until(
+            lambda: failing.refresh() is State.SUCCEEDED, description="it is done"
+        )
+        wait_until(
+            lambda: len(set(records.jobs("run"))) == 301, description="all have run"
+        )
+        wait_until(
+            lambda: counts(queue_name).running == 0, description="all is settled"
+        )
+        gate.to_lose = 0
+        worker.stop()
+    finally:
+        gate.close()
+
+    assert gate.lost >= 6
+    assert sorted(records.jobs("run")) == sorted(
+        [*(job.id for job in jobs), *[failing.id] * 4]
+    )
+    assert counts(queue_name).counters["succeeded"] == 301
+    assert counts(queue_name).counters["retried"] == 3
+    assert {line["kills"] for line in records.all("run")} == {0}

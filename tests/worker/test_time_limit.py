@@ -1,0 +1,180 @@
+"""A time limit in a thread: struck where it is, and nothing left behind."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from django_delayq import schedule
+from django_delayq.delivery.operations import State
+from django_delayq.exceptions import TimeLimitExceeded
+from django_delayq.transfer.wheel import HashedWheelTimer
+from django_delayq.worker import time_limit
+from django_delayq.worker.time_limit import ThreadTimeLimit
+from tests.waiting import wait_until
+from tests.worker.project import tasks
+from tests.worker.workers import counts
+
+
+@pytest.fixture
+def timer():
+    timer = HashedWheelTimer(tick_ms=1)
+    yield timer
+    timer.stop()
+
+
+@pytest.fixture
+def limit(timer):
+    def limit(limit_s):
+        return ThreadTimeLimit(timer, limit_s, name="it", stuck=stuck.append)
+
+    stuck = []
+    return limit
+
+
+def spin(seconds):
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        pass
+    return "spun"
+
+
+def test_what_ends_in_time_returns_its_value_or_raises_its_error(limit):
+    def fail():
+        raise KeyError("its own")
+
+    def exceed():
+        raise TimeLimitExceeded("its own")
+
+    assert limit(10).run(spin, [0], {}) == "spun"
+    with pytest.raises(KeyError):
+        limit(10).run(fail, [], {})
+    with pytest.raises(TimeLimitExceeded, match="its own"):
+        limit(10).run(exceed, [], {})
+
+
+def test_a_busy_function_is_struck_where_it_is(limit):
+    begun_s = time.monotonic()
+
+    with pytest.raises(
+        TimeLimitExceeded, match=r"it ran longer than its time limit of 0\.05 s"
+    ) as told:
+        limit(0.05).run(spin, [10], {})
+
+    assert time.monotonic() - begun_s < 5
+    assert told.traceback[-1].name == "spin"
+
+
+@pytest.mark.parametrize("ending", ["return", "raise"])
+def test_a_function_that_catches_the_strike_has_exceeded_its_limit_all_the_same(
+    limit, ending
+):
+    def catch():
+        try:
+            spin(10)
+        except TimeLimitExceeded:
+            if ending == "raise":
+                raise OSError("while cleaning up") from None
+        return "fine"
+
+    with pytest.raises(TimeLimitExceeded, match="it ran longer"):
+        limit(0.05).run(catch, [], {})
+
+
+def test_a_function_that_does_not_react_is_reported(timer, monkeypatch):
+    monkeypatch.setattr(time_limit, "STUCK_AFTER_S", 0.05)
+    stuck = threading.Event()
+    limit = ThreadTimeLimit(timer, 0.02, name="it", stuck=stuck.set)
+
+    with pytest.raises(TimeLimitExceeded):
+        limit.run(time.sleep, [0.3], {})
+
+    assert stuck.is_set()
+
+
+def test_a_strike_at_the_very_end_leaves_nothing_behind(limit):
+    """Whether it strikes or not is decided within microseconds; afterwards nothing may be struck any more."""
+    outcomes = {"in time": 0, "exceeded": 0}
+    for _ in range(300):
+        limit_s = 0.004
+        try:
+            limit(limit_s).run(spin, [limit_s + random.uniform(-0.001, 0.002)], {})
+        except TimeLimitExceeded:
+            outcomes["exceeded"] += 1
+        else:
+            outcomes["in time"] += 1
+        # Python code in which a late strike would be delivered.
+        spin(0.0005)
+    assert sum(outcomes.values()) == 300
+    assert outcomes["exceeded"]
+
+
+@pytest.mark.parametrize("task", [tasks.spin, tasks.nap_async])
+def test_a_job_that_takes_too_long_is_repeated_and_then_dead(
+    work, records, queue_name, task
+):
+    work(threads=1)
+    job = schedule(
+        task.using(
+            queue=queue_name, time_limit=0.2, max_attempts=2, backoff=tasks.AT_ONCE
+        ),
+        0,
+        30,
+    )
+
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
+
+    assert records.count("start") == 2
+    assert job.attempts == 2
+    assert "ran longer than its time limit of 0.2 s" in job.error["error"]
+    assert f"in {task.__name__}" in job.error["traceback"].splitlines()[1]
+    assert schedule(tasks.add.using(queue=queue_name), 0, 1, 1).wait(10) == 2
+
+
+def test_the_limit_of_a_queue_holds_for_tasks_without_their_own(
+    configure, work, records, queue_name
+):
+    configure({"TIME_LIMIT": 0.2, "MAX_ATTEMPTS": 1})
+    work()
+    limited = schedule(tasks.spin.using(queue=queue_name), 0, 30)
+    longer = schedule(tasks.nap.using(queue=queue_name, time_limit=30), 0, 0.6)
+
+    wait_until(lambda: limited.refresh() is State.DEAD, description="one is dead")
+    wait_until(lambda: longer.refresh() is State.SUCCEEDED, description="one is not")
+
+
+def test_no_retry_on_holds_for_time_limits_too(work, records, queue_name):
+    from django_delayq import delayed_task
+
+    task = delayed_task(
+        name="test-no-retry-on-time", no_retry_on=TimeLimitExceeded, time_limit=0.1
+    )(spin)
+    job = schedule(task.using(queue=queue_name), 0, 30)
+
+    work()
+
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
+    assert job.attempts == 1
+
+
+def test_jobs_that_end_around_their_limit_never_harm_each_other(
+    work, records, queue_name
+):
+    work(threads=2)
+    task = tasks.spin.using(queue=queue_name, time_limit=0.1, max_attempts=1)
+    # The watchdog's ticks are of 100 ms: the strikes fall all over the place.
+    jobs = [schedule(task, i / 100, 0.07 + i % 10 / 50) for i in range(30)]
+
+    ended = (State.SUCCEEDED, State.DEAD)
+    wait_until(
+        lambda: all(job.refresh() in ended for job in jobs),
+        description="all have ended",
+        timeout=30,
+    )
+    told = counts(queue_name)
+    assert told.running == 0
+    assert told.counters["succeeded"] + told.counters["dead"] == 30
+    assert all(
+        "time limit" in job.error["error"] for job in jobs if job.state is State.DEAD
+    )
