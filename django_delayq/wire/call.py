@@ -180,6 +180,40 @@ async def _arun(client: AsyncRedis, call: Call[T]) -> T:
     return call.read(reply)
 
 
+class UnderWay(Generic[T]):
+    """A call that was sent and whose reply has not been read: the server works on it meanwhile.
+
+    Errors of the server and of the connection are raised by `finish`, also those of sending.
+    """
+
+    def __init__(self, client: Redis, call: Call[T]) -> None:
+        self._client = client
+        self._call = call
+        self._failure: Exception | None = None
+        self._connection = client.connection_pool.get_connection()
+        try:
+            self._connection.send_command(*call.command())
+        except _LOST as error:
+            self._failure = error
+
+    def finish(self) -> T:
+        """Wait for the reply; once."""
+        connection = self._connection
+        try:
+            if self._failure is not None:
+                raise self._failure
+            return self._call.read(connection.read_response())
+        except NoScriptError:
+            return run(self._client, self._call)
+        except ResponseError:
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+        finally:
+            self._client.connection_pool.release(connection)
+
+
 def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
     """Make several calls in one pipeline, once; not atomic as a whole. An error stands in its call's place."""
     replies = _pipeline(client, [call.command() for call in calls])

@@ -9,6 +9,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from redis.client import Redis
 from redis.exceptions import RedisError
@@ -21,7 +22,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.server_checks import LONG_LIST
 from django_delayq.transfer.alarm import Alarm
-from django_delayq.wire.call import run
+from django_delayq.wire.call import UnderWay, run
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
@@ -35,6 +36,8 @@ AHEAD_MS = 10.0
 #: Jobs that were claimed ahead and still wait after this, because those before them take longer than was foreseen,
 #: are given back.
 STALLED_MS = 50.0
+#: A reply that took longer than this to read was still being made.
+NOTICEABLE_MS = 0.1
 #: Outcomes that are worth a call while jobs still wait in this process.
 SETTLE_BATCH = 100
 #: Outcomes wait no longer than this for others.
@@ -48,6 +51,15 @@ LOOK_AFTER_MS = 60_000.0
 
 #: The alarm's key for everything that is no queue's.
 _SELF = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A claim that was sent."""
+
+    call: UnderWay[Claimed]
+    limit: int
+    sent_ms: float
 
 
 class QueueState:
@@ -65,6 +77,8 @@ class QueueState:
         self.open_request: bytes | None = None
         #: When it was first sent.
         self.open_since_ms = 0.0
+        #: A claim that was sent ahead: while the server works on it the last one's jobs are handed out.
+        self.under_way: _Asked | None = None
         #: When the next event is to be expected, by our monotonic clock.
         self.next_ms = float("inf")
         #: The watch of its destination queue will call back.
@@ -193,6 +207,7 @@ class ClaimLoop:
                 return False
             self.stop(self._worker.grace_s)
             assert self._stop_ms is not None
+        self._take_under_way()
         self._return_queued()
         if all(
             attempt.is_refused or attempt in self._stuck for attempt in self._running
@@ -281,8 +296,9 @@ class ClaimLoop:
         if self._has_more_suspects:
             return 0 if self._suspect is not None else 1
         coroutines = self._coroutines.count()
-        # What ended and the server refused takes up no thread.
-        busy = len(self._running) - coroutines - self._outcomes.count_refused()
+        # What ended takes up no thread, whether the server knows it yet or not.
+        busy = len(self._running) - coroutines - self._outcomes.count()
+        busy += sum(q.under_way.limit for q in self.queues.values() if q.under_way)
         room = max(self._threads.size, int(self._rate * AHEAD_MS)) - busy
         if self._has_async:
             # What comes may be of either kind, so there has to be room for both.
@@ -308,7 +324,8 @@ class ClaimLoop:
             if room < min(self._threads.size, queue.sizer.size) and self._queued():
                 # Jobs are waiting here already: one call for many is cheaper than many for one.
                 room = 0
-            if room == 0 and not (queue.is_due and queue.mode is Mode.SHARED):
+            is_transfer = queue.is_due and queue.mode is Mode.SHARED
+            if room == 0 and not is_transfer and queue.under_way is None:
                 # It stays ready.
                 continue
             try:
@@ -343,33 +360,24 @@ class ClaimLoop:
 
     def _claim(self, queue: QueueState, room: int) -> None:
         settings = queue.settings
-        limit = min(room, queue.sizer.size)
-        sent_ms = monotonic_ms()
-        # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
-        if queue.open_request is None:
-            queue.open_request, queue.open_since_ms = os.urandom(8), sent_ms
-        reply = run(
-            self._client,
-            operations.claim(
-                settings.keys,
-                owner=self._owner,
-                request=queue.open_request,
-                limit=limit,
-                lease_ms=self._worker.lease_ms,
-                mode=queue.mode,
-                transfer_limit=queue.transfer_sizer.size,
-                max_kills=self._worker.max_kills,
-            ),
-        )
+        is_ahead = queue.under_way is not None
+        asked = queue.under_way or self._ask(queue, min(room, queue.sizer.size))
+        queue.under_way = None
+        limit, sent_ms, read_ms = asked.limit, asked.sent_ms, monotonic_ms()
+        # Where this fails the request stays open, and is repeated.
+        reply = asked.call.finish()
+        since_ms = queue.open_since_ms
         queue.open_request = None
         if queue.problem:
             logger.warning("queue %s is served again", settings.name)
             queue.problem = ""
         now_ms = monotonic_ms()
-        queue.sizer.learn(limit, len(reply.jobs), now_ms - sent_ms)
-        queue.transfer_sizer.learn(
-            queue.transfer_sizer.size, reply.transferred, now_ms - sent_ms
-        )
+        if not is_ahead or now_ms - read_ms > NOTICEABLE_MS:
+            # A reply that lay there already says nothing of how long the server took.
+            queue.sizer.learn(limit, len(reply.jobs), now_ms - sent_ms)
+            queue.transfer_sizer.learn(
+                queue.transfer_sizer.size, reply.transferred, now_ms - sent_ms
+            )
         queue.is_due = reply.wait_us == 0
         queue.next_ms = (
             now_ms + reply.wait_us / 1000 if reply.wait_us > 0 else float("inf")
@@ -388,15 +396,66 @@ class ClaimLoop:
                 settings.name,
                 reply.doubles,
             )
+        self._ask_ahead(queue, len(reply.jobs))
         if reply.jobs:
-            self._hand_out(queue, reply, (sent_ms + now_ms) / 2)
+            middle_ms = sent_ms if is_ahead else (sent_ms + now_ms) / 2
+            lease_end_ms = since_ms + self._worker.lease_ms
+            self._hand_out(queue, reply, lease_end_ms, reply.now_us / 1000 - middle_ms)
         if now_ms >= queue.look_after_ms:
             self._look_after(queue, now_ms)
 
-    def _hand_out(self, queue: QueueState, reply: Claimed, middle_ms: float) -> None:
-        # The lease began no earlier than the call was first sent.
-        lease_end_ms = queue.open_since_ms + self._worker.lease_ms
-        offset_ms = reply.now_us / 1000 - middle_ms
+    def _ask(self, queue: QueueState, limit: int) -> _Asked:
+        sent_ms = monotonic_ms()
+        # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
+        # The leases begin no earlier than it was first sent.
+        if queue.open_request is None:
+            queue.open_request, queue.open_since_ms = os.urandom(8), sent_ms
+        call = operations.claim(
+            queue.settings.keys,
+            owner=self._owner,
+            request=queue.open_request,
+            limit=limit,
+            lease_ms=self._worker.lease_ms,
+            mode=queue.mode,
+            transfer_limit=queue.transfer_sizer.size,
+            max_kills=self._worker.max_kills,
+        )
+        return _Asked(UnderWay(self._client, call), limit, sent_ms)
+
+    def _ask_ahead(self, queue: QueueState, count: int) -> None:
+        """Send the next claim before the jobs of the last are handed out, where there is more and room for it."""
+        if not queue.is_ready or queue.mode is not Mode.DIRECT:
+            return
+        if self._stop_ms is not None or self._jobs_left is not None:
+            return
+        if any(other.is_ready for other in self.queues.values() if other is not queue):
+            # Whose turn it is then is not decided yet.
+            return
+        room = self._room() - count
+        if room >= self._threads.size and not self._has_more_suspects:
+            queue.under_way = self._ask(queue, min(room, queue.sizer.size))
+
+    def _take_under_way(self) -> None:
+        """Read the replies to what was asked ahead: those jobs are ours, and nobody else would give them back."""
+        for queue in self.queues.values():
+            if queue.under_way is not None:
+                try:
+                    self._claim(queue, 0)
+                except (RedisError, OSError) as error:
+                    queue.open_request = None
+                    logger.warning(
+                        "queue %s: no reply to the last claim, its leases end by themselves: %s",
+                        queue.settings.name,
+                        error,
+                    )
+
+    def _hand_out(
+        self,
+        queue: QueueState,
+        reply: Claimed,
+        lease_end_ms: float,
+        offset_ms: float,
+    ) -> None:
         # On its last chance, or the one before.
         most_kills = max(0, self._worker.max_kills - 2)
         self._has_more_suspects = self._has_more_suspects and any(

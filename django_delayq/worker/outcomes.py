@@ -61,6 +61,10 @@ class Outcomes:
         """Whether there is something to send now."""
         return bool(self.ended or self._unsure)
 
+    def count(self) -> int:
+        """How many have ended and are not settled."""
+        return len(self.ended) + len(self._unsure) + self.count_refused()
+
     def count_refused(self) -> int:
         """How many the server would not take: they wait, but nothing runs."""
         return sum(map(len, self._refused.values()))
