@@ -1,0 +1,98 @@
+"""The cost of an operation does not depend on how many jobs wait; measured by the server, call by call.
+
+A call that was interrupted by a loaded machine counts as any other, so the middle one of many is compared.
+"""
+
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import pytest
+import redis
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import State
+from tests.delivery.bench import Bench
+from tests.servers import Server
+
+MANY = 20_000
+#: Calls of which the middle one is compared.
+CALLS = 60
+#: The server logs the commands inside of scripts, too.
+LOGGED = 10_000
+
+Work = Callable[[Bench, int], object]
+WORK: dict[str, Work] = {
+    "schedule": lambda bench, n: bench.schedule({f"new{n}": 50 * n}),
+    "cancel": lambda bench, n: bench.cancel(f"mine{n}"),
+    "reschedule": lambda bench, n: bench.reschedule(f"mine{n}", 77 * n),
+    "inspect": lambda bench, n: bench.inspect(f"mine{n}"),
+    "claim": lambda bench, n: bench.claim(1),
+    "counts": lambda bench, n: bench.counters(),
+}
+
+
+@pytest.fixture(scope="module")
+def slow_server(server_kind: str) -> Iterator[Server]:
+    """A server that logs how long each call took."""
+    if server_kind == "external":
+        pytest.skip("reconfigures its server; DELAYQ_TEST_URL is somebody's")
+    options = {"slowlog_log_slower_than": "0", "slowlog_max_len": str(LOGGED)}
+    server = Server(server_kind, options)
+    yield server.start()
+    server.stop()
+
+
+def durations_in(client: "redis.Redis[bytes]") -> list[int]:
+    log = client.slowlog_get(LOGGED)
+    return [item["duration"] for item in log if item["command"].startswith(b"EVAL")]
+
+
+def cost_us(bench: Bench, work: Work) -> float:
+    """Return the server's time for one call, where an equal number of jobs is due and waits otherwise."""
+    client = bench.client
+    bench.schedule({f"mine{n}": n % 7 for n in range(CALLS)})
+    bench.now += 10
+    work(bench, 0)
+    client.slowlog_reset()
+    for n in range(1, CALLS):
+        work(bench, n)
+    durations = durations_in(client)
+    assert len(durations) > CALLS / 2
+    return median(durations)
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("same_time", [False, True], ids=["spread", "one time"])
+def test_cost_is_the_same_with_many_jobs_waiting(
+    slow_server: Server, work: str, same_time: bool
+) -> None:
+    client = slow_server.client()
+    client.flushall()
+    few, many = (Bench(client, name, insertion_list=False) for name in ("few", "many"))
+    for start in range(0, MANY, 500):
+        due = 5_000_000
+        names = {
+            f"j{n}": due if same_time else due + n for n in range(start, start + 500)
+        }
+        many.schedule(names)
+
+    costs = [(cost_us(few, WORK[work]), cost_us(many, WORK[work])) for _ in range(2)]
+
+    alone, among_many = (min(column) for column in zip(*costs, strict=True))
+    assert among_many < 2.5 * alone + 30
+
+
+def test_pages_cost_the_same_at_the_beginning_of_many_jobs(slow_server: Server) -> None:
+    client = slow_server.client()
+    client.flushall()
+    bench = Bench(client, "many", insertion_list=False)
+    for start in range(0, MANY, 500):
+        bench.schedule({f"j{n}": n for n in range(start, start + 500)})
+    client.slowlog_reset()
+    for first in (0, 10, MANY // 2, MANY - 50):
+        for _ in range(5):
+            call = operations.page(bench.keys, State.SCHEDULED, first=first, count=50)
+            assert len(bench.run(call).rows) == 50
+
+    durations = durations_in(client)
+    assert median(durations) < 2_000
