@@ -204,6 +204,18 @@ def test_one_claim_takes_up_to_five_hundred(any_bench: Bench, limit: int) -> Non
     assert len(bench.claim(limit).jobs) == limit
 
 
+def test_claim_asked_for_more_than_lua_can_unpack_loses_none(any_bench: Bench) -> None:
+    bench = any_bench
+    for part in range(9):
+        bench.schedule({f"j{part}-{n}": 0 for n in range(500)})
+
+    got = []
+    while jobs := bench.claim(5_000, lease_ms=60_000).jobs:
+        got += [job.token for job in jobs]
+
+    assert len(got) == len(set(got)) == 4_500
+
+
 def test_every_job_comes_once_whatever_the_limits_of_the_claims(
     any_bench: Bench,
 ) -> None:

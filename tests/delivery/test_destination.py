@@ -34,6 +34,17 @@ def test_transfer_moves_what_is_due_in_order(
     assert state.get("delay_queue", []) == [n for n in "cab" if n not in moved]
 
 
+def test_transfer_asked_for_more_than_lua_can_unpack_loses_none(bench: Bench) -> None:
+    for part in range(9):
+        bench.schedule({f"j{part}-{n}": 0 for n in range(500)})
+
+    moved = 0
+    while moved < 4_500:
+        moved += bench.transfer(9_000).moved
+
+    assert len(bench.state()["destination"]) == 4_500
+
+
 def test_transfer_moves_payloads_as_they_are(any_bench: Bench) -> None:
     bench = any_bench
     bodies = [b"", b"\0", bytes(range(256))]

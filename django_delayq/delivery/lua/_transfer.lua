@@ -2,6 +2,9 @@
 --
 -- Needs _clock, _frame, _list, _job. find_due() reads, transfer_due() writes.
 
+-- Lua unpacks some 8,000 values, a ZADD or HSET takes two for each job, and an error halfway is not undone.
+local MOST = 2000
+
 -- Due frames up to a number and a size. Read in growing chunks, so that huge ones are not all copied to Lua.
 local function find_due(timeout_set, now_ms, limit, budget)
   local found, from, size, byte_count = {}, 0, 8, 0

@@ -39,8 +39,8 @@ local keys = {
   errors = KEYS[16],
 }
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
-local limit, budget, lease_ms, mode = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
-local transfer_limit, max_kills, seed = tonumber(ARGV[8]), tonumber(ARGV[9]), ARGV[10]
+local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonumber(ARGV[9]), ARGV[10]
 local now_ms = math.floor(now_us / 1000)
 
 local reply, transferred, doubles = { now_us, -1, 0, 0 }, 0, 0

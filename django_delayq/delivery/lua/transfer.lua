@@ -20,7 +20,7 @@ local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], locators = KEYS[4],
   quarantine = KEYS[5], payloads = KEYS[6], errors = KEYS[7], counters = KEYS[8],
 }
-local now_us, batch, budget, seed = read_clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local now_us, batch, budget, seed = read_clock(ARGV[1]), math.min(tonumber(ARGV[2]), MOST), tonumber(ARGV[3]), ARGV[4]
 local now_ms = math.floor(now_us / 1000)
 
 redis.call('LLEN', keys.destination)
