@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 import redis
 import redis.asyncio
+from hypothesis import HealthCheck, settings
 
 from tests.servers import (
     KINDS,
@@ -29,6 +30,15 @@ from tests.servers import (
     close_clients,
 )
 from tests.waiting import FakeClock
+
+# A machine that is busy with other tests is no finding.
+settings.register_profile(
+    "busy",
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("busy")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
