@@ -168,6 +168,27 @@ def test_page_cuts_payloads_and_tells_their_size(bench: Bench, state: State) -> 
     assert row.token == token("a")
 
 
+@pytest.mark.parametrize("state", [State.SCHEDULED, State.DUE, State.RUNNING])
+def test_page_of_megabytes_ends_early_and_goes_on_where_it_ended(
+    bench: Bench, state: State
+) -> None:
+    for n in range(12):
+        bench.schedule({f"j{n:02}": 0}, size=1 << 20)
+    if state is State.DUE:
+        bench.transfer(100, byte_budget=1 << 30)
+    elif state is State.RUNNING:
+        bench.claim(100, byte_budget=1 << 30)
+
+    got: list[str] = []
+    while len(got) < 12:
+        found = page(bench, state, first=len(got), count=50)
+        assert found.total == 12
+        assert 1 <= len(found.rows) <= 8
+        got += names(found)
+
+    assert got == [f"j{n:02}" for n in range(12)]
+
+
 def test_page_of_nothing_is_empty(bench: Bench) -> None:
     for state in operations.PAGES:
         assert page(bench, state) == Page(0, [])

@@ -1,0 +1,104 @@
+"""A reply that was lost is asked for again: every call made twice leaves what one would have left."""
+
+import pytest
+
+from django_delayq.delivery.operations import Done, Mode, Rejected, State
+from tests.delivery.bench import LEASE, Bench, names_of
+from tests.delivery.tour import TOUR
+
+#: Calls that go on where the first ended, instead of repeating it: each does no more than another of its kind would.
+GOES_ON = {
+    "transfer",
+    "claim",
+    "claim from a swept list",
+    "claim of expired leases",
+    "claim of what killed its workers",
+    "claim of retries",
+    "claim on a shared queue",
+    "claim of noted jobs",
+    "claim that forgets notes",
+    "schedule",
+    "schedule without the list",
+    "schedule, displacing a holder",
+}
+
+
+@pytest.mark.parametrize("stop", sorted(set(TOUR) - GOES_ON))
+def test_call_made_twice_leaves_what_it_left_at_first(bench: Bench, stop: str) -> None:
+    call = TOUR[stop](bench)
+    call()
+    before = bench.state(), bench.counters()
+
+    call()
+
+    assert (bench.state(), bench.counters()) == before
+    bench.is_checked = False  # what Java took is no matter here
+
+
+def test_cancel_whose_reply_was_lost_is_told_that_it_cancelled(bench: Bench) -> None:
+    bench.schedule({"a": 5})
+
+    assert bench.cancel("a") == "cancelled"
+    assert bench.cancel("a") == "cancelled"
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_claim_whose_reply_was_lost_has_the_leases_it_was_given(
+    bench: Bench, mode: Mode
+) -> None:
+    bench.schedule({"a": 0, "b": 0})
+    bench.client.rpush(bench.keys.queue.destination, b"x")
+    first = bench.claim(mode=mode, request=b"12345678")
+    before = bench.client.zrange(bench.keys.leases, 0, -1, withscores=True)
+    bench.now = 500
+
+    again = bench.claim(mode=mode, request=b"12345678")
+
+    assert sorted(names_of(again)) == sorted(names_of(first))
+    assert bench.client.zrange(bench.keys.leases, 0, -1, withscores=True) == before
+
+
+def test_retry_sent_twice_counts_one_attempt(bench: Bench) -> None:
+    bench.schedule({"a": 0})
+    job = bench.lease()
+
+    assert bench.retry(job, wait=0) == []
+    assert bench.retry(job, wait=0) == [0]
+
+    assert bench.lease().attempts == 1
+
+
+def test_foreign_payload_given_back_twice_comes_back_once(bench: Bench) -> None:
+    bench.client.rpush(bench.keys.queue.destination, b"x")
+    job = bench.lease()
+
+    assert bench.give_back(job) == []
+    assert bench.give_back(job) == [0]
+
+    assert bench.state() == {"destination": ["x"]}
+
+
+def test_late_repeat_does_not_end_the_next_attempt(bench: Bench) -> None:
+    bench.schedule({"a": 0})
+    first = bench.lease()
+    bench.retry(first, wait=0)
+    bench.lease()
+
+    assert bench.acknowledge(first) == [0]
+    assert bench.retry(first) == [0]
+    assert bench.bury(first) == [0]
+
+    assert bench.state() == {"leases": {"a": LEASE}}
+
+
+def test_results_are_not_written_for_those_that_lost_their_lease(bench: Bench) -> None:
+    bench.schedule({"a": 0})
+    first = bench.lease()
+    bench.retry(first, wait=0)
+    key = bench.keys.result(first.token)
+
+    bench.acknowledge(Done(first.token, first.fence, 60_000, b"late"))
+    bench.bury(Rejected(first.token, first.fence, b"{}", 60_000, b"late"))
+
+    assert bench.client.exists(key) == 0
+    assert bench.inspect("a").state is State.RETRYING
