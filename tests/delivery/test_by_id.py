@@ -400,6 +400,33 @@ def test_inspect_tells_start_time_lease_end_or_when_it_was_put_aside(
     assert seen.unique == ("" if life in (dead, quarantined) else "k")
 
 
+@pytest.mark.parametrize(
+    ("now", "state"), [(999.999, State.SCHEDULED), (1_000, State.DUE)]
+)
+def test_job_is_due_from_its_start_time_on(
+    bench: Bench, now: float, state: State
+) -> None:
+    bench.schedule({"a": 1_000})
+    bench.now = now
+
+    assert bench.inspect("a").state is state
+
+
+@pytest.mark.parametrize("way", ["cancel", "reschedule"])
+@pytest.mark.parametrize(("now", "is_free"), [(LEASE - 0.001, False), (LEASE, True)])
+def test_lease_keeps_others_away_until_its_very_end(
+    bench: Bench, way: str, now: float, is_free: bool
+) -> None:
+    bench.schedule({"a": 0})
+    bench.lease()
+    bench.now = now
+
+    if way == "cancel":
+        assert bench.cancel("a") == ("cancelled" if is_free else "running")
+    else:
+        assert bench.reschedule("a", 5)[0] == ("rescheduled" if is_free else "running")
+
+
 def test_inspect_tells_attempts_kills_and_error(bench: Bench) -> None:
     bench.schedule({"a": 0})
     bench.retry(bench.lease(), wait=0, error=b'{"error":"first"}')

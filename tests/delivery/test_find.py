@@ -115,6 +115,19 @@ def test_foreign_element_is_found_by_its_pseudo_token(
     assert bench.state() == {"timeout_set": [("y", 70)], "delay_queue": ["y"]}
 
 
+@pytest.mark.parametrize("neighbours", [0, 5])
+def test_bytes_of_one_format_are_not_found_in_a_frame_of_the_other(
+    bench: Bench, neighbours: int
+) -> None:
+    bench.java_offer("12345", 70, frame_format=FrameFormat.DLC0, random_id=b"Zabcdefg")
+    for n in range(neighbours):
+        bench.java_offer(f"x{n}", 70, random_id=b"AAAAAAA%d" % n)
+
+    found = bench.inspect(f"f2-{T0 + 70}-{b'abcdefg'.hex()}05")
+
+    assert found.state is State.MISSING
+
+
 def test_page_names_the_pseudo_tokens_that_cancel_takes(bench: Bench) -> None:
     for n, frame_format in enumerate(list(FrameFormat) * 3):
         bench.java_offer(f"x{n}", n, frame_format=frame_format)
