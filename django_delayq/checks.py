@@ -1,7 +1,6 @@
 """``manage.py check``: what is wrong with ``DELAYQ``, before the first job meets it.
 
-The server itself is not asked, as a check must not need one that runs; for what is asked of it when a worker starts
-see `django_delayq.server_checks`.
+The server itself is asked with ``--deploy`` only: an ordinary check must not need one that runs.
 """
 
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.core import checks
+from redis.exceptions import RedisError
 from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache
 
@@ -17,11 +17,45 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
 from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.server_checks import Level, find_server_problems
 
 
 def register_all() -> None:
     """Make ``manage.py check`` run these checks."""
     checks.register(check_settings, "delayq")
+    # An ordinary check must not need a running server; `check --deploy` is for the machine that has one.
+    checks.register(check_server, "delayq", deploy=True)
+
+
+def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Ask the server whether it can serve the queues."""
+    try:
+        settings = conf.get_settings()
+        problems = find_server_problems(conf.get_shared_client(), settings.queues)
+    except (DelayqError, RedisError, OSError) as error:
+        return [
+            checks.Error(
+                f"The server of DELAYQ['CONNECTION'] cannot be asked: {error}.",
+                hint="Start it, or correct CONNECTION.",
+                id="django_delayq.E009",
+            )
+        ]
+    return [
+        checks.CheckMessage(
+            _LEVELS[problem.level][0],
+            problem.message,
+            hint=problem.hint,
+            id=_LEVELS[problem.level][1],
+        )
+        for problem in problems
+    ]
+
+
+_LEVELS = {
+    Level.ERROR: (checks.ERROR, "django_delayq.E010"),
+    Level.WARNING: (checks.WARNING, "django_delayq.W001"),
+    Level.INFO: (checks.INFO, "django_delayq.I001"),
+}
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

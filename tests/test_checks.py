@@ -195,3 +195,34 @@ def test_handler_of_a_queue_that_is_not_there_is_told(tasks: None) -> None:
 
     assert mistake[0] == "django_delayq.E007"
     assert "'orders'" in mistake[1]
+
+
+class TestServer:
+    def test_an_ordinary_check_does_not_ask_the_server(self, settings: Any) -> None:
+        settings.DELAYQ = {"CONNECTION": "redis://127.0.0.1:1/0"}
+
+        assert ids_of(checks.run_checks(tags=["delayq"])) == []
+
+    def test_deploy_says_that_the_server_does_not_answer(self, settings: Any) -> None:
+        settings.DELAYQ = {"CONNECTION": "redis://127.0.0.1:1/0"}
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        assert ids_of(found) == ["django_delayq.E009"]
+
+    def test_deploy_says_what_the_server_lacks(
+        self, settings: Any, private_server: Any
+    ) -> None:
+        server = private_server(
+            **{"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}
+        )
+        settings.DELAYQ = {"CONNECTION": server.socket_url}
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        assert "django_delayq.E010" in ids_of(found)
+        assert any("allkeys-lru" in item.msg for item in found)
+
+
+def ids_of(found: list[Any]) -> list[str]:
+    return [item.id for item in found]
