@@ -190,15 +190,19 @@ class UnderWay(Generic[T]):
         self._client = client
         self._call = call
         self._failure: Exception | None = None
-        self._connection = client.connection_pool.get_connection()
+        self._connection: Any = None
         try:
+            self._connection = client.connection_pool.get_connection()
             self._connection.send_command(*call.command())
-        except _LOST as error:
+        except Exception as error:
             self._failure = error
 
     def finish(self) -> T:
         """Wait for the reply; once."""
         connection = self._connection
+        if connection is None:
+            assert self._failure is not None
+            raise self._failure
         try:
             if self._failure is not None:
                 raise self._failure

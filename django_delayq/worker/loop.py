@@ -294,7 +294,8 @@ class ClaimLoop:
         if self._jobs_left is not None and self._jobs_left <= 0:
             return 0
         if self._has_more_suspects:
-            return 0 if self._suspect is not None else 1
+            is_free = self._suspect is None or self._suspect.outcome is not None
+            return 1 if is_free else 0
         coroutines = self._coroutines.count()
         # What ended takes up no thread, whether the server knows it yet or not.
         busy = len(self._running) - coroutines - self._outcomes.count()
@@ -321,6 +322,9 @@ class ClaimLoop:
         is_progress = is_enough = False
         for queue in self._order():
             room = 0 if is_enough else self._room()
+            if self._outcomes.is_refused(queue.settings.name):
+                # What it gives us it does not take back.
+                room = 0
             if room < min(self._threads.size, queue.sizer.size) and self._queued():
                 # Jobs are waiting here already: one call for many is cheaper than many for one.
                 room = 0
@@ -396,6 +400,7 @@ class ClaimLoop:
                 settings.name,
                 reply.doubles,
             )
+        # Nothing may come between a reply and its jobs: whatever goes wrong with this is kept for `finish`.
         self._ask_ahead(queue, len(reply.jobs))
         if reply.jobs:
             middle_ms = sent_ms if is_ahead else (sent_ms + now_ms) / 2
@@ -441,7 +446,7 @@ class ClaimLoop:
             if queue.under_way is not None:
                 try:
                     self._claim(queue, 0)
-                except (RedisError, OSError) as error:
+                except Exception as error:
                     queue.open_request = None
                     logger.warning(
                         "queue %s: no reply to the last claim, its leases end by themselves: %s",
@@ -466,17 +471,20 @@ class ClaimLoop:
         for leased in reply.jobs:
             attempt = Attempt(queue.settings, leased, lease_end_ms, offset_ms)
             self._running[attempt] = None
-            if self._jobs_left is not None:
-                self._jobs_left -= 1
-            if leased.kills <= most_kills:
-                self._begin(attempt)
-            elif self._is_only_suspect(attempt):
-                self._held_suspect = attempt
-            else:
+            is_suspect = leased.kills > most_kills
+            if self._stop_ms is not None or (
+                is_suspect and not self._is_only_suspect(attempt)
+            ):
                 attempt.give_back()
                 self._ended.append(attempt)
+            elif is_suspect:
+                self._held_suspect = attempt
+            else:
+                self._begin(attempt)
 
     def _begin(self, attempt: Attempt) -> None:
+        if self._jobs_left is not None:
+            self._jobs_left -= 1
         if not attempt.prepare():
             self.job_ended(attempt)
         elif attempt.task is not None and attempt.task.is_async:
@@ -490,7 +498,7 @@ class ClaimLoop:
         Whoever dies takes all that ran beside it along. Two such jobs are never run together: else those that only
         happened to be there would be killed with the culprit, as often as it is, and become dead letters with it.
         """
-        if self._suspect is None:
+        if self._suspect is None or self._suspect.outcome is not None:
             self._suspect = attempt
             return True
         self._has_more_suspects = True
@@ -540,8 +548,6 @@ class ClaimLoop:
         settled, failure = self._outcomes.settle(force=is_last)
         for attempt in settled:
             self._running.pop(attempt, None)
-            if attempt is self._suspect:
-                self._suspect = None
             attempt.log()
         if failure is not None:
             raise failure

@@ -69,6 +69,10 @@ class Outcomes:
         """How many the server would not take: they wait, but nothing runs."""
         return sum(map(len, self._refused.values()))
 
+    def is_refused(self, queue: str) -> bool:
+        """Whether the server would not take what ended in a queue."""
+        return queue in self._refused
+
     def next_ms(self) -> float | None:
         """When to tell the server again what it refused."""
         return min(self._again_ms.values(), default=None)
