@@ -372,7 +372,7 @@ def test_a_worker_under_reload_ends_gracefully_with_its_reloader(
     program, records, queue_name
 ):
     worker = program("--queue", queue_name, "--reload", "--grace", "20")
-    job = schedule(tasks.nap.using(queue=queue_name), 0, 1.5)
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 1)
     wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
     children = worker.children()
 

@@ -99,7 +99,7 @@ def test_an_idle_worker_hardly_talks_to_the_server(work, private_server, setting
         lambda: client.info("clients")["blocked_clients"] == 3, description="it waits"
     )
     before, begun_s = commandstats(client), time.monotonic()
-    wait_until(lambda: time.monotonic() > begun_s + 6, description="time to pass")
+    wait_until(lambda: time.monotonic() > begun_s + 4.2, description="time to pass")
     after = commandstats(client)
 
     sent = {
@@ -239,11 +239,11 @@ def test_outcomes_do_not_wait_for_what_is_queued(
 
 
 def test_the_watchdog_keeps_the_lease_of_a_long_job(work, records, queue_name):
-    options = {"lease_s": 1.0, "threads": 2}
+    options = {"lease_s": 0.8, "threads": 2}
     work(**options)
     work(**options)
-    schedule(tasks.nap.using(queue=queue_name), 0, 3)
-    schedule(tasks.nap_async.using(queue=queue_name), 0, 3)
+    schedule(tasks.nap.using(queue=queue_name), 0, 2.4)
+    schedule(tasks.nap_async.using(queue=queue_name), 0, 2.4)
 
     wait_until(lambda: records.count("end") == 2, description="both have ended")
 
@@ -369,14 +369,14 @@ def test_leases_of_other_queues_are_renewed_while_one_is_broken(
     configure(broken={})
     broken = f"{queue_name}-broken"
     keys = get_settings().queue(broken).keys
-    work([broken, queue_name], lease_s=1.0)
-    schedule(tasks.nap.using(queue=broken), 0, 3)
-    schedule(tasks.nap.using(queue=queue_name), 0, 3)
+    work([broken, queue_name], lease_s=0.8)
+    schedule(tasks.nap.using(queue=broken), 0, 2.4)
+    schedule(tasks.nap.using(queue=queue_name), 0, 2.4)
     wait_until(lambda: records.count("start") == 2, description="both run")
 
     client.rename(keys.headers, f"{keys.headers}-aside")
     client.set(keys.headers, "no hash")
-    work([queue_name], lease_s=1.0)
+    work([queue_name], lease_s=0.8)
 
     wait_until(lambda: records.count("end") == 2, description="both have ended")
     client.delete(keys.headers)
@@ -418,7 +418,7 @@ def test_due_frames_of_a_shared_queue_are_transferred_while_all_threads_are_busy
 ):
     work(threads=1)
     task = tasks.nap.using(queue=queue_name)
-    schedule(task, 0, 2)
+    schedule(task, 0, 1.5)
     wait_until(lambda: records.count("start") == 1, description="the thread is busy")
     before = commandstats(client)
 

@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import schedule, schedule_many
 from django_delayq.delivery.operations import State
@@ -258,3 +259,28 @@ def test_lost_replies_lose_and_repeat_nothing(
     assert counts(queue_name).counters["succeeded"] == 301
     assert counts(queue_name).counters["retried"] == 3
     assert {line["kills"] for line in records.all("run")} == {0}
+
+
+def test_connections_that_cannot_be_made_lose_and_repeat_nothing(
+    lasting, work, records, queue_name
+):
+    worker = work()
+    jobs = schedule_many(
+        tasks.note.using(queue=queue_name).prepare(0, i) for i in range(600)
+    )
+    pool = worker.loop._client.connection_pool
+    get_connection, calls = pool.get_connection, []
+
+    def get_or_fail():
+        calls.append(1)
+        if len(calls) % 4 == 0 and len(calls) < 200:
+            raise RedisConnectionError("no more of them")
+        return get_connection()
+
+    pool.get_connection = get_or_fail
+
+    wait_until(lambda: len(set(records.jobs("run"))) == 600, description="all have run")
+    wait_until(lambda: counts(queue_name).running == 0, description="all is settled")
+    assert sorted(records.jobs("run")) == sorted(job.id for job in jobs)
+    assert {line["kills"] for line in records.all("run")} == {0}
+    assert len(calls) > 4

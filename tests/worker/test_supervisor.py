@@ -34,7 +34,7 @@ def started(program, queue_name, records):
 
 def test_sigterm_lets_running_jobs_end(started, records, queue_name):
     worker = started("--grace", "20")
-    jobs = [schedule(tasks.nap.using(queue=queue_name), 0, 1) for _ in range(2)]
+    jobs = [schedule(tasks.nap.using(queue=queue_name), 0, 0.6) for _ in range(2)]
     wait_until(lambda: records.count("start") == 2, description="both run")
 
     worker.signal(signal.SIGTERM)
@@ -94,7 +94,7 @@ def test_a_second_signal_stops_now(started, records, queue_name):
 
 
 def test_signals_at_any_moment_of_the_start_end_it(program, queue_name, records):
-    for i in range(5):
+    for i in range(4):
         worker = program("--queue", queue_name, "--processes", "2", "--grace", "5")
         # From before the handlers are there to long after the processes are.
         wait_until(
@@ -288,14 +288,11 @@ def test_burst_ends_even_where_a_job_kills_its_worker(program, records, queue_na
     assert counts(queue_name).counters["succeeded"] == 20
 
 
-@pytest.mark.parametrize(
-    "task", [tasks.nap, tasks.swallow, tasks.swallow_async, tasks.block_loop]
-)
 def test_a_task_that_ignores_its_time_limit_costs_its_process(
-    started, records, queue_name, task
+    started, records, queue_name
 ):
     worker = started(environment={"WORKER_TEST_STUCK_AFTER": "0.5"})
-    limited = task.using(queue=queue_name, time_limit=0.3, max_attempts=1)
+    limited = tasks.nap.using(queue=queue_name, time_limit=0.3, max_attempts=1)
     job = schedule(limited, 0, 60)
     other = schedule(tasks.nap.using(queue=queue_name), 0, 1.5)
 
@@ -304,7 +301,7 @@ def test_a_task_that_ignores_its_time_limit_costs_its_process(
     )
 
     assert job.error["error"].startswith(
-        f"TimeLimitExceeded: {task.name} ran longer than its time limit of 0.3 s"
+        "TimeLimitExceeded: tests.worker.project.tasks.nap ran longer than its time limit of 0.3 s"
     )
     assert job.attempts == 1
     # What ran beside it was let end.

@@ -11,6 +11,7 @@ from django_delayq.delivery.operations import State
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker import time_limit
+from django_delayq.worker.process import REPLACE_ME
 from django_delayq.worker.time_limit import ThreadTimeLimit
 from tests.waiting import wait_until
 from tests.worker.project import tasks
@@ -130,6 +131,28 @@ def test_a_job_that_takes_too_long_is_repeated_and_then_dead(
     assert "ran longer than its time limit of 0.2 s" in job.error["error"]
     assert f"in {task.__name__}" in job.error["traceback"].splitlines()[1]
     assert schedule(tasks.add.using(queue=queue_name), 0, 1, 1).wait(10) == 2
+
+
+@pytest.mark.parametrize("task", [tasks.swallow, tasks.swallow_async, tasks.block_loop])
+def test_a_worker_process_ends_to_be_replaced_when_a_task_ignores_its_limit(
+    work, records, queue_name, task, monkeypatch
+):
+    monkeypatch.setattr(time_limit, "STUCK_AFTER_S", 0.3)
+    worker = work(threads=2)
+    limited = task.using(queue=queue_name, time_limit=0.2, max_attempts=1)
+    job = schedule(limited, 0, 6)
+    other = schedule(tasks.nap.using(queue=queue_name), 0, 1)
+
+    assert worker.join() == REPLACE_ME
+
+    assert job.refresh() is State.DEAD
+    assert job.attempts == 1
+    assert job.error["error"].startswith(
+        f"TimeLimitExceeded: {task.name} ran longer than its time limit of 0.2 s"
+    )
+    # What ran beside it was let end.
+    assert other.refresh() is State.SUCCEEDED
+    assert records.jobs("start").count(other.id) == 1
 
 
 def test_the_limit_of_a_queue_holds_for_tasks_without_their_own(
