@@ -74,6 +74,9 @@ class Run:
         done = set()
 
         def progress(least):
+            if not self.worker.is_running:
+                # It finds no server where that is killed while it starts. Whoever manages processes starts it again.
+                self.start_worker()
             done.update(self._records.jobs("end"))
             return len(done) >= least
 
@@ -135,14 +138,9 @@ class EmbeddedServer:
 
     def kill_and_start(self):
         self._kills += 1
-        if self._kills % 3 == 0:
-            kill(self._pid("guardian"), signal.SIGKILL)
-        before = self._pid("server")
-        kill(before, signal.SIGKILL)
-        wait_until(
-            lambda: self._pid("server") not in (0, before),
-            description="a guardian has started the server again",
-        )
+        for name in ("guardian", "server") if self._kills % 3 == 0 else ("server",):
+            pid = wait_until(lambda name=name: self._pid(name), description="its pid")
+            kill(pid, signal.SIGKILL)
 
 
 def check(run, jobs, kills, records, queue):

@@ -174,6 +174,7 @@ class WorkerProgram:
 
 def kill(pid: int, number: int) -> bool:
     """Send a signal to a process that a test started; False: it has ended already."""
+    assert pid > 1, "0 is this process and all its like"
     try:
         os.kill(pid, number)
     except ProcessLookupError:
