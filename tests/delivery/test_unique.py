@@ -200,6 +200,25 @@ def test_key_is_released_by_its_holder_only(bench: Bench) -> None:
     assert bench.state()["unique"] == {"k": "b"}
 
 
+@pytest.mark.parametrize("end", ["acknowledge", "bury", "cancel", "forget"])
+def test_key_that_somebody_else_holds_by_now_is_left_to_him(
+    bench: Bench, end: str
+) -> None:
+    bench.schedule({"a": 0}, unique=TO_END)
+    bench.client.hset(bench.keys.unique, "k", token("b"))
+    bench.is_checked = False
+
+    if end == "forget":
+        bench.java_transfer()
+        bench.java_take()
+    if end in ("cancel", "forget"):
+        bench.cancel("a")
+    else:
+        getattr(bench, end)(bench.lease())
+
+    assert bench.client.hgetall(bench.keys.unique) == {b"k": token("b").encode()}
+
+
 def test_replayed_dead_letter_runs_beside_the_next_holder(bench: Bench) -> None:
     bench.schedule({"a": 0}, unique=TO_END)
     bench.bury(bench.lease())
