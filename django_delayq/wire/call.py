@@ -17,7 +17,12 @@ from typing import Any, Generic, TypeVar
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import (
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 T = TypeVar("T")
@@ -129,10 +134,35 @@ def run(client: Redis, call: Call[T]) -> T:
 
 def _run(client: Redis, call: Call[T]) -> T:
     try:
-        reply = _execute(client, call.command())
-    except NoScriptError:
-        reply = _execute(client, call.full_command())
+        try:
+            reply = _execute(client, call.command())
+        except NoScriptError:
+            reply = _execute(client, call.full_command())
+    except ResponseError as error:
+        _raise_hidden(error)
+        raise
     return call.read(reply)
+
+
+#: Errors that a caller decides by, as Redis 6.2 has them in the text of the error of the script.
+_HIDDEN = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
+
+
+def _unhidden(error: ResponseError) -> ResponseError:
+    """Return the error of the command that stopped a script; from Redis 7 on that is what the server tells."""
+    text = str(error)
+    if text.startswith("Error running script"):
+        for prefix, cls in _HIDDEN.items():
+            _, found, rest = text.partition(prefix)
+            if found:
+                return cls(rest)
+    return error
+
+
+def _raise_hidden(error: ResponseError) -> None:
+    told = _unhidden(error)
+    if told is not error:
+        raise told from error
 
 
 def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
@@ -174,9 +204,13 @@ async def arun(client: AsyncRedis, call: Call[T]) -> T:
 
 async def _arun(client: AsyncRedis, call: Call[T]) -> T:
     try:
-        reply = await client.execute_command(*call.command())
-    except NoScriptError:
-        reply = await client.execute_command(*call.full_command())
+        try:
+            reply = await client.execute_command(*call.command())
+        except NoScriptError:
+            reply = await client.execute_command(*call.full_command())
+    except ResponseError as error:
+        _raise_hidden(error)
+        raise
     return call.read(reply)
 
 
@@ -274,7 +308,7 @@ def _read_one(
     try:
         return call.read(connection.read_response()), None
     except ResponseError as error:
-        return error, None
+        return _unhidden(error), None
     except _LOST as error:
         connection.disconnect()
         return error, error
@@ -316,7 +350,9 @@ def _unknown(replies: Sequence[Any]) -> list[int]:
 
 
 def _read_all(calls: Sequence[Call[T]], replies: Sequence[Any]) -> list[T | Exception]:
-    return [
-        reply if isinstance(reply, Exception) else call.read(reply)
-        for call, reply in zip(calls, replies, strict=True)
-    ]
+    read: list[T | Exception] = []
+    for call, reply in zip(calls, replies, strict=True):
+        if isinstance(reply, ResponseError):
+            reply = _unhidden(reply)
+        read.append(reply if isinstance(reply, Exception) else call.read(reply))
+    return read
