@@ -8,9 +8,9 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.core import checks
-from redis.exceptions import RedisError
 from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache
+from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.exceptions import DelayqError
