@@ -192,7 +192,7 @@ class _Process(NamedTuple):
 def _processes() -> list[_Process]:
     """Return all processes of this machine that have not ended."""
     told = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,args="],
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,pgid=,stat=,args="],
         capture_output=True,
         text=True,
         check=True,
