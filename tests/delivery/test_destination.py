@@ -331,6 +331,16 @@ def test_job_noted_as_moved_runs_at_its_new_time_with_its_first_attempt(
     assert bench.state() == {}
 
 
+@pytest.mark.parametrize("mode", Mode)
+def test_notes_are_kept_while_nobody_has_room(bench: Bench, mode: Mode) -> None:
+    bury_deep(bench, "a")
+    bench.cancel("a")
+
+    bench.claim(0, mode=mode)
+
+    assert bench.state()["notes"] == {"a": "cancel"}
+
+
 def test_last_note_counts(bench: Bench) -> None:
     bury_deep(bench, "a", "b")
     bench.cancel("a")
