@@ -90,6 +90,9 @@ async def aperform(client: aio.Redis, steps: Steps[T]) -> T:
     result: Any = None
     error: BaseException | None = None
     is_cancelled = False
+    task = asyncio.current_task()
+    assert task is not None
+    cancellations = task.cancelling()
     while True:
         try:
             request = steps.send(result) if error is None else steps.throw(error)
@@ -102,6 +105,10 @@ async def aperform(client: aio.Redis, steps: Steps[T]) -> T:
                 result = await _shielded(client, request)
             else:
                 result = await _ado(client, request)
+                if task.cancelling() > cancellations:
+                    # asyncio.wait_for of Python 3.11, which redis-py sends with, loses a cancellation that comes as
+                    # it ends: the caller would wait on, for ever perhaps.
+                    raise asyncio.CancelledError
         except BaseException as raised:
             error = raised
             is_cancelled = is_cancelled or isinstance(raised, asyncio.CancelledError)

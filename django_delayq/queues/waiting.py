@@ -100,8 +100,20 @@ async def await_any(client: aio.Redis, keys: Sequence[str], wait_ms: float) -> N
             await asyncio.sleep(max(0, min(left_ms, BACKOFF_MS)) / 1000)
     finally:
         for wait in waits:
+            # Not waited for: one that takes no notice ends with its BLMOVE.
             wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+            _ending.add(wait)
+            wait.add_done_callback(_end)
+
+
+#: The event loop itself keeps only weak references to its tasks.
+_ending: set[asyncio.Future[Any]] = set()
+
+
+def _end(wait: asyncio.Future[Any]) -> None:
+    _ending.discard(wait)
+    if not wait.cancelled():
+        wait.exception()  # or it would be reported as never looked at
 
 
 def _patience_ms(client: aio.Redis) -> float:

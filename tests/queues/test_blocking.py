@@ -620,6 +620,34 @@ class TestCancellation:
 
         assert await queue.apoll(5) == 1
 
+    async def test_cancellation_that_the_client_swallows_ends_the_take_all_the_same(
+        self,
+        blocking: Make,
+        client: redis.Redis,
+        queue_name: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """As redis-py does on Python 3.11, whose wait_for returns a result that comes with the cancellation."""
+        client.rpush(queue_name, 1)
+        queue = blocking(lease=60)
+        original = redis.asyncio.Redis.execute_command
+
+        async def swallow(*args: Any, **options: Any) -> Any:
+            current = asyncio.current_task()
+            assert current is not None
+            current.cancel()
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                monkeypatch.undo()
+            return await original(*args, **options)
+
+        monkeypatch.setattr(redis.asyncio.Redis, "execute_command", swallow)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(queue.atake())
+
+        assert await queue.apoll(5) == 1
+
     async def test_wait_for_ends_a_take_in_time(self, blocking: Make) -> None:
         begun = time.monotonic()
 

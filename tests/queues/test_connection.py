@@ -1,0 +1,228 @@
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import EncodeError, InvalidSettings
+from django_delayq.queues import connection, options
+from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.queues.connection import set_default_connection
+from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.queues.options import QueueOptions, options_of, set_default_options
+from django_delayq.queues.transferring import service
+from django_delayq.wire.codecs import get_codec
+from django_delayq.wire.frame import FrameFormat
+from tests.servers import Server
+from tests.waiting import wait_until
+
+LATER = 600
+
+
+@pytest.fixture(autouse=True)
+def _no_defaults() -> Iterator[None]:
+    """Forget what the application has registered, and bring it back."""
+    provider, defaults = connection._default, options._default
+    set_default_connection(None)
+    set_default_options(None)
+    yield
+    set_default_connection(provider)
+    set_default_options(defaults)
+
+
+@pytest.fixture
+def default(client: redis.Redis, async_client: redis.asyncio.Redis) -> None:
+    async def provide() -> redis.asyncio.Redis:
+        return async_client
+
+    set_default_connection(lambda: (lambda: client, provide))
+
+
+class TestDefaultConnection:
+    def test_nothing_to_connect_to_is_an_error_that_says_what_to_do(self) -> None:
+        with pytest.raises(InvalidSettings, match="give connection="):
+            BlockingQueue("q").poll()
+        with pytest.raises(InvalidSettings, match="give connection="):
+            asyncio.run(BlockingQueue("q").apoll())
+
+    def test_object_can_be_made_before_there_is_one(self, queue_name: str) -> None:
+        queue = DelayedQueue(queue_name)
+
+        with pytest.raises(InvalidSettings):
+            queue.offer("x", 0)
+        queue.destroy()
+
+    @pytest.mark.usefixtures("default")
+    def test_first_use_begins_to_transfer_and_destroy_ends_it(
+        self, client: redis.Redis, queue_name: str
+    ) -> None:
+        queue = DelayedQueue(queue_name)
+        assert service.usage(client, queue_name) == 0
+
+        queue.offer("x", LATER)
+        assert service.usage(client, queue_name) == 1
+        assert len(queue) == 1
+        assert service.usage(client, queue_name) == 1
+
+        queue.destroy()
+        assert service.usage(client, queue_name) == 0
+
+    @pytest.mark.usefixtures("default")
+    async def test_async_methods_use_the_async_one(self, queue_name: str) -> None:
+        async with DelayedQueue(queue_name) as queue:
+            await queue.aoffer("x", 0)
+            assert await BlockingQueue(queue_name).apoll(5) == "x"
+
+    def test_destroy_ends_the_transfer_that_was_begun_though_the_default_changed(
+        self, client: redis.Redis, server: Server, queue_name: str
+    ) -> None:
+        set_default_connection(lambda: (lambda: client, lambda: None))  # type: ignore[arg-type, return-value]
+        queue = DelayedQueue(queue_name)
+        queue.offer("x", LATER)
+        other = redis.Redis.from_url(server.url, db=1)
+        set_default_connection(lambda: (lambda: other, lambda: None))  # type: ignore[arg-type, return-value]
+
+        queue.destroy()
+
+        assert service.usage(client, queue_name) == 0
+        other.close()
+
+
+class TestAsyncClients:
+    def test_one_is_shared_by_all_objects_of_a_loop_and_ends_with_it(
+        self, client: redis.Redis, queue_name: str
+    ) -> None:
+        before = len(client.client_list())
+
+        async def use() -> int:
+            for _ in range(20):
+                await BlockingQueue(queue_name, connection=client).apoll()
+            gc.collect()
+            return len(client.client_list())
+
+        during = asyncio.run(use())
+
+        assert during == before + 1
+        wait_until(
+            lambda: len(client.client_list()) == before, description="it is closed"
+        )
+
+    def test_each_loop_has_its_own(self, client: redis.Redis, queue_name: str) -> None:
+        queue = BlockingQueue(queue_name, connection=client)
+        taken: list[Any] = []
+
+        async def put_and_take(value: int) -> None:
+            await queue.aput(value)
+            taken.append(await queue.atake())
+
+        for value in range(3):
+            asyncio.run(put_and_take(value))
+        threads = [
+            threading.Thread(target=lambda: asyncio.run(put_and_take(4)))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert taken == [0, 1, 2, 4, 4, 4]
+
+    def test_sentinel_client_has_no_twin_and_the_error_says_what_to_do(self) -> None:
+        sentinel = redis.sentinel.Sentinel([("127.0.0.1", 1)])
+        queue = BlockingQueue("q", connection=sentinel.master_for("m"))
+
+        with pytest.raises(InvalidSettings, match="give a URL"):
+            asyncio.run(queue.apoll())
+
+
+class TestCluster:
+    @pytest.fixture
+    def cluster(self, private_server: Callable[..., Server]) -> Iterator[Any]:
+        server = private_server(cluster_enabled="yes")
+        client = server.client()
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        wait_until(
+            lambda: client.cluster("INFO")["cluster_state"] == "ok",
+            description="all slots are served",
+        )
+        cluster = redis.RedisCluster(host="127.0.0.1", port=server.port)
+        yield cluster
+        cluster.close()
+
+    def test_both_queues_work_on_a_cluster(self, cluster: redis.RedisCluster) -> None:
+        with (
+            DelayedQueue("q", connection=cluster) as delayed,
+            BlockingQueue("q", connection=cluster) as blocking,
+        ):
+            for number in range(5):
+                delayed.offer(number, 0.05)
+            assert delayed.read_all() == list(range(5))
+            assert delayed.remove(2)
+
+            assert sorted(blocking.poll(5) for _ in range(4)) == [0, 1, 3, 4]
+            assert blocking.poll(0.05) is None
+            assert blocking.poll_from_any(0.05, "other", "{q}:2") is None
+
+
+class TestOptions:
+    def test_without_settings_it_is_json_in_the_newer_format_with_a_list(self) -> None:
+        found = options_of("q", codec=None)
+
+        assert found == QueueOptions(
+            codec=get_codec("json"),
+            frame_format=FrameFormat.BC0LC0,
+            insertion_list=True,
+        )
+
+    def test_what_is_named_wins_over_the_settings(self) -> None:
+        set_default_options(
+            lambda name: QueueOptions(
+                codec=get_codec("StringCodec"),
+                frame_format=FrameFormat.DLC0,
+                insertion_list=False,
+            )
+        )
+
+        assert options_of("q", codec=None).codec.name == "StringCodec"
+        assert options_of("q", codec="LongCodec").codec.name == "LongCodec"
+        found = options_of("q", codec=None, frame_format="4.7.0", insertion_list=True)
+        assert (found.frame_format, found.insertion_list) == (FrameFormat.BC0LC0, True)
+        left = options_of("q", codec="LongCodec")
+        assert (left.frame_format, left.insertion_list) == (FrameFormat.DLC0, False)
+
+    def test_queue_that_the_settings_do_not_know_has_the_defaults(self) -> None:
+        set_default_options(lambda name: None)
+
+        assert options_of("q", codec=None).codec.name == get_codec("json").name
+
+    @pytest.mark.parametrize(
+        "given", [{"codec": "NoCodec"}, {"codec": None, "frame_format": "1.0"}]
+    )
+    def test_what_does_not_exist_is_refused(self, given: Any) -> None:
+        with pytest.raises(EncodeError):
+            options_of("q", **given)
+
+
+def test_objects_leave_no_thread_and_no_connection_behind(
+    server: Server, client: redis.Redis, queue_name: str
+) -> None:
+    before = len(client.client_list())
+    with (
+        DelayedQueue(queue_name, connection=server.socket_url) as delayed,
+        BlockingQueue(queue_name, connection=server.socket_url) as blocking,
+    ):
+        delayed.offer("x", 0.01)
+        assert blocking.take() == "x"
+        assert blocking.poll(0.01) is None
+
+    assert not [t for t in threading.enumerate() if t.name.startswith("delayq-")]
+    wait_until(
+        lambda: len(client.client_list()) == before, description="all are closed"
+    )
+    assert client.exists(DeliveryKeys.of(queue_name).queue.timeout_set) == 0
