@@ -267,9 +267,11 @@ class Attempt:
         outcome, exception = self.outcome, self.exception
         # Its traceback holds the frames of the task, and whatever those hold.
         self.exception = None
-        level = _LEVELS.get(outcome, logging.INFO)
+        level = logging.INFO
         if self.is_lost:
             level = logging.WARNING
+        elif outcome is not State.SUCCEEDED:
+            level = _LEVELS.get(outcome, logging.INFO)
         if not logger.isEnabledFor(level):
             return
         ended_ms = self.ended_ms or monotonic_ms()

@@ -14,6 +14,9 @@ from queue import Empty, SimpleQueue
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
 
 from django_delayq.jobs.context import running_job
 from django_delayq.transfer.wheel import HashedWheelTimer
@@ -24,25 +27,45 @@ from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
 logger = logging.getLogger("django_delayq.worker")
 
 
-def _begin_database_use() -> None:
-    """What Django does for request_started, for the connections that this thread has."""
-    for connection in connections.all(initialized_only=True):
-        connection.queries_log.clear()
-        connection.close_if_unusable_or_obsolete()
+class _DatabaseUse(threading.local):
+    """What Django does around a request, for the connections that a thread has: it costs more than all the rest."""
 
+    #: Django has told that this thread has connected to a database.
+    has_connected = False
 
-def _end_database_use(*, was_interrupted: bool) -> None:
-    """What Django does for request_finished; and no transaction outlives the task that began it."""
-    for connection in connections.all(initialized_only=True):
-        if was_interrupted or connection.in_atomic_block:
+    def __init__(self) -> None:
+        self._connections: list[BaseDatabaseWrapper] = []
+
+    def begin(self) -> None:
+        """What Django does for request_started."""
+        for connection in self._connections:
+            connection.queries_log.clear()
+            connection.close_if_unusable_or_obsolete()
+
+    def end(self, *, was_interrupted: bool) -> None:
+        """What Django does for request_finished; and no transaction outlives the task that began it."""
+        if not self.has_connected:
+            return
+        self._connections.clear()
+        for connection in connections.all(initialized_only=True):
+            if not was_interrupted and not connection.in_atomic_block:
+                connection.close_if_unusable_or_obsolete()
+                self._connections.append(connection)
+                continue
             # An exception that strikes anywhere may strike the end of an atomic block: what the connection believes
             # of its transaction cannot be trusted, and the next task would work in one that nobody commits.
             try:
                 connection.close()
             finally:
                 del connections[connection.alias]
-        else:
-            connection.close_if_unusable_or_obsolete()
+
+
+_database_use = _DatabaseUse()
+
+
+@receiver(connection_created, dispatch_uid="django_delayq.worker")
+def _note_connection(**kwargs: object) -> None:
+    _database_use.has_connected = True
 
 
 class ThreadExecutor:
@@ -126,7 +149,7 @@ class ThreadExecutor:
         limit: ThreadTimeLimit | None = None
         token = running_job.set(attempt.job)
         try:
-            _begin_database_use()
+            _database_use.begin()
             limit_s = attempt.time_limit_s
             if limit_s is None:
                 value = task.function(*attempt.args, **attempt.kwargs)
@@ -144,7 +167,7 @@ class ThreadExecutor:
             attempt.fail(error)
         finally:
             running_job.reset(token)
-            _end_database_use(was_interrupted=limit is not None and limit.has_struck)
+            _database_use.end(was_interrupted=limit is not None and limit.has_struck)
 
 
 class LoopExecutor:

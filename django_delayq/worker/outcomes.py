@@ -139,28 +139,40 @@ class Outcomes:
 
 def _batches(attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
     groups: dict[tuple[str, State | None, bool], list[Attempt]] = defaultdict(list)
+    last: Attempt | None = None
+    members: list[Attempt] = []
     for attempt in attempts:
-        if not attempt.is_lost:
+        if attempt.is_lost:
+            continue
+        # Most are like the one before: Python hashes the members of an enum slowly.
+        if (
+            last is None
+            or attempt.outcome is not last.outcome
+            or attempt.queue is not last.queue
+            or attempt.is_expired is not last.is_expired
+        ):
             key = attempt.queue.name, attempt.outcome, attempt.is_expired
-            groups[key].append(attempt)
+            members, last = groups[key], attempt
+        members.append(attempt)
     return [
         _Batch(_call(part[0].queue, outcome, part), part, is_repeat)
-        for (_, outcome, _), members in groups.items()
-        for part in _parts(members)
+        for (_, outcome, _), group in groups.items()
+        for part in _parts(group)
     ]
 
 
 def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
     """Cut into pieces that one call can take, by number and by size."""
+    size = sum([len(attempt.result) + len(attempt.error) for attempt in attempts])
+    if len(attempts) <= MAX_BATCH and size < BATCH_BYTES:
+        return [attempts]
     parts: list[list[Attempt]] = [[]]
     size = 0
     for attempt in attempts:
-        part = parts[-1]
-        if len(part) == MAX_BATCH or size >= BATCH_BYTES:
-            part = []
-            parts.append(part)
+        if len(parts[-1]) == MAX_BATCH or size >= BATCH_BYTES:
+            parts.append([])
             size = 0
-        part.append(attempt)
+        parts[-1].append(attempt)
         size += len(attempt.result) + len(attempt.error)
     return parts
 
