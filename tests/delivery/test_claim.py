@@ -522,6 +522,21 @@ def test_frame_whose_job_is_known_already_is_dropped(bench: Bench, life: str) ->
     assert bench.frames() == []
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("later", "runs"), [(30_000, False), (30_001, True)])
+def test_token_of_a_job_that_ended_is_forgotten_after_thirty_seconds(
+    bench: Bench, mode: Mode, later: int, runs: bool
+) -> None:
+    bench.schedule({"a": 0})
+    bench.acknowledge(bench.lease())
+    bench.now = later
+    bench.schedule({"a": 0})
+
+    jobs = bench.claim(mode=mode).jobs or bench.claim(mode=mode).jobs
+
+    assert len(jobs) == runs
+
+
 def test_foreign_frames_are_leased_under_a_token_of_their_own(
     any_bench: Bench,
 ) -> None:
