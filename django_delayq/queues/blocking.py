@@ -1,39 +1,30 @@
 """Redisson's RBlockingQueue as a Python object: what is due, for those who want elements rather than tasks.
 
-Taking an element needs two calls, and nothing in between can lose it: the first leases it, the second confirms that
-the lease's holder has it. What is not confirmed is taken again, by whoever comes next.
+It waits and looks; how an element is taken so that none is lost is told in ``taking``.
 """
 
-import json
 import logging
 import math
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
 
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.clock import epoch_ms, monotonic_ms
+from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Claimed, Leased, Mode, Rejected, State
-from django_delayq.exceptions import DecodeError
-from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given
 from django_delayq.queues.options import options_of
 from django_delayq.queues.steps import (
     Once,
-    Pause,
     Steps,
     WaitForAny,
     aperform,
     perform,
 )
+from django_delayq.queues.taking import Batch, Taker
 from django_delayq.queues.waiting import Peeks
 from django_delayq.wire.codecs import Codec
 from django_delayq.wire.scripts import PAGE
@@ -44,27 +35,6 @@ logger = logging.getLogger(__name__)
 
 #: How long an element stays with somebody who claimed it and died before the confirmation, s.
 LEASE_S = 10.0
-#: Between two attempts to confirm when the connection broke: from the first to the second of these, doubling.
-CONFIRM_PAUSE_MS = (20, 500)
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Elements that one claim has leased."""
-
-    keys: DeliveryKeys
-    owner: bytes
-    #: Epoch ms by the server's clock, or a little less: until then nobody else can have them.
-    lease_end_ms: int
-    #: The same, about, by `monotonic_ms`.
-    give_up_ms: float
-    jobs: list[Leased]
-    #: Of the jobs that could be decoded; of those that are ours, once it is confirmed.
-    values: list[Any]
-    #: Of the others.
-    errors: list[DecodeError]
-    #: Until the next event of the queue.
-    wait_ms: float
 
 
 class BlockingQueue:
@@ -101,12 +71,8 @@ class BlockingQueue:
         self._keys = DeliveryKeys.of(name)
         self._codec = options_of(name, codec=codec).codec
         self._clients = Clients(connection)
-        self._lease_ms = round(lease * 1000)
+        self._taker = Taker(self._codec, round(lease * 1000))
         self._peeks = Peeks()
-        # What an earlier call left open when the connection broke; lists are changed by atomic operations only.
-        self._unconfirmed: list[_Batch] = []
-        self._to_put_back: list[_Batch] = []
-        self._left_over: list[tuple[str, Any]] = []
 
     def __repr__(self) -> str:
         return f"<BlockingQueue {self.name!r}>"
@@ -285,7 +251,7 @@ class BlockingQueue:
         while True:
             wait_ms = math.inf
             for keys in queues:
-                batch = yield from self._take_from(keys, 1)
+                batch = yield from self._taker.take(keys, 1)
                 if batch.errors:
                     raise batch.errors[0]
                 if batch.values:
@@ -298,10 +264,10 @@ class BlockingQueue:
                 yield WaitForAny(destinations, min(wait_ms, left_ms))
 
     def _drain_to(self, limit: int) -> Steps[list[Any]]:
-        done: list[_Batch] = []
+        done: list[Batch] = []
         try:
             while (left := limit - sum(len(batch.values) for batch in done)) > 0:
-                batch = yield from self._take_from(
+                batch = yield from self._taker.take(
                     self._keys, min(left, operations.MAX_BATCH)
                 )
                 done.append(batch)
@@ -309,7 +275,7 @@ class BlockingQueue:
                     logger.warning(
                         "put into the quarantine of %r: %s", self.name, error
                     )
-                if batch.wait_ms > 0 or not batch.jobs:
+                if batch.wait_ms > 0 or not (batch.values or batch.errors):
                     break
         except RedisError:
             if not any(batch.values for batch in done):
@@ -319,153 +285,9 @@ class BlockingQueue:
             raise
         except BaseException:
             for batch in reversed(done):
-                yield from self._put_back(batch)
+                yield from self._taker.put_back(batch)
             raise
         return [value for batch in done for value in batch.values]
-
-    def _take_from(self, keys: DeliveryKeys, limit: int) -> Steps[_Batch]:
-        """Claim, decode and confirm what is there now."""
-        yield from self._settle_earlier()
-        if found := self._left_over_of(keys):
-            return _Batch(keys, b"", 0, 0, [], found, [], 0)
-        batch = yield from self._claim(keys, limit)
-        if not batch.jobs:
-            return batch
-        try:
-            yield from self._decode(batch)
-            yield from self._confirm(batch)
-        except (RedisError, GeneratorExit):
-            raise
-        except BaseException:
-            # Interrupted: whether the confirmation was carried out or not, the caller has not got it.
-            yield from self._put_back(batch)
-            raise
-        return batch
-
-    def _claim(self, keys: DeliveryKeys, limit: int) -> Steps[_Batch]:
-        owner, request = os.urandom(8), os.urandom(8)
-        begun_ms = monotonic_ms()
-
-        def batch_of(claimed: Claimed) -> _Batch:
-            # The claim may have been repeated, so it was made after it was sent, and that is all one knows.
-            sent_us = claimed.now_us - math.ceil((monotonic_ms() - begun_ms) * 1000)
-            return _Batch(
-                keys,
-                owner,
-                lease_end_ms=sent_us // 1000 + self._lease_ms,
-                give_up_ms=begun_ms + self._lease_ms,
-                jobs=claimed.jobs,
-                values=[],
-                errors=[],
-                wait_ms=math.inf if claimed.wait_us < 0 else claimed.wait_us / 1000,
-            )
-
-        def claim(limit: int) -> Any:
-            return operations.claim(
-                keys,
-                owner=owner,
-                request=request,
-                limit=limit,
-                lease_ms=self._lease_ms,
-                mode=Mode.TAKE,
-            )
-
-        try:
-            return batch_of((yield claim(limit)))
-        except (RedisError, GeneratorExit):
-            # If the claim was carried out, its lease ends by itself.
-            raise
-        except BaseException:
-            try:
-                # The same request again tells what it was given, and with no limit takes nothing new.
-                claimed = yield claim(0)
-                yield from self._put_back(batch_of(claimed))
-            except RedisError as error:
-                logger.warning("what was claimed comes back after its lease: %s", error)
-            raise
-
-    def _decode(self, batch: _Batch) -> Steps[None]:
-        """Decode the jobs of a batch; those that cannot be leave it for the quarantine."""
-        readable: list[Leased] = []
-        rejected: list[Rejected] = []
-        for job in batch.jobs:
-            try:
-                batch.values.append(self._codec.decode(job.payload))
-                readable.append(job)
-            except Exception as raised:
-                error = _as_decode_error(raised, job.payload)
-                batch.errors.append(error)
-                rejected.append(Rejected(job.token, job.fence, _error_text(error)))
-        if rejected:
-            yield operations.bury(
-                batch.keys,
-                rejected,
-                state=State.QUARANTINED,
-                attempt_failed=False,
-            )
-        batch.jobs = readable
-
-    def _confirm(self, batch: _Batch) -> Steps[None]:
-        """Make the elements of a batch the caller's; afterwards ``values`` are those that are."""
-        if not batch.jobs:
-            return
-        pause_ms, longest_ms = CONFIRM_PAUSE_MS
-        while True:
-            try:
-                flags: str = yield scripts.confirm(
-                    batch.keys,
-                    batch.jobs,
-                    owner=batch.owner,
-                    lease_end_ms=batch.lease_end_ms,
-                )
-                break
-            except (RedisConnectionError, RedisTimeoutError):
-                # Carried out or not: to ask again is safe, and tells.
-                if monotonic_ms() >= batch.give_up_ms:
-                    self._unconfirmed.append(batch)
-                    raise
-                yield Pause(pause_ms)
-                pause_ms = min(2 * pause_ms, longest_ms)
-        # '?': nobody knows any more who had it. Twice is better than never.
-        batch.values = [
-            value
-            for value, flag in zip(batch.values, flags, strict=True)
-            if flag != "0"
-        ]
-
-    def _put_back(self, batch: _Batch) -> Steps[None]:
-        """Return a batch that the caller did not get, confirmed or not."""
-        if not batch.jobs:
-            return
-        try:
-            yield scripts.untake(
-                batch.keys,
-                batch.jobs,
-                owner=batch.owner,
-                lease_end_ms=batch.lease_end_ms,
-            )
-        except RedisError as error:
-            logger.warning("will be put back with the next call: %s", error)
-            self._to_put_back.append(batch)
-
-    def _settle_earlier(self) -> Steps[None]:
-        """Bring to an end what earlier calls had to leave open."""
-        for _ in range(len(self._to_put_back)):
-            yield from self._put_back(self._to_put_back.pop(0))
-        while self._unconfirmed:
-            batch = self._unconfirmed.pop()
-            yield from self._confirm(batch)
-            self._left_over += [
-                (batch.keys.queue.name, value) for value in batch.values
-            ]
-
-    def _left_over_of(self, keys: DeliveryKeys) -> list[Any]:
-        """Return one element that an earlier call confirmed and could not return, if there is one."""
-        for item in list(self._left_over):
-            if item[0] == keys.queue.name:
-                self._left_over.remove(item)
-                return [item[1]]
-        return []
 
     def _offer(self, value: object) -> Steps[bool]:
         payload = self._codec.encode(value)
@@ -523,24 +345,3 @@ def _milliseconds(timeout: float | timedelta) -> float:
             f"a timeout is a number of seconds or a timedelta; got {timeout!r}"
         )
     return timeout * 1000
-
-
-def _as_decode_error(error: Exception, payload: bytes) -> DecodeError:
-    """Return the error with its data; one of a codec of the user's own, that has other errors, becomes one of ours."""
-    if isinstance(error, DecodeError):
-        error.data = error.data or payload
-        return error
-    wrapped = DecodeError(f"the codec failed: {type(error).__name__}: {error}", payload)
-    wrapped.__cause__ = error
-    return wrapped
-
-
-def _error_text(error: DecodeError) -> bytes:
-    """Describe an error as the quarantine shows it."""
-    return json.dumps(
-        {
-            "kind": "payload",
-            "error": f"{type(error).__name__}: {error}",
-            "at": epoch_ms(),
-        }
-    ).encode()

@@ -40,6 +40,9 @@ DefaultConnection = Callable[
     [], tuple[Callable[[], Redis], Callable[[], Awaitable[aio.Redis]]]
 ]
 
+#: For clients made from a URL that says nothing else. redis-py before 8 would wait for ever.
+_DEADLINES_S: dict[str, Any] = {"socket_timeout": 5.0, "socket_connect_timeout": 3.0}
+
 # What has to be made anew for a client of the other kind.
 _NOT_SHARED = frozenset(POOL_ARGUMENTS) | {
     "retry",
@@ -98,7 +101,7 @@ class Clients:
         # redis-py would repeat whatever it sent; what may be repeated, and how often, is for ``wire.call`` to know.
         retry = Retry(NoBackoff(), 0)
         if isinstance(given, str):
-            return Redis.from_url(given, retry=retry)
+            return Redis.from_url(given, retry=retry, **_DEADLINES_S)
         arguments = _arguments_of(given)
         if isinstance(given, Redis) and not arguments.get("decode_responses"):
             return given
@@ -151,7 +154,7 @@ _async_clients: weakref.WeakKeyDictionary[
 def _make_async(given: Given) -> aio.Redis:
     retry = AsyncRetry(NoBackoff(), 0)
     if isinstance(given, str):
-        return aio.Redis.from_url(given, retry=retry)
+        return aio.Redis.from_url(given, retry=retry, **_DEADLINES_S)
     pool = AsyncConnectionPool(
         connection_class=_twin_class(given, 1),
         **_shared(_arguments_of(given)),

@@ -38,6 +38,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._losses: list[_Loss] = []
         self._sockets: set[socket.socket] = set()
+        self._frozen: set[socket.socket] = set()
         self.is_refusing = False
         self._is_closed = False
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -64,6 +65,11 @@ class Proxy:
         with self._lock:
             for sock in self._sockets:
                 _shut(sock)
+
+    def freeze(self) -> None:
+        """Swallow whatever comes on the connections of this moment, without closing them: a cable was pulled."""
+        with self._lock:
+            self._frozen |= self._sockets
 
     def close(self) -> None:
         self._is_closed = True
@@ -110,6 +116,8 @@ class Proxy:
                     data = sock.recv(1 << 20)
                     if not data:
                         return
+                    if sock in self._frozen:
+                        continue
                     if sock is client and (loss := self._loss_for(data)) is not None:
                         if loss.reaches_server:
                             server.sendall(data)
@@ -124,6 +132,7 @@ class Proxy:
         finally:
             with self._lock:
                 self._sockets -= {client, server}
+                self._frozen -= {client, server}
             client.close()
             server.close()
 

@@ -1,5 +1,6 @@
 import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
 from tests.queues.java import JavaQueue, frames_of, now_ms
+from tests.queues.proxy import Proxy
 from tests.servers import Server
 from tests.waiting import wait_until
 
@@ -323,6 +325,40 @@ class TestWakeUps:
                 assert destination.poll(WITHIN_CAP_S) == "due while away"
                 assert time.monotonic() - back < WITHIN_CAP_S
                 assert destination.poll(WITHIN_CAP_S) == "due after"
+
+    def test_connections_that_are_dead_and_open_delay_less_than_five_seconds(
+        self, proxy: Proxy, blocking: Make, queue_name: str
+    ) -> None:
+        client = redis.Redis.from_url(proxy.url)
+        with client, DelayedQueue(queue_name, connection=client) as queue:
+            queue.offer("x", 0.5)
+            proxy.freeze()
+
+            assert blocking().poll(5.5) == "x"
+
+            # The frozen channel is noticed, too: what comes later is in time again.
+            soon = time.monotonic() + 2.5
+            wait_until(lambda: time.monotonic() > soon, description="it is noticed")
+            begun = time.monotonic()
+            client.connection_pool.disconnect()
+            queue.offer("y", 0.05)
+            assert blocking().poll(5) == "y"
+            assert time.monotonic() - begun < 1.5
+
+    @pytest.mark.slow
+    def test_server_that_stood_still_is_transferred_from_within_the_cap(
+        self, private_server: Callable[..., Server]
+    ) -> None:
+        server = private_server()
+        with DelayedQueue("q", connection=server.client()) as queue:
+            queue.offer("x", 1)
+            os.kill(server.pid, signal.SIGSTOP)
+            still = time.monotonic() + 5
+            wait_until(lambda: time.monotonic() > still, description="it stands still")
+            os.kill(server.pid, signal.SIGCONT)
+
+            with BlockingQueue("q", connection=server.client()) as destination:
+                assert destination.poll(WITHIN_CAP_S) == "x"
 
     def test_destruction_does_not_wait_for_a_server_that_is_away(
         self, private_server: Callable[..., Server]

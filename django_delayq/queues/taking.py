@@ -1,0 +1,255 @@
+"""Taking elements out of a destination queue: claimed, decoded, confirmed, and put back when the caller goes away.
+
+Two calls, and nothing in between can lose an element: the first leases it, the second confirms that the lease's
+holder has it. What is not confirmed is taken again, by whoever comes next.
+"""
+
+import json
+import logging
+import math
+import os
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq.clock import epoch_ms, monotonic_ms
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import Claimed, Leased, Mode, Rejected, State
+from django_delayq.exceptions import DecodeError
+from django_delayq.queues import scripts
+from django_delayq.queues.steps import Pause, Steps
+from django_delayq.wire.codecs import Codec
+
+logger = logging.getLogger(__name__)
+
+#: Between two attempts to confirm when the connection broke: from the first to the second of these, doubling.
+CONFIRM_PAUSE_MS = (20, 500)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Elements that one claim has leased."""
+
+    keys: DeliveryKeys
+    owner: bytes
+    #: Epoch ms by the server's clock, or a little less: until then nobody else can have them.
+    lease_end_ms: int
+    #: The same, about, by `monotonic_ms`.
+    give_up_ms: float
+    jobs: list[Leased]
+    #: Of the jobs that could be decoded; of those that are ours, once it is confirmed.
+    values: list[Any]
+    #: Of the others.
+    errors: list[DecodeError]
+    #: Until the next event of the queue.
+    wait_ms: float
+
+
+class Taker:
+    """Takes elements for any number of threads, and remembers what a broken connection has left open."""
+
+    def __init__(self, codec: Codec, lease_ms: int) -> None:
+        self._codec = codec
+        self._lease_ms = lease_ms
+        self._lock = threading.Lock()
+        # Guarded by _lock: what earlier calls had to leave open.
+        self._unconfirmed: list[Batch] = []
+        self._to_put_back: list[Batch] = []
+        self._left_over: list[tuple[str, Any]] = []
+
+    def take(self, keys: DeliveryKeys, limit: int) -> Steps[Batch]:
+        """Claim, decode and confirm what is there now."""
+        yield from self._settle_earlier()
+        if found := self._left_over_of(keys):
+            return Batch(keys, b"", 0, 0, [], found, [], 0)
+        batch = yield from self._claim(keys, limit)
+        if not batch.jobs:
+            return batch
+        try:
+            yield from self._decode(batch)
+            try:
+                yield from self._confirm(batch)
+            except (RedisConnectionError, RedisTimeoutError):
+                # Carried out or not: the next call will tell.
+                self._leave(self._unconfirmed, batch)
+                raise
+        except (RedisError, GeneratorExit):
+            # Nothing was carried out, or it is settled by the next call, or the lease ends.
+            raise
+        except BaseException:
+            # Interrupted: whether the confirmation was carried out or not, the caller has not got it.
+            yield from self.put_back(batch)
+            raise
+        return batch
+
+    def _claim(self, keys: DeliveryKeys, limit: int) -> Steps[Batch]:
+        owner, request = os.urandom(8), os.urandom(8)
+        begun_ms = monotonic_ms()
+
+        def batch_of(claimed: Claimed) -> Batch:
+            # The claim may have been repeated, so it was made after it was sent, and that is all one knows.
+            sent_us = claimed.now_us - math.ceil((monotonic_ms() - begun_ms) * 1000)
+            return Batch(
+                keys,
+                owner,
+                lease_end_ms=sent_us // 1000 + self._lease_ms,
+                give_up_ms=begun_ms + self._lease_ms,
+                jobs=claimed.jobs,
+                values=[],
+                errors=[],
+                wait_ms=math.inf if claimed.wait_us < 0 else claimed.wait_us / 1000,
+            )
+
+        def claim(limit: int) -> Any:
+            return operations.claim(
+                keys,
+                owner=owner,
+                request=request,
+                limit=limit,
+                lease_ms=self._lease_ms,
+                mode=Mode.TAKE,
+            )
+
+        try:
+            return batch_of((yield claim(limit)))
+        except (RedisError, GeneratorExit):
+            # If the claim was carried out, its lease ends by itself.
+            raise
+        except BaseException:
+            try:
+                # The same request again tells what it was given, and with no limit takes nothing new.
+                claimed = yield claim(0)
+                yield from self.put_back(batch_of(claimed))
+            except RedisError as error:
+                logger.warning("what was claimed comes back after its lease: %s", error)
+            raise
+
+    def _decode(self, batch: Batch) -> Steps[None]:
+        """Decode the jobs of a batch; those that cannot be leave it for the quarantine."""
+        readable: list[Leased] = []
+        rejected: list[Rejected] = []
+        for job in batch.jobs:
+            try:
+                batch.values.append(self._codec.decode(job.payload))
+                readable.append(job)
+            except Exception as raised:
+                error = _as_decode_error(raised, job.payload)
+                batch.errors.append(error)
+                rejected.append(Rejected(job.token, job.fence, _error_text(error)))
+        if rejected:
+            yield operations.bury(
+                batch.keys,
+                rejected,
+                state=State.QUARANTINED,
+                attempt_failed=False,
+            )
+        batch.jobs = readable
+
+    def _confirm(self, batch: Batch) -> Steps[None]:
+        """Make the elements of a batch the caller's; afterwards ``values`` are those that are."""
+        if not batch.jobs:
+            return
+        pause_ms, longest_ms = CONFIRM_PAUSE_MS
+        while True:
+            try:
+                flags: str = yield scripts.confirm(
+                    batch.keys,
+                    batch.jobs,
+                    owner=batch.owner,
+                    lease_end_ms=batch.lease_end_ms,
+                )
+                break
+            except (RedisConnectionError, RedisTimeoutError):
+                # Carried out or not: to ask again is safe, and tells.
+                if monotonic_ms() >= batch.give_up_ms:
+                    raise
+                yield Pause(pause_ms)
+                pause_ms = min(2 * pause_ms, longest_ms)
+        # '?': nobody knows any more who had it. Twice is better than never.
+        batch.values = [
+            value
+            for value, flag in zip(batch.values, flags, strict=True)
+            if flag != "0"
+        ]
+
+    def put_back(self, batch: Batch) -> Steps[None]:
+        """Return a batch that the caller did not get, confirmed or not."""
+        if not batch.jobs:
+            self._keep(batch)  # of an earlier call
+            return
+        try:
+            yield scripts.untake(
+                batch.keys,
+                batch.jobs,
+                owner=batch.owner,
+                lease_end_ms=batch.lease_end_ms,
+            )
+        except RedisError as error:
+            logger.warning("will be put back with the next call: %s", error)
+            self._leave(self._to_put_back, batch)
+
+    def _settle_earlier(self) -> Steps[None]:
+        """Bring to an end what earlier calls had to leave open."""
+        for _ in range(len(self._to_put_back)):
+            if (batch := self._pop(self._to_put_back)) is not None:
+                try:
+                    yield from self.put_back(batch)
+                except BaseException:
+                    self._leave(self._to_put_back, batch)
+                    raise
+        while (batch := self._pop(self._unconfirmed)) is not None:
+            try:
+                yield from self._confirm(batch)
+            except BaseException:
+                self._leave(self._unconfirmed, batch)
+                raise
+            self._keep(batch)
+
+    def _pop(self, open_ones: list[Batch]) -> Batch | None:
+        with self._lock:
+            return open_ones.pop(0) if open_ones else None
+
+    def _leave(self, open_ones: list[Batch], batch: Batch) -> None:
+        with self._lock:
+            open_ones.append(batch)
+
+    def _keep(self, batch: Batch) -> None:
+        """Keep elements that are ours for the next who asks."""
+        name = batch.keys.queue.name
+        with self._lock:
+            self._left_over += [(name, value) for value in batch.values]
+
+    def _left_over_of(self, keys: DeliveryKeys) -> list[Any]:
+        """Return one element that an earlier call confirmed and could not return, if there is one."""
+        with self._lock:
+            for item in self._left_over:
+                if item[0] == keys.queue.name:
+                    self._left_over.remove(item)
+                    return [item[1]]
+        return []
+
+
+def _as_decode_error(error: Exception, payload: bytes) -> DecodeError:
+    """Return the error with its data; one of a codec of the user's own, that has other errors, becomes one of ours."""
+    if isinstance(error, DecodeError):
+        error.data = error.data or payload
+        return error
+    wrapped = DecodeError(f"the codec failed: {type(error).__name__}: {error}", payload)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _error_text(error: DecodeError) -> bytes:
+    """Describe an error as the quarantine shows it."""
+    return json.dumps(
+        {
+            "kind": "payload",
+            "error": f"{type(error).__name__}: {error}",
+            "at": epoch_ms(),
+        }
+    ).encode()
