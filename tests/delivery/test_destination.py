@@ -245,6 +245,52 @@ def test_doubles_alone_are_dropped_too(bench: Bench) -> None:
     assert "destination" not in bench.state()
 
 
+@pytest.mark.parametrize("what", ["doubles", "cancelled", "moved"])
+def test_thousands_that_fill_no_room_are_taken_in_bounded_calls(
+    bench: Bench, what: str
+) -> None:
+    names = [f"j{n}" for n in range(9_000)]
+    bench.client.rpush(bench.keys.queue.destination, *map(payload, names), b"last")
+    if what == "doubles":
+        ended = {token(name): (T0 - 5) * 8 + 1 for name in names}
+        bench.client.zadd(bench.keys.ended, ended)
+    else:
+        note = "cancel" if what == "cancelled" else str(T0 + 50)
+        bench.client.hset(
+            bench.keys.notes, mapping={token(name): note for name in names}
+        )
+
+    sizes, got = [], []
+    while (left := bench.client.llen(bench.keys.queue.destination)) > 0:
+        claimed = bench.claim(mode=Mode.SHARED)
+        got += names_of(claimed)
+        sizes.append(left - bench.client.llen(bench.keys.queue.destination))
+
+    assert got == ["last"]
+    assert sizes == [2_000] * 4 + [1_001]
+    assert len(bench.state().get("retries", {})) == (9_000 if what == "moved" else 0)
+
+
+@pytest.mark.parametrize("what", ["doubles", "cancelled"])
+def test_megabytes_that_fill_no_room_are_taken_in_small_calls(
+    bench: Bench, what: str
+) -> None:
+    for n in range(20):
+        body = payload(f"j{n}", 1 << 20)
+        bench.client.rpush(bench.keys.queue.destination, body)
+        if what == "doubles":
+            bench.client.zadd(bench.keys.ended, {token(f"j{n}"): T0 * 8 + 1})
+        else:
+            bench.client.hset(bench.keys.notes, token(f"j{n}"), "cancel")
+
+    calls = 0
+    while bench.client.llen(bench.keys.queue.destination) > 0:
+        assert bench.claim(mode=Mode.SHARED).jobs == []
+        calls += 1
+
+    assert calls == 20
+
+
 def test_payload_twice_in_the_destination_queue_is_leased_once(bench: Bench) -> None:
     bench.client.rpush(bench.keys.queue.destination, payload("a"), payload("a"))
 

@@ -134,16 +134,19 @@ if limit > 0 then
 end
 
 local waiting, size = redis.call('LLEN', keys.destination), 8
-while popped < waiting and not is_full() do
+-- What is dropped, cancelled or moved fills no room, so it is bounded by itself.
+while popped < math.min(waiting, MOST) and not is_full() do
   local part = redis.call('LRANGE', keys.destination, popped, popped + math.min(size, limit - count) - 1)
   for _, payload in ipairs(part) do
-    if is_full() then break end
+    if is_full() or popped == MOST then break end
     popped = popped + 1
     local token, due, key = token_of(payload), now_ms, ''
     if not token then
       lease(seed .. string.format('%06d', popped), 0, 0, due, key, payload, true, true)
     elseif seen[token] or redis.call('HEXISTS', keys.headers, token) == 1 or how_ended(keys.ended, now_ms, token) then
       doubles = doubles + 1
+      byte_count = byte_count + #payload
+      gone[#gone + 1] = token
     else
       local locator = redis.call('HGET', keys.locators, token)
       if locator then
@@ -154,8 +157,10 @@ while popped < waiting and not is_full() do
       gone[#gone + 1] = token
       seen[token] = true
       if note == 'cancel' then
+        byte_count = byte_count + #payload
         cancelled[#cancelled + 1] = { token, key }
       elseif note then
+        byte_count = byte_count + #payload
         moved[#moved + 1] = { token, tonumber(note), key, payload }
       else
         lease(token, 0, 0, due, key, payload, true)
@@ -190,6 +195,7 @@ if mode == 'direct' and not is_full() then
       local token = item[1]
       if seen[token] or known[i] or (ended[i] and how_ended(keys.ended, now_ms, token)) then
         doubles = doubles + 1
+        gone[#gone + 1] = token
       else
         local key, _ = ''
         if locators[i] then _, _, _, key = read_locator(locators[i]) end
