@@ -288,7 +288,9 @@ class Bench:
 
     def discard(self, *names: str, state: State = State.DEAD) -> int:
         tokens = [token(name) for name in names]
-        return self.run(operations.discard(self.keys, tokens, state=state))
+        return self.run(
+            operations.discard(self.keys, tokens, state=state, now_us=self.now_us)
+        )
 
     def counters(self) -> dict[str, int]:
         """Return what happened since the queue began."""

@@ -82,6 +82,7 @@ def test_discarded_job_leaves_nothing(bench: Bench, state: State) -> None:
 
     assert bench.state() == {}
     assert bench.leftovers() == [bench.keys.claims]
+    assert bench.inspect("a").state is State.FAILED
 
 
 @pytest.mark.parametrize("way", ["replay", "discard"])
