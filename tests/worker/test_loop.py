@@ -48,8 +48,9 @@ def test_no_job_is_early_and_an_idle_worker_is_hardly_late(work, records, queue_
     late = [line["at_ms"] - jobs[line["job"]] for line in records.all("run")[1:]]
     assert min(late) >= 0
     # Some 1 ms on an idle machine; this one may be anything but.
-    assert sorted(late)[len(late) // 2] < 50
-    assert max(late) < 1000
+    assert sorted(late)[len(late) // 2] < 100
+    # The cap comes by every two seconds, whatever was lost.
+    assert max(late) < 1900
 
 
 def test_no_job_is_early_under_load(work, records, queue_name):
@@ -78,7 +79,7 @@ def test_a_job_made_due_by_another_client_starts_at_once(work, records, queue_na
 
     wait_until(lambda: records.count("run") == 1, description="it has run")
     # Not by the cap of two seconds.
-    assert records.all("run")[0]["at_ms"] - called_ms < 1000
+    assert records.all("run")[0]["at_ms"] - called_ms < 1500
 
 
 def test_an_idle_worker_hardly_talks_to_the_server(work, private_server, settings):
@@ -198,7 +199,7 @@ def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
     wait_until(
         lambda: counts(queue_name).running == 2 and records.count("start") >= 2,
         description="it keeps what it can run only",
-        timeout=1.4,
+        timeout=2.8,
     )
     work(threads=28)
     wait_until(
@@ -231,7 +232,8 @@ def test_outcomes_do_not_wait_for_what_is_queued(
     wait_until(
         lambda: counts(queue_name).counters["succeeded"] == 2,
         description="its end is known while others wait",
-        timeout=0.35,
+        # The last one ends after 1.6 s.
+        timeout=1.2,
     )
 
 
@@ -418,7 +420,7 @@ def test_due_frames_of_a_shared_queue_are_transferred_while_all_threads_are_busy
 ):
     work(threads=1)
     task = tasks.nap.using(queue=queue_name)
-    schedule(task, 0, 1.5)
+    schedule(task, 0, 2)
     wait_until(lambda: records.count("start") == 1, description="the thread is busy")
     before = commandstats(client)
 
@@ -426,7 +428,7 @@ def test_due_frames_of_a_shared_queue_are_transferred_while_all_threads_are_busy
     wait_until(
         lambda: client.llen(shared) == 20,
         description="they are transferred",
-        timeout=1.2,
+        timeout=1.7,
     )
     wait_until(lambda: records.count("end") == 1, description="the thread is free")
     after = commandstats(client)
@@ -434,7 +436,7 @@ def test_due_frames_of_a_shared_queue_are_transferred_while_all_threads_are_busy
     wait_until(lambda: records.count("end") == 21, description="they have run")
 
     # At once, and not when the cap of two seconds comes by.
-    assert time.monotonic() - ended_s < 1
+    assert time.monotonic() - ended_s < 1.5
     # A list that nobody here has room for is not watched: that would answer thousands of times a second.
     assert after["blmove"] - before.get("blmove", 0) < 20
     assert after["evalsha"] - before["evalsha"] < 60
@@ -486,7 +488,7 @@ def test_what_java_puts_into_the_list_is_taken_at_once(
     client.rpush(shared, task.prepare(0).unsent.payload)
 
     wait_until(lambda: records.count("run") == 1, description="it has run")
-    assert records.all("run")[0]["at_ms"] - called_ms < 1000
+    assert records.all("run")[0]["at_ms"] - called_ms < 1500
 
 
 # Burst and the number of jobs.
