@@ -47,11 +47,12 @@ def working(
     *arguments: str, log: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker; its log goes to a file, or nowhere."""
-    with open(log or os.devnull, "wb") as stderr:
+    with open(log or os.devnull, "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "django", "delayq_worker", *arguments],
             cwd=ROOT,
-            stderr=stderr,
+            stdout=output,
+            stderr=output,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
         try:
