@@ -9,5 +9,9 @@ INSTALLED_APPS = ["django_delayq", "benchmarks"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 DELAYQ = {
     "CONNECTION": os.environ.get("DELAYQ_BENCH_URL", "redis://127.0.0.1:6379/0"),
-    "QUEUES": {"default": {}, "flat": {"INSERTION_LIST": False}},
+    "QUEUES": {
+        "default": {},
+        "flat": {"INSERTION_LIST": False},
+        "few": {"INSERTION_LIST": False},
+    },
 }
