@@ -145,11 +145,7 @@ def _costs(
             times[i].append((time.perf_counter() - start) * 1e6)
             entries = client.slowlog_get(8)
             served[i].append(
-                max(
-                    e["duration"]
-                    for e in entries
-                    if e["command"].startswith(b"EVAL")
-                )
+                max(e["duration"] for e in entries if e["command"].startswith(b"EVAL"))
             )
     client.config_set("slowlog-log-slower-than", 1000)
     SLOWEST.append((max(map(max, served)), calls[-1].__name__))
