@@ -194,7 +194,7 @@ def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
     )
     assert worker.loop._rate > 1
 
-    schedule_many(tasks.nap.using(queue=queue_name).prepare(0, 4) for _ in range(30))
+    schedule_many(tasks.nap.using(queue=queue_name).prepare(0, 1.5) for _ in range(30))
 
     wait_until(
         lambda: counts(queue_name).running == 2 and records.count("start") >= 2,

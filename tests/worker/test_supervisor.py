@@ -7,7 +7,6 @@ import time
 import pytest
 
 from django_delayq import schedule, schedule_many
-from django_delayq.conf import get_settings
 from django_delayq.delivery.operations import State
 from tests.waiting import wait_until
 from tests.worker.project import tasks
@@ -143,23 +142,6 @@ def test_a_killed_process_is_replaced_and_what_it_ran_runs_again_at_once(
     assert len(worker.children()) == 2
     assert f"worker process {victim} was killed by signal 9" in worker.log
     assert f"{len(its)} leases of a dead process are given back" in worker.log
-
-
-def test_a_broken_queue_does_not_keep_the_leases_of_a_dead_process_in_others(
-    configure, program, records, queue_name, client
-):
-    configure(broken={})
-    broken = f"{queue_name}-broken"
-    client.set(get_settings().queue(broken).keys.leases, "no sorted set")
-    worker = program("--queue", broken, "--queue", queue_name)
-    job = schedule(tasks.nap.using(queue=queue_name), 0, 1)
-    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
-
-    assert kill(records.all("start")[0]["pid"], signal.SIGKILL)
-
-    wait_until(lambda: records.count("start") == 2, description="it runs again")
-    assert records.jobs("start") == [job.id] * 2
-    assert f"queue {broken}: leases of a dead process end by themselves" in worker.log
 
 
 def test_a_job_that_kills_its_worker_is_buried_and_those_beside_it_are_not(
