@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import MAX_BATCH, Claimed, Mode
+from django_delayq.delivery.operations import MAX_BATCH, Claimed, Mode, State
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.server_checks import LONG_LIST
@@ -219,7 +219,7 @@ class ClaimLoop:
         is_stalled = self._is_stalled()
         if is_stalled:
             self._return_queued()
-            self._rate = 0.0
+            self._rate, self._rate_from = 0.0, None
         self._settle(
             force=is_stalled
             or self._stop_ms is not None
@@ -235,6 +235,9 @@ class ClaimLoop:
                 return
             if self._is_burst and not self._running and self._look_again():
                 return
+        elif self._is_over():
+            # The last end was settled just now: nothing else would wake us.
+            return
         self._wait()
 
     def _look_again(self) -> bool:
@@ -544,11 +547,14 @@ class ClaimLoop:
             again_ms = self._outcomes.next_ms()
             if again_ms is not None and now_ms < again_ms:
                 return
-        self._measure(now_ms)
         settled, failure = self._outcomes.settle(force=is_last)
+        count = 0
         for attempt in settled:
             self._running.pop(attempt, None)
+            # What is given back without being run says nothing of how long jobs take.
+            count += attempt.outcome is not State.SCHEDULED
             attempt.log()
+        self._measure(now_ms, count)
         if failure is not None:
             raise failure
         if (
@@ -559,9 +565,8 @@ class ClaimLoop:
         ):
             self.stop(self._worker.grace_s)
 
-    def _measure(self, now_ms: float) -> None:
+    def _measure(self, now_ms: float, count: int) -> None:
         """Learn how many jobs per ms this process gets through while it has some waiting."""
-        count = len(self._ended)
         self._finished += count
         if self._rate_from is not None and now_ms > self._rate_from[0]:
             rate = (self._finished - self._rate_from[1]) / (now_ms - self._rate_from[0])

@@ -188,7 +188,7 @@ def lasting(private_server, settings, queue_name, configure):
 @pytest.mark.parametrize(
     ("count", "most_ms", "kills"),
     [
-        pytest.param(1_000, 80, 15, id="1000-jobs"),
+        pytest.param(1_000, 60, 15, id="1000-jobs"),
         pytest.param(10_000, 60, 100, id="10000-jobs", marks=pytest.mark.slow),
     ],
 )

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from django_delayq import schedule, schedule_many
+from django_delayq.conf import get_settings
 from django_delayq.delivery.operations import State
 from tests.waiting import wait_until
 from tests.worker.project import tasks
@@ -68,7 +69,7 @@ def test_what_runs_longer_than_the_grace_is_given_back(
 
 def test_a_signal_to_the_whole_group_counts_once(started, records, queue_name):
     worker = started("--grace", "20")
-    job = schedule(tasks.nap.using(queue=queue_name), 0, 1)
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 0.6)
     wait_until(lambda: records.count("start") == 1, description="it runs")
 
     os.killpg(worker.pid, signal.SIGTERM)
@@ -117,7 +118,7 @@ def test_a_killed_process_is_replaced_and_what_it_ran_runs_again_at_once(
 ):
     worker = started("--processes", "2")
     jobs = schedule_many(
-        tasks.nap.using(queue=queue_name).prepare(0, 2) for _ in range(4)
+        tasks.nap.using(queue=queue_name).prepare(0, 1) for _ in range(4)
     )
     wait_until(lambda: records.count("start") == 4, description="all run")
     victim = records.all("start")[0]["pid"]
@@ -142,6 +143,23 @@ def test_a_killed_process_is_replaced_and_what_it_ran_runs_again_at_once(
     assert len(worker.children()) == 2
     assert f"worker process {victim} was killed by signal 9" in worker.log
     assert f"{len(its)} leases of a dead process are given back" in worker.log
+
+
+def test_a_broken_queue_does_not_keep_the_leases_of_a_dead_process_in_others(
+    configure, program, records, queue_name, client
+):
+    configure(broken={})
+    broken = f"{queue_name}-broken"
+    client.set(get_settings().queue(broken).keys.leases, "no sorted set")
+    worker = program("--queue", broken, "--queue", queue_name)
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 0.5)
+    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
+
+    assert kill(records.all("start")[0]["pid"], signal.SIGKILL)
+
+    wait_until(lambda: records.count("start") == 2, description="it runs again")
+    assert records.jobs("start") == [job.id] * 2
+    assert f"queue {broken}: leases of a dead process end by themselves" in worker.log
 
 
 def test_a_job_that_kills_its_worker_is_buried_and_those_beside_it_are_not(
@@ -210,7 +228,7 @@ def test_a_task_that_exits_the_interpreter_costs_the_process_and_counts_as_a_kil
 
 def test_processes_end_when_their_supervisor_is_killed(started, records, queue_name):
     worker = started("--processes", "2", "--grace", "20")
-    job = schedule(tasks.nap.using(queue=queue_name), 0, 1)
+    job = schedule(tasks.nap.using(queue=queue_name), 0, 0.6)
     wait_until(lambda: records.count("start") == 1, description="it runs")
     children = worker.children()
     assert len(children) == 2
@@ -294,7 +312,7 @@ def test_a_task_that_ignores_its_time_limit_costs_its_process(
     worker = started(environment={"WORKER_TEST_STUCK_AFTER": "0.5"})
     limited = tasks.nap.using(queue=queue_name, time_limit=0.3, max_attempts=1)
     job = schedule(limited, 0, 60)
-    other = schedule(tasks.nap.using(queue=queue_name), 0, 1.5)
+    other = schedule(tasks.nap.using(queue=queue_name), 0, 1)
 
     wait_until(
         lambda: job.refresh() is State.DEAD, description="it is dead", timeout=20

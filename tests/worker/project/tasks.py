@@ -11,12 +11,14 @@ from django.db import connection, transaction
 
 from django_delayq import current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
-from django_delayq.worker import time_limit
+from django_delayq.worker import process, time_limit
 from tests.worker.records import record
 
 #: Retries that a test does not have to wait for.
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
 
+# What never ends is waited for in vain.
+process.CANCEL_S = 0.2
 if "WORKER_TEST_STUCK_AFTER" in os.environ:
     time_limit.STUCK_AFTER_S = float(os.environ["WORKER_TEST_STUCK_AFTER"])
 
