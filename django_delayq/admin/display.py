@@ -19,6 +19,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_handler
+from django_delayq.queues.reading import read
 from django_delayq.wire.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 
 #: Characters of the arguments, and of an error, in a row of a table.
@@ -260,7 +261,7 @@ def _read_beginning(payload: bytes, size: int, queue: QueueSettings) -> Content:
 
 def _read_foreign(payload: bytes, queue: QueueSettings, in_full: bool) -> Content:
     try:
-        value = queue.payload_codec.decode(payload)
+        value = read(queue.payload_codec, payload, queue.name)
     except Exception as error:
         return _unreadable(payload, queue, error)
     return Content(

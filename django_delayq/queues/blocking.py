@@ -17,6 +17,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.connection import Clients, Command, Given
 from django_delayq.queues.options import options_of
+from django_delayq.queues.reading import read
 from django_delayq.queues.steps import (
     Once,
     Steps,
@@ -296,7 +297,7 @@ class BlockingQueue:
 
     def _peek(self) -> Steps[Any]:
         payload = yield Command(("LINDEX", self._keys.queue.destination, 0))
-        return None if payload is None else self._codec.decode(payload)
+        return None if payload is None else read(self._codec, payload, self.name)
 
     def _read_all(self) -> Steps[list[Any]]:
         payloads: list[bytes] = []
@@ -311,7 +312,7 @@ class BlockingQueue:
             )
             payloads += page
             if len(page) < PAGE:
-                return [self._codec.decode(payload) for payload in payloads]
+                return [read(self._codec, payload, self.name) for payload in payloads]
 
     def _contains(self, value: object) -> Steps[bool]:
         payload = self._codec.encode(value)

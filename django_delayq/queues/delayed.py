@@ -17,6 +17,7 @@ from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given
 from django_delayq.queues.options import options_of
+from django_delayq.queues.reading import read
 from django_delayq.queues.steps import Once, Steps, aperform, perform
 from django_delayq.queues.transferring import QueuePush, service
 from django_delayq.transfer.channel import ChannelListener
@@ -312,7 +313,7 @@ class DelayedQueue:
     def _values(self, frames: Sequence[bytes]) -> Iterator[Any]:
         for frame in frames:
             if (payload := self._payload_of(frame)) is not None:
-                yield self._options.codec.decode(payload)
+                yield read(self._options.codec, payload, self.name)
 
     def _payload_of(self, frame: bytes) -> bytes | None:
         """Unpack a frame; None for what is none, which the transfer will put aside when it is due."""

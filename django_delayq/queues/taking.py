@@ -22,6 +22,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import Claimed, Leased, Mode, Rejected, State
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
+from django_delayq.queues.reading import read
 from django_delayq.queues.steps import Pause, Steps
 from django_delayq.wire.codecs import Codec
 
@@ -135,7 +136,9 @@ class Taker:
         rejected: list[Rejected] = []
         for job in batch.jobs:
             try:
-                batch.values.append(self._codec.decode(job.payload))
+                batch.values.append(
+                    read(self._codec, job.payload, batch.keys.queue.name)
+                )
                 readable.append(job)
             except Exception as raised:
                 error = _as_decode_error(raised, job.payload)

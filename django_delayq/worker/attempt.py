@@ -24,6 +24,7 @@ from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
+from django_delayq.queues.reading import read
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -113,7 +114,9 @@ class Attempt:
                 f" register one with @queue_handler({self.queue.name!r})"
             )
         self.task, self.options = handler, handler.options
-        self.args = [self.queue.payload_codec.decode(self.leased.payload)]
+        self.args = [
+            read(self.queue.payload_codec, self.leased.payload, self.queue.name)
+        ]
 
     def may_start(self) -> bool:
         """Decide at the last moment whether the job is still to be run, and note the start."""

@@ -414,6 +414,27 @@ class TestBadPayloads:
         assert page.rows[0].attempts == 0
         assert "DecodeError" in json.loads(page.rows[0].error)["error"]
 
+    def test_reason_says_which_codec_it_looks_like(
+        self,
+        blocking: Make,
+        face: Face,
+        client: redis.Redis,
+        keys: DeliveryKeys,
+        queue_name: str,
+    ) -> None:
+        client.rpush(queue_name, b"\x03hell\xef", b"good")
+        queue = face(blocking(codec="StringCodec"))
+
+        with pytest.raises(DecodeError, match="looks like Kryo5Codec"):
+            queue.peek()
+        with pytest.raises(DecodeError, match="looks like Kryo5Codec"):
+            queue.take()
+
+        assert queue.take() == "good"
+        (row,) = run(client, operations.page(keys, State.QUARANTINED)).rows
+        reason = json.loads(row.error)["error"]
+        assert f"see DELAYQ['QUEUES']['{queue_name}']['CODEC']" in reason
+
     def test_drain_leaves_it_out(
         self,
         queue: Any,

@@ -1,5 +1,6 @@
 """What no worker here can read or run has its place, and the queue goes on."""
 
+import json
 import struct
 
 import pytest
@@ -202,6 +203,35 @@ def test_a_foreign_payload_that_the_codec_cannot_read_is_quarantined(
     (row,) = quarantined(client, queue_name)
     assert row.payload == b"{ broken"
     assert handled == []
+
+
+def test_a_foreign_payload_of_another_codec_is_quarantined_with_the_setting_to_change(
+    client, configure, goes_on, queue_name, handled
+):
+    configure({"CODEC": "StringCodec"})
+    client.rpush(queue_name, b"\x03hell\xef")
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert row.payload == b"\x03hell\xef"
+    reason = json.loads(row.error)["error"]
+    assert "it looks like Kryo5Codec, and is read with StringCodec" in reason
+    assert f"see DELAYQ['QUEUES']['{queue_name}']['CODEC']" in reason
+    assert handled == []
+
+
+def test_a_foreign_payload_of_a_codec_that_is_not_supported_is_quarantined_with_advice(
+    client, configure, goes_on, queue_name, handled
+):
+    configure({"CODEC": "FstCodec"})
+    client.rpush(queue_name, b"\xfc\x05hello")
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert row.payload == b"\xfc\x05hello"
+    assert b"the 7 raw bytes are kept; set a codec that both sides have" in row.error
 
 
 def test_a_codec_that_raises_what_it_likes_does_not_end_the_worker(

@@ -78,14 +78,18 @@ def probable_codecs(payload: bytes, *, size: int | None = None) -> tuple[str, ..
     return (*_found(payload, size), "ByteArrayCodec")
 
 
+def likely_codecs(payload: bytes, *, size: int | None = None) -> tuple[str, ...]:
+    """Return those of the probable codecs that hardly differ from the likeliest; none: no codec fits."""
+    found = _found(payload, size)
+    best = max(found.values(), default=0)
+    return tuple(name for name, score in found.items() if score >= best - 1)
+
+
 def looks_like(payload: bytes, *, size: int | None = None) -> str:
     """Say in a few words which codec has probably written a payload: ``looks like Kryo5Codec``."""
-    found = _found(payload, size)
-    if not found:
-        return "fits no codec known here: one of the peer's own, or one that encrypts"
-    best = next(iter(found.values()))
-    near = [name for name, score in found.items() if score >= best - 1]
-    return f"looks like {' or '.join(near[:3])}"
+    if likely := likely_codecs(payload, size=size):
+        return f"looks like {' or '.join(likely[:3])}"
+    return "fits no codec known here: one of the peer's own, or one that encrypts"
 
 
 def _found(payload: bytes, size: int | None) -> dict[str, int]:
