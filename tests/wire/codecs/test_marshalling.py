@@ -170,6 +170,58 @@ def test_distant_object_is_named_by_its_number():
 
 
 @pytest.mark.parametrize(
+    ("between", "reference"),
+    [
+        (255, "3900"),
+        (256, "3afeff"),
+        (65_535, "3a0000"),
+        (65_536, "0200000001"),
+    ],
+)
+@pytest.mark.parametrize("first", ["first", ["first"]])
+def test_way_back_to_an_object_takes_as_few_bytes_as_in_java(between, reference, first):
+    # The list around all is object 0, so the first in it 1, and what is in that counts as well.
+    texts = [str(n) for n in range(between - isinstance(first, list))]
+
+    payload = RIVER.encode([first, *texts, first])
+
+    assert payload.endswith(bytes.fromhex(reference))
+    assert RIVER.decode(payload) == [first, *texts, first]
+
+
+def test_way_back_to_a_class_takes_as_few_bytes_as_in_java():
+    constants = [JavaEnum(f"demo.E{n}", "A") for n in range(257)]
+
+    payload = RIVER.encode([*constants, JavaEnum("demo.E0", "B")])
+    nearer = RIVER.encode([*constants, JavaEnum("demo.E1", "B")])
+
+    assert payload.endswith(bytes.fromhex("04 3cfeff 00000001 42"))
+    assert nearer.endswith(bytes.fromhex("04 3b00 00000001 42"))
+    assert RIVER.decode(payload)[-1] == JavaEnum("demo.E0", "B")
+
+
+@pytest.mark.parametrize(
+    ("payload", "value"),
+    [
+        ("0200000001", "x"),
+        ("020000ffff", None),
+        ("02ffffffff", None),
+        ("0280000000", None),
+        ("0200000000", None),
+    ],
+)
+def test_number_of_an_object_is_counted_from_the_first(payload, value):
+    data = bytes.fromhex("04 53025a 3e0178" + payload)
+
+    if value is None:
+        with pytest.raises(DecodeError, match=r"no object|inside of itself") as caught:
+            RIVER.decode(data)
+        assert caught.value.offset == 7
+    else:
+        assert RIVER.decode(data) == ["x", value]
+
+
+@pytest.mark.parametrize(
     ("value", "message"),
     [
         (object(), "of type object"),

@@ -49,6 +49,10 @@ class RiverOutput:
         return True
 
     def _back(self, distance: int, index: int, near: int, far: int) -> None:
+        """Name what came before: by the way back to it, and from 65537 on by its number from 0.
+
+        Source: RiverMarshaller.java:118 and :1485, jboss-marshalling 2.0.11.
+        """
         if distance <= 1 << 8:
             self._out += bytes([near, (1 << 8) - distance & 0xFF])
         elif distance <= 1 << 16:
