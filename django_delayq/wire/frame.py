@@ -109,22 +109,47 @@ def unpack(frame: bytes, *, prefer: FrameFormat = FrameFormat.BC0LC0) -> Frame:
     Raises:
         DecodeError: the lengths fit neither format.
     """
-    size = len(frame)
+    format = format_of(frame, len(frame), prefer=prefer)
+    if format is FrameFormat.BC0LC0:
+        return Frame(format, frame[1:9], frame[17:])
+    if format is FrameFormat.DLC0:
+        return Frame(format, frame[:8], frame[16:])
+    raise _not_a_frame(frame)
+
+
+def format_of(
+    head: bytes, size: int, *, prefer: FrameFormat = FrameFormat.BC0LC0
+) -> FrameFormat | None:
+    """Tell the format of a member of ``size`` bytes by its first 17, as `unpack` does; None: it is no frame."""
     is_bc0lc0 = (
         size >= _BC0LC0.size
-        and frame[0] == RANDOM_ID_SIZE
-        and int.from_bytes(frame[9:17], "little") == size - _BC0LC0.size
+        and head[0] == RANDOM_ID_SIZE
+        and int.from_bytes(head[9:17], "little") == size - _BC0LC0.size
     )
-    if is_bc0lc0 and prefer is FrameFormat.BC0LC0:
-        return Frame(FrameFormat.BC0LC0, frame[1:9], frame[17:])
-    if (
-        size >= _DLC0.size
-        and int.from_bytes(frame[8:16], "little") == size - _DLC0.size
-    ):
-        return Frame(FrameFormat.DLC0, frame[:8], frame[16:])
-    if is_bc0lc0:
-        return Frame(FrameFormat.BC0LC0, frame[1:9], frame[17:])
-    raise _not_a_frame(frame)
+    is_dlc0 = (
+        size >= _DLC0.size and int.from_bytes(head[8:16], "little") == size - _DLC0.size
+    )
+    if is_bc0lc0 and (prefer is FrameFormat.BC0LC0 or not is_dlc0):
+        return FrameFormat.BC0LC0
+    return FrameFormat.DLC0 if is_dlc0 else None
+
+
+#: Bytes of a member that `is_read_by` looks at: a length of one byte, so much, and a length of eight.
+READ_BY_SIZE = 1 + 255 + 8
+
+
+def is_read_by(redisson: FrameFormat, head: bytes, size: int) -> bool:
+    """Return whether a Redisson that knows one format can unpack a member, rightly or wrongly, and does not stop.
+
+    It looks for nothing but a length that fits, so by chance it reads some of the other format, too.
+
+    Source: ``struct.unpack`` in RedissonDelayedQueue's pushTaskAsync.
+    """
+    at = RANDOM_ID_SIZE
+    if redisson is FrameFormat.BC0LC0:
+        at = 1 + head[0] if head else 1
+    left = size - at - 8
+    return left >= 0 and int.from_bytes(head[at : at + 8], "little") <= left
 
 
 def _not_a_frame(frame: bytes) -> DecodeError:

@@ -1,0 +1,117 @@
+-- Rewrite a stretch of frames to the other format, each in its place: same 8 bytes, same score, same index. Safe to
+-- repeat: what the format asked for can read is left alone. Frames of neither format go into quarantine.
+--
+-- Prelude  clock, frame, list, job, transfer, stretch
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  delay queue: frames in arrival order
+-- KEYS[3]  hash  locators by token
+-- KEYS[4]  zset  quarantine: token, score when
+-- KEYS[5]  hash  payloads by token
+-- KEYS[6]  hash  errors by token
+-- KEYS[7]  hash  counters
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  what to walk: 'list', the delay queue from its tail, or 'zset', the timeout set by start time
+-- ARGV[3]  where to go on: an index or a score, as the last call returned it; empty at first
+-- ARGV[4]  the member last seen, as the last call returned it
+-- ARGV[5]  last score to look at, of the timeout set
+-- ARGV[6]  format to write, 1 (dLc0) or 2 (Bc0Lc0)
+-- ARGV[7]  frames
+-- ARGV[8]  budget, bytes
+-- ARGV[9]  frames that may be looked for in the delay queue, a scan each
+-- ARGV[10]  16 random characters, to name what goes into quarantine
+-- Returns  where to go on, 'end' at the end; the member last seen; frames seen; rewritten; of these in the delay
+--          queue alone; put into quarantine
+
+local keys = {
+  timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], quarantine = KEYS[4], payloads = KEYS[5],
+  errors = KEYS[6], counters = KEYS[7],
+}
+local now_ms, kind, target, seed = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[6]), ARGV[10]
+local lookups = tonumber(ARGV[9])
+
+check_sets(keys.timeout_set, keys.quarantine)
+check_hashes(keys.locators, keys.payloads, keys.errors, keys.counters)
+local length = redis.call('LLEN', keys.delay_queue)
+sweep_tombstones(keys.delay_queue, keys.counters)
+
+-- Seventeen bytes can be both; whoever asks for a format reads them in it, now and when the call is made again.
+local function is_target(frame, format)
+  return format == target
+    or (target == 1 and #frame == 17 and struct.unpack('<L', frame, 9) == 1)
+end
+
+local function index_of(frame)
+  if length == 0 or unlisted_number(frame) then return nil end
+  lookups = lookups - 1
+  -- What was offered meanwhile lies at the tail.
+  return redis.call('LPOS', keys.delay_queue, frame, 'RANK', -1) or nil
+end
+
+local entries, is_end = read_stretch(kind == 'list' and keys.delay_queue or keys.timeout_set, kind, ARGV[3], ARGV[4],
+  ARGV[5], tonumber(ARGV[7]), tonumber(ARGV[8]))
+local done, alone, old, rewritten, bad, members = 0, 0, {}, {}, {}, {}
+for _, entry in ipairs(entries) do
+  local payload, id, format = unpack_frame(entry.frame)
+  if not payload or not is_target(entry.frame, format) then
+    if kind == 'list' then
+      entry.score = redis.call('ZSCORE', keys.timeout_set, entry.frame) or nil
+    elseif lookups > 0 then
+      entry.index = index_of(entry.frame)
+    else
+      break
+    end
+    old[#old + 1] = entry.frame
+    if payload then
+      entry.id, entry.format, entry.new_id = id, format, id
+      rewritten[#rewritten + 1] = entry
+      entry.token = token_of(payload)
+      entry.changed = target == 2 and '\8' .. entry.frame or entry.frame:sub(2)
+      if not entry.score then
+        alone = alone + 1
+      elseif redis.call('ZSCORE', keys.timeout_set, entry.changed) then
+        -- Somebody has put the same element in twice, once in each format: with other bytes neither is lost.
+        entry.new_id = struct.pack('>c6I2', '\0' .. seed:sub(1, 5), #rewritten)
+        entry.changed = (target == 2 and '\8' or '') .. entry.new_id .. entry.changed:sub(target == 2 and 10 or 9)
+      end
+      if entry.score then
+        members[#members + 1] = entry.score
+        members[#members + 1] = entry.changed
+      end
+    else
+      bad[#bad + 1] = entry
+    end
+  end
+  done = done + 1
+end
+local where, place = place_behind(kind, entries, done, is_end, ARGV[3], ARGV[4])
+local reply = { where, place, done, #rewritten, alone, #bad }
+if #old == 0 then return reply end
+
+local places = {}
+for _, entry in ipairs(rewritten) do
+  local locator = entry.token and redis.call('HGET', keys.locators, entry.token)
+  if locator then
+    local due, format, id, key = read_locator(locator)
+    -- A copy that somebody offered by hand is not the job.
+    if format == entry.format and id == entry.id then
+      places[#places + 1] = entry.token
+      places[#places + 1] = struct.pack(LOCATOR, due, target, entry.new_id) .. key
+    end
+  end
+end
+local indexes = {}
+for _, entry in ipairs(bad) do indexes[#indexes + 1] = entry.index end
+table.sort(indexes)
+
+redis.call('ZREM', keys.timeout_set, unpack(old))
+if #members > 0 then redis.call('ZADD', keys.timeout_set, unpack(members)) end
+for _, entry in ipairs(rewritten) do
+  if entry.index then redis.call('LSET', keys.delay_queue, entry.index, entry.changed) end
+end
+if #places > 0 then redis.call('HSET', keys.locators, unpack(places)) end
+if #indexes > 0 then unlist(keys.delay_queue, keys.counters, { indexes = indexes, rest = {} }) end
+for i, entry in ipairs(bad) do
+  quarantine_frame(keys.quarantine, keys.payloads, keys.errors, keys.counters, now_ms,
+    seed .. string.format('r%05d', i), entry.frame)
+end
+return reply
