@@ -83,9 +83,11 @@ def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
         if payload.startswith(_START) or codec is None or codec.name in _PLAIN:
             return _decoder.decode(payload)
         value = codec.decode(payload)
-        if isinstance(value, str):
+        if type(value) is str:  # a Char is no text of anybody's
             return _decoder.decode(value)
-        return msgspec.convert(value, Envelope)
+        if isinstance(value, dict):
+            return msgspec.convert(value, Envelope)
+        raise DecodeError(f"not a job of ours: a {type(value).__name__}", payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodeError(f"not a job of ours: {error}", payload) from error
 

@@ -18,6 +18,7 @@ from django_delayq import DecodeError, InvalidArguments
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import MAX_DEPTH, Envelope, decode, encode, plain
 from django_delayq.wire.codecs import get_codec
+from django_delayq.wire.codecs.values import Char, JavaMap, Long
 
 TOKEN = "AbCdEfGhIjKlMnOpQrSt-_"
 
@@ -75,6 +76,21 @@ def test_plain_envelope_is_read_on_a_shared_queue_too() -> None:
 
     for name in ("Kryo5Codec", "MarshallingCodec", "JsonJacksonCodec"):
         assert decode(payload, get_codec(name, version="3.20.1")) == envelope
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Char("订"), Long(5), b"{}", [], None, JavaMap({1: 2})],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_java_offered_is_no_envelope_whatever_its_type(value: Any) -> None:
+    codec = get_codec("Kryo5Codec")
+    payload = codec.encode(value)
+
+    with pytest.raises(DecodeError, match="not a job of ours") as refused:
+        decode(payload, codec)
+
+    assert refused.value.data == payload
 
 
 def test_field_of_a_newer_version_is_passed_over() -> None:
