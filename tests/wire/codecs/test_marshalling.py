@@ -285,6 +285,11 @@ def test_value_that_contains_itself_is_refused():
         ("04 04 08", 2, "unknown class tag 0x08"),
         ("04 04 09 4b00000001", 3, "no name"),
         ("04 530160 3e0161", 4, "an order of its own"),
+        (
+            "04 04 09 3e0141 0000000000000001 00000000 5a 52 5a",
+            18,
+            "A has the superclass java.util.ArrayList, which",
+        ),
         ("04 5201", 2, "unknown kind of collection"),
         ("04 7d 3e0161", 2, "an unmodifiable view"),
         ("04 530199 01", 3, "unknown kind of collection"),

@@ -173,7 +173,14 @@ class RiverInput:
                 fields.append((field, "object"))
             if self.source.byte():
                 self._fail("an unshared field")
+        start = self.source.position
         parent = self._descriptor(self.source.byte(), depth, above + 1)
+        if parent.layout is None and parent.name != "java.lang.Object":
+            # Before 2.0.11 (JBMAR-233) a subclass of ArrayList names it by a tag and writes its data all the same.
+            self._fail(
+                f"{name} has the superclass {parent.name}, which is not described",
+                start,
+            )
         layout = ClassLayout(
             name, uid, tuple(fields), parent.layout, tag == tags.WRITE_OBJECT
         )
