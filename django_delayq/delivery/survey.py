@@ -158,14 +158,10 @@ class Survey:
         guesses = [probable_codecs(head, size=size) for head, size in self.samples]
         votes = Counter(names[0] for names in guesses)
         common = set(guesses[0]).intersection(*guesses) if guesses else set()
-        # It writes anything, so it says nothing.
-        if len(common) > 1 or len(votes) > 1:
-            common.discard("ByteArrayCodec")
-        return Guess(
-            len(guesses),
-            tuple(sorted(common, key=lambda name: sum(g.index(name) for g in guesses))),
-            votes,
-        )
+        names = sorted(common, key=lambda name: sum(g.index(name) for g in guesses))
+        # What fits all and is likely for none is the codec that would take anything.
+        is_likely = bool(names) and names[0] in votes
+        return Guess(len(guesses), tuple(names) if is_likely else (), votes)
 
 
 def take_survey(
@@ -190,7 +186,9 @@ def take_survey(
                 candidates.pop((frame.score, frame.head), None)
     # With an empty list nobody writes one, and it says nothing.
     if survey.listed:
-        survey.delivered = _confirm(client, keys, survey, [*candidates.values()])
+        survey.delivered = _confirm(
+            client, keys, survey, [*candidates.values()], progress
+        )
     for row in run(client, operations.page(keys, State.DUE, count=SAMPLES)).rows:
         if not row.token:
             survey.samples.append((row.payload, row.payload_size))
@@ -260,13 +258,20 @@ def _add_samples(survey: Survey, stretch: list[FrameHead]) -> None:
 
 
 def _confirm(
-    client: Redis, keys: DeliveryKeys, survey: Survey, names: list[FrameName]
+    client: Redis,
+    keys: DeliveryKeys,
+    survey: Survey,
+    names: list[FrameName],
+    progress: Progress,
 ) -> list[FrameName]:
     # What left the queue between the two walks was no candidate.
     confirmed: list[FrameName] = []
+    done = 0
     for part in parts_of(names, lookups_of(survey.listed.total())):
         flags = run(client, frames.drop_delivered(keys, part, is_drop=False))
         confirmed += (name for name, flag in zip(part, flags, strict=True) if flag)
+        done += len(part)
+        progress("looking for what was delivered already", done, len(names))
     return confirmed
 
 

@@ -4,9 +4,10 @@ A Java side is simulated by Redisson's own transfer, which unpacks one format on
 """
 
 import itertools
-import math
 import os
 import random
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from statistics import median
@@ -325,6 +326,27 @@ def test_equal_start_times_are_all_seen_whatever_their_order(
     bench.is_checked = False
 
 
+@pytest.mark.parametrize("budget", [1, 90, 400])
+def test_stretch_that_its_bytes_end_is_gone_on_with(bench: Bench, budget: int) -> None:
+    for n in range(60):
+        java_offer(bench, "x" * n, n // 7, frame_format=OLD)
+    frame = java_offer(bench, "alone", 3, frame_format=OLD)
+    bench.client.lrem(bench.keys.queue.delay_queue, 1, frame)
+    bench.is_checked = False
+
+    for kind, count in (("list", 60), ("zset", 61)):
+        place, seen = frames.START, 0
+        while not place.is_end:
+            call = frames.survey(bench.keys, kind, place, byte_budget=budget)  # type: ignore[arg-type]
+            _, place, stretch = bench.run(call)
+            seen += len(stretch)
+        assert seen == count
+    done = rewrite(bench, NEW, byte_budget=budget)
+
+    assert (done["rewritten"], done["seen"]) == (61, 121)
+    assert formats_in(bench) == {NEW}
+
+
 @pytest.mark.parametrize("score", ["inf", "-inf", "1.5", "-7"])
 def test_odd_start_times_stay_as_they_are(bench: Bench, score: str) -> None:
     frame = pack(b"12345678", b"x", OLD)
@@ -334,3 +356,572 @@ def test_odd_start_times_stay_as_they_are(bench: Bench, score: str) -> None:
     rewrite(bench, NEW)
 
     assert members(bench) == {other_form(frame): float(score)}
+
+
+# What a Redisson stops at.
+
+
+@given(
+    data=st.one_of(
+        st.binary(max_size=40),
+        st.builds(
+            pack,
+            st.binary(min_size=8, max_size=8),
+            st.binary(max_size=300),
+            st.sampled_from(list(FrameFormat)),
+        ),
+        # A length that reaches the end from somewhere else than a frame has it.
+        st.integers(0, 20).flatmap(
+            lambda n: st.builds(
+                lambda head, tail: (
+                    bytes([n]) + head + bytes([len(tail)] + [0] * 7) + tail
+                ),
+                st.binary(min_size=n, max_size=n),
+                st.binary(max_size=30),
+            )
+        ),
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_is_read_by_says_what_struct_unpack_does(
+    client: "redis.Redis[bytes]", data: bytes
+) -> None:
+    for redisson in FrameFormat:
+        try:
+            client.eval(
+                "struct.unpack(ARGV[1], ARGV[2])", 0, JAVA_FORMATS[redisson], data
+            )
+        except ResponseError:
+            is_read = False
+        else:
+            is_read = True
+
+        assert is_read_by(redisson, data[: frames.HEAD_BYTES], len(data)) == is_read
+
+
+def jam(bench: Bench, redisson: FrameFormat, times: int = 1) -> None:
+    """Let a Redisson stop in the middle, as it does every 5 s."""
+    for _ in range(times):
+        with pytest.raises(ResponseError, match="data string too short"):
+            bench.java_transfer(frame_format=redisson)
+
+
+def test_survey_of_a_jammed_queue_tells_who_stops_where(bench: Bench) -> None:
+    for n in range(3):
+        java_offer(bench, f"a{n}", n, frame_format=OLD)
+    java_offer(bench, "foreign", 3, frame_format=NEW)
+    for n in range(5):
+        java_offer(bench, f"b{n}", 4 + n, frame_format=OLD)
+    bench.java_frames = set(members(bench))
+    java_offer(bench, "far", 10**12, frame_format=OLD)
+    bench.now = 100
+    jam(bench, OLD, times=2)
+    bench.is_checked = False
+
+    survey = take_survey(bench.client, bench.keys)
+
+    assert survey.waiting == {OLD: 9, NEW: 1}
+    assert survey.due == {OLD: 8, NEW: 1}
+    assert survey.listed == {OLD: 6, NEW: 1}
+    assert survey.counts.destination == 6
+    assert survey.is_mixed
+    stopped = survey.jams[OLD]
+    assert (stopped.rank, stopped.format, stopped.delivered_again) == (3, NEW, 3)
+    assert survey.behind(stopped) == 5
+    assert survey.is_stuck(stopped)
+    assert survey.jams[NEW].rank == 0
+    assert survey.first_ms == T0
+    assert [name.start_time_ms for name in survey.delivered] == [T0, T0 + 1, T0 + 2]
+    assert survey.foreign(OLD) == 1
+    assert survey.foreign(NEW) == 9
+
+
+def test_survey_changes_nothing(bench: Bench) -> None:
+    bench.schedule({"a": 0, "b": 5}, frame_format=OLD)
+    java_offer(bench, "x", 1)
+    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0})
+    bench.is_checked = False
+    before = dump(bench)
+
+    take_survey(bench.client, bench.keys)
+
+    assert dump(bench) == before
+
+
+def test_frames_that_were_never_listed_are_not_taken_for_delivered(
+    bench: Bench,
+) -> None:
+    bench.schedule({"a": 0}, insertion_list=False)
+    java_offer(bench, "x", 0)
+
+    survey = take_survey(bench.client, bench.keys)
+
+    assert (survey.unlisted, survey.delivered) == (1, [])
+
+
+def test_nothing_counts_as_delivered_where_nobody_keeps_a_list(bench: Bench) -> None:
+    frame = java_offer(bench, "x", 0)
+    bench.client.lrem(bench.keys.queue.delay_queue, 1, frame)
+    bench.is_checked = False
+
+    assert take_survey(bench.client, bench.keys).delivered == []
+
+
+def test_survey_counts_what_has_no_place_or_no_time(bench: Bench) -> None:
+    timeout_set = bench.keys.queue.timeout_set
+    java_offer(bench, "x", 10**12)
+    bench.client.zrem(timeout_set, java_offer(bench, "alone", 5))
+    odd = {"1.5": b"f", "-3": b"n"}
+    for score, text in odd.items():
+        bench.client.zadd(timeout_set, {pack(b"12345678", text, NEW): score})
+    bench.client.zadd(timeout_set, {AMBIGUOUS: T0, b"bad": T0 + 1})
+    bench.is_checked = False
+
+    survey = take_survey(bench.client, bench.keys)
+
+    assert survey.alone == {NEW: 1}
+    assert (survey.fractional, survey.negative, survey.ambiguous) == (1, 1, 1)
+    assert survey.waiting == {NEW: 4, None: 1}
+    assert survey.fitting(OLD) == 1
+    # The fractional one is the head, the ambiguous one can be read by both.
+    assert (survey.jams[NEW].rank, survey.jams[NEW].format) == (2, None)
+
+
+def test_survey_guesses_the_codec_of_payloads_that_are_not_ours(bench: Bench) -> None:
+    bench.schedule({"a": 5})
+    for n in range(20):
+        java_offer(bench, b"\x04\x3e\x05hello", n, frame_format=OLD)
+    bench.client.rpush(bench.keys.queue.destination, b"\x04\x3e\x02hi")
+
+    survey = take_survey(bench.client, bench.keys)
+
+    guess = survey.guess()
+    assert guess.names[0] == "MarshallingCodec"
+    assert guess.looked_at >= 6
+    assert survey.jobs == 1
+
+
+def test_settings_that_fit_are_told_by_format_and_codec(bench: Bench) -> None:
+    java_offer(bench, b"\x04\x3e\x05hello", 5, frame_format=OLD)
+
+    survey = take_survey(bench.client, bench.keys)
+
+    assert fitting_settings(survey) == {"REDISSON": "3.16.6"}
+    assert fitting_settings(survey, codec="StringCodec") == {
+        "REDISSON": "3.21.0",
+        "CODEC": "StringCodec",
+    }
+    java_offer(bench, b"hello", 5, frame_format=NEW)
+    assert fitting_settings(take_survey(bench.client, bench.keys)) == {}
+
+
+@pytest.mark.parametrize("prefix", ["app:", "{app}:", "a*?[b"])
+def test_queues_with_a_prefix_are_found_by_their_name(
+    client: "redis.Redis[bytes]", queue_name: str, prefix: str
+) -> None:
+    other = Bench(client, prefix + queue_name)
+    other.schedule({"a": 5})
+
+    assert similar_queues(client, queue_name) == [prefix + queue_name]
+    assert similar_queues(client, f"{queue_name}*") == []
+
+
+# A whole run.
+
+
+@pairs
+def test_run_frees_a_jammed_redisson_and_tells_it_to_look(
+    bench: Bench, target: FrameFormat
+) -> None:
+    for n in range(6):
+        java_offer(bench, f"a{n}", n, frame_format=target)
+    java_offer(bench, "foreign", 6, frame_format=OTHER[target])
+    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0 + 7})
+    for n in range(200):
+        java_offer(bench, f"b{n}", 8 + n, frame_format=target)
+    bench.now = 1_000
+    jam(bench, target, times=2)
+    bench.client.delete(bench.keys.queue.destination)
+
+    with bench.listening(bench.keys.queue.channel) as heard:
+        tally = Reframing(bench.client, bench.keys, target).run()
+
+        assert heard() == [0]
+
+    assert (tally.rewritten, tally.quarantined) == (1, 1)
+    assert sum(iter(lambda: bench.java_transfer(frame_format=target), 0)) == 207
+    taken = Counter(iter(bench.java_take, None))
+    assert taken == Counter(
+        [*(f"a{n}" for n in range(6)), "foreign", *(f"b{n}" for n in range(200))]
+    )
+    assert bench.frames() == []
+
+
+def test_run_that_finds_nothing_to_do_tells_nobody(bench: Bench) -> None:
+    java_offer(bench, "x", 5, frame_format=NEW)
+
+    with bench.listening(bench.keys.queue.channel) as heard:
+        tally = Reframing(bench.client, bench.keys, NEW).run()
+
+        assert heard() == []
+    assert tally.changed == 0
+
+
+def test_delivered_ones_are_kept_unless_asked_otherwise(bench: Bench) -> None:
+    for n in range(4):
+        java_offer(bench, f"a{n}", n, frame_format=OLD)
+    java_offer(bench, "foreign", 6, frame_format=NEW)
+    bench.now = 10
+    jam(bench, OLD)
+    survey = take_survey(bench.client, bench.keys)
+    kept = Reframing(bench.client, bench.keys, NEW)
+    kept.run()
+    assert len(members(bench)) == 5
+    renamed = [FrameName(n.start_time_ms, NEW, n.random_id) for n in survey.delivered]
+    reframing_ = Reframing(bench.client, bench.keys, NEW)
+
+    reframing_.drop_delivered(renamed)
+
+    assert reframing_.tally.dropped == 4
+    assert [wire_frame.unpack(frame).payload for frame in members(bench)] == [
+        b"foreign"
+    ]
+    bench.java_frames = set(members(bench))
+
+
+def test_what_was_listed_again_or_left_meanwhile_is_not_dropped(bench: Bench) -> None:
+    listed = java_offer(bench, "x", 0, frame_format=OLD)
+    gone = FrameName(T0, OLD, b"12345678")
+    name = FrameName(T0, OLD, listed[:8])
+
+    flags = bench.run(frames.drop_delivered(bench.keys, [name, gone]))
+
+    assert flags == [False, False]
+    assert listed in members(bench)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("steps", range(12))
+def test_run_that_is_interrupted_after_any_step_can_be_run_again(
+    bench: Bench, listed: bool, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reframing, "FIRST_BATCH", 7)
+    monkeypatch.setattr(reframing, "MAX_BATCH", 7)
+    names = {f"j{n}": n % 3 for n in range(40)}
+    bench.schedule(names, frame_format=OLD, insertion_list=listed)
+    left = itertools.count(steps, -1)
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if next(left) == 0:
+            raise KeyboardInterrupt
+
+    interrupted = Reframing(bench.client, bench.keys, NEW, interrupt, _batch=7)
+    try:
+        interrupted.run()
+    except KeyboardInterrupt:
+        assert interrupted.tally.steps == steps + 1
+    bench.check()
+    between = bench.state()
+    again = Reframing(bench.client, bench.keys, NEW)
+    again.run()
+
+    assert sorted(between["timeout_set"]) == sorted(names.items())
+    assert between["locators"] == sorted(names)
+    assert interrupted.tally.rewritten + again.tally.rewritten == 40
+    assert formats_in(bench) == {NEW}
+    bench.check()
+    bench.now = 5
+    assert sorted(names_of(bench.claim(100))) == sorted(names)
+
+
+def test_steps_shrink_where_the_server_is_slow_and_grow_where_it_is_quick(
+    bench: Bench,
+) -> None:
+    run = Reframing(bench.client, bench.keys, NEW, _round_trip_ms=50.0)
+    run._learn(64, 50.5)
+    assert run._batch > 64
+    for _ in range(10):
+        run._learn(64, 90.0)
+    assert run._batch == 4
+    assert lookups_of(0) == 100
+    assert lookups_of(50_000) == 1
+
+
+def test_follow_rewrites_what_is_offered_until_its_caller_has_enough(
+    bench: Bench,
+) -> None:
+    far = 10**12
+    run = Reframing(bench.client, bench.keys, NEW)
+    java_offer(bench, "x", far, frame_format=OLD)
+    following = run.follow()
+    assert next(following).rewritten == 1
+    # Nobody is told of the second: it is no head.
+    for n in range(3):
+        java_offer(bench, f"y{n}", far + n, frame_format=OLD)
+    bench.client.zadd(
+        bench.keys.queue.timeout_set, {pack(b"12345678", b"unlisted", OLD): T0}
+    )
+
+    begun = time.monotonic()
+    tally = next(following)
+
+    assert time.monotonic() - begun < 3 * reframing.FOLLOW_S
+    following.close()
+    assert tally.rewritten == 5
+    assert formats_in(bench) == {NEW}
+    assert not [t for t in threading.enumerate() if t.name == "delayq-frames"]
+    bench.is_checked = False
+
+
+def test_follow_wakes_with_a_new_head_and_frees_who_stopped_there(
+    bench: Bench,
+) -> None:
+    run = Reframing(bench.client, bench.keys, NEW)
+    following = run.follow()
+    next(following)
+    with bench.listening(bench.keys.queue.channel) as heard:
+        java_offer(bench, "x", 0, frame_format=OLD)
+        bench.client.publish(bench.keys.queue.channel, T0)
+
+        next(following)
+
+        assert heard() == [0, 0]
+    following.close()
+    bench.java_frames = set(members(bench))
+
+
+# Cost.
+
+
+@pytest.fixture(scope="module")
+def slow_server(server_kind: str) -> Iterator[Server]:
+    """A server that logs how long each call took."""
+    if server_kind == "external":
+        pytest.skip("reconfigures its server; DELAYQ_TEST_URL is somebody's")
+    options = {"slowlog_log_slower_than": "0", "slowlog_max_len": "10000"}
+    server = Server(server_kind, options)
+    yield server.start()
+    server.stop()
+
+
+def durations_us(client: "redis.Redis[bytes]") -> list[int]:
+    log = client.slowlog_get(10_000)
+    return [item["duration"] for item in log if item["command"].startswith(b"EVAL")]
+
+
+def offer_many(bench: Bench, count: int, size: int, frame_format: FrameFormat) -> None:
+    chance = random.Random(3)
+    for start in range(0, count, 1_000):
+        offered = [
+            pack(chance.randbytes(8), chance.randbytes(size), frame_format)
+            for _ in range(start, min(count, start + 1_000))
+        ]
+        bench.client.zadd(
+            bench.keys.queue.timeout_set,
+            {frame: T0 + chance.randrange(10**6) for frame in offered},
+        )
+        bench.client.rpush(bench.keys.queue.delay_queue, *offered)
+
+
+def test_each_step_is_short_among_a_hundred_thousand_frames(
+    slow_server: Server,
+) -> None:
+    client = slow_server.client()
+    client.flushall()
+    bench = Bench(client, "many")
+    offer_many(bench, 100_000, 40, OLD)
+    client.slowlog_reset()
+
+    tally = Reframing(client, bench.keys, NEW).run()
+
+    durations = durations_us(client)
+    assert tally.rewritten == 100_000
+    assert tally.steps < 5_000
+    assert median(durations) < 5_000
+    # A step that was interrupted by a loaded machine is no finding.
+    assert sorted(durations)[int(len(durations) * 0.95)] < 15_000
+
+
+def test_huge_payloads_make_small_steps(slow_server: Server) -> None:
+    client = slow_server.client()
+    client.flushall()
+    bench = Bench(client, "huge")
+    offer_many(bench, 300, 10, OLD)
+    offer_many(bench, 30, 1 << 20, OLD)
+    client.slowlog_reset()
+
+    tally = Reframing(client, bench.keys, NEW).run()
+
+    assert tally.rewritten == 330
+    durations = durations_us(client)
+    assert median(durations) < 20_000
+    client.slowlog_reset()
+    survey = take_survey(client, bench.keys)
+    assert survey.waiting == {NEW: 330}
+    assert median(durations_us(client)) < 20_000
+    client.flushall()
+
+
+# Anything, in any order, against a model.
+
+formats = st.sampled_from(list(FrameFormat))
+waits = st.sampled_from([0, 0, 1, 5, 50, 1_000])
+
+
+class MixedQueueMachine(RuleBasedStateMachine):
+    """One queue of both generations; each element is delivered once, and once more each time a Java jams behind it."""
+
+    def __init__(self, client: "redis.Redis[bytes]", name: str) -> None:
+        super().__init__()
+        self.bench = Bench(client, name)
+        if keys := list(client.scan_iter(match=f"*{name}*", count=1000)):
+            client.delete(*keys)
+        self.names = (f"n{n}" for n in itertools.count())
+        self.waiting: set[str] = set()
+        self.jobs: set[str] = set()
+        #: Deliveries so far, and how many of them a Java that jammed has made.
+        self.delivered: Counter[str] = Counter()
+        self.jammed: Counter[str] = Counter()
+        self.garbage = 0
+        self.places: dict[tuple[str, FrameFormat], frames.Place] = {}
+
+    @rule(frame_format=formats, wait=waits, many=st.integers(1, 6))
+    def java_offers(self, frame_format: FrameFormat, wait: int, many: int) -> None:
+        for _ in range(many):
+            name = next(self.names)
+            self.bench.java_offer(name, wait, frame_format=frame_format)
+            self.waiting.add(name)
+
+    @rule(frame_format=formats, wait=waits, listed=st.booleans())
+    def schedule(self, frame_format: FrameFormat, wait: int, listed: bool) -> None:
+        names = [next(self.names) for _ in range(3)]
+        self.bench.schedule(
+            dict.fromkeys(names, wait),
+            frame_format=frame_format,
+            insertion_list=listed,
+        )
+        self.waiting.update(names)
+        self.jobs.update(names)
+
+    @rule(wait=waits, listed=st.booleans())
+    def somebody_stores_what_is_no_frame(self, wait: int, listed: bool) -> None:
+        self.garbage += 1
+        frame = b"garbage %d" % self.garbage
+        queue = self.bench.keys.queue
+        self.bench.client.zadd(queue.timeout_set, {frame: self.bench.at(wait)})
+        if listed:
+            self.bench.client.rpush(queue.delay_queue, frame)
+
+    @rule(ms=waits)
+    def time_passes(self, ms: int) -> None:
+        self.bench.now += ms
+
+    @rule(frame_format=formats, limit=st.sampled_from([2, 5, 100]))
+    def java_transfers(self, frame_format: FrameFormat, limit: int) -> None:
+        try:
+            self.bench.java_transfer(limit, frame_format=frame_format)
+        except ResponseError:
+            is_jammed = True
+        else:
+            is_jammed = False
+        self.take(is_jammed)
+
+    @rule(batch=st.integers(1, 8))
+    def worker_transfers(self, batch: int) -> None:
+        self.bench.transfer(batch)
+        self.take(is_jammed=False)
+
+    def take(self, is_jammed: bool) -> None:
+        for name in iter(self.bench.java_take, None):
+            assert name in self.waiting, f"{name} was delivered and not there"
+            self.delivered[name] += 1
+            if is_jammed:
+                self.jammed[name] += 1
+            else:
+                self.waiting.discard(name)
+
+    @rule(
+        wanted=formats,
+        kind=st.sampled_from(["list", "zset"]),
+        batch=st.integers(1, 9),
+        budget=st.sampled_from([1, 100, 1_000]),
+    )
+    def a_step_of_a_rewrite(
+        self, wanted: FrameFormat, kind: Any, batch: int, budget: int
+    ) -> None:
+        place = self.places.get((kind, wanted), frames.START)
+        call = frames.reframe(
+            self.bench.keys,
+            kind,
+            wanted,
+            place,
+            batch=batch,
+            lookups=batch,
+            byte_budget=budget,
+            now_us=self.bench.now_us,
+        )
+        step = self.bench.run(call)
+        self.places[kind, wanted] = frames.START if step.place.is_end else step.place
+
+    @rule(wanted=formats)
+    def a_whole_rewrite(self, wanted: FrameFormat) -> None:
+        rewrite(self.bench, wanted, lookups=50)
+        assert formats_in(self.bench) <= {wanted}
+
+    @rule(wanted=formats)
+    def a_whole_rewrite_that_drops(self, wanted: FrameFormat) -> None:
+        survey = take_survey(self.bench.client, self.bench.keys)
+        Reframing(self.bench.client, self.bench.keys, wanted).drop_delivered(
+            survey.delivered
+        )
+        left = {name for name, _ in self.bench.state().get("timeout_set", [])}
+        dropped = self.waiting - left
+        assert all(self.jammed[name] for name in dropped), "only what was delivered"
+        self.waiting -= dropped
+
+    @rule(n=st.integers(0, 1_000), wait=waits)
+    def move_or_cancel(self, n: int, wait: int) -> None:
+        jobs = sorted(self.jobs & self.waiting)
+        if not jobs:
+            return
+        name = jobs[n % len(jobs)]
+        if n % 2:
+            assert self.bench.reschedule(name, wait)[0] == "rescheduled"
+        else:
+            assert self.bench.cancel(name) == "cancelled"
+            self.waiting.discard(name)
+
+    @invariant()
+    def everything_is_somewhere(self) -> None:
+        state = self.bench.state()
+        there = [name for name, _ in state.get("timeout_set", [])]
+        elements = [name for name in there if not name.startswith("garbage")]
+        assert Counter(elements) == Counter(self.waiting)
+        aside = len(there) - len(elements) + len(state.get("quarantine", []))
+        assert aside == self.garbage
+        for name in self.delivered:
+            once = name not in self.waiting
+            assert self.delivered[name] <= self.jammed[name] + once
+        assert not self.bench.client.hexists(self.bench.keys.counters, "sweeping")
+
+    def teardown(self) -> None:
+        self.a_whole_rewrite(NEW)
+        self.bench.now += 2_000
+        while self.bench.java_transfer(frame_format=NEW):
+            self.take(is_jammed=False)
+        assert self.waiting == set()
+        assert self.bench.frames() == []
+
+
+def test_nothing_is_lost_and_all_is_delivered_in_any_mix(
+    client: "redis.Redis[bytes]", queue_name: str
+) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        lambda: MixedQueueMachine(client, queue_name),
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

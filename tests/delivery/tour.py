@@ -5,8 +5,10 @@ Each stop brings a queue into some state and returns the call itself, still to b
 
 from collections.abc import Callable
 
-from django_delayq.delivery import operations
+from django_delayq.delivery import frames, operations
+from django_delayq.delivery.frames import FrameName
 from django_delayq.delivery.operations import Done, Mode, NewJob, Rejected, State
+from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import LEASE, T0, Bench, payload, token
 
 Stop = Callable[[Bench], Callable[[], object]]
@@ -322,3 +324,52 @@ def _(bench: Bench) -> Callable[[], object]:
     bench.java_transfer()
     bench.java_take()
     return lambda: bench.run(operations.sweep(bench.keys))
+
+
+@stop("survey of the timeout set", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.run(frames.survey(bench.keys, "zset"))
+
+
+@stop("survey of the delay queue", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.run(frames.survey(bench.keys, "list"))
+
+
+@stop("reframe the delay queue", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.run(frames.reframe(bench.keys, "list", FrameFormat.DLC0))
+
+
+@stop("reframe what is in the delay queue alone", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.java_offer("x", 5)
+    bench.java_offer("y", 5)
+    bench.client.zrem(bench.keys.queue.timeout_set, *bench.frames()[:1])
+    return lambda: bench.run(frames.reframe(bench.keys, "list", FrameFormat.DLC0))
+
+
+@stop("reframe the timeout set", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.run(
+        frames.reframe(bench.keys, "zset", FrameFormat.DLC0, lookups=100)
+    )
+
+
+@stop("drop what was delivered", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    frame = bench.java_offer("x", 5)
+    bench.java_offer("y", 5)
+    bench.client.lrem(bench.keys.queue.delay_queue, 1, frame)
+    name = FrameName(T0 + 5, bench.frame_format, frame[1:9])
+    return lambda: bench.run(frames.drop_delivered(bench.keys, [name]))
+
+
+@stop("announce", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 5})
+    return lambda: bench.run(frames.announce(bench.keys))

@@ -59,8 +59,8 @@ local function read_set(set, score, place, limit, count, budget)
     size = math.min(size, count - #entries)
     local part = redis.call('ZRANGE', set, at, at + size - 1, 'WITHSCORES')
     for i = 1, #part, 2 do
+      if byte_count >= budget then return entries, false end
       if tonumber(part[i + 1]) > limit then return entries, true end
-      if byte_count >= budget then break end
       entries[#entries + 1] = { frame = part[i], score = part[i + 1] }
       at, byte_count = at + 1, byte_count + #part[i]
     end

@@ -142,6 +142,10 @@ class Command(BaseCommand):
             raise CommandError(
                 f"{error}. What was done so far stands; run it again to go on."
             ) from error
+        except KeyboardInterrupt:
+            self._progress.end()
+            self._say("Interrupted. No step is half done; run it again to go on.")
+            status = 1
         finally:
             self._progress.end()
             client.close()
@@ -151,22 +155,17 @@ class Command(BaseCommand):
     def _run(self, client: Redis, keys: DeliveryKeys, options: dict[str, Any]) -> int:
         target: FrameFormat | None = options["to"]
         name = keys.queue.name
-        try:
-            survey = take_survey(client, keys, progress=self._progress)
-            self._progress.end()
-            if survey.is_empty:
-                self._say(*self._describe_absence(client, name))
-                return 0
-            if target is None:
-                self._say(*_describe(survey, name), "", *_advise(survey, name))
-                return 0
-            if options["dry_run"]:
-                self._say(*_describe_plan(survey, target, options["drop_delivered"]))
-                return _status(survey, target)
-        except KeyboardInterrupt:
-            self._progress.end()
-            self._say("Interrupted; nothing was changed.")
-            return 1
+        survey = take_survey(client, keys, progress=self._progress)
+        self._progress.end()
+        if survey.is_empty and not options["follow"]:
+            self._say(*self._describe_absence(client, name))
+            return 0
+        if target is None:
+            self._say(*_describe(survey, name), "", *_advise(survey, name))
+            return 0
+        if options["dry_run"]:
+            self._say(*_describe_plan(survey, target, options["drop_delivered"]))
+            return _status(survey, target)
         reframing = Reframing(client, keys, target, self._progress)
         try:
             if options["drop_delivered"]:
@@ -175,13 +174,11 @@ class Command(BaseCommand):
             if options["follow"]:
                 self._follow(reframing)
         except KeyboardInterrupt:
-            self._progress.end()
             if not options["follow"]:
-                self._say(
-                    "Interrupted. The queue is as it should be; run it again to go on."
-                )
-        self._progress.end()
-        self._say(*_describe_tally(reframing.tally, target))
+                raise
+        finally:
+            self._progress.end()
+            self._say(*_describe_tally(reframing.tally, target))
         left = take_survey(client, keys, progress=self._progress)
         self._progress.end()
         self._say(*_describe_rest(left, target))
@@ -190,8 +187,7 @@ class Command(BaseCommand):
     def _follow(self, reframing: Reframing) -> None:
         self._progress.end()
         self._say(
-            *_describe_tally(reframing.tally, reframing.target),
-            "Following; Ctrl-C ends it.",
+            f"Rewritten so far: {reframing.tally.rewritten:,}. Following; Ctrl-C ends it."
         )
         said = reframing.tally.changed
         for tally in reframing.follow():
@@ -307,6 +303,8 @@ def _describe_codec(survey: Survey) -> str:
     first, *others = names
     if first == "ByteArrayCodec":
         return f"none that is known: bytes, encrypted, or a codec of their own; {of}"
+    # It writes anything.
+    others = [name for name in others if name != "ByteArrayCodec"]
     also = f", or {', '.join(others[:3])}" if others else ""
     note = "" if first in CODEC_NAMES else ", which django-delayq cannot read"
     return f"probably {first}{note}{also}; {of}"
