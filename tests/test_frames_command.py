@@ -2,16 +2,23 @@
 
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from django.core.management import CommandError, call_command
+from django.core.management import (
+    BaseCommand,
+    CommandError,
+    call_command,
+    load_command_class,
+)
 from redis.exceptions import ResponseError
 
 from django_delayq.delivery.reframing import Reframing
@@ -19,6 +26,7 @@ from django_delayq.management.commands import delayq_frames
 from django_delayq.wire.frame import FrameFormat, format_of
 from tests.delivery.bench import T0, Bench
 from tests.servers import Server
+from tests.test_readme import DOCUMENTS, ROOT, blocks_of
 from tests.waiting import wait_until
 
 OLD, NEW = FrameFormat.DLC0, FrameFormat.BC0LC0
@@ -124,8 +132,9 @@ def test_queue_of_one_format_is_not_stuck(bench: Bench, call: Call) -> None:
 
     _, output = call()
 
-    assert "Nothing is stuck: all frames are of one format." in output
-    assert "Redisson up to 3.21.0 would stop at them" in output
+    assert (
+        "of one format, which Redisson from 3.21.1 on reads. Redisson up to" in output
+    )
     assert "STUCK:" not in output
 
 
@@ -383,6 +392,29 @@ def test_follow_goes_on_until_interrupted(
     assert child.returncode == 0, output
     assert "11  rewritten" in output
     assert "0  left that are not" in output
+
+
+# What the documentation says of it.
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_on_a_page_can_be_given(document: Path) -> None:
+    command = load_command_class("django_delayq", "delayq_frames")
+    parser = command.create_parser("manage.py", "delayq_frames")
+    for block in blocks_of(document):
+        for line in block.text.splitlines():
+            _, found, arguments = line.partition("manage.py delayq_frames ")
+            if found:
+                parser.parse_args(shlex.split(arguments.partition("   ")[0]))
+
+
+def test_every_option_is_documented() -> None:
+    parser = load_command_class("django_delayq", "delayq_frames").create_parser("", "")
+    of_django = BaseCommand().create_parser("", "")._option_string_actions
+    page = (ROOT / "docs" / "howto" / "upgrade-redisson.md").read_text("utf-8")
+    for action in parser._actions:
+        for option in action.option_strings:
+            assert option in of_django or f"`{option}" in page, option
 
 
 # Errors, interruptions, progress.

@@ -322,9 +322,10 @@ def _describe_trouble(survey: Survey) -> Iterator[str]:
 def _describe_jams(survey: Survey) -> Iterator[str]:
     if not survey.is_mixed:
         for redisson in survey.jams:
+            (reader,) = set(FrameFormat) - {redisson}
             yield (
-                f"Nothing is stuck: all frames are of one format. {_GENERATIONS[redisson]} would stop at them,"
-                " and must not share this queue."
+                f"All frames are of one format, which {_GENERATIONS[reader]} reads. {_GENERATIONS[redisson]} would"
+                " stop at them, and must not share this queue."
             )
         overdue_ms = survey.now_ms - (survey.first_ms or survey.now_ms)
         if overdue_ms > 2 * JAVA_RETRY_MS:
