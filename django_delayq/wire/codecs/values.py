@@ -12,6 +12,7 @@ first that holds it; wrap it to choose another.
 """
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,9 @@ LINKED_HASH_SET = "java.util.LinkedHashSet"
 
 #: The class name of a list or map that was written without one, as Jackson does for ``int[]``.
 UNTYPED = ""
+
+#: Keys of a map, or elements of a set, that Python would compare each with each.
+MAX_OF_ONE_HASH = 100
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
@@ -334,7 +338,10 @@ def java_map(
 def _is_crowded(keys: Sequence[object]) -> bool:
     # A payload may choose UUIDs or BigIntegers of one hash, and comparing each with each of ten
     # thousand others takes minutes.
-    return len(keys) > 1000 and len({hash(key) for key in keys}) < len(keys) // 4
+    return (
+        len(keys) > MAX_OF_ONE_HASH
+        and max(Counter(map(hash, keys)).values()) > MAX_OF_ONE_HASH
+    )
 
 
 def java_set(items: Sequence[object], class_name: str) -> object:

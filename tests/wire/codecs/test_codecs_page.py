@@ -112,7 +112,9 @@ def test_limits_are_those_of_the_code():
         river.MAX_SUPERCLASSES,
         river.MAX_DIMENSIONS,
         river.MAX_REPEATED,
+        river.MAX_COPIES,
         kryo.FREE_ELEMENTS,
+        values.MAX_OF_ONE_HASH,
     ]
     assert f"{len(str(2 ** (8 * decimals.MAX_NUMBER_BYTES - 1))):,} digits" in TEXT
 

@@ -277,7 +277,7 @@ def test_value_that_contains_itself_is_refused():
         ("04 40ffffffff", 6, "announced"),
         ("04 44ffffffff 23", 7, "announced"),
         ("04 55ffffffff 5a", 7, "elements announced"),
-        ("04 55ffffffff 7b 01", 7, "repeated values"),
+        ("04 55ffffffff 7b 01", 7, "copies of a value"),
         ("04 3900", 1, "no object"),
         ("04 04 3b00", 2, "no class"),
         ("04 04 16", 2, "no objects are made of java.lang.Object"),

@@ -117,7 +117,7 @@ class MessagePack:
         for _ in range(size):
             start = source.position
             key = self._read(source, depth + 1)
-            if not isinstance(key, str | int):
+            if type(key) is not str and type(key) is not int:
                 source.fail("a key that is neither text nor a whole number", start)
             found[key] = self._read(source, depth + 1)
         return found

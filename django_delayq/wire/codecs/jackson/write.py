@@ -133,7 +133,8 @@ class TreeWriter:
             case str():
                 return str.__str__(key)
             case int():
-                return int(key) if self.dialect.int_keys else int.__repr__(key)
+                whole = self.dialect.int_keys and LONG_MIN <= key <= LONG_MAX
+                return int(key) if whole else int.__repr__(key)
             case float():
                 return double_text(key)
             case Decimal():

@@ -17,6 +17,9 @@ MAX_DIMENSIONS = 8
 #: What a payload of a few bytes may stand for by naming the same objects again and again.
 MAX_REPEATED = 1_000_000
 
+#: Elements of Java's ``nCopies``, beside one for each byte of the payload.
+MAX_COPIES = 10_000
+
 _T = TypeVar("_T")
 
 _UNRESOLVED: Final = object()
@@ -28,13 +31,28 @@ KIND_OF_TAG = {tag: kind for kind, tag in tags.KINDS.items()}
 class Descriptor:
     """A class as the payload describes it."""
 
-    __slots__ = ("kind", "layout", "name", "names")
+    __slots__ = ("_names", "kind", "layout", "levels", "name")
 
-    def __init__(self, kind: int, name: str, layout: ClassLayout | None = None) -> None:
+    def __init__(
+        self,
+        kind: int,
+        name: str,
+        layout: ClassLayout | None = None,
+        levels: int = 1,
+    ) -> None:
         self.kind = kind
         self.name = name
         self.layout = layout
-        self.names = field_names(layout) if layout else []
+        #: Classes in its chain, itself included.
+        self.levels = levels
+        self._names: list[list[str]] | None = None
+
+    @property
+    def names(self) -> list[list[str]]:
+        """The names of an object's fields; made for the first object, which has a byte for each at least."""
+        if self._names is None:
+            self._names = field_names(self.layout) if self.layout else []
+        return self._names
 
 
 class RiverInput:
@@ -48,6 +66,7 @@ class RiverInput:
         self._classes: list[Descriptor | None] = []
         self._arrays: dict[str, str] = {}
         self._read = 0
+        self._copied = 0
 
     def value(self, depth: int) -> object:
         """Read one object with its tag."""
@@ -160,17 +179,17 @@ class RiverInput:
         count = self.source.count(self.source.integer(4), 3)
         if above > MAX_SUPERCLASSES:
             self._fail(f"a class with more than {MAX_SUPERCLASSES} superclasses")
-        fields: list[tuple[str, str]] = []
+        fields: dict[str, str] = {}
         for _ in range(count):
             field = self._class_text(depth)
-            if "#" in field or field in dict(fields):
+            if "#" in field or field in fields:
                 self._fail(f"a second field {field!r:.80}, or none of Java's")
             kind = self.source.byte()
             if kind in tags.PRIMITIVES:
-                fields.append((field, KIND_OF_TAG[kind]))
+                fields[field] = KIND_OF_TAG[kind]
             else:
                 self._descriptor(kind, depth, above + 1)
-                fields.append((field, "object"))
+                fields[field] = "object"
             if self.source.byte():
                 self._fail("an unshared field")
         start = self.source.position
@@ -181,10 +200,17 @@ class RiverInput:
                 f"{name} has the superclass {parent.name}, which is not described",
                 start,
             )
+        if parent.layout is not None and parent.levels >= MAX_SUPERCLASSES:
+            self._fail(f"a class with more than {MAX_SUPERCLASSES} superclasses", start)
         layout = ClassLayout(
-            name, uid, tuple(fields), parent.layout, tag == tags.WRITE_OBJECT
+            name,
+            uid,
+            tuple(fields.items()),
+            parent.layout,
+            tag == tags.WRITE_OBJECT,
         )
-        descriptor = Descriptor(tag, name, layout)
+        levels = parent.levels + 1 if parent.layout is not None else 1
+        descriptor = Descriptor(tag, name, layout, levels)
         self._classes[slot] = descriptor
         return descriptor
 
@@ -192,5 +218,5 @@ class RiverInput:
         start = self.source.position
         text = self.value(depth + 1)
         if not isinstance(text, str) or not text:
-            self._fail(f"no name: {text!r:.80}", start)
+            self._fail(f"no name but a {type(text).__name__}", start)
         return text

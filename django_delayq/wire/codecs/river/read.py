@@ -16,6 +16,7 @@ from django_delayq.wire.codecs.river.classes import (
 )
 from django_delayq.wire.codecs.river.input import (
     KIND_OF_TAG,
+    MAX_COPIES,
     MAX_REPEATED,
     Descriptor,
     RiverInput,
@@ -121,7 +122,8 @@ class RiverReader(RiverInput):
         size = self._size(tag, tags.ARRAY_EMPTY)
         element = self.source.byte()
         if element in tags.PRIMITIVES:
-            return self._added(self._primitive_array(size, element))
+            self._read += size
+            return self._added(self._primitive_array(size, element), 1 + size)
         component = self._descriptor(element, depth).name
         return self._object_array(size, component, depth)
 
@@ -136,13 +138,14 @@ class RiverReader(RiverInput):
             return source.take(size)
         if kind == "boolean":
             packed = source.take((size + 7) // 8)
+            # Eight for a byte: not first in a list of their own.
             return JavaList(
-                [bool(packed[i >> 3] >> (i & 7) & 1) for i in range(size)], "[Z"
+                (packed[i >> 3] >> (i & 7) & 1 == 1 for i in range(size)), "[Z"
             )
         source.count(size, {"short": 2, "char": 2, "int": 4, "float": 4}.get(kind, 8))
         read = _PRIMITIVE_READERS[kind]
         return JavaList(
-            [read(source) for _ in range(size)], f"[{tags.PRIMITIVES[element]}"
+            (read(source) for _ in range(size)), f"[{tags.PRIMITIVES[element]}"
         )
 
     def _values(self, size: int, depth: int) -> list[object]:
@@ -200,7 +203,10 @@ class RiverReader(RiverInput):
             self._fail("a sorted collection with an order of its own", start)
 
     def _copies(self, size: int, depth: int) -> JavaList:
-        before = self._read
+        start, before = self.source.position, self._read
+        self._copied += size
+        if self._copied > len(self.source.data) + MAX_COPIES:
+            self._fail(f"more than {MAX_COPIES} copies of a value", start)
         item = self.value(depth + 1)
         self._read += (self._read - before) * (size - 1)
         if self._read > len(self.source.data) + MAX_REPEATED:
@@ -298,6 +304,7 @@ class RiverReader(RiverInput):
         parts: Parts = []
         for level in layout.chain():
             fields: dict[str, object] = {}
+            self._read += len(level.fields)
             for name, kind in level.fields:
                 if kind == "object":
                     fields[name] = self.value(depth + 1)
@@ -317,11 +324,9 @@ class RiverReader(RiverInput):
         source = self.source
         while (tag := source.byte()) != tags.END_BLOCK:
             if tags.BLOCK_SMALL <= tag <= tags.BLOCK_LARGE:
-                found.append(
-                    Block(
-                        source.take(source.integer((1, 2, 4)[tag - tags.BLOCK_SMALL]))
-                    )
-                )
+                size = source.integer((1, 2, 4)[tag - tags.BLOCK_SMALL])
+                self._read += size // 64
+                found.append(Block(source.take(size)))
             else:
                 source.position -= 1
                 found.append(self.value(depth + 1))
