@@ -9,7 +9,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
@@ -41,12 +42,14 @@ from tests.delivery.bench import (
     JAVA_FORMATS,
     LISTED,
     T0,
+    UNLISTED,
     Bench,
     name_in,
     names_of,
     payload,
 )
 from tests.servers import Server
+from tests.waiting import wait_until
 
 OLD, NEW = FrameFormat.DLC0, FrameFormat.BC0LC0
 OTHER = {OLD: NEW, NEW: OLD}
@@ -296,6 +299,28 @@ def test_copy_of_a_job_that_somebody_offered_leaves_its_locator_alone(
     rewrite(bench, NEW)
 
     assert bench.reschedule("a", 50) == ("rescheduled", 50)
+
+
+@pairs
+def test_java_frame_that_looks_like_ours_is_looked_for_in_the_list(
+    bench: Bench, target: FrameFormat
+) -> None:
+    """Once in 65,536 times its random bytes begin like those of a frame that was never listed."""
+    for frame_format in FrameFormat:
+        bench.java_offer(
+            f"x-{frame_format.value}",
+            5,
+            frame_format=frame_format,
+            random_id=UNLISTED + b"\xff" * 6,
+        )
+    place = frames.START
+    while not place.is_end:
+        step = bench.run(frames.reframe(bench.keys, "zset", target, place, lookups=9))
+        place = step.place
+
+    assert set(bench.frames()) == set(members(bench))
+    assert formats_in(bench) == {target}
+    bench.java_frames = set(members(bench))
 
 
 @pairs
@@ -688,6 +713,87 @@ def test_follow_wakes_with_a_new_head_and_frees_who_stopped_there(
         assert heard() == [0, 0]
     following.close()
     bench.java_frames = set(members(bench))
+
+
+# Beside others.
+
+
+def test_all_arrive_while_both_generations_offer_and_one_of_them_transfers(
+    bench: Bench, server: Server, queue_name: str
+) -> None:
+    """Each on a connection of its own, by the server's clock: offers, a Java that jams, cancels, and the rewrite."""
+    bench.is_checked = False
+    count, ended = 600, threading.Event()
+    failures: list[BaseException] = []
+    cancelled: set[str] = set()
+
+    def guarded(work: Callable[[Bench], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                with server.client() as client:
+                    work(LiveBench(client, queue_name))
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def offer(own: Bench) -> None:
+        chance = random.Random(5)
+        for n in range(count):
+            wait = chance.choice([0, 5, 50, 400])
+            frame_format = list(FrameFormat)[n // 2 % 2]
+            if n % 2:
+                frame = pack(os.urandom(8), b"x%d" % n, frame_format)
+                # As Redisson's script: whoever comes in between would find it in one of the two.
+                with own.client.pipeline(transaction=True) as pipeline:
+                    pipeline.zadd(own.keys.queue.timeout_set, {frame: own.at(wait)})
+                    pipeline.rpush(own.keys.queue.delay_queue, frame)
+                    pipeline.execute()
+            else:
+                own.schedule({f"j{n}": wait}, frame_format=frame_format)
+            if n % 50 == 48 and own.cancel(f"j{n}") == "cancelled":
+                cancelled.add(f"j{n}")
+
+    def transfer(own: Bench) -> None:
+        while not ended.is_set():
+            with suppress(ResponseError):
+                own.java_transfer(frame_format=NEW)
+            ended.wait(0.005)
+
+    def rewrite_all(own: Bench) -> None:
+        run = Reframing(own.client, own.keys, NEW)
+        while not ended.is_set():
+            run.run()
+            run._catch_up()
+
+    others = [guarded(transfer), guarded(rewrite_all)]
+    guarded(offer).join()
+    queue = bench.keys.queue
+    wait_until(
+        lambda: failures or not bench.client.zcard(queue.timeout_set),
+        description="all transferred",
+    )
+    ended.set()
+    for thread in others:
+        thread.join()
+
+    assert failures == []
+    arrived = set(iter(bench.java_take, None))
+    expected = {f"{'jx'[n % 2]}{n}" for n in range(count)}
+    # A Java that jammed behind a job may have delivered it before it was cancelled.
+    assert arrived | cancelled == expected
+    assert bench.frames() == []
+
+
+class LiveBench(Bench):
+    """A bench by the server's clock."""
+
+    @property
+    def now_us(self) -> int:
+        seconds, us = self.client.time()
+        return int(seconds) * 1_000_000 + int(us)
 
 
 # Cost.
