@@ -76,16 +76,17 @@ def java_name(codec: str) -> str:
 def python_codec(version: str, codec: str) -> Codec:
     """The codec of a queue, told of the classes in peer/src/main/java/demo where it has to be."""
     name = python_name(version, codec)
-    return get_codec(name) if name in UNSUPPORTED else codec_of(name, version)
+    if codec == "default" or name in UNSUPPORTED:
+        return get_codec(name, version=version)
+    return codec_of(name, version)
 
 
 def delayq(version: str, url: str, prefix: str) -> dict[str, Any]:
     """``DELAYQ`` of a site that shares queues with a version of Redisson."""
     queues = {}
     for codec in codecs_of(version):
-        # The default codec is what REDISSON alone leads to; only Kryo's declared classes need the object.
         options: dict[str, Any] = {"REDISSON": version}
-        if codec != "default" or python_name(version, codec) == "Kryo5Codec":
+        if codec != "default":
             options["CODEC"] = python_codec(version, codec)
         for what in QUEUES:
             queues[queue_name(prefix, codec, what)] = options

@@ -22,7 +22,7 @@ from tests.interop.codecs import (
     python_name,
     queue_name,
 )
-from tests.interop.left_out import LEFT_OUT
+from tests.interop.left_out import left_out
 from tests.interop.peers import Peer, PeerError
 from tests.interop.values import (
     HUGE,
@@ -136,6 +136,9 @@ class Round:
         description = describe(value)
         if codec in TEXT and description[0] != TEXT[codec]:
             return None
+        if codec == "default" and "demo.Order" in str(description):
+            # Classes have to be declared, which REDISSON alone does not.
+            return None
         try:
             payload = self.peer.call(
                 "encode", codec=java_name(codec), value=description
@@ -164,7 +167,7 @@ class Round:
         return self._but(codec, "write")
 
     def _but(self, codec: str, how: str) -> list[Case]:
-        listed = LEFT_OUT.get((python_name(self.version, codec), how), {})
+        listed = left_out(self.version, python_name(self.version, codec), how)
         return [case for case in self.cases(codec) if case.label not in listed]
 
     def some(self, codec: str) -> list[Case]:

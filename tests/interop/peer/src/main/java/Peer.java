@@ -341,7 +341,8 @@ public final class Peer {
         Object content = pair.size() > 1 ? pair.get(1) : null;
         switch (type) {
             case "null": return null;
-            case "String": return content;
+            // As if they stood in a program, where equal ones are one object: MarshallingCodec can tell.
+            case "String": return ((String) content).intern();
             case "Boolean": return content;
             case "Integer": return Integer.valueOf((String) content);
             case "Long": return Long.valueOf((String) content);
