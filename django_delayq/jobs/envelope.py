@@ -10,7 +10,12 @@ from typing import Any
 
 import msgspec
 
-from django_delayq.exceptions import DecodeError, EncodeError, InvalidArguments
+from django_delayq.exceptions import (
+    DecodeError,
+    DelayqError,
+    EncodeError,
+    InvalidArguments,
+)
 from django_delayq.wire.codecs import Codec
 
 
@@ -64,7 +69,14 @@ def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
     if codec is None or codec.name in _PLAIN:
         return text
     for value in (text.decode(), msgspec.json.decode(text)):
-        payload = codec.encode(value)
+        try:
+            payload = codec.encode(value)
+        except DelayqError:
+            raise
+        except Exception as error:  # a codec of the project's own
+            raise EncodeError(
+                f"{codec.name} failed: {type(error).__name__}: {error}"
+            ) from error
         if b'"delayq":"' in payload[:TOKEN_BEFORE]:
             return payload
     raise EncodeError(
@@ -88,7 +100,9 @@ def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
         if isinstance(value, dict):
             return msgspec.convert(value, Envelope)
         raise DecodeError(f"not a job of ours: a {type(value).__name__}", payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except DelayqError:
+        raise
+    except Exception as error:  # of msgspec, or of a codec of the project's own
         raise DecodeError(f"not a job of ours: {error}", payload) from error
 
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_delayq import DecodeError, InvalidArguments
+from django_delayq import DecodeError, EncodeError, InvalidArguments
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import MAX_DEPTH, Envelope, decode, encode, plain
 from django_delayq.wire.codecs import get_codec
@@ -345,3 +345,26 @@ def test_error_of_any_origin_can_be_shown(
 def test_result_that_is_no_json_is_refused(value: Any) -> None:
     with pytest.raises(InvalidArguments, match="its result"):
         envelopes.plain_value(value, "its result")
+
+
+class Unruly:
+    """A codec of a project's own, with errors of its own."""
+
+    name = "Unruly"
+
+    def encode(self, value: object) -> bytes:
+        raise ZeroDivisionError("not today")
+
+    decode = encode
+
+
+def test_error_of_a_codec_of_ones_own_becomes_one_of_ours() -> None:
+    with pytest.raises(
+        EncodeError, match="Unruly failed: ZeroDivisionError: not today"
+    ):
+        encode(Envelope(TOKEN, "t", "q"), Unruly())
+    with pytest.raises(DecodeError, match="not a job of ours: not today") as raised:
+        decode(b"from Java", Unruly())
+
+    assert raised.value.data == b"from Java"
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)

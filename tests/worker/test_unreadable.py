@@ -255,6 +255,27 @@ def test_a_codec_that_raises_what_it_likes_does_not_end_the_worker(
     assert b"ZeroDivisionError: not today" in row.error
 
 
+def test_a_codec_of_ones_own_reads_what_the_handler_gets(
+    client, configure, goes_on, queue_name, handled
+):
+    class Backwards:
+        name = "Backwards"
+
+        def encode(self, value):
+            return str(value).encode()[::-1]
+
+        def decode(self, payload):
+            return payload[::-1].decode()
+
+    configure({"CODEC": Backwards()})
+    client.rpush(queue_name, b"olleh")
+
+    goes_on()
+
+    wait_until(lambda: handled == ["hello"], description="the handler was called")
+    assert quarantined(client, queue_name) == []
+
+
 @every_server
 def test_a_payload_whose_token_is_no_text_does_not_stop_the_queue(
     client, goes_on, queue_name

@@ -33,7 +33,9 @@ from django_delayq.wire.codecs.values import (
 from tests.wire.codecs.listed import LISTED
 from tests.wire.codecs.vectors import (
     GOLDEN,
+    VERSIONS,
     codec_of,
+    load,
     payload_of,
     rows_of,
     value_of,
@@ -59,6 +61,8 @@ CODECS = [
     "MarshallingCodec",
     "Kryo5Codec",
 ]
+#: Known by name; their rows are told by guess.py and refused.
+UNSUPPORTED = {"FstCodec", "SerializationCodec"}
 VERSIONED = [(codec, version) for codec in CODECS for version in versions_with(codec)]
 CLAIMS = ("read", "again", "write")
 #: These write the text of anything; ours write what the same codec reads back.
@@ -264,6 +268,19 @@ def _encoded(codec, value: object) -> bytes | None:
         return codec.encode(value)
     except EncodeError:
         return None
+
+
+def test_every_codec_of_the_golden_files_is_tried_or_known_as_unsupported():
+    found = {codec for version in VERSIONS for codec, _ in load(version)}
+
+    assert found == {*CODECS, *UNSUPPORTED}
+    for version in VERSIONS:
+        for codec in UNSUPPORTED:
+            for row in rows_of(version, codec).values():
+                if (payload := payload_of(row)) is not None:
+                    with pytest.raises(DecodeError, match="not supported") as caught:
+                        codec_of(codec, version).decode(payload)
+                    assert caught.value.data == payload
 
 
 @pytest.mark.parametrize(("codec", "version"), VERSIONED)
