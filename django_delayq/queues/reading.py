@@ -1,10 +1,16 @@
 """Reading what others put into a queue, and saying what to change where its codec cannot."""
 
+import logging
 from typing import Any
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.wire.codecs import Codec
 from django_delayq.wire.codecs.guess import likely_codecs, looks_like
+
+logger = logging.getLogger(__name__)
+
+#: Queues of which it was said that StringCodec reads what another codec wrote; once a process is enough.
+_told: set[str] = set()
 
 
 def read(codec: Codec, payload: bytes, queue: str) -> Any:
@@ -14,9 +20,27 @@ def read(codec: Codec, payload: bytes, queue: str) -> Any:
         DecodeError: the codec cannot read it; says which codec it looks like, and which setting decides.
     """
     try:
-        return codec.decode(payload)
+        value = codec.decode(payload)
     except DecodeError as error:
         raise explained(error, codec, payload, queue) from error
+    # The only codec that reads what binary ones write, as far as that is UTF-8, and so never complains.
+    if codec.name == "StringCodec" and (
+        payload[:1] < b" " or payload.startswith(b":)\n")
+    ):
+        _tell(payload, queue)
+    return value
+
+
+def _tell(payload: bytes, queue: str) -> None:
+    if queue not in _told and "StringCodec" not in likely_codecs(payload):
+        _told.add(queue)
+        logger.warning(
+            "an element of %r is read with StringCodec, as the text it happens to be, and %s:"
+            " see DELAYQ['QUEUES'][%r]['CODEC']",
+            queue,
+            looks_like(payload),
+            queue,
+        )
 
 
 def explained(

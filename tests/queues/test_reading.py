@@ -60,6 +60,26 @@ def test_payload_of_the_right_codec_is_refused_with_its_own_words(
     assert "looks like" not in str(raised.value)
 
 
+def test_text_that_another_codec_seems_to_have_written_is_told_once(caplog):
+    codec = get_codec("StringCodec")
+
+    values = [read(codec, b"\x04\x3e\x05hello", "told once") for _ in range(3)]
+
+    assert values == ["\x04>\x05hello"] * 3
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "'told once' is read with StringCodec" in record.message
+    assert "looks like MarshallingCodec" in record.message
+    assert record.message.endswith("see DELAYQ['QUEUES']['told once']['CODEC']")
+
+
+@pytest.mark.parametrize("payload", [b"", b"hello", b"\ttabbed text", b":)"])
+def test_text_that_may_be_text_is_not_told(caplog, payload):
+    read(get_codec("StringCodec"), payload, "never told")
+
+    assert caplog.records == []
+
+
 def test_error_of_a_codec_of_ones_own_passes():
     class Codec:
         name = "moody"
