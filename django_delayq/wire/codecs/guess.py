@@ -48,7 +48,8 @@ _TYPED_JSON = ("JsonJacksonCodec", "JsonJackson3Codec")
 _PLAIN_JSON = ("TypedJsonJacksonCodec", "json", "TypedJsonJackson3Codec")
 _ALL_JSON = (*_TYPED_JSON, *_PLAIN_JSON)
 
-_CLASS = rb"\[*(?:L?[A-Za-z_$][\w$]*(?:[.$][\w$]+)+;?|[ZBCSIJFD])"
+#: Each byte fits in one place only, so that no payload makes a search go back and forth.
+_CLASS = rb"\[*(?:[A-Za-z_$][\w$]*(?:\.[\w$]+)+;?|[ZBCSIJFD])"
 _TYPED = re.compile(rb'\{"@class":|\["' + _CLASS + rb'",')
 _NAMED = re.compile(rb"@class.{1,5}" + _CLASS + rb"|\[?L?java\.\w+\.\w", re.DOTALL)
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)

@@ -148,6 +148,22 @@ def test_words_name_what_is_nearly_as_likely():
     )
 
 
+@pytest.mark.parametrize(
+    "filler", [b"$", b"a.", b"a$", b"[", b".", b"L", b"\xff", b"@class"]
+)
+@pytest.mark.parametrize(
+    "start",
+    [b'["a', b'{"@class":"a', b"\x01\x00a", b"\x00\x01\x10a", b"\x04\x04\x09\x3e\x10a", b"\x92\xffa", b""],
+)  # fmt: skip
+def test_no_search_goes_back_and_forth(start, filler):
+    payload = (start + filler * LOOKED_AT)[: LOOKED_AT - 1] + b"\n"
+
+    began = time.process_time()
+    probable_codecs(payload, size=10**6)
+
+    assert time.process_time() - began < 0.05
+
+
 def test_anything_is_told_in_a_moment():
     chance = random.Random(2)
     payloads = [payload for some in written().values() for payload in some]

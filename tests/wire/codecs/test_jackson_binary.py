@@ -302,3 +302,25 @@ def test_every_plain_value_comes_back(codec, value):
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_infinity_is_a_number_here(codec, value):
     assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.parametrize(
+    "number", ["3b80ffffffffffffff", "1bffffffffffffffff", "c48221196161"]
+)
+def test_number_of_an_unknown_class_is_written_as_it_was_read(number):
+    codec = get_codec("CborJacksonCodec")
+    payload = bytes.fromhex(f"9f 6e {b'java.lanw.Long'.hex()} {number} ff")
+
+    once = codec.encode(codec.decode(payload))
+
+    assert codec.encode(codec.decode(once)) == once
+
+
+def test_key_that_is_a_bignum_or_a_boolean_is_refused():
+    codec = get_codec("CborJacksonCodec")
+
+    for key in ("c24c800000000000000000000000", "f5"):
+        with pytest.raises(DecodeError, match="a key that is neither") as caught:
+            codec.decode(bytes.fromhex(f"bf {key} 01 ff"))
+        assert caught.value.offset == 1
+    assert codec.encode({2**70: 1}) == codec.encode({str(2**70): 1})

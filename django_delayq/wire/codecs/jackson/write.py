@@ -224,7 +224,9 @@ def _java_value(writer: TreeWriter, value: JavaValue, place: int, depth: int) ->
     name = value.class_name
     if name.startswith("java.time."):
         return _java_time(writer, value, place, name)
-    body = writer.node(value.value, FIELD, depth + 1)
+    body = value.value
+    if not isinstance(body, BigInteger | Decimal):  # no second class before those
+        body = writer.node(body, FIELD, depth + 1)
     return writer.tagged(name, body, place if name in _FINAL_VALUES else ELEMENT)
 
 
