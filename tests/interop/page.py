@@ -1,11 +1,15 @@
 """docs/compatibility.md, from what the tests of the matrix came to."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.interop.codecs import is_supported
+from tests.interop.codecs import codecs_of, is_supported, python_name
+from tests.interop.left_out import LEFT_OUT
+from tests.interop.peers import VERSIONS
+from tests.interop.values import VALUES
 
 #: What a cell of each column says, by its number.
 POINTS = {
@@ -41,18 +45,117 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def word_of(version: str, codec: str, point: int) -> str:
-    if not is_supported(version, codec):
-        point = 0
-        return (
-            "unsupported" if _cells.get((version, codec, point)) == "pass" else "FAIL"
-        )
-    return _cells.get((version, codec, point), "FAIL")
+    """Return the word of a cell; one that did not run is a FAIL."""
+    if is_supported(version, codec):
+        return _cells.get((version, codec, point), "FAIL")
+    # One test says that it is refused clearly and loses nothing.
+    return "unsupported" if _cells.get((version, codec, 0)) == "pass" else "FAIL"
 
 
 def write(target: Path) -> None:
-    """Write the page; a cell that did not run is a FAIL."""
+    """Write the page."""
     target.write_text("\n".join(_lines()) + "\n", encoding="utf-8")
 
 
-def _lines() -> list[str]:
-    raise NotImplementedError
+def _lines() -> Iterator[str]:
+    yield _INTRODUCTION
+    yield from _table(
+        ["codec", *VERSIONS], (_summary(codec) for codec in _all_codecs())
+    )
+    yield _SIX_WAYS
+    for point, text in POINTS.items():
+        yield f"{point}. {text}."
+    for version in VERSIONS:
+        yield f"\n## Redisson {version}\n"
+        rows = (
+            [
+                _label(version, codec),
+                *(word_of(version, codec, point) for point in POINTS),
+            ]
+            for codec in codecs_of(version)
+        )
+        yield from _table(["codec", *map(str, POINTS)], rows)
+    yield _VALUES
+    yield from (f"* {label}" for label in VALUES)
+    yield _LEFT_OUT
+    yield from _table(
+        ["codec", "value", "why"],
+        (
+            [f"`{each.codec}`{_of(each.versions)}", each.label, each.reason]
+            for each in LEFT_OUT
+        ),
+    )
+    yield _UNSUPPORTED
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
+    for row in (head, ["---"] * len(head), *rows):
+        yield f"| {' | '.join(row)} |"
+
+
+def _all_codecs() -> list[str]:
+    return [
+        *dict.fromkeys(codec for version in VERSIONS for codec in codecs_of(version))
+    ]
+
+
+def _summary(codec: str) -> list[str]:
+    return [
+        "its default" if codec == "default" else f"`{codec}`",
+        *(_word_of_all(version, codec) for version in VERSIONS),
+    ]
+
+
+def _word_of_all(version: str, codec: str) -> str:
+    if codec not in codecs_of(version):
+        return "–"
+    words = {word_of(version, codec, point) for point in POINTS}
+    return words.pop() if len(words) == 1 else "FAIL"
+
+
+def _label(version: str, codec: str) -> str:
+    name = python_name(version, codec)
+    return f"its default, `{name}`" if codec == "default" else f"`{name}`"
+
+
+def _of(versions: tuple[str, ...]) -> str:
+    return f" of {', '.join(versions)}" if versions else ""
+
+
+_INTRODUCTION = """\
+# Compatibility with Redisson
+
+What a real Redisson and django-delayq do with the same queue, tried: each cell is a run of both on one server, each
+Redisson from its own jars in its own Java process.
+This page is written by `make interop`, from what its tests came to; do not edit it.
+
+`pass` is a cell whose tests passed; `unsupported` one that is [refused, with nothing lost](#not-supported), which is
+tested, too; `FAIL` one that did not; `–` a codec that the version has not.
+"""
+
+_SIX_WAYS = """
+A cell here is `pass` when all six of its cells below are:
+"""
+
+_VALUES = """
+## What was sent
+
+In ways 1 to 3 each of these, where the version's codec writes it and can read it again itself.
+The value that arrives has the Java type that Redisson itself reads from its own bytes, and the bytes that Python writes
+are those that Redisson writes, to the last one.
+"""
+
+_LEFT_OUT = """
+These arrive too, but not as Redisson has them.
+A value that is listed and comes out the same fails its test, so the list cannot grow old.
+"""
+
+_UNSUPPORTED = """
+## Not supported
+
+`FstCodec`, the default of Redisson 3.10 to 3.12, and `SerializationCodec` write the fields of an object in an order
+that only its class file tells.
+To offer with them is an `EncodeError` that says so.
+What Java offers with them is transferred like anything else, and Java can take it.
+Who takes it here gets a `DecodeError` with the raw bytes in `data`, and they are kept in the quarantine; with
+`ByteArrayCodec` they are an ordinary value."""

@@ -132,7 +132,8 @@ def _build(version: str, jars: Path) -> None:
 class Peer:
     """A Java service with one version of Redisson, connected to one server.
 
-    ``codec`` is that of its Config; by default none is set, and the version decides.
+    ``codec`` is that of its Config; by default none is set, and the version decides. ``prefix`` is what a NameMapper
+    puts before every name.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Peer:
         url: str,
         *,
         codec: str = "default",
+        prefix: str = "",
         options: Sequence[str] = QUICK_START,
     ) -> None:
         self.version = version
@@ -153,6 +155,7 @@ class Peer:
             "Peer",
             url.removesuffix("/0"),
             codec,
+            prefix,
         ]
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._replies: dict[int, Future[Any]] = {0: Future()}
@@ -254,25 +257,3 @@ class Peer:
                 reply.set_exception(
                     PeerError(f"{self!r} is gone: {self.log()[-2000:]}")
                 )
-
-
-class Peers:
-    """One running peer of each version that a test asks for, on one server."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._running: dict[str, Peer] = {}
-
-    def __getitem__(self, version: str) -> Peer:
-        running = self._running.get(version)
-        if running is None or not running.is_running:
-            running = self._running[version] = Peer(version, self.url).wait_ready()
-        return running
-
-    def stop(self, version: str) -> None:
-        if version in self._running:
-            self._running.pop(version).kill()
-
-    def stop_all(self) -> None:
-        for version in [*self._running]:
-            self.stop(version)

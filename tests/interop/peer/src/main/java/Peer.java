@@ -8,7 +8,9 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Array;
 import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.lang.reflect.Modifier;
+import java.lang.reflect.Proxy;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.nio.charset.StandardCharsets;
@@ -37,11 +39,12 @@ import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.Codec;
 import org.redisson.client.handler.State;
 import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
 
 /**
  * A Java service with a real Redisson, told what to do line by line.
  *
- * Arguments: the server's address, and the codec of Config, or "default". A request on stdin is one JSON object with
+ * Arguments: the server's address; the codec of Config, or "default"; a prefix for every name, or nothing. A request on stdin is one JSON object with
  * "id", "op" and the operation's arguments; each runs in a thread of its own, so one may wait while others go on. The
  * reply on stdout has the same "id", and "result" or "error". The end of stdin is the end of the process.
  *
@@ -53,26 +56,39 @@ public final class Peer {
     private static final State STATE = state();
 
     private final RedissonClient redisson;
-    private final Config config;
     private final PrintStream out;
     private final ExecutorService threads = Executors.newCachedThreadPool();
     private final Map<String, RDelayedQueue<Object>> delayed = new ConcurrentHashMap<>();
     private final Map<String, Consumer> consumers = new ConcurrentHashMap<>();
     private final Map<String, Codec> codecs = new ConcurrentHashMap<>();
 
-    private Peer(String address, String codec) throws Exception {
+    private Peer(String address, String codec, String prefix) throws Exception {
         // What Redisson's libraries print is not for the other end of stdout.
         out = new PrintStream(System.out, false, "UTF-8");
         System.setOut(System.err);
-        config = new Config();
-        config.useSingleServer().setAddress(address).setConnectionMinimumIdleSize(2).setConnectionPoolSize(24)
-            .setRetryAttempts(3);
+        Config config = new Config();
+        SingleServerConfig server = config.useSingleServer().setAddress(address)
+            .setConnectionMinimumIdleSize(2).setConnectionPoolSize(24);
         if (!codec.equals("default")) config.setCodec(codec(codec));
+        if (!prefix.isEmpty()) setNameMapper(server, prefix);
         redisson = Redisson.create(config);
     }
 
+    /** Put a prefix before every name. The interface moved between versions, and the oldest have none. */
+    private static void setNameMapper(SingleServerConfig server, String prefix) throws Exception {
+        for (Method method : server.getClass().getMethods()) {
+            if (!method.getName().equals("setNameMapper")) continue;
+            Class<?> type = method.getParameterTypes()[0];
+            method.invoke(server, Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type},
+                (proxy, called, arguments) -> called.getName().equals("map")
+                    ? prefix + arguments[0] : ((String) arguments[0]).substring(prefix.length())));
+            return;
+        }
+        throw new IllegalArgumentException("this version has no NameMapper");
+    }
+
     public static void main(String[] arguments) throws Exception {
-        Peer peer = new Peer(arguments[0], arguments[1]);
+        Peer peer = new Peer(arguments[0], arguments[1], arguments[2]);
         peer.reply(0, "result", "ready");
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
