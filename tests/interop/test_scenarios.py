@@ -17,6 +17,7 @@ from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire.keys import QueueKeys
 from tests.interop.peers import Peer
 from tests.interop.stress import run_stress
+from tests.interop.trace import trace_of
 from tests.servers import Server
 from tests.waiting import wait_until
 
@@ -336,6 +337,16 @@ def test_a_server_restart_under_both_loses_nothing(
     finally:
         server.stop()
     assert ours_s < 3
+
+
+def test_the_trace_in_the_docs_is_what_the_server_hears(
+    interop_server: Server,
+) -> None:
+    page = (ROOT / "docs" / "wire-format.md").read_text(encoding="utf-8")
+
+    found = trace_of(interop_server)
+
+    assert f"```\n{found}\n```" in page, f"python -m tests.interop.trace\n{found}"
 
 
 def test_a_name_mapper_of_java_is_part_of_our_name(
