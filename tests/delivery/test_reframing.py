@@ -31,6 +31,7 @@ from django_delayq.delivery.frames import FrameName
 from django_delayq.delivery.operations import State
 from django_delayq.delivery.reframing import Reframing
 from django_delayq.delivery.survey import (
+    Jam,
     fitting_settings,
     lookups_of,
     similar_queues,
@@ -365,11 +366,44 @@ def test_stretch_that_its_bytes_end_is_gone_on_with(bench: Bench, budget: int) -
             call = frames.survey(bench.keys, kind, place, byte_budget=budget)  # type: ignore[arg-type]
             _, place, stretch = bench.run(call)
             seen += len(stretch)
+            assert sum(frame.size for frame in stretch[:-1]) < budget
         assert seen == count
     done = rewrite(bench, NEW, byte_budget=budget)
 
     assert (done["rewritten"], done["seen"]) == (61, 121)
     assert formats_in(bench) == {NEW}
+
+
+def test_members_that_begin_alike_are_all_seen(bench: Bench) -> None:
+    alike = [b"a" * n for n in range(1, 6)]
+    bench.client.zadd(bench.keys.queue.timeout_set, dict.fromkeys(alike, T0))
+    bench.is_checked = False
+
+    place, seen = frames.START, []
+    while not place.is_end:
+        call = frames.survey(bench.keys, "zset", place, batch=1)
+        _, place, stretch = bench.run(call)
+        seen += [frame.head for frame in stretch]
+
+    assert seen == alike
+
+
+def test_a_step_looks_for_no_more_frames_than_it_may(bench: Bench) -> None:
+    for n in range(5):
+        java_offer(bench, f"x{n}", n, frame_format=OLD)
+    bench.schedule({"a": 1}, frame_format=OLD, insertion_list=False)
+
+    place, steps = frames.START, []
+    while not place.is_end:
+        step = bench.run(frames.reframe(bench.keys, "zset", NEW, place, lookups=2))
+        place = step.place
+        steps.append(step.rewritten)
+
+    # The job was never in the list, so to know that costs nothing.
+    assert sum(steps) == 6
+    assert max(steps) <= 3
+    assert formats_in(bench) == {NEW}
+    bench.java_frames = {frame for frame in members(bench) if b"delayq" not in frame}
 
 
 @pytest.mark.parametrize("score", ["inf", "-inf", "1.5", "-7"])
@@ -459,6 +493,11 @@ def test_survey_of_a_jammed_queue_tells_who_stops_where(bench: Bench) -> None:
     assert [name.start_time_ms for name in survey.delivered] == [T0, T0 + 1, T0 + 2]
     assert survey.foreign(OLD) == 1
     assert survey.foreign(NEW) == 9
+
+
+def test_redisson_delivers_again_what_is_left_of_its_batch() -> None:
+    assert Jam(250, T0, NEW, 20).delivered_again == 50
+    assert Jam(100, T0, NEW, 20).delivered_again == 0
 
 
 def test_survey_changes_nothing(bench: Bench) -> None:
