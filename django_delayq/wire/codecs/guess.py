@@ -277,7 +277,7 @@ def _serialization(data: bytes, total: int, found: dict[str, int]) -> None:
 
 
 def _smile(data: bytes, total: int, found: dict[str, int]) -> None:
-    if data.startswith(b":)\n") and total > 4 and data[3] < 0x08:
+    if data.startswith(b":)\n") and len(data) > 3 and data[3] < 0x08:
         _jackson(data[4:], 0xF8, 0xFA, "Smile", _MARKED, found)
 
 
