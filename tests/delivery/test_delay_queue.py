@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from django_delayq.delivery.operations import Mode
-from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.frame import FrameFormat, pack
 from tests.delivery.bench import (
     LISTED,
     T0,
@@ -21,6 +21,8 @@ from tests.delivery.bench import (
 )
 
 TOMBSTONE = b"\0"
+#: More than a call moves that pays for each frame with an LREM.
+MORE = 500
 
 
 def fill(bench: Bench, count: int, waits: Callable[[int], int]) -> list[str]:
@@ -127,6 +129,44 @@ def test_long_runs_of_java_frames_do_not_hide_ours(bench: Bench) -> None:
     bench.now = 100
 
     assert names_of(bench.claim()) == [f"j{part}" for part in range(5)] + ["last"]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "size", "moved"),
+    [
+        # Looked through once for all of them.
+        (2_000, 1, MORE),
+        # An LREM each: what they cost bounds the call, 4 + 600,000 / waiting.
+        (30_000, 1, 24),
+        # The same where its bytes are too many to be looked through.
+        (2_000, 4_000, 304),
+    ],
+)
+def test_call_moves_as_many_java_frames_as_the_list_allows(
+    bench: Bench, waiting: int, size: int, moved: int
+) -> None:
+    chance = random.Random(3)
+    queue = bench.keys.queue
+    frames = [
+        pack(chance.randbytes(8), b"x" * size, FrameFormat.BC0LC0)
+        for _ in range(waiting)
+    ]
+    for start in range(0, waiting, 1_000):
+        part = frames[start : start + 1_000]
+        bench.client.rpush(queue.delay_queue, *part)
+        bench.client.zadd(
+            queue.timeout_set, {frame: chance.randrange(T0) for frame in part}
+        )
+
+    result = bench.transfer(batch=MORE, byte_budget=1 << 30)
+
+    assert result.moved == moved
+    left = set(bench.client.zrange(queue.timeout_set, 0, -1))
+    assert len(left) == waiting - moved
+    assert bench.client.lrange(queue.delay_queue, 0, -1) == [
+        f for f in frames if f in left
+    ]
+    bench.is_checked = False
 
 
 # The mark in Java's random bytes.

@@ -5,15 +5,21 @@
 -- Lua unpacks some 8,000 values, a ZADD or HSET takes two for each job, and an error halfway is not undone.
 local MOST = 2000
 
--- Due frames up to a number and a size. Read in growing chunks, so that huge ones are not all copied to Lua.
-local function find_due(timeout_set, now_ms, limit, budget)
-  local found, from, size, byte_count = {}, 0, 8, 0
+-- Due frames up to a number, a size, and what it costs to take foreign ones out of a long list. Read in growing
+-- chunks, so that huge ones are not all copied to Lua.
+local function find_due(timeout_set, delay_queue, now_ms, limit, budget)
+  local found, from, size, byte_count, foreign = {}, 0, 8, 0, 0
+  local length = redis.call('LLEN', delay_queue)
   while #found < limit and byte_count < budget do
     size = math.min(size, limit - #found)
     local part = redis.call('ZRANGEBYSCORE', timeout_set, '-inf', now_ms, 'WITHSCORES', 'LIMIT', from, size)
     for i = 1, #part, 2 do
-      found[#found + 1] = { part[i], tonumber(part[i + 1]) }
       byte_count = byte_count + #part[i]
+      if not listed_number(part[i]) and not unlisted_number(part[i]) then
+        foreign = foreign + 1
+        if foreign > most_foreign(length, byte_count / (#found + 1)) then return found end
+      end
+      found[#found + 1] = { part[i], tonumber(part[i + 1]) }
     end
     if #part < 2 * size then break end
     from, size = from + size, size * 2

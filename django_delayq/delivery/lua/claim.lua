@@ -172,7 +172,7 @@ end
 
 local due_frames = {}
 if mode == 'direct' and not is_full() then
-  due_frames = find_due(keys.timeout_set, now_ms, limit - count, budget - byte_count)
+  due_frames = find_due(keys.timeout_set, keys.delay_queue, now_ms, limit - count, budget - byte_count)
   local tokens, items = {}, {}
   for i, entry in ipairs(due_frames) do
     local payload = unpack_frame(entry[1])
@@ -205,7 +205,7 @@ if mode == 'direct' and not is_full() then
     end
   end
 elseif mode == 'shared' then
-  due_frames = find_due(keys.timeout_set, now_ms, transfer_limit, budget)
+  due_frames = find_due(keys.timeout_set, keys.delay_queue, now_ms, transfer_limit, budget)
   transferred = #due_frames
 end
 

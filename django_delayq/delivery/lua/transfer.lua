@@ -24,7 +24,7 @@ local now_us, batch, budget, seed = read_clock(ARGV[1]), math.min(tonumber(ARGV[
 local now_ms = math.floor(now_us / 1000)
 
 redis.call('LLEN', keys.destination)
-local due = find_due(keys.timeout_set, now_ms, batch, budget)
+local due = find_due(keys.timeout_set, keys.delay_queue, now_ms, batch, budget)
 if #due > 0 then
   sweep_tombstones(keys.delay_queue, keys.counters)
   transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, keys.counters, due), now_ms, seed)
