@@ -13,7 +13,7 @@ FOR_LINT := $(VENV)/.lint-$(notdir $(PYTHON))
 VERSION := import sys; print(sys.version_info[:2])
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test lint bench
+.PHONY: help demo test interop fuzz lint bench
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
@@ -26,11 +26,21 @@ demo: $(FOR_DEMO) ## A site, a worker and a tour; DEMO_EXIT=1 ends it after the 
 test: $(FOR_TEST) ## The tests; ARGS='tests/wire -x' for some of them
 	$(BIN)/python -m pytest $(ARGS)
 
+interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and docs/compatibility.md from that; needs Java and Maven
+	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \
+		$(BIN)/python -m pytest tests/interop $(ARGS)
+
+# What we decode by hand, and others may have written.
+FUZZED := Kryo5Codec MarshallingCodec SmileJacksonCodec CborJacksonCodec MsgPackJacksonCodec
+
+fuzz: $(FOR_TEST) ## 1,000,000 spoilt payloads for each binary codec
+	@for codec in $(FUZZED); do $(BIN)/python -m tests.fuzz --codec $$codec --runs 1000000 || exit; done
+
 lint: $(FOR_LINT) ## ruff, mypy, codespell
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/codespell $(wildcard *.md docs) django_delayq example_project tests
+	$(BIN)/codespell $(wildcard *.md docs) benchmarks django_delayq example_project tests
 
 bench: $(FOR_DEMO) ## The benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -125,37 +125,38 @@ def _of(versions: tuple[str, ...]) -> str:
 _INTRODUCTION = """\
 # Compatibility with Redisson
 
-What a real Redisson and django-delayq do with the same queue, tried: each cell is a run of both on one server, each
-Redisson from its own jars in its own Java process.
-This page is written by `make interop`, from what its tests came to; do not edit it.
+What a real Redisson and django-delayq do with the same queue, tried.
+Each cell is a run of both on one server, the Redisson from its own jars in a Java process of its own.
+`make interop` writes this page from what its tests came to; don't edit it.
 
-`pass` is a cell whose tests passed; `unsupported` one that is [refused, with nothing lost](#not-supported), which is
-tested, too; `FAIL` one that did not; `–` a codec that the version has not.
+* `pass`: its tests passed.
+* `unsupported`: it is [refused clearly, and nothing is lost](#not-supported), which has a test, too.
+* `FAIL`: they did not pass, or did not run.
+* `–`: the version has no such codec.
+
 """
 
 _SIX_WAYS = """
-A cell here is `pass` when all six of its cells below are:
+A cell is `pass` here when it is so in each of six ways, which stand below for each version:
 """
 
 _VALUES = """
 ## What was sent
 
-In ways 1 to 3 each of these, where the version's codec writes it and can read it again itself.
-The value that arrives has the Java type that Redisson itself reads from its own bytes, and the bytes that Python writes
-are those that Redisson writes, to the last one.
+In ways 1 to 3, each of these that the version writes with the codec and can read again itself.
+What arrives has to have the Java type that Redisson itself reads from its own bytes, and the bytes that Python writes have to be those of Redisson, to the last one.
 """
 
 _LEFT_OUT = """
-These arrive too, but not as Redisson has them.
-A value that is listed and comes out the same fails its test, so the list cannot grow old.
+These travel, too, but not as from Redisson to Redisson.
+One that is listed and comes out the same fails its test, so the list stays true.
 """
 
 _UNSUPPORTED = """
 ## Not supported
 
-`FstCodec`, the default of Redisson 3.10 to 3.12, and `SerializationCodec` write the fields of an object in an order
-that only its class file tells.
-To offer with them is an `EncodeError` that says so.
-What Java offers with them is transferred like anything else, and Java can take it.
-Who takes it here gets a `DecodeError` with the raw bytes in `data`, and they are kept in the quarantine; with
-`ByteArrayCodec` they are an ordinary value."""
+`FstCodec`, the default of Redisson 3.10 to 3.12, and `SerializationCodec` write the fields of an object in an order that only its class file tells.
+
+* To offer with them is an `EncodeError` that says so.
+* What Java offers with them is transferred like anything else, and Java can take it.
+* Who takes it here gets a `DecodeError` with the raw bytes in `data`, and they are kept in the quarantine; with `ByteArrayCodec` they are a value like any other."""

@@ -1,0 +1,164 @@
+"""``python -m benchmarks.redisson``: how late, and how fast, beside a real Redisson in the same run?
+
+1. Three queues of each side, 1,000 elements in each, due after 1 to 5 s at random; each side offers, transfers and
+   consumes its own in one process, all six queues at once on one server.
+2. 20,000 elements lie due in random order in a queue with its list; who holds the queue transfers them. In turns:
+   Redisson, we with the same frames, and we with frames of our own.
+
+Needs Java and Maven; Maven brings Redisson.
+"""
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import redis
+
+from benchmarks.bench import delete_queue, slowest_us, spread, table
+from benchmarks.transfer import fill_as_java, fill_as_we_do, scan_us
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.queues.delayed import DelayedQueue
+from tests.interop.peers import Peer
+from tests.interop.stress import Lateness, run_stress
+from tests.servers import Server, available_kinds
+from tests.waiting import wait_until
+
+CODEC = "StringCodec"
+#: A Java service that has run for a while: its compiler is done.
+WARM_UP = 300
+
+
+def stress(peer: Peer, client: redis.Redis, url: str, rounds: int) -> None:
+    found: dict[str, list[Lateness]] = {"java": [], "ours": []}
+    for number in range(rounds + 1):
+        is_warm_up = number == 0
+        both = run_stress(
+            peer,
+            client,
+            url,
+            f"stress-{number}",
+            count=WARM_UP if is_warm_up else 1_000,
+            least_ms=100 if is_warm_up else 1_000,
+            most_ms=1_000 if is_warm_up else 5_000,
+        )
+        if not is_warm_up:
+            for side, lateness in both.items():
+                found[side].append(lateness)
+    print("3 × 1,000 elements of each side at random 1 – 5 s, at once\n")
+    table(
+        ("lateness, ms", "p50", "p99", "max", "min"),
+        [
+            (
+                f"Redisson {peer.version}" if side == "java" else "ours",
+                *(
+                    spread([each.percentile(share) for each in found[side]], "{:.1f}")
+                    for share in (0.5, 0.99, 1.0, 0.0)
+                ),
+            )
+            for side in found
+        ],
+    )
+    for name, share, goal in (("p99", 0.99, 0.25), ("max", 1.0, 0.5)):
+        ratios = [
+            ours.percentile(share) / java.percentile(share)
+            for ours, java in zip(found["ours"], found["java"], strict=True)
+        ]
+        print(
+            f"{name}, ours / Redisson's: {spread(ratios, '{:.2f}')}; the goal is {goal}"
+        )
+    print()
+
+
+def burst(peer: Peer, client: redis.Redis, count: int, rounds: int) -> None:
+    name = "burst"
+    keys = DeliveryKeys.of(name)
+
+    def hold_java() -> Callable[[], object]:
+        peer.call("hold", queue=name, codec=CODEC)
+        return lambda: peer.call("destroy", queue=name)
+
+    def hold_ours() -> Callable[[], object]:
+        return DelayedQueue(name, connection=client).destroy
+
+    ways = {
+        f"Redisson {peer.version}": (fill_as_java, hold_java),
+        "ours, Java's frames": (fill_as_java, hold_ours),
+        "ours, our frames": (fill_as_we_do, hold_ours),
+    }
+    took_ms: dict[str, list[float]] = {way: [] for way in ways}
+    slowest_ms: dict[str, list[float]] = {way: [] for way in ways}
+    scans_ms = []
+    for _ in range(rounds):
+        for way, (fill, hold) in ways.items():
+            delete_queue(client, name)
+            fill(client, keys, count)
+            scans_ms.append(scan_us(client, keys) / 1000)
+            client.slowlog_reset()
+            begun = time.perf_counter()
+            release = hold()
+            wait_until(
+                lambda: not client.exists(keys.queue.timeout_set),
+                description="all are transferred",
+                timeout=60,
+            )
+            took_ms[way].append((time.perf_counter() - begun) * 1000)
+            slowest_ms[way].append(slowest_us(client)[0] / 1000)
+            release()
+            assert client.llen(name) == count
+            assert not client.exists(keys.queue.delay_queue)
+            delete_queue(client, name)
+    print(f"{count:,} elements due at once, in random order of the list\n")
+    table(
+        ("", "ms to the last", "slowest script, ms"),
+        [
+            (way, spread(took_ms[way]), spread(slowest_ms[way], "{:.1f}"))
+            for way in ways
+        ],
+    )
+    [java, *ours] = ways
+    for way in ours:
+        ratios = [
+            mine / theirs
+            for mine, theirs in zip(took_ms[way], took_ms[java], strict=True)
+        ]
+        print(f"{way} / Redisson's: {spread(ratios, '{:.2f}')}; the goal is 0.2")
+    scan_ms = statistics.median(scans_ms)
+    print(
+        f"one scan of the list: {scan_ms:.1f} ms; no script is to take longer than 5 ms and two"
+        f" scans: {5 + 2 * scan_ms:.1f} ms\n"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.redisson", description=__doc__
+    )
+    parser.add_argument(
+        "--redisson", default="4.7.0", help="the version on the other side"
+    )
+    parser.add_argument(
+        "--server", default=available_kinds()[0], choices=available_kinds()
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    log = {"slowlog-log-slower-than": "200", "slowlog-max-len": "1024"}
+    server = Server(options.server, log).start()
+    # With the JVM's own choice of compiler and memory, as a service has it.
+    peer = Peer(options.redisson, server.url, options=()).wait_ready()
+    try:
+        with redis.Redis.from_url(server.url) as client:
+            print(
+                f"{options.server} {'.'.join(map(str, server.version))},"
+                f" {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n"
+            )
+            stress(peer, client, server.url, options.rounds)
+            burst(peer, client, 20_000, options.rounds)
+    finally:
+        peer.kill()
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()
