@@ -5,7 +5,8 @@ DELAYQ_COMPATIBILITY_PAGE=FILE  write what passed into this page, docs/compatibi
 """
 
 import os
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import redis
 
 from tests.interop import page
-from tests.interop.peers import VERSIONS, PeerUnavailable, class_path
+from tests.interop.peers import VERSIONS, Peer, PeerUnavailable, class_path
 from tests.interop.rounds import Round
 from tests.servers import Server, ServerUnavailable, binary_of
 from tests.worker.records import ENVIRONMENT
@@ -81,6 +82,30 @@ def interop_client(interop_server: Server) -> Iterator[redis.Redis]:
     client = redis.Redis.from_url(interop_server.url)
     yield client
     client.close()
+
+
+@pytest.fixture
+def start_peer(java: None) -> Iterator[Callable[..., Peer]]:
+    """Start Java processes of this test's own; they end with it."""
+    started: list[Peer] = []
+
+    def start(version: str, url: str, **options: Any) -> Peer:
+        peer = Peer(version, url, **options)
+        started.append(peer)
+        return peer.wait_ready()
+
+    yield start
+    for peer in started:
+        peer.kill()
+
+
+@pytest.fixture
+def name(interop_client: redis.Redis) -> Iterator[str]:
+    """A name no other test has; every key that contains it is deleted afterwards."""
+    name = f"s-{uuid.uuid4().hex[:12]}"
+    yield name
+    if found := [*interop_client.scan_iter(f"*{name}*", 10_000)]:
+        interop_client.delete(*found)
 
 
 @pytest.fixture(scope="session")

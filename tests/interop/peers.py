@@ -158,7 +158,8 @@ class Peer:
             prefix,
         ]
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        self._replies: dict[int, Future[Any]] = {0: Future()}
+        self._ready: Future[Any] = Future()
+        self._replies: dict[int, Future[Any]] = {0: self._ready}
         self._number = 0
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
@@ -186,7 +187,7 @@ class Peer:
 
     def wait_ready(self) -> "Peer":
         """Return once it is connected."""
-        self._replies[0].result(START_TIMEOUT_S)
+        self._ready.result(START_TIMEOUT_S)
         return self
 
     def call(

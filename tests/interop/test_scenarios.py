@@ -4,8 +4,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import redis
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire.keys import QueueKeys
-from tests.interop.peers import Peer
 from tests.interop.stress import run_stress
 from tests.interop.trace import trace_of
 from tests.servers import Server
@@ -27,29 +24,6 @@ TEXT = "StringCodec"
 old_and_new = pytest.mark.parametrize("version", ["3.16.6", "4.7.0"])
 #: Redisson trusts two clocks that are cut to ms: up to this much early is normal there.
 JAVA_EARLY_MS = 2
-
-
-@pytest.fixture
-def start_peer(java: None) -> Iterator[Callable[..., Peer]]:
-    """Start Java processes of this test's own; they end with it."""
-    started: list[Peer] = []
-
-    def start(version: str, url: str, **options: Any) -> Peer:
-        peer = Peer(version, url, **options)
-        started.append(peer)
-        return peer.wait_ready()
-
-    yield start
-    for peer in started:
-        peer.kill()
-
-
-@pytest.fixture
-def name(interop_client: redis.Redis) -> Iterator[str]:
-    name = f"s-{uuid.uuid4().hex[:12]}"
-    yield name
-    if found := [*interop_client.scan_iter(f"*{name}*", 10_000)]:
-        interop_client.delete(*found)
 
 
 def text(value: str) -> list[str]:
