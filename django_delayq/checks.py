@@ -18,6 +18,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.server_checks import Level, find_server_problems
+from django_delayq.wire.codecs.unsupported import UnsupportedCodec
 
 
 def register_all() -> None:
@@ -86,7 +87,25 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             )
         elif registry.get_handler(task.options.queue) is not task:
             found += _check_codec(task, settings.queues[task.options.queue])
+        else:
+            found += _check_payloads(task, settings.queues[task.options.queue])
     return found
+
+
+def _check_payloads(
+    handler: DelayedTask[Any, Any], queue: conf.QueueSettings
+) -> Sequence[checks.CheckMessage]:
+    codec = queue.payload_codec
+    if not isinstance(codec, UnsupportedCodec):
+        return []
+    return [
+        checks.Warning(
+            f"Handler {handler.name!r} gets nothing from queue {queue.name!r}: {codec.name}"
+            " is not supported, and every payload goes to quarantine.",
+            hint=codec.advice[0].upper() + codec.advice[1:] + ".",
+            id="django_delayq.W002",
+        )
+    ]
 
 
 def _check_codec(

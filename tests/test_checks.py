@@ -226,3 +226,28 @@ class TestServer:
 
 def ids_of(found: list[Any]) -> list[str]:
     return [item.id for item in found]
+
+
+@pytest.mark.parametrize(
+    ("codec", "hint"),
+    [
+        ("FstCodec", "Set a codec that both sides have"),
+        ("LZ4Codec", "It compresses what another codec writes"),
+        ("CompositeCodec", "The elements of a queue are written by the third codec"),
+    ],
+)
+def test_handler_on_a_queue_whose_codec_is_not_read_is_warned_of(
+    tasks: None, codec: str, hint: str
+) -> None:
+    @queue_handler("orders", name="tests.checks.orders")
+    def handle(value: object) -> None: ...
+
+    queues = {"orders": {"REDISSON": "4.7.0", "CODEC": codec}}
+    [(id_, message, told)] = found(DELAYQ={"CONNECTION": URL, "QUEUES": queues})
+
+    assert id_ == "django_delayq.W002"
+    assert f"queue 'orders': {codec} is not supported" in message
+    assert told.startswith(hint)
+    assert told.endswith(".")
+    queues["orders"]["CODEC"] = "ByteArrayCodec"
+    assert found(DELAYQ={"CONNECTION": URL, "QUEUES": queues}) == []

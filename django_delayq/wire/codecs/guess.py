@@ -347,8 +347,10 @@ def _cbor_head(data: bytes, position: int) -> tuple[int, int] | None:
     number = int.from_bytes(data[position : position + width], "big") if width else info
     position += width
     match major:
-        case 2 | 3:
+        case 2:
             return position + number, 0
+        case 3:
+            return _text_end(data, position, number)
         case 4:
             return position, number
         case 5:
@@ -371,7 +373,7 @@ def _message_pack_head(data: bytes, position: int) -> tuple[int, int] | None:
     if first < 0xA0:
         return position, first & 0x0F
     if first < 0xC0:
-        return position + (first & 0x1F), 0
+        return _text_end(data, position, first & 0x1F)
     if first in _PACKED_SIZES:
         return position + _PACKED_SIZES[first], 0
     if first not in _PACKED_WIDTHS:
@@ -379,9 +381,23 @@ def _message_pack_head(data: bytes, position: int) -> tuple[int, int] | None:
     width = _PACKED_WIDTHS[first]
     number = int.from_bytes(data[position : position + width], "big")
     position += width
+    if 0xD9 <= first <= 0xDB:
+        return _text_end(data, position, number)
     if first < 0xDC:
         return position + number, 0
     return position, number if first < 0xDE else 2 * number
+
+
+def _text_end(data: bytes, position: int, size: int) -> tuple[int, int] | None:
+    """Walk over a text; None where its bytes are none. Java writes half a surrogate pair, too."""
+    end = position + size
+    text = data[position:end]
+    try:
+        text.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        if end <= len(data) or error.start < len(text) - 3:
+            return None
+    return end, 0
 
 
 #: Bytes after each tag, and bytes of the length after it.

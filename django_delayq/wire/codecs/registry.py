@@ -32,7 +32,7 @@ from django_delayq.wire.codecs.text import (
     LongCodec,
     StringCodec,
 )
-from django_delayq.wire.codecs.unsupported import UnsupportedCodec
+from django_delayq.wire.codecs.unsupported import WRAPPING, UnsupportedCodec
 from django_delayq.wire.frame import redisson_version
 
 #: From which version on Config.getCodec() returns what. Config.java of each.
@@ -86,7 +86,10 @@ _DIALECTS: dict[str, Callable[[str | None], Codec]] = {
     ),
 }
 
-#: Every name that ``get_codec`` knows.
+#: Known to be refused with advice; nobody is offered these.
+_REFUSED = {name: UnsupportedCodec(name) for name in WRAPPING}
+
+#: Every name that ``get_codec`` knows, but those of codecs that wrap another one.
 CODEC_NAMES = tuple(sorted([*_CODECS, *_DIALECTS]))
 
 
@@ -120,6 +123,8 @@ def _make(name: str, version: str | None) -> Codec:
         return _CODECS[name]
     if name in _DIALECTS:
         return _DIALECTS[name](version)
+    if name in _REFUSED:
+        return _REFUSED[name]
     raise EncodeError(f"no codec is named {name!r}; known are {', '.join(CODEC_NAMES)}")
 
 

@@ -1,6 +1,7 @@
-"""Codecs of Redisson that we know by name only: FstCodec and SerializationCodec.
+"""Codecs of Redisson that we know by name only, and what to do instead of them.
 
-Both write a Java object's fields in an order that only its class file tells.
+FstCodec and SerializationCodec write a Java object's fields in an order that only its class file
+tells. The others wrap a codec that Java's program chose, which nothing in the payload names.
 """
 
 from django_delayq.exceptions import DecodeError, EncodeError
@@ -11,22 +12,36 @@ class UnsupportedCodec:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        #: What to do instead, in the words of the errors.
+        self.advice = WRAPPING.get(name, _ADVICE)
 
     def __repr__(self) -> str:
         return f"UnsupportedCodec({self.name!r})"
 
     def encode(self, value: object) -> bytes:
         """Refuse."""
-        raise EncodeError(f"{self.name} is not supported; {_ADVICE}")
+        raise EncodeError(f"{self.name} is not supported; {self.advice}")
 
     def decode(self, payload: bytes) -> object:
         """Refuse, keeping the payload in the error."""
         raise DecodeError(
-            f"{self.name} is not supported, the {len(payload)} raw bytes are kept; {_ADVICE}",
+            f"{self.name} is not supported, the {len(payload)} raw bytes are kept; {self.advice}",
             payload,
             0,
         )
 
+
+#: What is said of those that wrap another codec.
+WRAPPING = {
+    **dict.fromkeys(
+        ("LZ4Codec", "LZ4CodecV2", "SnappyCodec", "SnappyCodecV2", "ZStdCodec"),
+        "it compresses what another codec writes: pass an object that decompresses and calls that"
+        " one (docs/codecs.md has an example), set the codec inside of it in Java, or take the"
+        " bytes with ByteArrayCodec",
+    ),
+    "CompositeCodec": "the elements of a queue are written by the third codec that it was made"
+    " of: set that one",
+}
 
 _ADVICE = (
     "set a codec that both sides have for this queue, such as JsonJacksonCodec, Kryo5Codec or"

@@ -134,6 +134,15 @@ def test_copies_of_what_compresses_are_followed():
     assert probable_codecs(lz4)[0] == "LZ4Codec"
 
 
+def test_bytes_that_are_no_text_are_no_text_of_message_pack_or_cbor():
+    # SnappyCodecV2 of 4.7.0, "订单-1 " 20 times: b4 would be a text of 20 bytes, and 20 follow.
+    snappy = bytes.fromhex("b40120e8aea2e58d952d3120fe0900fe0900aa0900")
+
+    assert probable_codecs(snappy)[0] == "SnappyCodecV2"
+    for payload in (b"\xa2\xff\xfe", b"\x62\xff\xfe", b"\xd9\x02\xff\xfe"):
+        assert probable_codecs(payload) == ("ByteArrayCodec",)
+
+
 def test_encrypted_payload_fits_none():
     chance = random.Random(1)
     answers = [probable_codecs(chance.randbytes(200)) for _ in range(2000)]

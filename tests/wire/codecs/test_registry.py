@@ -2,6 +2,8 @@ import pytest
 
 from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.wire.codecs import CODEC_NAMES, Codec, default_codec, get_codec
+from django_delayq.wire.codecs.guess import probable_codecs
+from django_delayq.wire.codecs.unsupported import WRAPPING
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,24 @@ def test_unsupported_codec_says_so_and_keeps_the_bytes(name):
         codec.decode(b"\xfc\x00")
 
     assert caught.value.data == b"\xfc\x00"
+
+
+@pytest.mark.parametrize("name", WRAPPING)
+def test_codec_that_wraps_another_says_so_and_keeps_the_bytes(name):
+    codec = get_codec(f"org.redisson.codec.{name}", version="4.7.0")
+    advice = f"{name} is not supported.*; (it compresses|the elements of a queue)"
+
+    assert codec.name == name
+    assert name not in CODEC_NAMES
+    with pytest.raises(EncodeError, match=advice):
+        codec.encode("x")
+    with pytest.raises(DecodeError, match=advice) as caught:
+        codec.decode(b"\x06\x14\x03hell\xef")
+    assert caught.value.data == b"\x06\x14\x03hell\xef"
+
+
+def test_every_codec_that_a_payload_is_told_to_be_of_is_one_to_set():
+    compressed = [b"\x06\x14\x03hell\xef", b"\0\0\0\x06\x60\x03hell\xef"]
+
+    for name in {name for payload in compressed for name in probable_codecs(payload)}:
+        assert get_codec(name).name == name
