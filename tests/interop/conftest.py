@@ -129,11 +129,14 @@ def round_(
     """The version's Java process, and its queues of every codec, configured as a site would."""
     for other in [name for name in _rounds if name != version]:
         _rounds.pop(other).end()
-    if version not in _rounds:
+    is_new = version not in _rounds
+    if is_new:
         folder = tmp_path_factory.mktemp(f"round-{version}")
         _rounds[version] = Round(version, interop_server.url, interop_client, folder)
     this = _rounds[version]
     settings.DELAYQ = this.delayq
     settings.ROOT_URLCONF = "tests.interop.project.views"
     monkeypatch.setenv(ENVIRONMENT, str(this.records.path))
+    if is_new:
+        this.leave_behind()
     return this

@@ -101,6 +101,16 @@ class Round:
     def keys(self, codec: str, what: str) -> QueueKeys:
         return QueueKeys.of(self.name(codec, what))
 
+    def places(self, codec: str, what: str) -> list[str]:
+        """Where an element of a queue may be before somebody has it."""
+        keys = self.keys(codec, what)
+        return [
+            keys.timeout_set,
+            keys.delay_queue,
+            keys.destination,
+            keys.own("leases"),
+        ]
+
     def python_codec(self, codec: str) -> Codec:
         return python_codec(self.version, codec)
 
@@ -186,12 +196,11 @@ class Round:
 
     # What was left lying
 
-    @cached_property
-    def orphans(self) -> None:
-        """Everything that Java offered before its process was killed, and Python before it let go.
+    def leave_behind(self) -> None:
+        """Offer everything from a Java process that is killed, and from Python, which lets go.
 
-        Java's `orphan-` queues are transferred by Python, with no Java process alive when they fall due; Python's
-        `left-` queues by Java.
+        Java's `orphan-` queues are transferred by Python, with no Java process alive that knows them; Python's
+        `left-` queues by Java. Done first: what is left falls due while other tests run.
         """
         codecs = [codec for codec in self.codecs if is_supported(self.version, codec)]
         cases = {codec: self.cases(codec) for codec in codecs}
