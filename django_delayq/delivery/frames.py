@@ -108,6 +108,7 @@ def reframe(
     place: Place = START,
     *,
     until_ms: float = inf,
+    held: bytes = b"",
     batch: int = MAX_BATCH,
     lookups: int = 1,
     byte_budget: int = BYTE_BUDGET,
@@ -116,7 +117,8 @@ def reframe(
     """Rewrite a stretch of frames to one format; what is no frame goes into quarantine. Safe to repeat.
 
     Walking the timeout set, the place of up to ``lookups`` frames is looked for in the delay queue, a scan each, and
-    frames that are due later than ``until_ms`` are left for another time.
+    frames that are due later than ``until_ms`` are left for another time; one that begins with ``held`` is
+    left on any walk.
     """
     return Call(
         load_script(PACKAGES, "reframe"),
@@ -139,6 +141,7 @@ def reframe(
             byte_budget,
             max(1, lookups),
             secrets.token_urlsafe(12),
+            held,
         ),
         lambda reply: Reframed(Place(*reply[:2]), *reply[2:]),
     )

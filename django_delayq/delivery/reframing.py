@@ -21,6 +21,7 @@ from django_delayq.delivery.frames import FrameName, Kind
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import MAX_BATCH
 from django_delayq.delivery.survey import (
+    JAVA_BATCH,
     Progress,
     ignore_progress,
     lookups_of,
@@ -28,7 +29,7 @@ from django_delayq.delivery.survey import (
 )
 from django_delayq.transfer.channel import ChannelListener
 from django_delayq.wire.call import run
-from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.frame import FrameFormat, is_read_by
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +87,35 @@ class Reframing:
     def run(self) -> Tally:
         """Rewrite everything, and wake the transfers that were stuck."""
         self._measure()
+        stop = self._find_stop()
+        start_time_ms, held = stop or (None, b"")
         # The delay queue first: there the place of each frame is known, with no search.
-        self._walk("list")
+        self._walk("list", held=held)
+        announced = 0
+        if start_time_ms is not None:
+            self._walk("zset", held=held)
+            self._walk("zset", until_ms=start_time_ms)
+            announced = self.tally.changed
+            self._announce(announced)
         for _ in range(PASSES):
             if not self._walk("zset"):
                 break
-        self._announce(self.tally.changed)
+        self._announce(self.tally.changed - announced)
         return self.tally
+
+    def _find_stop(self) -> tuple[float, bytes] | None:
+        """Return when the frame is due at which transfers stop, and how it begins; None where they read their batch.
+
+        It is rewritten last. Were it rewritten with the others, each retry would deliver again what can be read by
+        then, ever more of it while this runs; as it is, only what the jam had delivered already.
+        """
+        head = frames.survey(self.keys, "zset", batch=JAVA_BATCH)
+        for score, size, begin in run(self.client, head).frames:
+            # Redisson looks from 0 on.
+            if score is None or score < 0 or is_read_by(self.target, begin, size):
+                continue
+            return score, begin
+        return None
 
     def follow(self) -> Iterator[Tally]:
         """Go on rewriting what is offered in the other format, until the caller has enough; yields after each look."""
@@ -121,10 +144,10 @@ class Reframing:
     def _catch_up(self) -> None:
         # What is new lies at the tail of the delay queue; a step that finds nothing has come to what is known. A
         # frame that lies deeper, or in no list, is met below before it can stop anybody.
-        changed = self._walk("list", is_until_clean=True)
+        changed = self._walk("list", is_until_clean=True, is_told=False)
         seconds, us = self.client.time()
         until_ms = seconds * 1000 + us // 1000 + HORIZON_MS
-        changed += self._walk("zset", until_ms=until_ms)
+        changed += self._walk("zset", until_ms=until_ms, is_told=False)
         self._announce(changed)
 
     def _announce(self, changed: int) -> None:
@@ -134,7 +157,13 @@ class Reframing:
             run(self.client, frames.announce(self.keys))
 
     def _walk(
-        self, kind: Kind, *, until_ms: float = inf, is_until_clean: bool = False
+        self,
+        kind: Kind,
+        *,
+        until_ms: float = inf,
+        held: bytes = b"",
+        is_until_clean: bool = False,
+        is_told: bool = True,
     ) -> int:
         queue = self.keys.queue
         listed = self.client.llen(queue.delay_queue)
@@ -151,6 +180,7 @@ class Reframing:
                     self.target,
                     place,
                     until_ms=until_ms,
+                    held=held,
                     batch=self._batch,
                     lookups=lookups_of(listed),
                 ),
@@ -163,7 +193,7 @@ class Reframing:
             self.tally.alone += step.alone
             self.tally.quarantined += step.quarantined
             self.tally.steps += 1
-            if until_ms == inf and not is_until_clean:
+            if is_told:
                 self.progress(f"rewriting the {where}", done, max(total, done))
             if is_until_clean and not step.rewritten and not step.quarantined:
                 break

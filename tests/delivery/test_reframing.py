@@ -664,6 +664,40 @@ def test_what_was_listed_again_or_left_meanwhile_is_not_dropped(bench: Bench) ->
     assert listed in members(bench)
 
 
+@pairs
+@pytest.mark.parametrize("listed", [True, False])
+def test_retries_during_a_run_deliver_nothing_that_the_jam_had_not(
+    bench: Bench, target: FrameFormat, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reframing, "MAX_BATCH", 7)
+    order = random.Random(4).sample(range(200), 200)
+    for n in order:
+        format = target if n < 2 else FrameFormat.DLC0 if n % 2 else FrameFormat.BC0LC0
+        java_offer(bench, f"e{n}", n // 2, frame_format=format)
+    if not listed:
+        bench.client.delete(bench.keys.queue.delay_queue)
+    bench.now = 1_000
+    jam(bench, target)
+    ahead = set(iter(bench.java_take, None))
+    assert {"e0", "e1"} <= ahead < {f"e{n}" for n in range(4)}
+    steps = 0
+
+    def retry(what: str, done: int, total: int) -> None:
+        nonlocal steps
+        steps += 1
+        with suppress(ResponseError):
+            bench.java_transfer(frame_format=target)
+
+    Reframing(bench.client, bench.keys, target, retry, _batch=7).run()
+
+    assert steps > 30
+    while bench.java_transfer(frame_format=target):
+        pass
+    taken = Counter(iter(bench.java_take, None))
+    assert len(taken) == 200
+    assert {name for name, times in taken.items() if times > 1} <= ahead
+
+
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("steps", range(12))
 def test_run_that_is_interrupted_after_any_step_can_be_run_again(

@@ -19,6 +19,7 @@
 -- ARGV[8]  budget, bytes
 -- ARGV[9]  frames that may be looked for in the delay queue, a scan each
 -- ARGV[10]  16 random characters, to name what goes into quarantine
+-- ARGV[11]  how a frame begins that is left as it is; empty: none
 -- Returns  where to go on, 'end' at the end; the member last seen; frames seen; rewritten; of these in the delay
 --          queue alone; put into quarantine
 
@@ -27,7 +28,7 @@ local keys = {
   errors = KEYS[6], counters = KEYS[7],
 }
 local now_ms, kind, target, seed = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[6]), ARGV[10]
-local lookups = tonumber(ARGV[9])
+local lookups, held = tonumber(ARGV[9]), ARGV[11]
 
 check_sets(keys.timeout_set, keys.quarantine)
 check_hashes(keys.locators, keys.payloads, keys.errors, keys.counters)
@@ -54,7 +55,8 @@ local entries, is_end = read_stretch(kind == 'list' and keys.delay_queue or keys
 local done, alone, old, rewritten, bad, members = 0, 0, {}, {}, {}, {}
 for _, entry in ipairs(entries) do
   local payload, id, format = unpack_frame(entry.frame)
-  if not payload or not is_target(entry.frame, format) then
+  local is_held = held ~= '' and entry.frame:sub(1, #held) == held
+  if not is_held and not (payload and is_target(entry.frame, format)) then
     if kind == 'list' then
       entry.score = redis.call('ZSCORE', keys.timeout_set, entry.frame) or nil
     elseif lookups > 0 then
