@@ -105,7 +105,7 @@ def test_jammed_queue_is_told_and_what_to_do_about_it(
         "no frame at all 0 0 0",
         "destination queue 3",
         "5 due frames behind it, which it never reaches.",
-        "3 due frames ahead of it, which it delivers again at each retry, every 5 s.",
+        "3 due frames ahead of it, which each of its processes delivers again every 5 s.",
     }
     assert "STUCK: Redisson up to 3.21.0 stops at a Bc0Lc0 frame" in output
     assert "number 4 of the timeout set, due since 2023-11-14 22:13:20 UTC" in output

@@ -233,7 +233,7 @@ def test_jam_is_told_and_rewriting_it_frees_the_service_that_stayed(
     for generation in ("up to 3.21.0", "from 3.21.1 on"):
         assert f"\nSTUCK: Redisson {generation} stops at a " in said
     assert (
-        f"  {delivered} due frame{'s' * (delivered > 1)} ahead of it, which it delivers again at each retry, every 5 s."
+        f"  {delivered} due frame{'s' * (delivered > 1)} ahead of it, which each of its processes delivers again every 5 s."
         in said
     )
 

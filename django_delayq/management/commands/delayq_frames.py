@@ -343,8 +343,8 @@ def _describe_jams(survey: Survey) -> Iterator[str]:
         yield f"  {_count(survey.behind(jam), 'due frame')} behind it, which it never reaches."
         if jam.delivered_again:
             yield (
-                f"  {_count(jam.delivered_again, 'due frame')} ahead of it, which it delivers again at each retry,"
-                f" every {JAVA_RETRY_MS // 1000} s."
+                f"  {_count(jam.delivered_again, 'due frame')} ahead of it, which each of its processes delivers"
+                f" again every {JAVA_RETRY_MS // 1000} s."
             )
 
 
