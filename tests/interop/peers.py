@@ -31,20 +31,38 @@ class Libraries(NamedTuple):
     kryo: str = "5.6.2"
     marshalling: str = "2.0.11.Final"
     profile: str = "redisson-3"
+    snappy: str = "1.1.9.1"
+    #: Its group and its name have changed.
+    lz4: str = "org.lz4:lz4-java:1.8.0"
+    #: From 3.27 and 3.40 on; nothing asks for them before.
+    compress: str = "1.28.0"
+    zstd: str = "1.5.6-7"
 
+
+_OLD_LZ4 = "net.jpountz.lz4:lz4:1.3.0"
 
 #: 4.7.0's pom.xml asks for a jackson-dataformat-msgpack 0.9.12, which nobody has released.
 VERSIONS = {
-    "3.12.5": Libraries("0.8.16", "5.0.0-RC4", "2.0.9.Final"),
-    "3.15.0": Libraries("0.8.16", "5.0.3", "2.0.10.Final"),
-    "3.16.6": Libraries("0.8.16", "5.0.3"),
+    "3.12.5": Libraries(
+        "0.8.16", "5.0.0-RC4", "2.0.9.Final", snappy="1.1.7.3", lz4=_OLD_LZ4
+    ),
+    "3.15.0": Libraries(
+        "0.8.16", "5.0.3", "2.0.10.Final", snappy="1.1.7.7", lz4=_OLD_LZ4
+    ),
+    "3.16.6": Libraries("0.8.16", "5.0.3", snappy="1.1.7.7", lz4=_OLD_LZ4),
     "3.20.1": Libraries("0.9.1", "5.4.0"),
     "3.21.0": Libraries("0.9.1", "5.5.0"),
     "3.21.1": Libraries("0.9.1", "5.5.0"),
-    "3.27.2": Libraries("0.9.1", "5.6.0"),
-    "3.40.2": Libraries("0.9.8"),
-    "3.52.0": Libraries("0.9.9"),
-    "4.7.0": Libraries("0.9.11", profile="redisson-4"),
+    "3.27.2": Libraries("0.9.1", "5.6.0", snappy="1.1.10.4", compress="1.26.0"),
+    "3.40.2": Libraries("0.9.8", snappy="1.1.10.7", compress="1.27.1"),
+    "3.52.0": Libraries("0.9.9", snappy="1.1.10.7"),
+    "4.7.0": Libraries(
+        "0.9.11",
+        profile="redisson-4",
+        snappy="1.1.10.8",
+        lz4="at.yawk.lz4:lz4-java:1.11.1",
+        zstd="1.5.7-12",
+    ),
 }
 
 #: FST, the default of 3.12.5, looks into the JDK's own classes, as does Kryo up to 3.18 for a UUID.
@@ -109,6 +127,7 @@ def class_path(version: str) -> str:
 
 def _build(version: str, jars: Path) -> None:
     libraries = VERSIONS[version]
+    lz4_group, lz4_artifact, lz4 = libraries.lz4.split(":")
     command = [
         "mvn",
         "--batch-mode",
@@ -118,6 +137,12 @@ def _build(version: str, jars: Path) -> None:
         f"-Dkryo.version={libraries.kryo}",
         f"-Dmarshalling.version={libraries.marshalling}",
         f"-Dmsgpack.version={libraries.msgpack}",
+        f"-Dsnappy.version={libraries.snappy}",
+        f"-Dlz4.group={lz4_group}",
+        f"-Dlz4.artifact={lz4_artifact}",
+        f"-Dlz4.version={lz4}",
+        f"-Dcompress.version={libraries.compress}",
+        f"-Dzstd.version={libraries.zstd}",
         f"-Dmdep.outputFile={jars}",
         "compile",
         "dependency:build-classpath",

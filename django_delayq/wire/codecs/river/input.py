@@ -195,7 +195,7 @@ class RiverInput:
         start = self.source.position
         parent = self._descriptor(self.source.byte(), depth, above + 1)
         if parent.layout is None and parent.name != "java.lang.Object":
-            # Before 2.0.11 (JBMAR-233) a subclass of ArrayList names it by a tag and writes its data all the same.
+            # Before 2.0.10 a subclass of ArrayList names it by a tag and writes its data all the same.
             self._fail(
                 f"{name} has the superclass {parent.name}, which is not described",
                 start,

@@ -315,19 +315,36 @@ public final class Peer {
         return known;
     }
 
-    /** A codec by its simple name; what stands in parentheses is the class for its constructor. */
+    /**
+     * A codec by its simple name. What stands in parentheses is for its constructor: a class, or the codecs that it
+     * wraps, which are none of those that wrap: "LZ4Codec(Kryo5Codec)", "CompositeCodec(StringCodec,Kryo5Codec)".
+     */
     private static Codec makeCodec(String name) throws Exception {
         int open = name.indexOf('(');
-        String simple = open < 0 ? name : name.substring(0, open);
-        Class<?> codec;
-        try {
-            codec = Class.forName("org.redisson.codec." + simple);
-        } catch (ClassNotFoundException absent) {
-            codec = Class.forName("org.redisson.client.codec." + simple);
-        }
+        Class<?> codec = codecClass(open < 0 ? name : name.substring(0, open));
         if (open < 0) return (Codec) codec.getConstructor().newInstance();
-        Class<?> type = Class.forName(name.substring(open + 1, name.length() - 1));
-        return (Codec) codec.getConstructor(Class.class).newInstance(type);
+        String[] within = name.substring(open + 1, name.length() - 1).split(",");
+        if (within[0].contains(".")) {
+            return (Codec) codec.getConstructor(Class.class).newInstance(Class.forName(within[0]));
+        }
+        Class<?>[] types = new Class<?>[within.length];
+        Object[] wrapped = new Object[within.length];
+        for (int i = 0; i < within.length; i++) {
+            types[i] = Codec.class;
+            wrapped[i] = makeCodec(within[i]);
+        }
+        return (Codec) codec.getConstructor(types).newInstance(wrapped);
+    }
+
+    private static Class<?> codecClass(String simple) throws ClassNotFoundException {
+        for (String where : new String[] {"org.redisson.codec.", "org.redisson.client.codec.", "demo."}) {
+            try {
+                return Class.forName(where + simple);
+            } catch (ClassNotFoundException absent) {
+                // In the next one, or in none.
+            }
+        }
+        throw new ClassNotFoundException(simple);
     }
 
     private static State state() {
@@ -468,8 +485,13 @@ public final class Peer {
             return given.get(name);
         }
 
+        /** A text, or the parts of one that is longer than a Jackson of 2.15.0 lets through, 5 MB. */
         String text(String name) {
-            return (String) get(name);
+            Object found = get(name);
+            if (!(found instanceof List)) return (String) found;
+            StringBuilder text = new StringBuilder();
+            for (Object part : (List<?>) found) text.append((String) part);
+            return text.toString();
         }
 
         int number(String name) {
