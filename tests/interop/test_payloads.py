@@ -46,6 +46,7 @@ from tests.interop.values import describe, normal, order
 from tests.servers import Server
 from tests.waiting import wait_until
 from tests.wire.codecs.extra import (
+    COMPRESSING,
     KRYO,
     RIVER,
     VALUES,
