@@ -1,7 +1,7 @@
 """``python -m benchmarks.redisson``: how late, and how fast, beside a real Redisson in the same run?
 
-1. Three queues of each side, 1,000 elements in each, due after 1 to 5 s at random; each side offers, transfers and
-   consumes its own in one process, all six queues at once on one server.
+1. Three queues, 1,000 elements in each, due after 1 to 5 s at random; a side offers, transfers and consumes its own in
+   one process. First the sides in turns, then both at once, which are six queues.
 2. 20,000 elements lie due in random order in a queue with its list; who holds the queue transfers them. In turns:
    Redisson, we with the same frames, and we with frames of our own.
 
@@ -12,7 +12,7 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import redis
 
@@ -21,54 +21,64 @@ from benchmarks.transfer import fill_as_java, fill_as_we_do, scan_us
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.delayed import DelayedQueue
 from tests.interop.peers import Peer
-from tests.interop.stress import Lateness, run_stress
+from tests.interop.stress import JavaSide, Lateness, Load, PythonSide, run_stress
 from tests.servers import Server, available_kinds
 from tests.waiting import wait_until
 
 CODEC = "StringCodec"
 #: A Java service that has run for a while: its compiler is done.
-WARM_UP = 300
+WARM_UP = Load(count=1_000, least_ms=100, most_ms=2_000)
 
 
 def stress(peer: Peer, client: redis.Redis, url: str, rounds: int) -> None:
-    found: dict[str, list[Lateness]] = {"java": [], "ours": []}
-    for number in range(rounds + 1):
-        is_warm_up = number == 0
-        both = run_stress(
-            peer,
-            client,
-            url,
-            f"stress-{number}",
-            count=WARM_UP if is_warm_up else 1_000,
-            least_ms=100 if is_warm_up else 1_000,
-            most_ms=1_000 if is_warm_up else 5_000,
+    in_turns: dict[str, list[Lateness]] = {"java": [], "ours": []}
+    at_once: dict[str, list[Lateness]] = {"java": [], "ours": []}
+
+    def load(number: str, labels: Sequence[str], load: Load) -> dict[str, Lateness]:
+        names = {
+            label: [f"stress-{number}-{label}-{n}" for n in range(3)]
+            for label in labels
+        }
+        sides = {
+            label: JavaSide(peer, names[label])
+            if label == "java"
+            else PythonSide(url, names[label])
+            for label in labels
+        }
+        return run_stress(sides, names, client, load)
+
+    load("warm-up", ["java", "ours"], WARM_UP)
+    for number in range(rounds):
+        for label in in_turns:
+            in_turns[label].append(load(f"{number}-alone", [label], Load())[label])
+        for label, lateness in load(f"{number}-at-once", [*at_once], Load()).items():
+            at_once[label].append(lateness)
+    for what, found in (("in turns", in_turns), ("at once", at_once)):
+        print(f"3 × 1,000 elements at random 1 – 5 s, {what}\n")
+        table(
+            ("lateness, ms", "p50", "p99", "max", "min"),
+            [
+                (
+                    f"Redisson {peer.version}" if side == "java" else "ours",
+                    *(
+                        spread(
+                            [each.percentile(share) for each in found[side]], "{:.1f}"
+                        )
+                        for share in (0.5, 0.99, 1.0, 0.0)
+                    ),
+                )
+                for side in found
+            ],
         )
-        if not is_warm_up:
-            for side, lateness in both.items():
-                found[side].append(lateness)
-    print("3 × 1,000 elements of each side at random 1 – 5 s, at once\n")
-    table(
-        ("lateness, ms", "p50", "p99", "max", "min"),
-        [
-            (
-                f"Redisson {peer.version}" if side == "java" else "ours",
-                *(
-                    spread([each.percentile(share) for each in found[side]], "{:.1f}")
-                    for share in (0.5, 0.99, 1.0, 0.0)
-                ),
+        for name, share, goal in (("p99", 0.99, 0.25), ("max", 1.0, 0.5)):
+            ratios = [
+                ours.percentile(share) / java.percentile(share)
+                for ours, java in zip(found["ours"], found["java"], strict=True)
+            ]
+            print(
+                f"{name}, ours / Redisson's: {spread(ratios, '{:.2f}')}; the goal is {goal}"
             )
-            for side in found
-        ],
-    )
-    for name, share, goal in (("p99", 0.99, 0.25), ("max", 1.0, 0.5)):
-        ratios = [
-            ours.percentile(share) / java.percentile(share)
-            for ours, java in zip(found["ours"], found["java"], strict=True)
-        ]
-        print(
-            f"{name}, ours / Redisson's: {spread(ratios, '{:.2f}')}; the goal is {goal}"
-        )
-    print()
+        print()
 
 
 def burst(peer: Peer, client: redis.Redis, count: int, rounds: int) -> None:
@@ -141,6 +151,7 @@ def main() -> None:
     parser.add_argument(
         "--server", default=available_kinds()[0], choices=available_kinds()
     )
+    parser.add_argument("--only", choices=("stress", "burst"))
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     log = {"slowlog-log-slower-than": "200", "slowlog-max-len": "1024"}
@@ -153,8 +164,10 @@ def main() -> None:
                 f"{options.server} {'.'.join(map(str, server.version))},"
                 f" {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n"
             )
-            stress(peer, client, server.url, options.rounds)
-            burst(peer, client, 20_000, options.rounds)
+            if options.only != "burst":
+                stress(peer, client, server.url, options.rounds)
+            if options.only != "stress":
+                burst(peer, client, 20_000, options.rounds)
     finally:
         peer.kill()
         server.stop()

@@ -1,10 +1,11 @@
 """A Python service for `stress`: offers to its queues, transfers and consumes them, and says when what came.
 
-Run as ``python -m tests.interop.python_side URL COUNT LEAST_MS MOST_MS NAME …``: prints ``ready``, begins at a line on
-stdin, and ends with one line of JSON, [[name, element, epoch ms], …], at the end of stdin.
+Run as ``python -m tests.interop.python_side URL NAME …``: prints ``ready``, begins at a line ``COUNT LEAST_MS MOST_MS``
+on stdin, and ends with one line of JSON, [[name, element, epoch ms], …], at the end of stdin.
 """
 
 import json
+import math
 import random
 import sys
 import threading
@@ -17,7 +18,7 @@ CODEC = "StringCodec"
 
 
 def main() -> None:
-    url, count, least_ms, most_ms, *names = sys.argv[1:]
+    url, *names = sys.argv[1:]
     arrived: list[tuple[str, str, float]] = []
     is_over = threading.Event()
 
@@ -32,12 +33,13 @@ def main() -> None:
     for thread in threads:
         thread.start()
     print("ready", flush=True)
-    sys.stdin.readline()
-    for number in range(int(count)):
+    count, least_ms, most_ms = map(int, sys.stdin.readline().split())
+    for number in range(count):
         for queue in delayed.values():
-            delay_ms = random.randint(int(least_ms), int(most_ms))
-            due_ms = time.time() * 1000 + delay_ms
-            queue.offer(f"{number}:{due_ms:.3f}", delay_ms / 1000)
+            delay_ms = random.randint(least_ms, most_ms)
+            # The whole ms that the server will store, as Redisson stores those of its client.
+            due_ms = math.ceil(time.time() * 1000) + delay_ms
+            queue.offer(f"{number}:{due_ms}", delay_ms / 1000)
     sys.stdin.read()
     is_over.set()
     for thread in threads:

@@ -1,10 +1,10 @@
-"""The same load on queues of Redisson's own and on queues of ours, at the same time on one server: how late is each?"""
+"""The same load on queues of Redisson's and on queues of ours: how late is each?"""
 
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 CODEC = "StringCodec"
-QUEUES = 3
 
 
 class Lateness(NamedTuple):
@@ -41,94 +40,111 @@ class Lateness(NamedTuple):
         )
 
 
-def run_stress(
-    peer: Peer,
-    client: redis.Redis,
-    url: str,
-    prefix: str,
-    *,
-    count: int,
-    least_ms: int,
-    most_ms: int,
-) -> dict[str, Lateness]:
-    """Load three queues of each side at once; return how late each side was, ``java`` and ``ours``.
+class Load(NamedTuple):
+    """What each queue of a side gets."""
 
-    Each side is a process of its own that offers, transfers and consumes.
+    count: int = 1_000
+    least_ms: int = 1_000
+    most_ms: int = 5_000
 
-    Raises:
-        AssertionError: an element is missing, or came twice.
-    """
-    names = {
-        side: [f"{prefix}-{side}-{n}" for n in range(QUEUES)]
-        for side in ("java", "ours")
-    }
-    for name in names["java"]:
-        peer.call("consume", queue=name, codec=CODEC, threads=1, take=True)
-        peer.call("hold", queue=name, codec=CODEC)
-    ours = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tests.interop.python_side", url),
-            *(str(count), str(least_ms), str(most_ms), *names["ours"]),
-        ],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert ours.stdin is not None
-    assert ours.stdout is not None
-    with ours.stdin, ours.stdout:
-        assert ours.stdout.readline() == "ready\n"
-        print("go", file=ours.stdin, flush=True)
-        offering = [
-            peer.begin(
+
+Arrived = list[tuple[str, str, float]]
+
+
+class JavaSide:
+    """Queues that a Redisson offers to, transfers and consumes."""
+
+    def __init__(self, peer: Peer, names: Sequence[str]) -> None:
+        self._peer = peer
+        self._names = names
+        for name in names:
+            peer.call("consume", queue=name, codec=CODEC, threads=1, take=True)
+            peer.call("hold", queue=name, codec=CODEC)
+
+    def begin(self, load: Load) -> None:
+        """Begin to offer."""
+        for name in self._names:
+            self._peer.begin(
                 "offer_many",
                 queue=name,
                 codec=CODEC,
                 kind="String",
                 first=0,
-                count=count,
                 threads=1,
-                least_ms=least_ms,
-                most_ms=most_ms,
+                **load._asdict(),
             )
-            for name in names["java"]
+
+    def end(self) -> Arrived:
+        """Return queue, element and epoch ms of everything that came."""
+        arrived = [
+            (name, text, us / 1000)
+            for name in self._names
+            for text, us in self._peer.call("stop_consuming", queue=name)
         ]
-        for each in offering:
-            each.result(60)
-        # Nobody is asked meanwhile: what is measured has the processors.
-        time.sleep(most_ms / 1000)
-        wait_until(
-            lambda: (
-                not any(
-                    client.exists(*_keys_of(name))
-                    for side in names.values()
-                    for name in side
-                )
-            ),
-            description="all has been taken",
-            timeout=30,
+        for name in self._names:
+            self._peer.call("destroy", queue=name)
+        return arrived
+
+
+class PythonSide:
+    """Queues that we offer to, transfer and consume, in a process of their own."""
+
+    def __init__(self, url: str, names: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.interop.python_side", url, *names],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        ours.stdin.close()
-        arrived = {"ours": json.loads(ours.stdout.read())}
-    ours.wait()
-    arrived["java"] = [
-        (name, text, us / 1000)
-        for name in names["java"]
-        for text, us in peer.call("stop_consuming", queue=name)
-    ]
-    for name in names["java"]:
-        peer.call("destroy", queue=name)
-    for side, elements in arrived.items():
-        assert len(elements) == QUEUES * count, f"{side}: {len(elements)} came"
-        came = {(name, int(text.partition(":")[0])) for name, text, _ in elements}
-        assert came == {
-            (name, number) for name in names[side] for number in range(count)
-        }
-    return {
-        side: Lateness.of((text, at_ms) for _, text, at_ms in elements)
-        for side, elements in arrived.items()
-    }
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def begin(self, load: Load) -> None:
+        print(*load, file=self._process.stdin, flush=True)
+
+    def end(self) -> Arrived:
+        told, _ = self._process.communicate()
+        arrived: Arrived = json.loads(told)
+        return arrived
+
+
+def run_stress(
+    sides: Mapping[str, JavaSide | PythonSide],
+    names: Mapping[str, Sequence[str]],
+    client: redis.Redis,
+    load: Load,
+) -> dict[str, Lateness]:
+    """Load all sides at once; return how late each was.
+
+    Raises:
+        AssertionError: an element is missing, or came twice.
+    """
+    for side in sides.values():
+        side.begin(load)
+    # Nobody is asked meanwhile: what is measured has the processors.
+    time.sleep(load.most_ms / 1000 + 0.5)
+    wait_until(
+        lambda: (
+            not any(
+                client.exists(*_keys_of(name))
+                for label in sides
+                for name in names[label]
+            )
+        ),
+        description="all has been taken",
+        timeout=30,
+    )
+    found = {}
+    for label, side in sides.items():
+        arrived = side.end()
+        assert len(arrived) == len(names[label]) * load.count, (
+            f"{label}: {len(arrived)}"
+        )
+        came = {(name, int(text.partition(":")[0])) for name, text, _ in arrived}
+        assert came == {(name, n) for name in names[label] for n in range(load.count)}
+        found[label] = Lateness.of((text, at_ms) for _, text, at_ms in arrived)
+    return found
 
 
 def _keys_of(name: str) -> list[str]:

@@ -13,7 +13,7 @@ import redis
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire.keys import QueueKeys
-from tests.interop.stress import run_stress
+from tests.interop.stress import JavaSide, Load, PythonSide, run_stress
 from tests.interop.trace import trace_of
 from tests.servers import Server
 from tests.waiting import wait_until
@@ -88,15 +88,16 @@ def test_three_queues_of_a_thousand_each_lose_nothing_and_ours_are_never_early(
 ) -> None:
     peer = start_peer(version, interop_server.url, options=())
 
-    found = run_stress(
-        peer,
-        interop_client,
-        interop_server.url,
-        name,
-        count=1000,
-        least_ms=1000,
-        most_ms=5000,
-    )
+    url = interop_server.url
+    names = {
+        side: [f"{name}-{side}-{n}" for n in range(3)] for side in ("java", "ours")
+    }
+    sides = {
+        "java": JavaSide(peer, names["java"]),
+        "ours": PythonSide(url, names["ours"]),
+    }
+
+    found = run_stress(sides, names, interop_client, Load())
 
     with capsys.disabled():
         for side, lateness in found.items():
