@@ -17,7 +17,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import redis
@@ -76,10 +76,10 @@ def start_times(count: int) -> list[int]:
     return times
 
 
-def fill_as_java(client: redis.Redis, keys: DeliveryKeys, waiting: int) -> None:
+def fill_as_java(client: redis.Redis, keys: DeliveryKeys, times: Sequence[int]) -> None:
     queue = keys.queue
     pipeline = client.pipeline(transaction=False)
-    for number, start_time_ms in enumerate(start_times(waiting)):
+    for number, start_time_ms in enumerate(times):
         frame = pack(os.urandom(8), payload_of(number), FrameFormat.BC0LC0)
         pipeline.zadd(queue.timeout_set, {frame: start_time_ms})
         pipeline.rpush(queue.delay_queue, frame)
@@ -88,13 +88,14 @@ def fill_as_java(client: redis.Redis, keys: DeliveryKeys, waiting: int) -> None:
     pipeline.execute()
 
 
-def fill_as_we_do(client: redis.Redis, keys: DeliveryKeys, waiting: int) -> None:
+def fill_as_we_do(
+    client: redis.Redis, keys: DeliveryKeys, times: Sequence[int]
+) -> None:
     # A start time of the past would mean now, so the clock is set back while they are offered.
-    times = start_times(waiting)
-    for first in range(0, waiting, 1_000):
+    for first in range(0, len(times), 1_000):
         calls = [
             offer(keys.queue, payload_of(number), f"={times[number]}", now_us=0)
-            for number in range(first, min(waiting, first + 1_000))
+            for number in range(first, min(len(times), first + 1_000))
         ]
         for reply in run_all(client, calls):
             assert not isinstance(reply, Exception), reply
@@ -142,7 +143,7 @@ def compare(client: redis.Redis, waiting: int, moving: int, rounds: int) -> None
         for name, (fill, move) in ways.items():
             keys = DeliveryKeys.of("delayq-bench-transfer")
             delete_queue(client, keys.queue.name)
-            fill(client, keys, waiting)
+            fill(client, keys, start_times(waiting))
             scans.append(scan_us(client, keys))
             client.slowlog_reset()
             rates[name].append(rate(lambda: move(client, keys, moving)))  # noqa: B023
