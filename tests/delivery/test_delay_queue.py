@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from django_delayq.delivery.operations import Mode
-from django_delayq.wire.frame import FrameFormat, pack
+from django_delayq.wire.frame import FrameFormat, pack, unpack
 from tests.delivery.bench import (
     LISTED,
     T0,
@@ -167,6 +167,65 @@ def test_call_moves_as_many_java_frames_as_the_list_allows(
         f for f in frames if f in left
     ]
     bench.is_checked = False
+
+
+def fill_one_instant(bench: Bench, count: int) -> list[bytes]:
+    """Put in Java's frames, and a few of ours, that are all due at one moment; return the list."""
+    for n in range(count):
+        if n % 50 == 7:
+            bench.schedule({f"j{n}": 0})
+        else:
+            bench.java_offer(f"x{n}", 0, random_id=random.Random(n).randbytes(8))
+    return bench.client.lrange(bench.keys.queue.delay_queue, 0, -1)
+
+
+@pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.SHARED])
+def test_of_one_instant_those_at_the_head_of_the_list_go_first(
+    bench: Bench, mode: Mode
+) -> None:
+    frames = fill_one_instant(bench, 700)
+    later = bench.java_offer("later", 1)
+
+    if mode is Mode.SHARED:
+        assert bench.transfer(batch=300).moved == 300
+        got = bench.client.lrange(bench.keys.queue.destination, 0, -1)
+    else:
+        got = [each.payload for each in bench.claim(300).jobs]
+
+    assert got == [unpack(frame).payload for frame in frames[:300]]
+    left = bench.client.lrange(bench.keys.queue.delay_queue, 0, -1)
+    assert left == [*frames[300:], later]
+    bench.check()
+
+
+def test_of_one_instant_those_behind_others_in_the_list_go_too(bench: Bench) -> None:
+    waiting = [bench.java_offer(f"w{n}", 1_000_000) for n in range(60)]
+    fill_one_instant(bench, 400)
+
+    while bench.transfer(batch=40).moved:
+        bench.check()
+
+    left = bench.client.lrange(bench.keys.queue.delay_queue, 0, -1)
+    assert left == waiting
+    assert bench.client.llen(bench.keys.queue.destination) == 400
+
+
+@pytest.mark.parametrize("place", [0, 5, 150])
+def test_of_one_instant_none_is_lost_where_a_crash_left_a_tombstone(
+    bench: Bench, place: int
+) -> None:
+    frames = fill_one_instant(bench, 300)
+    queue = bench.keys.queue
+    bench.client.zrem(queue.timeout_set, frames[place])
+    bench.client.lset(queue.delay_queue, place, TOMBSTONE)
+    bench.client.hset(bench.keys.counters, "sweeping", 1)
+    bench.is_checked = False
+
+    assert bench.transfer(batch=100).moved == 100
+
+    left = bench.client.lrange(queue.delay_queue, 0, -1)
+    assert set(left) == set(bench.client.zrange(queue.timeout_set, 0, -1))
+    assert len(left) == 199
 
 
 # The mark in Java's random bytes.

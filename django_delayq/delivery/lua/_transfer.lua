@@ -5,6 +5,30 @@
 -- Lua unpacks some 8,000 values, a ZADD or HSET takes two for each job, and an error halfway is not undone.
 local MOST = 2000
 
+-- Of frames that are due at one moment any may go first. Redisson's random bytes scatter them over the delay queue,
+-- where each would have to be searched for; so where they are more than a call takes, those at its head go first.
+-- Returns entries as find_due(), with their indexes, or nil where there are not enough.
+local function find_at_head(timeout_set, delay_queue, score, limit, budget)
+  if redis.call('ZCOUNT', timeout_set, score, score) <= limit then return nil end
+  local found, seen, from, size, byte_count = {}, {}, 0, 8, 0
+  while #found < limit and from < 2 * limit and byte_count < budget do
+    local part = redis.call('LRANGE', delay_queue, from, from + size - 1)
+    if #part == 0 then break end
+    for i, known in ipairs(redis.call('ZMSCORE', timeout_set, unpack(part))) do
+      local frame = part[i]
+      -- Somebody will sweep it away, and all behind it will move.
+      if frame == TOMBSTONE then return nil end
+      byte_count = byte_count + #frame
+      if known and tonumber(known) == tonumber(score) and not seen[frame] and #found < limit then
+        seen[frame] = true
+        found[#found + 1] = { frame, tonumber(score), from + i - 1 }
+      end
+    end
+    from, size = from + size, math.min(2 * size, 256)
+  end
+  return 2 * #found >= limit and found or nil
+end
+
 -- Due frames up to a number, a size, and what it costs to take foreign ones out of a long list. Read in growing
 -- chunks, so that huge ones are not all copied to Lua.
 local function find_due(timeout_set, delay_queue, now_ms, limit, budget)
@@ -13,9 +37,13 @@ local function find_due(timeout_set, delay_queue, now_ms, limit, budget)
   while #found < limit and byte_count < budget do
     size = math.min(size, limit - #found)
     local part = redis.call('ZRANGEBYSCORE', timeout_set, '-inf', now_ms, 'WITHSCORES', 'LIMIT', from, size)
+    if from == 0 and part[1] and length > limit and is_foreign(part[1]) then
+      local at_head = find_at_head(timeout_set, delay_queue, part[2], limit, budget)
+      if at_head then return at_head end
+    end
     for i = 1, #part, 2 do
       byte_count = byte_count + #part[i]
-      if not listed_number(part[i]) and not unlisted_number(part[i]) then
+      if is_foreign(part[i]) then
         foreign = foreign + 1
         if foreign > most_foreign(length, byte_count / (#found + 1)) then return found end
       end
@@ -36,6 +64,13 @@ local function quarantine_frame(quarantine, payloads, errors, counters, now_ms, 
   redis.call('HINCRBY', counters, 'quarantined', 1)
 end
 
+-- Where find_due() knows it: index by frame.
+local function known_indexes(due)
+  local indexes = {}
+  for _, entry in ipairs(due) do indexes[entry[1]] = entry[3] end
+  return indexes
+end
+
 local function plan_transfer(delay_queue, locators, counters, due)
   local plan = { frames = {}, payloads = {}, bad = {}, tokens = {} }
   for _, entry in ipairs(due) do
@@ -50,7 +85,7 @@ local function plan_transfer(delay_queue, locators, counters, due)
       plan.bad[#plan.bad + 1] = frame
     end
   end
-  plan.listed = locate_listed(delay_queue, plan.frames, counters)
+  plan.listed = locate_listed(delay_queue, plan.frames, counters, known_indexes(due))
   plan.places = {}
   for _, item in ipairs(plan.tokens) do
     local locator = redis.call('HGET', locators, item[1])

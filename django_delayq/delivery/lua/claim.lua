@@ -227,7 +227,7 @@ if #moved > 0 then check_sets(keys.retries) end
 redis.call('HDEL', keys.claims, owner)
 sweep_tombstones(keys.delay_queue, keys.counters)
 if #frames > 0 then
-  local plan = locate_listed(keys.delay_queue, frames, keys.counters)
+  local plan = locate_listed(keys.delay_queue, frames, keys.counters, known_indexes(due_frames))
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
 elseif mode == 'shared' then

@@ -41,3 +41,7 @@ local function unlisted_number(frame)
   if frame:sub(1, 2) == UNLISTED then return (struct.unpack('>I6', frame, 3)) end
   return nil
 end
+
+local function is_foreign(frame)
+  return not listed_number(frame) and not unlisted_number(frame)
+end

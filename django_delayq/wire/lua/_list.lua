@@ -124,16 +124,20 @@ local function locate_foreign(delay_queue, plan, length)
   table.sort(plan.indexes)
 end
 
--- Index of every frame that is there; the foreign ones may be left to LREM.
-local function locate_listed(delay_queue, frames, counters)
+-- Index of every frame that is there; the foreign ones may be left to LREM. known: indexes by frame, where the caller
+-- has them.
+local function locate_listed(delay_queue, frames, counters, known)
   local plan = { indexes = {}, rest = {} }
   local length = redis.call('LLEN', delay_queue)
   if length == 0 then return plan end
   if counters then highest = tonumber(redis.call('HGET', counters, 'number') or 0) end
   local wanted, byte_count = {}, 0
   for _, frame in ipairs(frames) do
-    local number = own_number(frame)
-    if number then
+    local index = known and known[frame]
+    local number = not index and own_number(frame)
+    if index then
+      plan.indexes[#plan.indexes + 1] = index
+    elseif number then
       wanted[#wanted + 1] = { number, frame }
       byte_count = byte_count + #frame
     else
