@@ -61,8 +61,6 @@ _CODECS: dict[str, Codec] = {
         ),
         JacksonBinaryCodec("SmileJackson3Codec", UNTYPED_SMILE_3, Smile),
         MarshallingCodec(),
-        UnsupportedCodec("FstCodec"),
-        UnsupportedCodec("SerializationCodec"),
     )
 }
 
@@ -87,9 +85,12 @@ _DIALECTS: dict[str, Callable[[str | None], Codec]] = {
 }
 
 #: Known to be refused with advice; nobody is offered these.
-_REFUSED = {name: UnsupportedCodec(name) for name in WRAPPING}
+_REFUSED = {
+    name: UnsupportedCodec(name)
+    for name in ("FstCodec", "SerializationCodec", *WRAPPING)
+}
 
-#: Every name that ``get_codec`` knows, but those of codecs that wrap another one.
+#: The names of the codecs that are read and written.
 CODEC_NAMES = tuple(sorted([*_CODECS, *_DIALECTS]))
 
 

@@ -21,10 +21,7 @@ from django_delayq.wire.codecs.values import (
 )
 
 NUMBERS = ("LongCodec", "IntegerCodec", "DoubleCodec")
-REFUSING = ("FstCodec", "SerializationCodec")
-OF_VALUES = sorted(
-    {*CODEC_NAMES} - {*NUMBERS, *REFUSING, "StringCodec", "ByteArrayCodec"}
-)
+OF_VALUES = sorted({*CODEC_NAMES} - {*NUMBERS, "StringCodec", "ByteArrayCodec"})
 #: Plain JSON, and what became of CBOR and Smile with Jackson 3, know fewer types.
 PLAIN = [name for name in OF_VALUES if "Typed" in name or name == "json"]
 TYPED = [name for name in OF_VALUES if name not in PLAIN and "3" not in name]
