@@ -23,20 +23,21 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is here, and run all that is about one version together: its Java process is shared."""
-    ours = [item for item in items if item.path.is_relative_to(HERE)]
-    for item in ours:
-        item.add_marker("interop")
+    """Mark what is here, and run all of the matrix that is about one version together: they share its Java process."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("interop")
     order = [*VERSIONS]
-
-    def place(item: pytest.Item) -> int:
-        version = getattr(item, "callspec", None) and item.callspec.params.get(
-            "version"
-        )
-        return order.index(version) if version in order else len(order)
-
-    places = [index for index, item in enumerate(items) if item in ours]
-    for index, item in zip(places, sorted(ours, key=place), strict=True):
+    cells = [
+        index
+        for index, item in enumerate(items)
+        if "round_" in getattr(item, "fixturenames", ())
+    ]
+    by_version = sorted(
+        (items[index] for index in cells),
+        key=lambda item: order.index(item.callspec.params["version"]),  # type: ignore[attr-defined]
+    )
+    for index, item in zip(cells, by_version, strict=True):
         items[index] = item
 
 
@@ -108,7 +109,7 @@ def name(interop_client: redis.Redis) -> Iterator[str]:
         interop_client.delete(*found)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _rounds(interop_client: redis.Redis) -> Iterator[dict[str, Round]]:
     rounds: dict[str, Round] = {}
     yield rounds

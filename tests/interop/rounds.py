@@ -180,13 +180,13 @@ class Round:
         listed = left_out(self.version, python_name(self.version, codec), how)
         return [case for case in self.cases(codec) if case.label not in listed]
 
+    def small(self, cases: list[Case]) -> list[Case]:
+        return [case for case in cases if case.label not in HUGE]
+
     def some(self, codec: str) -> list[Case]:
         """Six small cases, all different, that both sides read and write alike."""
-        both = [
-            case
-            for case in self.writable(codec)
-            if case in self.readable(codec) and case.label not in HUGE
-        ]
+        readable = self.readable(codec)
+        both = [case for case in self.small(self.writable(codec)) if case in readable]
         chosen = {
             case.payload: case
             for case in both
@@ -203,7 +203,11 @@ class Round:
         `left-` queues by Java. Done first: what is left falls due while other tests run.
         """
         codecs = [codec for codec in self.codecs if is_supported(self.version, codec)]
-        cases = {codec: self.cases(codec) for codec in codecs}
+        offered = {
+            (codec, what): self._left(codec, what)
+            for codec in codecs
+            for what in ("orphan-python", "orphan-java", "left-python", "left-java")
+        }
         doomed = Peer(self.version, self.url).wait_ready()
         for codec in codecs:
             for what in ("orphan-python", "orphan-java"):
@@ -213,34 +217,34 @@ class Round:
                     codec=java_name(codec),
                     items=[
                         [case.description, AWAY_MS + STEP_MS * n]
-                        for n, case in enumerate(cases[codec])
+                        for n, case in enumerate(offered[codec, what])
                     ],
                 )
         doomed.kill()
         for codec in codecs:
             for what in ("left-python", "left-java"):
                 delayed = self.delayed(codec, what)
-                for n, case in enumerate(self.writable(codec)):
+                for n, case in enumerate(offered[codec, what]):
                     delayed.offer(case.value, (AWAY_MS + STEP_MS * n) / 1000)
                 delayed.destroy()
-        for codec in codecs:
-            for what in ("orphan-python", "orphan-java", "left-python", "left-java"):
-                keys = self.keys(codec, what)
-                offered = self.writable(codec) if "left" in what else cases[codec]
-                wait_until(
-                    lambda keys=keys: (
-                        self.client.pubsub_numsub(keys.channel)[0][1] == 0
-                    ),
-                    description=f"nobody transfers {keys.destination}",
-                )
-                assert self.client.zcard(keys.timeout_set) == len(offered)
-                assert not self.client.exists(keys.destination), (
-                    "due before all was ready"
-                )
-                if "left" in what:
-                    self.call("hold", codec, what)
-                else:
-                    self.delayed(codec, what)
+        for (codec, what), cases in offered.items():
+            keys = self.keys(codec, what)
+            wait_until(
+                lambda keys=keys: self.client.pubsub_numsub(keys.channel)[0][1] == 0,
+                description=f"nobody transfers {keys.destination}",
+            )
+            assert self.client.zcard(keys.timeout_set) == len(cases)
+            assert not self.client.exists(keys.destination), "due before all was ready"
+            if "left" in what:
+                self.call("hold", codec, what)
+            else:
+                self.delayed(codec, what)
+
+    def _left(self, codec: str, what: str) -> list[Case]:
+        cases = self.cases(codec) if "orphan" in what else self.writable(codec)
+        # In one of two ways each, the huge ones.
+        is_whole = what in ("orphan-python", "left-java")
+        return cases if is_whole else self.small(cases)
 
     # A Django site
 
