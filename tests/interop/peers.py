@@ -236,7 +236,9 @@ class Peer:
             assert stdin is not None
             try:
                 print(
-                    json.dumps({"id": number, "op": op, **arguments}),
+                    json.dumps(
+                        {"id": number, "op": op, **arguments}, ensure_ascii=False
+                    ),
                     file=stdin,
                     flush=True,
                 )

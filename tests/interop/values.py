@@ -67,7 +67,7 @@ VALUES: dict[str, object] = {
     "quotes": 'say "hi" \\ / {}',
     "10 kB": "订单 order 😀 " * 640,
     "1 MB": "0123456789abcdef" * 65_536,
-    "1 MB beyond ASCII": "订单😀…" * 80_000,
+    "300 kB beyond ASCII": "订单😀…" * 24_000,
     "int": 42,
     "int 0": 0,
     "int -1": -1,
@@ -139,7 +139,7 @@ UNTYPED = {
 }
 
 #: Not worth the time in each of the six ways through a queue.
-HUGE = ("1 MB", "1 MB beyond ASCII")
+HUGE = ("1 MB", "300 kB beyond ASCII")
 
 
 def describe(value: object) -> Description:
