@@ -49,11 +49,17 @@ def test_a_restart_in_the_middle_of_a_run_loses_nothing_and_restarts_no_worker(
     )
     lasting.restart()
 
-    wait_until(
-        lambda: set(records.jobs("end")) == {job.id for job in jobs},
-        description="all have run",
-        timeout=30,
-    )
+    try:
+        wait_until(
+            lambda: set(records.jobs("end")) == {job.id for job in jobs},
+            description="all have run",
+            # Longer than a lease, with which at last comes back what nobody knows of.
+            timeout=45,
+        )
+    except AssertionError as error:
+        missing = {job.id for job in jobs} - set(records.jobs("end"))
+        error.add_note(f"{sorted(missing)}, {counts(queue_name)}\n{worker.log}")
+        raise
     wait_until(
         lambda: counts(queue_name).counters["succeeded"] == 400,
         description="all are settled",
