@@ -23,6 +23,7 @@ LAYERS = [
     [
         "apps",
         "checks",
+        "faults",
         "models",
         "admin",
         "backend",

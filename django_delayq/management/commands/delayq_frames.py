@@ -1,7 +1,7 @@
 """``manage.py delayq_frames``: look at the frames of a queue that Redisson uses, and rewrite them to one format."""
 
 import json
-from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,10 +10,8 @@ from shlex import quote
 from typing import Any
 
 from django.core.management.base import (
-    BaseCommand,
     CommandError,
     CommandParser,
-    DjangoHelpFormatter,
 )
 from redis.client import Redis
 from redis.exceptions import RedisError
@@ -31,6 +29,8 @@ from django_delayq.delivery.survey import (
     take_survey,
 )
 from django_delayq.exceptions import DelayqError
+from django_delayq.faults import describe_fault
+from django_delayq.management.help import CommandWithExamples
 from django_delayq.wire.codecs import CODEC_NAMES
 from django_delayq.wire.frame import FrameFormat
 
@@ -67,27 +67,13 @@ def _format(text: str) -> FrameFormat:
         raise ArgumentTypeError(f"{error}, or give a format: dLc0 or Bc0Lc0") from None
 
 
-class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
-    """Django's, which puts its own options last, with the examples left as they are."""
-
-
-class Command(BaseCommand):
+class Command(CommandWithExamples):
+    examples = EXAMPLES
     help = (
         "Look at the frames of a delayed queue, whoever wrote them, and rewrite them to the format of one Redisson.\n"
         "Redisson up to 3.21.0 and from 3.21.1 on stop at each other's frames: this frees them. The queue need not be"
         " in DELAYQ."
     )
-
-    def create_parser(
-        self, prog_name: str, subcommand: str, **kwargs: Any
-    ) -> CommandParser:
-        return super().create_parser(
-            prog_name,
-            subcommand,
-            epilog=EXAMPLES,
-            formatter_class=_HelpFormatter,
-            **kwargs,
-        )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -139,8 +125,11 @@ class Command(BaseCommand):
         try:
             status = self._run(client, keys, options)
         except RedisError as error:
+            what, message, hint = describe_fault(error)
+            is_look = options["to"] is None or options["dry_run"]
+            rest = "Nothing was changed" if is_look else "What was done so far stands"
             raise CommandError(
-                f"{error}. What was done so far stands; run it again to go on."
+                f"{what} {hint}\n{message}\n{rest}; run it again when that is mended."
             ) from error
         except KeyboardInterrupt:
             self._progress.end()

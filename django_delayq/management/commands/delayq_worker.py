@@ -4,17 +4,15 @@ import logging
 import os
 import signal
 import subprocess
-from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from dataclasses import replace
 from types import FrameType
 from typing import Any
 
 from django.core.management.base import (
-    BaseCommand,
     CommandError,
     CommandParser,
-    DjangoHelpFormatter,
 )
 from django.utils.autoreload import StatReloader, get_child_arguments
 from redis.exceptions import RedisError
@@ -22,6 +20,7 @@ from redis.exceptions import RedisError
 from django_delayq import __version__, conf
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import registry
+from django_delayq.management.help import CommandWithExamples
 from django_delayq.server_checks import Level, find_server_problems
 from django_delayq.worker.process import WorkerOptions
 from django_delayq.worker.supervisor import Supervisor
@@ -75,26 +74,12 @@ def _seconds(text: str) -> float:
     return number
 
 
-class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
-    """Django's, which puts its own options last, with the examples left as they are."""
-
-
-class Command(BaseCommand):
+class Command(CommandWithExamples):
+    examples = EXAMPLES
     help = (
         "Run delayed jobs: wait until they are due, claim them and call their functions.\n"
         "This is all it takes; start as many as you like, on as many machines as you like."
     )
-
-    def create_parser(
-        self, prog_name: str, subcommand: str, **kwargs: Any
-    ) -> CommandParser:
-        return super().create_parser(
-            prog_name,
-            subcommand,
-            epilog=EXAMPLES,
-            formatter_class=_HelpFormatter,
-            **kwargs,
-        )
 
     def add_arguments(self, parser: CommandParser) -> None:
         worker = conf.WorkerSettings()

@@ -1,4 +1,4 @@
-"""What went wrong between the admin and the server, and what to do about it."""
+"""What an error of the server means, and what to do about it: for people, on a page of the admin or at a terminal."""
 
 from typing import NamedTuple
 
@@ -13,12 +13,11 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.admin.display import clean
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 
 
 class Fault(NamedTuple):
-    """An error as a page shows it."""
+    """An error as it is shown."""
 
     what: str
     #: The error's own words.
@@ -28,7 +27,9 @@ class Fault(NamedTuple):
 
 def describe_fault(error: Exception) -> Fault:
     """Say what an error of the server, the connection or the settings means."""
-    message = clean(error) or type(error).__name__
+    # Half a surrogate pair can be neither sent nor printed.
+    told = str(error).encode("utf-8", "backslashreplace").decode()
+    message = told or type(error).__name__
     what, hint = _meaning(error, message)
     return Fault(what, message, hint)
 
