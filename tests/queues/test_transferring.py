@@ -393,7 +393,9 @@ class TestWakeUps:
 
             # Looking at the clock each 2 ms is the test's own doing.
             assert time.process_time() - cpu < 1
-            assert asked(client) - before <= 8
+            # Two caps, a push and a ping each; the push on the subscription may have come after we looked, too,
+            # and have found its script unknown.
+            assert 4 <= asked(client) - before <= 4 + 2
 
 
 class TestPush:
@@ -459,7 +461,7 @@ class TestPush:
 
 def asked(client: redis.Redis) -> int:
     """Count what clients have asked for, what scripts did and this question left aside."""
-    names = ("evalsha", "eval", "llen", "subscribe", "ping")
+    names = ("evalsha", "eval", "subscribe", "ping")
     statistics = client.info("commandstats")
     return sum(
         statistics.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in names

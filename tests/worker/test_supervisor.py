@@ -19,11 +19,11 @@ def started(program, queue_name, records):
     """Start a worker program for the test's queue and wait until it works; returns it."""
 
     def start(*arguments, **environment):
-        number = records.count("run")
         worker = program("--queue", queue_name, *arguments, **environment)
-        schedule(tasks.note.using(queue=queue_name), 0, "the worker works")
+        job = schedule(tasks.note.using(queue=queue_name), 0, "the worker works")
+        # Settled, not only run: a process that is killed in between would leave it to be run once more.
         wait_until(
-            lambda: records.count("run") > number or not worker.is_running,
+            lambda: job.refresh() is State.SUCCEEDED or not worker.is_running,
             description="the worker works",
             timeout=20,
         )
