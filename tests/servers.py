@@ -36,6 +36,10 @@ KINDS = ("valkey", "redis7", "redis6", "redis8")
 #: Long enough for a loaded machine to read a large append-only file.
 READY_TIMEOUT_S = 30.0
 
+#: Options of a server that keeps what it has acknowledged, however its process ends. What was written to a file
+#: survives that without fsync, which would wait for a busy disk.
+LASTING = {"appendonly": "yes", "appendfsync": "no"}
+
 #: Reads until our end of the pipe closes, which it does however we end.
 REAPER = 'read _; kill -9 "$1"; rm -rf "$2"'
 

@@ -168,6 +168,7 @@ class JobAdmin(_ModelAdmin):
                 first=first,
                 count=self.list_per_page - skip,
                 newest=tab.is_newest_first,
+                frame_format=settings.frame_format,
             ),
         ]
         counts, page = _replies(calls)

@@ -22,7 +22,6 @@ HEAD_BYTES = max(READ_BY_SIZE, 17 + LOOKED_AT)
 
 #: What is walked: the delay queue from its tail, or the timeout set by start time.
 Kind = Literal["list", "zset"]
-FORMAT_NUMBERS = {FrameFormat.DLC0: 1, FrameFormat.BC0LC0: 2}
 _END = b"end"
 
 
@@ -136,7 +135,7 @@ def reframe(
             kind,
             *place,
             str(until_ms),
-            FORMAT_NUMBERS[target],
+            target.number,
             batch,
             byte_budget,
             max(1, lookups),
@@ -164,7 +163,7 @@ def drop_delivered(
     """
     args: list[Argument] = [int(is_drop)]
     for name in names:
-        args += (name.start_time_ms, FORMAT_NUMBERS[name.format], name.random_id)
+        args += (name.start_time_ms, name.format.number, name.random_id)
     return Call(
         load_script(PACKAGES, "drop_delivered"),
         (keys.queue.timeout_set, keys.queue.delay_queue),

@@ -29,7 +29,6 @@ TOKEN_LENGTH = 22
 ENDED_MS = 30_000
 
 PACKAGES = ("django_delayq.delivery", "django_delayq.wire")
-_FORMAT_ARGUMENT = {FrameFormat.DLC0: "1", FrameFormat.BC0LC0: "2"}
 
 
 class State(StrEnum):
@@ -209,7 +208,7 @@ def schedule(
     queue = keys.queue
     args: list[Argument] = [
         _now(now_us),
-        _FORMAT_ARGUMENT[frame_format],
+        frame_format.number,
         "1" if insertion_list else "0",
         "0",
     ]
@@ -244,10 +243,14 @@ def transfer(
     keys: DeliveryKeys,
     *,
     batch: int,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
 ) -> Call[Transferred]:
-    """Move up to ``batch`` due elements to the destination queue, whatever lies among them."""
+    """Move up to ``batch`` due elements to the destination queue, whatever lies among them.
+
+    ``frame_format`` is the queue's: both are read, and a frame that is both is read as that.
+    """
     queue = keys.queue
     return Call(
         load_script(PACKAGES, "transfer"),
@@ -261,7 +264,13 @@ def transfer(
             keys.errors,
             keys.counters,
         ),
-        (_now(now_us), batch, byte_budget, secrets.token_urlsafe(12)),
+        (
+            _now(now_us),
+            batch,
+            byte_budget,
+            secrets.token_urlsafe(12),
+            frame_format.number,
+        ),
         lambda reply: Transferred(*reply),
     )
 
@@ -276,12 +285,13 @@ def claim(
     mode: Mode = Mode.DIRECT,
     transfer_limit: int = 100,
     max_kills: int = -1,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
 ) -> Call[Claimed]:
     """Lease up to ``limit`` jobs. The same ``request`` (8 random bytes) again returns the same leases.
 
-    ``owner`` is 8 bytes that name the process, for `recover`.
+    ``owner`` is 8 bytes that name the process, for `recover`; ``frame_format`` as for `transfer`.
     """
     queue = keys.queue
 
@@ -331,6 +341,7 @@ def claim(
             transfer_limit,
             max_kills,
             secrets.token_urlsafe(12),
+            frame_format.number,
         ),
         read,
     )
@@ -675,10 +686,12 @@ def page(
     first: int = 0,
     count: int = 50,
     newest: bool = False,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
 ) -> Call[Page]:
     """Read a page: SCHEDULED is the timeout set by start time, DUE the destination queue, the others our sets.
 
+    ``frame_format`` as for `transfer`.
     It has fewer rows than asked for where their payloads are so large that the server would be held for long.
     """
     sets = {
@@ -692,7 +705,15 @@ def page(
     return Call(
         load_script(PACKAGES, "page"),
         (sets[state], keys.headers, keys.payloads, keys.errors),
-        (PAGES[state], first, count, PREVIEW_BYTES, int(newest), byte_budget),
+        (
+            PAGES[state],
+            first,
+            count,
+            PREVIEW_BYTES,
+            int(newest),
+            byte_budget,
+            frame_format.number,
+        ),
         _read_page,
     )
 

@@ -293,7 +293,7 @@ class DelayedQueue:
             return QueueTransferTask(
                 name=self.name,
                 channel=self._keys.queue.channel,
-                push=QueuePush(client, self._keys),
+                push=QueuePush(client, self._keys, self._options.frame_format),
                 listener=listener,
             )
 
@@ -318,7 +318,7 @@ class DelayedQueue:
     def _payload_of(self, frame: bytes) -> bytes | None:
         """Unpack a frame; None for what is none, which the transfer will put aside when it is due."""
         try:
-            return unpack(frame).payload
+            return unpack(frame, prefer=self._options.frame_format).payload
         except DecodeError:
             return None
 
@@ -352,6 +352,7 @@ class DelayedQueue:
                     payloads,
                     "first",
                     cursor,
+                    frame_format=self._options.frame_format,
                     insertion_list=self._options.insertion_list,
                 )
             )
@@ -383,6 +384,7 @@ class DelayedQueue:
                 payloads,
                 which,
                 cursor,
+                frame_format=self._options.frame_format,
                 insertion_list=self._options.insertion_list,
             )
             has_changed |= reply.removed > 0
@@ -401,6 +403,7 @@ class DelayedQueue:
                     self._keys.queue,
                     batch,
                     cursor,
+                    frame_format=self._options.frame_format,
                     insertion_list=self._options.insertion_list,
                 )
                 found = set(sought.indexes)
@@ -434,6 +437,7 @@ class DelayedQueue:
                     frames,
                     request=uuid4().hex,
                     depth=page.first + len(page.frames),
+                    frame_format=self._options.frame_format,
                     insertion_list=self._options.insertion_list,
                 )
                 taken += [
@@ -479,6 +483,7 @@ class DelayedQueue:
                 depth=depth + PAGE,
                 from_tail=True,
                 target=target,
+                frame_format=self._options.frame_format,
                 insertion_list=self._options.insertion_list,
             )
             if was_there:

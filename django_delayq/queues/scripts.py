@@ -6,6 +6,7 @@ from typing import NamedTuple
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import Leased
 from django_delayq.wire.call import Argument, Call, load_script
+from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.scripts import PAGE, START, Cursor, walk
 
 #: Frames of one `withdraw`: each is looked for from the end of the list.
@@ -40,12 +41,14 @@ def remove(
     which: str,
     cursor: Cursor = START,
     *,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     page: int = PAGE,
     now_us: int | None = None,
 ) -> Call[Removed]:
     """Take out elements of one page by their payloads.
 
+    ``frame_format`` decides what a frame is that is both, as in `django_delayq.wire.frame.unpack`.
     ``which``: ``first``, the first that has one of them (not safe to repeat); ``all`` that have; ``others``, that
     have not.
     """
@@ -53,7 +56,7 @@ def remove(
     return Call(
         load_script(PACKAGES, "remove"),
         _frame_keys(keys),
-        (_now(now_us), *walked, which, *payloads),
+        (_now(now_us), *walked, which, frame_format.number, *payloads),
         lambda reply: Removed(Cursor(*reply[:3]), reply[3]),
         repeat=None if which == "first" else {},
     )
@@ -67,6 +70,7 @@ def withdraw(
     depth: int,
     from_tail: bool = False,
     target: str | None = None,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     now_us: int | None = None,
 ) -> Call[list[bool]]:
@@ -85,6 +89,7 @@ def withdraw(
             "tail" if from_tail else "head",
             depth,
             request,
+            frame_format.number,
             *frames,
         ),
         lambda reply: [flag == ord("1") for flag in reply],

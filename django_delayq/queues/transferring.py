@@ -8,6 +8,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.transfer.connection import DedicatedConnection
 from django_delayq.transfer.service import QueueTransferService
 from django_delayq.transfer.task import PushResult
+from django_delayq.wire.frame import FrameFormat
 
 #: Redisson's batch, and where ours begins. RedissonDelayedQueue.java:71.
 FIRST_BATCH = 100
@@ -46,9 +47,15 @@ def next_batch(batch: int, took_ms: float, listed: int) -> int:
 class QueuePush:
     """Moves a batch of due elements to the destination queue, and learns how large the next may be."""
 
-    def __init__(self, client: Redis, keys: DeliveryKeys) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        keys: DeliveryKeys,
+        frame_format: FrameFormat = FrameFormat.BC0LC0,
+    ) -> None:
         self.batch = FIRST_BATCH
         self._keys = keys
+        self._frame_format = frame_format
         # Not the client's own pool, which repeats what failed for seconds, and reads without a deadline.
         self._connection = DedicatedConnection(
             client, deadline_s=DEADLINE_S, key=keys.queue.destination
@@ -57,7 +64,9 @@ class QueuePush:
     def __call__(self) -> PushResult:
         begun_ms = monotonic_ms()
         moved, wait_us = self._connection.run(
-            operations.transfer(self._keys, batch=self.batch)
+            operations.transfer(
+                self._keys, batch=self.batch, frame_format=self._frame_format
+            )
         )
         if wait_us == 0 and moved >= self.batch:
             listed = self._connection.command("LLEN", self._keys.queue.delay_queue)

@@ -29,6 +29,11 @@ class FrameFormat(Enum):
     #: 1 byte length of the id, always 8 | 8 bytes id | 8 bytes length | payload. 3.21.1 on.
     BC0LC0 = "Bc0Lc0"
 
+    @property
+    def number(self) -> int:
+        """What the scripts call it."""
+        return 1 if self is FrameFormat.DLC0 else 2
+
     @classmethod
     def for_redisson(cls, version: str) -> "FrameFormat":
         """Return the format that a version of Redisson reads and writes.

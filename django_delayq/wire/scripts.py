@@ -16,7 +16,6 @@ from django_delayq.wire.keys import QueueKeys
 PAGE = 500
 
 PACKAGES = ("django_delayq.wire",)
-_FORMAT_ARGUMENT = {FrameFormat.DLC0: "1", FrameFormat.BC0LC0: "2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def offer(
         (keys.timeout_set, keys.delay_queue, keys.channel, keys.own("counters")),
         (
             "" if now_us is None else now_us,
-            _FORMAT_ARGUMENT[frame_format],
+            frame_format.number,
             int(insertion_list),
             when,
             payload,
@@ -103,15 +102,19 @@ def contains(
     payloads: Sequence[bytes],
     cursor: Cursor = START,
     *,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     page: int = PAGE,
 ) -> Call[Sought]:
-    """Look for payloads, all different, in a page of what waits."""
+    """Look for payloads, all different, in a page of what waits.
+
+    ``frame_format`` decides what a frame is that is both, as in `django_delayq.wire.frame.unpack`.
+    """
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
     return Call(
         load_script(PACKAGES, "contains"),
         (source,),
-        (*walked, *payloads),
+        (*walked, frame_format.number, *payloads),
         lambda reply: Sought(Cursor(*reply[:3]), reply[3:]),
     )
 

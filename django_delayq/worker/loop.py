@@ -427,6 +427,7 @@ class ClaimLoop:
             mode=queue.mode,
             transfer_limit=queue.transfer_sizer.size,
             max_kills=self._worker.max_kills,
+            frame_format=queue.settings.frame_format,
         )
         return _Asked(UnderWay(self._client, call), limit, sent_ms)
 

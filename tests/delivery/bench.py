@@ -183,6 +183,7 @@ class Bench:
                 mode=mode,
                 transfer_limit=transfer_limit,
                 max_kills=max_kills,
+                frame_format=self.frame_format,
                 byte_budget=byte_budget,
                 now_us=self.now_us,
             )
@@ -198,7 +199,11 @@ class Bench:
     ) -> Transferred:
         return self.run(
             operations.transfer(
-                self.keys, batch=batch, byte_budget=byte_budget, now_us=self.now_us
+                self.keys,
+                batch=batch,
+                frame_format=self.frame_format,
+                byte_budget=byte_budget,
+                now_us=self.now_us,
             )
         )
 

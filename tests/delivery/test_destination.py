@@ -4,7 +4,7 @@ import pytest
 
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Mode, State
-from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.frame import FrameFormat, unpack
 from tests.delivery.bench import LEASE, T0, Bench, name_in, names_of, payload, token
 
 # Transfer.
@@ -59,6 +59,26 @@ def test_transfer_moves_payloads_as_they_are(any_bench: Bench) -> None:
         *bodies,
         payload("a"),
     ]
+
+
+@pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.SHARED, None])
+def test_frame_that_is_both_is_read_as_the_queues_format(
+    any_bench: Bench, mode: Mode | None
+) -> None:
+    """Seventeen bytes: nothing in one format, one zero byte in the other."""
+    bench = any_bench
+    is_old = bench.frame_format is FrameFormat.DLC0
+    body, random_id = (b"\0", b"\x08abcdefg") if is_old else (b"", b"abcdefg\x01")
+    frame = bench.java_offer(body, 0, random_id=random_id)
+    other = FrameFormat.BC0LC0 if is_old else FrameFormat.DLC0
+    assert unpack(frame, prefer=other).payload != body
+
+    if mode is None:
+        bench.transfer()
+        assert bench.client.lrange(bench.keys.queue.destination, 0, -1) == [body]
+        return
+    jobs = bench.claim(mode=mode).jobs or bench.claim(mode=mode).jobs
+    assert [job.payload for job in jobs] == [body]
 
 
 def test_transfer_keeps_to_its_bytes(bench: Bench) -> None:

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 class LeftOut(NamedTuple):
     codec: str
-    #: "read": what Java wrote is read as something else here; "write": our bytes are others than Java's; "send": it
-    #: is not sent, as it arrives by chance only.
+    #: "read": what Java wrote is read as something else here; "write": our bytes are others than Java's.
     how: str
     label: str
     reason: str
@@ -14,14 +13,9 @@ class LeftOut(NamedTuple):
     versions: tuple[str, ...] = ()
 
 
-_ZERO = "one zero byte in a dLc0 frame: one in 256 of these is taken for an empty payload in Bc0Lc0"
-_OLD = ("3.12.5", "3.15.0", "3.16.6", "3.20.1", "3.21.0")
 _KEYS = "the keys are numbers in it; Redisson makes text of them, we keep them"
 
 LEFT_OUT = (
-    LeftOut("ByteArrayCodec", "send", "a zero byte", _ZERO, _OLD),
-    LeftOut("CborJacksonCodec", "send", "int 0", _ZERO, _OLD),
-    LeftOut("MsgPackJacksonCodec", "send", "int 0", _ZERO, _OLD),
     LeftOut(
         "MsgPackJacksonCodec",
         "read",

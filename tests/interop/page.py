@@ -22,6 +22,8 @@ POINTS = {
 }
 
 _cells: dict[tuple[str, str, int], str] = {}
+#: Codec, what Redisson cannot do, and label → versions.
+_refusals: dict[tuple[str, str, str], list[str]] = {}
 
 
 def cell(point: int) -> Any:
@@ -42,6 +44,12 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
     key = (item.callspec.params["version"], item.callspec.params["codec"], point)  # type: ignore[attr-defined]
     word = "pass" if report.passed and _cells.get(key) in (None, "pass") else "FAIL"
     _cells[key] = word
+
+
+def note_refusal(version: str, codec: str, label: str, how: str) -> None:
+    """Remember a value that Redisson itself cannot write, or not read back."""
+    if codec != "default":
+        _refusals.setdefault((codec, how, label), []).append(version)
 
 
 def word_of(version: str, codec: str, point: int) -> str:
@@ -77,6 +85,8 @@ def _lines() -> Iterator[str]:
         yield from _table(["codec", *map(str, POINTS)], rows)
     yield _VALUES
     yield from (f"* {label}" for label in VALUES)
+    yield _REFUSED
+    yield from _table(["codec", "cannot", "values"], _refused_rows())
     yield _LEFT_OUT
     yield from _table(
         ["codec", "value", "why"],
@@ -113,6 +123,18 @@ def _word_of_all(version: str, codec: str) -> str:
     return words.pop() if len(words) == 1 else "FAIL"
 
 
+def _refused_rows() -> Iterator[list[str]]:
+    rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for (codec, how, label), versions in _refusals.items():
+        everywhere = [each for each in VERSIONS if codec in codecs_of(each)]
+        only = () if versions == everywhere else tuple(versions)
+        rows.setdefault((codec, how, only), []).append(label)
+    order = _all_codecs()
+    for codec, how, only in sorted(rows, key=lambda row: (order.index(row[0]), row)):
+        labels = sorted(rows[codec, how, only], key=[*VALUES].index)
+        yield [f"`{codec}`{_of(only)}", how, ", ".join(labels)]
+
+
 def _label(version: str, codec: str) -> str:
     name = python_name(version, codec)
     return f"its default, `{name}`" if codec == "default" else f"`{name}`"
@@ -145,6 +167,11 @@ _VALUES = """
 
 In ways 1 to 3, each of these that the version writes with the codec and can read again itself.
 What arrives has to have the Java type that Redisson itself reads from its own bytes, and the bytes that Python writes have to be those of Redisson, to the last one.
+"""
+
+_REFUSED = """
+What Redisson itself cannot write with a codec, or not read back, is not sent with it.
+The codecs of text, numbers and bytes get their own kind only.
 """
 
 _LEFT_OUT = """

@@ -15,7 +15,7 @@ from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire.keys import QueueKeys
 from tests.interop.stress import JavaSide, Load, PythonSide, run_stress
 from tests.interop.trace import trace_of
-from tests.servers import Server
+from tests.servers import LASTING, Server
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -245,7 +245,7 @@ def test_a_server_restart_under_both_loses_nothing(
     interop_server: Server,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    server = Server(interop_server.kind, {"appendonly": "yes", "appendfsync": "always"})
+    server = Server(interop_server.kind, LASTING)
     server.start()
     try:
         peer = start_peer(version, server.url)

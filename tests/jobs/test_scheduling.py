@@ -29,7 +29,7 @@ from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.queues.proxy import Proxy
-from tests.servers import Server
+from tests.servers import LASTING, Server
 
 HOUR_MS = LATER * 1_000
 
@@ -386,7 +386,7 @@ def proxied(
     settings: Any, queue: str, private_server: Callable[..., Server]
 ) -> Iterator[tuple[Proxy, Hand]]:
     """A server of the test's own behind a line that fails on demand, and a hand at the server itself."""
-    server = private_server(appendonly="yes", appendfsync="always")
+    server = private_server(**LASTING)
     proxy = Proxy(server)
     settings.DELAYQ = {
         "CONNECTION": proxy.url,
@@ -486,7 +486,7 @@ def test_lost_reply_in_the_middle_of_many_loses_none_and_stores_none_twice(
 def test_server_that_dies_in_the_middle_names_the_jobs_not_known_to_be_stored(
     settings: Any, queue: str, private_server: Callable[..., Server], is_async: bool
 ) -> None:
-    server = private_server(appendonly="yes", appendfsync="always")
+    server = private_server(**LASTING)
     settings.DELAYQ = {"CONNECTION": server.socket_url, "QUEUES": {queue: {}}}
     jobs = [on(queue).prepare(LATER, n) for n in range(3_000)]
 

@@ -28,7 +28,7 @@ from django_delayq import (
 from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
-from tests.servers import Server
+from tests.servers import LASTING, Server
 
 Start = Callable[..., Server]
 
@@ -201,7 +201,7 @@ def test_handle_whose_server_went_away_says_so(
 def test_thread_goes_on_after_its_server_came_back(
     point_at: Callable[[str], Any], private_server: Start
 ) -> None:
-    server = private_server(appendonly="yes", appendfsync="always")
+    server = private_server(**LASTING)
     task = point_at(server.socket_url)
     first = schedule(task, LATER, 1)
     server.kill()

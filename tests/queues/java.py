@@ -18,9 +18,11 @@ class JavaQueue:
         self.keys = QueueKeys.of(name)
         self.frame_format = frame_format
 
-    def offer_at(self, payload: bytes, start_time_ms: float) -> bytes:
+    def offer_at(
+        self, payload: bytes, start_time_ms: float, *, random_id: bytes = b""
+    ) -> bytes:
         """Do as `offerAsync` does; return the frame."""
-        frame = pack(os.urandom(8), payload, self.frame_format)
+        frame = pack(random_id or os.urandom(8), payload, self.frame_format)
         keys = self.keys
         self.client.zadd(keys.timeout_set, {frame: start_time_ms})
         self.client.rpush(keys.delay_queue, frame)
@@ -28,8 +30,10 @@ class JavaQueue:
             self.client.publish(keys.channel, int(start_time_ms))
         return frame
 
-    def offer(self, payload: bytes, delay_ms: int) -> bytes:
-        return self.offer_at(payload, now_ms(self.client) + delay_ms)
+    def offer(self, payload: bytes, delay_ms: int, *, random_id: bytes = b"") -> bytes:
+        return self.offer_at(
+            payload, now_ms(self.client) + delay_ms, random_id=random_id
+        )
 
 
 def now_ms(client: redis.Redis) -> int:

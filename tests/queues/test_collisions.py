@@ -18,7 +18,7 @@ from redis.connection import UnixDomainSocketConnection
 
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.blocking import BlockingQueue
-from tests.servers import Server
+from tests.servers import LASTING, Server
 from tests.waiting import await_until, wait_until
 
 Make = Callable[..., BlockingQueue]
@@ -275,7 +275,7 @@ def test_elements_taken_while_the_server_restarts_are_received_exactly_once(
 ) -> None:
     received = Received(2_000)
     ended = threading.Event()
-    server = private_server(appendonly="yes", appendfsync="always")
+    server = private_server(**LASTING)
     queue = BlockingQueue("q", connection=server.client(), lease=1)
 
     def take() -> None:

@@ -671,6 +671,69 @@ class TestFramesOfOthers:
         assert blocking().poll(5) == "x"
 
     @pytest.mark.parametrize(
+        "see",
+        [
+            lambda queue, value: queue.contains(value),
+            lambda queue, value: queue.read_all() == [value],
+            lambda queue, value: queue.peek() == value,
+            lambda queue, value: queue.poll() == value,
+            lambda queue, value: queue.remove(value),
+            lambda queue, value: queue.remove_all([value]),
+            lambda queue, value: not queue.retain_all([value]),
+        ],
+    )
+    def test_frame_that_is_both_is_read_as_the_queues_format(
+        self, java: JavaQueue, delayed: Make, face: Face, see: Any, insertion_list: bool
+    ) -> None:
+        queue, value = self.with_a_frame_that_is_both(java, delayed, insertion_list)
+
+        assert see(face(queue), value)
+
+    def test_frame_that_is_both_is_moved_as_the_queues_format(
+        self,
+        java: JavaQueue,
+        delayed: Make,
+        face: Face,
+        insertion_list: bool,
+        client: redis.Redis,
+    ) -> None:
+        queue, value = self.with_a_frame_that_is_both(java, delayed, insertion_list)
+        target = f"{java.keys.name}:2"
+
+        assert face(queue).poll_last_and_offer_first_to(target) == value
+
+        assert client.lrange(target, 0, -1) == [value]
+
+    def test_frame_that_is_both_is_transferred_as_the_queues_format(
+        self, java: JavaQueue, delayed: Make, client: redis.Redis
+    ) -> None:
+        _, value = self.with_a_frame_that_is_both(java, delayed, True, delay_ms=50)
+        destination = java.keys.destination
+        wait_until(lambda: client.exists(destination), description="it arrives")
+
+        assert client.lrange(destination, 0, -1) == [value]
+
+    def with_a_frame_that_is_both(
+        self,
+        java: JavaQueue,
+        delayed: Make,
+        insertion_list: bool,
+        delay_ms: int = LATER * 1000,
+    ) -> tuple[DelayedQueue, bytes]:
+        """Offer seventeen bytes: nothing in one format, one zero byte in the other; return the queue and which."""
+        is_old = java.frame_format is FrameFormat.DLC0
+        value, random_id = (b"\0", b"\x08abcdefg") if is_old else (b"", b"abcdefg\x01")
+        frame = java.offer(value, delay_ms, random_id=random_id)
+        other = next(each for each in FrameFormat if each is not java.frame_format)
+        assert unpack(frame, prefer=other).payload != value
+        queue = delayed(
+            codec="ByteArrayCodec",
+            frame_format=java.frame_format,
+            insertion_list=insertion_list,
+        )
+        return queue, value
+
+    @pytest.mark.parametrize(
         "junk",
         [b"\0", b"short", b"\x08" + bytes(16) + b"rest"],
         ids=["tombstone", "short", "long"],

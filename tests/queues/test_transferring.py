@@ -20,7 +20,7 @@ from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
 from tests.queues.java import JavaQueue, frames_of, now_ms
 from tests.queues.proxy import Proxy
-from tests.servers import Server
+from tests.servers import LASTING, Server
 from tests.waiting import wait_until
 
 Make = Callable[..., Any]
@@ -310,7 +310,7 @@ class TestWakeUps:
     def test_elements_are_transferred_within_the_cap_of_the_servers_return(
         self, private_server: Callable[..., Server]
     ) -> None:
-        server = private_server(appendonly="yes", appendfsync="always")
+        server = private_server(**LASTING)
         client = server.client()
         with DelayedQueue("q", connection=client) as queue:
             queue.offer("due while away", 0.5)

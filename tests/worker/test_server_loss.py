@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from django_delayq import schedule, schedule_many
 from django_delayq.delivery.operations import State
 from django_delayq.worker import loop as loops
+from tests.servers import LASTING
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -21,7 +22,7 @@ from tests.worker.workers import counts
 @pytest.fixture
 def lasting(private_server, settings, queue_name, configure):
     """A server of this test's own that keeps what it has acknowledged."""
-    server = private_server(appendonly="yes", appendfsync="always")
+    server = private_server(**LASTING)
     settings.DELAYQ = {
         "CONNECTION": server.socket_url,
         "QUEUES": {queue_name: {}},

@@ -71,11 +71,11 @@ local function known_indexes(due)
   return indexes
 end
 
-local function plan_transfer(delay_queue, locators, counters, due)
+local function plan_transfer(delay_queue, locators, counters, due, format)
   local plan = { frames = {}, payloads = {}, bad = {}, tokens = {} }
   for _, entry in ipairs(due) do
     local frame = entry[1]
-    local payload, id = unpack_frame(frame)
+    local payload, id = unpack_frame(frame, format)
     plan.frames[#plan.frames + 1] = frame
     if payload then
       plan.payloads[#plan.payloads + 1] = payload

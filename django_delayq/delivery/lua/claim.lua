@@ -28,6 +28,7 @@
 -- ARGV[8]  most frames to transfer
 -- ARGV[9]  leases that may expire before a job is a dead letter; -1: any number
 -- ARGV[10]  16 random characters: foreign payloads are given tokens that start so
+-- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
 -- Returns  now (epoch us); us until the next event, 0 when more waits now, -1 when nothing does; frames
 --          transferred; payloads dropped as double; then six a job: token, attempts that failed, leases that
 --          expired, start time (epoch ms), payload, 1 for a foreign payload
@@ -41,6 +42,7 @@ local keys = {
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonumber(ARGV[9]), ARGV[10]
+local format = ARGV[11]
 local now_ms = math.floor(now_us / 1000)
 
 local reply, transferred, doubles = { now_us, -1, 0, 0 }, 0, 0
@@ -175,7 +177,7 @@ if mode == 'direct' and not is_full() then
   due_frames = find_due(keys.timeout_set, keys.delay_queue, now_ms, limit - count, budget - byte_count)
   local tokens, items = {}, {}
   for i, entry in ipairs(due_frames) do
-    local payload = unpack_frame(entry[1])
+    local payload = unpack_frame(entry[1], format)
     frames[i] = entry[1]
     if not payload then
       bad[#bad + 1] = entry[1]
@@ -231,7 +233,7 @@ if #frames > 0 then
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
 elseif mode == 'shared' then
-  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, keys.counters, due_frames), now_ms, seed)
+  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, keys.counters, due_frames, format), now_ms, seed)
 end
 if popped > 0 then redis.call('LTRIM', keys.destination, popped, -1) end
 if #gone > 0 then

@@ -11,6 +11,7 @@
 -- ARGV[4]  bytes of each payload to return
 -- ARGV[5]  1: the highest score first
 -- ARGV[6]  budget, bytes: the page ends early with the element that exceeds it
+-- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
 -- Returns  elements in the set; then seven an element: token or ''; score; attempts that failed; leases that
 --          expired; payload, cut; bytes of the whole payload; error as JSON
 
@@ -27,7 +28,7 @@ local function add(token, score, attempts, kills, payload, err)
 end
 
 local function add_frame(member, score)
-  local payload, id, format = unpack_frame(member)
+  local payload, id, format = unpack_frame(member, ARGV[7])
   local token = payload and token_of(payload)
   if payload and not token then
     local hex = id:gsub('.', function(byte) return string.format('%02x', byte:byte()) end)

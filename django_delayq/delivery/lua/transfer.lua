@@ -13,6 +13,7 @@
 -- ARGV[2]  batch, elements
 -- ARGV[3]  budget, bytes
 -- ARGV[4]  16 random characters, to name what goes into quarantine
+-- ARGV[5]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
 -- Returns  elements moved; us until the next one is due, 0 when more is due now, -1 when none waits
 -- Source   RedissonDelayedQueue.java, pushTaskAsync
 
@@ -27,7 +28,7 @@ redis.call('LLEN', keys.destination)
 local due = find_due(keys.timeout_set, keys.delay_queue, now_ms, batch, budget)
 if #due > 0 then
   sweep_tombstones(keys.delay_queue, keys.counters)
-  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, keys.counters, due), now_ms, seed)
+  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, keys.counters, due, ARGV[5]), now_ms, seed)
 end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 return { #due, head and math.max(0, tonumber(head) * 1000 - now_us) or -1 }

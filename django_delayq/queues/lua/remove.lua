@@ -14,7 +14,8 @@
 -- ARGV[5]  cursor: its score
 -- ARGV[6]  frames to look at, at most
 -- ARGV[7]  which to take: 'first', the first that has one of the payloads; 'all' that have; 'others', that have not
--- ARGV[8]  and on: payloads
+-- ARGV[8]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
+-- ARGV[9]  and on: payloads
 -- Returns  the next cursor: index or -1 at the end, frame, score; elements taken out
 -- Source   RedissonDelayedQueue.removeAsync, removeAllAsync, retainAllAsync, page by page
 
@@ -31,11 +32,11 @@ redis.call('LLEN', keys.delay_queue)
 sweep_tombstones(keys.delay_queue, keys.counters)
 local page, first, is_last = read_page(source, kind, tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6]))
 local wanted = {}
-for i = 8, #ARGV do wanted[ARGV[i]] = true end
+for i = 9, #ARGV do wanted[ARGV[i]] = true end
 
 local frames, indexes, index, anchor, seen = {}, {}, first, ARGV[4], {}
 for i, frame in ipairs(page) do
-  local payload = unpack_frame(frame)
+  local payload = unpack_frame(frame, ARGV[8])
   -- What nobody can unpack has no payload to compare: it stays.
   local is_wanted = payload and ((wanted[payload] or false) ~= (which == 'others'))
   if is_wanted then

@@ -13,7 +13,8 @@
 -- ARGV[3]  'head' or 'tail': the end of the delay queue that is nearer
 -- ARGV[4]  how deep they lie at most, frames from that end
 -- ARGV[5]  request: some random characters, the same when the call is repeated
--- ARGV[6]  and on: frames, in the order they were read
+-- ARGV[6]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
+-- ARGV[7]  and on: frames, in the order they were read
 -- Returns  one character a frame: '1' was taken out, '0' was not there any more
 -- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
 
@@ -28,8 +29,8 @@ local kind, near, depth, request = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 -- A repeat: its reply was lost. What it took out is noted beside the jobs that ended, for as long.
 if redis.call('ZSCORE', keys.ended, request) then
   local flags = {}
-  for i = 6, #ARGV do
-    flags[i - 5] = redis.call('ZSCORE', keys.ended, request .. '-' .. (i - 5)) and '1' or '0'
+  for i = 7, #ARGV do
+    flags[i - 6] = redis.call('ZSCORE', keys.ended, request .. '-' .. (i - 6)) and '1' or '0'
   end
   return table.concat(flags)
 end
@@ -38,7 +39,7 @@ if target then redis.call('LLEN', target) end
 sweep_tombstones(keys.delay_queue, keys.counters)
 
 local frames, indexes, flags, notes = {}, {}, {}, { request }
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   local frame, at = ARGV[i], nil
   if kind == 'list' then
     at = redis.call('LPOS', keys.delay_queue, frame, 'RANK', near == 'tail' and -1 or 1, 'MAXLEN', depth)
@@ -49,7 +50,7 @@ for i = 6, #ARGV do
   if at then
     frames[#frames + 1] = frame
     indexes[#indexes + 1] = at
-    notes[#notes + 1] = request .. '-' .. (i - 5)
+    notes[#notes + 1] = request .. '-' .. (i - 6)
   end
 end
 if #frames == 0 then return table.concat(flags) end
@@ -62,7 +63,7 @@ else
 end
 drop(keys, frames, plan, target and 'cancelled' or 'taken', now_ms)
 if target then
-  for _, frame in ipairs(frames) do redis.call('LPUSH', target, (unpack_frame(frame))) end
+  for _, frame in ipairs(frames) do redis.call('LPUSH', target, (unpack_frame(frame, ARGV[6]))) end
 end
 remember(keys.ended, now_ms, 'taken', notes)
 return table.concat(flags)

@@ -14,10 +14,13 @@ local function pack_frame(format, listed, number, payload)
   return struct.pack('<Bc2>I6<Lc0', 8, mark, number, #payload, payload)
 end
 
+-- One shape is both: seventeen bytes, nothing in Bc0Lc0 or one zero byte in dLc0. It is read as `format`, '1' (dLc0)
+-- or '2', the queue's own; where that matters to nobody, none.
 -- Returns payload, the 8 bytes, the format; or nil for what no Redisson has written.
-local function unpack_frame(frame)
+local function unpack_frame(frame, format)
   local size = #frame
-  if size >= 17 and frame:byte(1) == 8 and struct.unpack('<L', frame, 10) == size - 17 then
+  if size >= 17 and frame:byte(1) == 8 and struct.unpack('<L', frame, 10) == size - 17
+    and not (format == '1' and size == 17 and struct.unpack('<L', frame, 9) == 1) then
     return frame:sub(18), frame:sub(2, 9), 2
   end
   if size >= 16 and struct.unpack('<L', frame, 9) == size - 16 then
