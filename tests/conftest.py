@@ -10,6 +10,7 @@ DELAYQ_TEST_URL           one server that runs already, and no other
 """
 
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -39,6 +40,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("busy")
+
+
+# A shell that starts us in the background has us ignore Ctrl-C, and all that we start with us.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
