@@ -212,7 +212,7 @@ class TestOptions:
 def test_objects_leave_no_thread_and_no_connection_behind(
     server: Server, client: redis.Redis, queue_name: str
 ) -> None:
-    before = len(client.client_list())
+    before, threads = len(client.client_list()), set(threading.enumerate())
     with (
         DelayedQueue(queue_name, connection=server.socket_url) as delayed,
         BlockingQueue(queue_name, connection=server.socket_url) as blocking,
@@ -221,7 +221,7 @@ def test_objects_leave_no_thread_and_no_connection_behind(
         assert blocking.take() == "x"
         assert blocking.poll(0.01) is None
 
-    assert not [t for t in threading.enumerate() if t.name.startswith("delayq-")]
+    assert set(threading.enumerate()) <= threads
     wait_until(
         lambda: len(client.client_list()) == before, description="all are closed"
     )
