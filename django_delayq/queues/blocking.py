@@ -235,7 +235,7 @@ class BlockingQueue:
     # How it is done
 
     def _perform(self, steps: Steps[T]) -> T:
-        return perform(self._clients.sync(), steps, self._peeks)
+        return perform(self._clients.of_thread(), steps, self._peeks)
 
     async def _aperform(self, steps: Steps[T]) -> T:
         return await aperform(await self._clients.asynchronous(), steps)

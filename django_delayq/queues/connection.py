@@ -1,6 +1,8 @@
 """The clients behind a queue object: given, made from a URL, or those of the process; sync and async."""
 
 import asyncio
+import os
+import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -82,6 +84,7 @@ class Clients:
         self._given = connection
         self._sync: Redis | None = None
         self._is_own = False
+        self._of_thread = threading.local()
 
     @property
     def is_default(self) -> bool:
@@ -96,6 +99,28 @@ class Clients:
             self._sync = self._make_sync(self._given)
             self._is_own = self._sync is not self._given
         return self._sync
+
+    def of_thread(self) -> Redis:
+        """Return a client for this thread alone, with a connection of its own; where one was given, that.
+
+        Half of what a call costs here is the bookkeeping of a pool.
+        """
+        client = self.sync()
+        if self._given is not None and not self._is_own:
+            return client
+        pool, pid = client.connection_pool, os.getpid()
+        mine: Redis
+        mine, made_from = getattr(self._of_thread, "made", (client, None))
+        if made_from == (pool, pid):
+            return mine
+        try:
+            # It goes with its thread, or with us; the connection then goes back to the pool.
+            mine = Redis(connection_pool=pool, single_connection_client=True)
+        except RedisConnectionError:
+            # The call will meet that, and knows what to do.
+            return client
+        self._of_thread.made = mine, (pool, pid)
+        return mine
 
     def _make_sync(self, given: Given) -> Redis:
         # redis-py would repeat whatever it sent; what may be repeated, and how often, is for ``wire.call`` to know.

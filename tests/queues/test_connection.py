@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -226,3 +227,93 @@ def test_objects_leave_no_thread_and_no_connection_behind(
         lambda: len(client.client_list()) == before, description="all are closed"
     )
     assert client.exists(DeliveryKeys.of(queue_name).queue.timeout_set) == 0
+
+
+class TestConnectionOfAThread:
+    def test_each_thread_that_takes_keeps_one_until_it_ends(
+        self, server: Server, client: redis.Redis, queue_name: str
+    ) -> None:
+        before = len(client.client_list())
+        has_taken, may_end = threading.Semaphore(0), threading.Event()
+
+        def take() -> None:
+            for value in (1, 2, 3):
+                queue.offer(value)
+                queue.poll()
+            has_taken.release()
+            may_end.wait()
+
+        with BlockingQueue(queue_name, connection=server.socket_url) as queue:
+            threads = [threading.Thread(target=take) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for _ in threads:
+                has_taken.acquire()
+            # And one in the pool, for what is sent once only, or one each at most.
+            assert before + 3 < len(client.client_list()) <= before + 6
+            may_end.set()
+            for thread in threads:
+                thread.join()
+            for value in range(20):
+                queue.offer(value)
+                assert queue.poll() == value
+            assert len(client.client_list()) <= before + 6
+
+        wait_until(
+            lambda: len(client.client_list()) == before, description="all are closed"
+        )
+
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+    def test_forked_child_has_its_own(
+        self, server: Server, client: redis.Redis, queue_name: str
+    ) -> None:
+        with BlockingQueue(queue_name, connection=server.socket_url) as queue:
+            queue.offer("first")
+            assert queue.poll() == "first"
+            client.rpush(queue_name, *[b"%d" % number for number in range(400)])
+
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    taken = [queue.poll() for _ in range(150)]
+                    status = int(None in taken or len(set(taken)) < 150)
+                finally:
+                    os._exit(status)
+            taken = [queue.poll() for _ in range(150)]
+
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert len(set(taken)) == 150
+            assert len(queue) == 100
+
+    def test_closed_queue_takes_again(self, server: Server, queue_name: str) -> None:
+        queue = BlockingQueue(queue_name, connection=server.socket_url)
+        for value in range(3):
+            queue.offer(value)
+            assert queue.poll() == value
+            queue.close()
+
+    def test_client_that_was_given_is_used_itself(
+        self, server: Server, client: redis.Redis, queue_name: str
+    ) -> None:
+        pool = redis.BlockingConnectionPool.from_url(
+            server.socket_url, max_connections=1, timeout=0.1
+        )
+        with redis.Redis.from_pool(pool) as narrow:
+            queue = BlockingQueue(queue_name, connection=narrow)
+            queue.offer("x")
+            assert queue.poll() == "x"
+            assert narrow.ping()
+
+    def test_server_that_is_away_at_first_is_asked_again(
+        self, private_server: Callable[..., Server]
+    ) -> None:
+        server = private_server()
+        with BlockingQueue("q", connection=server.socket_url) as queue:
+            server.kill()
+            with pytest.raises(redis.exceptions.ConnectionError):
+                queue.poll()
+            server.start()
+            queue.offer("x")
+
+            assert queue.poll() == "x"
