@@ -1,6 +1,8 @@
 """One round of the matrix: a version of Redisson, its queues of every codec, and what was left lying in them."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,6 +91,17 @@ class Round:
             self.peer.kill()
         if found := [*self.client.scan_iter(f"*{self.prefix}-*", 10_000)]:
             self.client.delete(*found)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Add to an error of Redisson's what it wrote, and what the server knows of its connections."""
+        try:
+            yield
+        except PeerError as error:
+            for client in self.client.client_list():
+                error.add_note(" ".join(f"{key}={client[key]}" for key in client))
+            error.add_note(self.peer.log())
+            raise
 
     # Names
 

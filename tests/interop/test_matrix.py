@@ -176,26 +176,26 @@ def test_both_transfer_and_both_consume_each_element_once(
     python = threading.Thread(target=consume)
     python.start()
     round_.call("consume", codec, "both", threads=2, take=True)
-    offering = round_.peer.begin(
-        "offer_many",
-        queue=round_.name(codec, "both"),
-        codec=java_name(codec),
-        kind=kind,
-        first=0,
-        count=count // 2,
-        threads=4,
-        least_ms=0,
-        most_ms=MOST_MS,
-    )
-    for first in range(count // 2, count, 500):
-        numbers = range(first, min(first + 500, count))
-        offers = [
-            delayed_offer(round_, codec, _MAKE[kind](number)) for number in numbers
-        ]
-        assert all(isinstance(due, int) for due in run_all(round_.client, offers))
-    offering.result(60)
-
     try:
+        offering = round_.peer.begin(
+            "offer_many",
+            queue=round_.name(codec, "both"),
+            codec=java_name(codec),
+            kind=kind,
+            first=0,
+            count=count // 2,
+            threads=4,
+            least_ms=0,
+            most_ms=MOST_MS,
+        )
+        for first in range(count // 2, count, 500):
+            numbers = range(first, min(first + 500, count))
+            offers = [
+                delayed_offer(round_, codec, _MAKE[kind](number)) for number in numbers
+            ]
+            assert all(isinstance(due, int) for due in run_all(round_.client, offers))
+        with round_.explained():
+            offering.result(60)
         # Nobody is asked what has come before all has: on two processors that would be most of the work.
         wait_until(
             lambda: not round_.client.exists(*round_.places(codec, "both")),
