@@ -5,11 +5,14 @@ reads the queue between two steps finds each element once; a run that was interr
 """
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
+from types import FrameType
 
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -63,6 +66,25 @@ class Tally:
         return self.rewritten + self.quarantined + self.dropped
 
 
+@contextmanager
+def _finished_first() -> Iterator[None]:
+    """Let Ctrl-C wait until the reply is read: what the server has done is to be counted."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(
+        handler
+    ):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
+
+
 @dataclass(slots=True)
 class Reframing:
     """One run over one queue. ``tally`` is right after every step, also when the run was interrupted."""
@@ -80,9 +102,10 @@ class Reframing:
         """Take what a survey found to be delivered already out of the timeout set, where it still is so."""
         listed = self.client.llen(self.keys.queue.delay_queue)
         for part in parts_of(names, lookups_of(listed)):
-            flags = run(self.client, frames.drop_delivered(self.keys, part))
-            self.tally.dropped += sum(flags)
-            self.tally.steps += 1
+            with _finished_first():
+                flags = run(self.client, frames.drop_delivered(self.keys, part))
+                self.tally.dropped += sum(flags)
+                self.tally.steps += 1
 
     def run(self) -> Tally:
         """Rewrite everything, and wake the transfers that were stuck."""
@@ -172,27 +195,26 @@ class Reframing:
         place, done, changed = frames.START, 0, 0
         while not place.is_end:
             begun_ms = monotonic_ms()
-            step = run(
-                self.client,
-                frames.reframe(
-                    self.keys,
-                    kind,
-                    self.target,
-                    place,
-                    until_ms=until_ms,
-                    held=held,
-                    batch=self._batch,
-                    lookups=lookups_of(listed),
-                ),
+            call = frames.reframe(
+                self.keys,
+                kind,
+                self.target,
+                place,
+                until_ms=until_ms,
+                held=held,
+                batch=self._batch,
+                lookups=lookups_of(listed),
             )
+            with _finished_first():
+                step = run(self.client, call)
+                self.tally.rewritten += step.rewritten
+                self.tally.alone += step.alone
+                self.tally.quarantined += step.quarantined
+                self.tally.steps += 1
             self._learn(step.seen, monotonic_ms() - begun_ms)
             place = step.place
             done += step.seen
             changed += step.rewritten + step.quarantined
-            self.tally.rewritten += step.rewritten
-            self.tally.alone += step.alone
-            self.tally.quarantined += step.quarantined
-            self.tally.steps += 1
             if is_told:
                 self.progress(f"rewriting the {where}", done, max(total, done))
             if is_until_clean and not step.rewritten and not step.quarantined:

@@ -6,6 +6,7 @@ A Java side is simulated by Redisson's own transfer, which unpacks one format on
 import itertools
 import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from django_delayq.delivery import frames, reframing
@@ -38,6 +40,7 @@ from django_delayq.delivery.survey import (
     take_survey,
 )
 from django_delayq.wire import frame as wire_frame
+from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by, pack
 from tests.delivery.bench import (
     JAVA_FORMATS,
@@ -696,6 +699,37 @@ def test_retries_during_a_run_deliver_nothing_that_the_jam_had_not(
     taken = Counter(iter(bench.java_take, None))
     assert len(taken) == 200
     assert {name for name, times in taken.items() if times > 1} <= ahead
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["answered", "not answered"])
+def test_interrupt_waits_until_what_the_server_did_is_counted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    for n in range(20):
+        bench.java_offer(f"x{n}", 10_000, frame_format=OLD)
+    asked = 0
+
+    def run_and_interrupt(client: Any, call: Any) -> Any:
+        nonlocal asked
+        step = run(client, call)
+        if isinstance(step, frames.Reframed):
+            asked += 1
+            os.kill(os.getpid(), signal.SIGINT)
+            if fails:
+                raise RedisConnectionError("no reply")
+        return step
+
+    monkeypatch.setattr(reframing, "run", run_and_interrupt)
+    before = signal.getsignal(signal.SIGINT)
+    interrupted = Reframing(bench.client, bench.keys, NEW, _batch=7)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.run()
+
+    assert asked == 1
+    assert interrupted.tally.rewritten == (0 if fails else 7)
+    assert signal.getsignal(signal.SIGINT) is before
+    bench.is_checked = False
 
 
 @pytest.mark.parametrize("listed", [True, False])
