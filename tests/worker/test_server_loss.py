@@ -54,8 +54,7 @@ def test_a_restart_in_the_middle_of_a_run_loses_nothing_and_restarts_no_worker(
         wait_until(
             lambda: set(records.jobs("end")) == {job.id for job in jobs},
             description="all have run",
-            # Longer than a lease, with which at last comes back what nobody knows of.
-            timeout=45,
+            timeout=30,
         )
     except AssertionError as error:
         missing = {job.id for job in jobs} - set(records.jobs("end"))
