@@ -12,7 +12,7 @@ POLL_S = 0.002
 
 
 def wait_until(
-    predicate: Callable[[], T], *, description: str, timeout: float = 10
+    predicate: Callable[[], T], *, description: str, timeout: float = 30
 ) -> T:
     """Call the predicate until it returns something true, and return that.
 
@@ -33,7 +33,7 @@ def wait_until(
 
 
 async def await_until(
-    predicate: Callable[[], T | Awaitable[T]], *, description: str, timeout: float = 10
+    predicate: Callable[[], T | Awaitable[T]], *, description: str, timeout: float = 30
 ) -> T:
     """Do as `wait_until` without blocking the event loop; the predicate may be a coroutine function."""
     deadline = time.monotonic() + timeout

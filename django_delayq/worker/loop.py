@@ -193,10 +193,6 @@ class ClaimLoop:
         while not self._is_over():
             try:
                 self._turn()
-                if self._is_away:
-                    logger.warning("the server is back")
-                    self._is_away = False
-                self._backoff_ms = BACKOFF_MS[0]
             except (RedisError, OSError) as error:
                 # It is away; or speaks, but will not serve: loading, a replica during a failover, not permitted.
                 self._wait_for_server(error)
@@ -287,6 +283,13 @@ class ClaimLoop:
         while (left_ms := until_ms - monotonic_ms()) > 0 and not self._is_over():
             self.alarm.wait(left_ms)
 
+    def _note_reply(self) -> None:
+        """The server serves us."""
+        self._backoff_ms = BACKOFF_MS[0]
+        if self._is_away:
+            self._is_away = False
+            logger.warning("the server is back")
+
     # Claiming.
 
     def _queued(self) -> int:
@@ -352,6 +355,7 @@ class ClaimLoop:
 
     def _set_aside(self, queue: QueueState, error: Exception) -> None:
         """One queue's keys are of the wrong type, or forbidden: the others go on, and it is tried again."""
+        self._note_reply()
         if str(error) != queue.problem:
             logger.error(
                 "queue %s cannot be served, trying again: %s",
@@ -373,6 +377,7 @@ class ClaimLoop:
         limit, sent_ms, read_ms = asked.limit, asked.sent_ms, monotonic_ms()
         # Where this fails the request stays open, and is repeated.
         reply = asked.call.finish()
+        self._note_reply()
         since_ms = queue.open_since_ms
         queue.open_request = None
         if queue.problem:
@@ -558,6 +563,7 @@ class ClaimLoop:
         self._measure(now_ms, count)
         if failure is not None:
             raise failure
+        self._note_reply()
         if (
             self._jobs_left is not None
             and self._jobs_left <= 0
@@ -579,13 +585,15 @@ class ClaimLoop:
         )
 
     def _renew(self) -> None:
-        attempts = list(self._running)
+        attempts = [attempt for attempt in self._running if not attempt.is_lost]
         for attempt in renew(self._client, attempts, lease_ms=self._worker.lease_ms):
             logger.warning(
                 "job %s (%s) lost its lease while it runs; it may run elsewhere, too",
                 attempt.id,
                 attempt.name,
             )
+        if attempts:
+            self._note_reply()
         self._is_renewal_due.clear()
 
     # The end.

@@ -201,15 +201,14 @@ def _call(
 def renew(
     client: Redis, attempts: Sequence[Attempt], *, lease_ms: int
 ) -> list[Attempt]:
-    """Extend the leases of what runs; return those that are lost.
+    """Extend the leases of what runs; return those that were lost.
 
     Raises:
         redis.exceptions.RedisError, OSError: the server is away.
     """
     groups: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
-        if not attempt.is_lost:
-            groups[attempt.queue.name].append(attempt)
+        groups[attempt.queue.name].append(attempt)
     parts = [part for members in groups.values() for part in _parts(members)]
     calls: list[Call[Any]] = [
         operations.renew(

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import redis
 
@@ -26,8 +25,12 @@ from tests.waiting import wait_until
 VERSION = "4.7.0"
 CODEC = "StringCodec"
 VALUE = "hello"
-#: Whether a script said it, and the command, one after the other.
-Seen = list[tuple[bool, str]]
+#: Whether a script said it, and the command's words, one after the other.
+Seen = list[tuple[bool, list[str]]]
+#: A line of MONITOR, and a word in it, as the server escapes it. redis-py joins the words, and random bytes may hold
+#: a space.
+LINE = re.compile(r"\S+ \[\d+ ([^]]*)\] (.*)")
+WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 #: Not part of what happens to an element: who is there, who listens, what keeps a connection alive.
 ASIDE = (
     "PING",
@@ -47,7 +50,7 @@ class Recorder:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        self._seen: list[dict[str, Any]] = []
+        self._seen: Seen = []
         self._is_over = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen)
@@ -58,18 +61,16 @@ class Recorder:
         with self._client.monitor() as monitor:
             self._ready.set()
             while not self._is_over.is_set():
-                self._seen.append(monitor.next_command())
+                line = LINE.fullmatch(monitor.connection.read_response())
+                assert line is not None
+                self._seen.append((line[1] == "lua", WORD.findall(line[2])))
 
     def stop(self) -> Seen:
         """Return what it heard."""
         self._is_over.set()
         self._client.echo("enough")
         self._thread.join()
-        return [
-            (seen["client_type"] == "lua", seen["command"])
-            for seen in self._seen
-            if seen["command"].partition(" ")[0].upper() not in ASIDE
-        ]
+        return [call for call in self._seen if call[1][0].upper() not in ASIDE]
 
 
 def trace_of(server: Server) -> str:
@@ -78,8 +79,8 @@ def trace_of(server: Server) -> str:
     for side, run in (("Redisson " + VERSION, _java), ("django-delayq", _ours)):
         name = f"trace-{side.partition(' ')[0].lower()}"
         lines.append(f"# {side}")
-        for is_lua, command in _calls(_record(server, name, run)):
-            lines.append(("    " if is_lua else "") + _named(command, name))
+        for is_lua, words in _calls(_record(server, name, run)):
+            lines.append(("    " if is_lua else "") + _named(words, name))
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -87,17 +88,17 @@ def trace_of(server: Server) -> str:
 def _calls(seen: Seen) -> Seen:
     """Keep what changes something, and is part of the offer, the transfer or the take."""
     calls: list[Seen] = []
-    for is_lua, command in seen:
+    for is_lua, words in seen:
         if is_lua:
-            calls[-1].append((is_lua, command))
+            calls[-1].append((is_lua, words))
         else:
-            calls.append([(is_lua, command)])
+            calls.append([(is_lua, words)])
     return [line for call in calls if _is_change(call) for line in call]
 
 
 def _is_change(call: Seen) -> bool:
-    words = {command.partition(" ")[0].upper() for _, command in call}
-    return bool(words & {"ZADD", "ZREM", "BLPOP", "BLMOVE"})
+    commands = {words[0].upper() for _, words in call}
+    return bool(commands & {"ZADD", "ZREM", "BLPOP", "BLMOVE"})
 
 
 def _record(
@@ -105,7 +106,7 @@ def _record(
 ) -> Seen:
     steps = run(server, name)
     next(steps)
-    with redis.Redis.from_url(server.url) as client:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
         recorder = Recorder(client)
         next(steps, None)
         return recorder.stop()
@@ -116,13 +117,15 @@ def _java(server: Server, name: str) -> Iterator[None]:
     try:
         # Once before, so that scripts are known and connections made.
         peer.call("offer", queue=name, codec=CODEC, items=[[["String", "first"], 1]])
-        peer.call("take", queue=name, codec=CODEC, count=1, timeout_ms=5000)
+        peer.call("take", queue=name, codec=CODEC, count=1, timeout_ms=20_000)
         peer.call("consume", queue=name, codec=CODEC, threads=1, take=True)
+        _wait_until_it_waits(server)
         yield
-        peer.call("offer", queue=name, items=[[["String", VALUE], 300]])
+        peer.call("offer", queue=name, items=[[["String", VALUE], 1_000]])
         wait_until(
             lambda: peer.call("consumed", queue=name), description="it was taken"
         )
+        _wait_until_it_waits(server)
     finally:
         peer.kill()
 
@@ -133,45 +136,61 @@ def _ours(server: Server, name: str) -> Iterator[None]:
         BlockingQueue(name, codec=CODEC, connection=server.url) as queue,
     ):
         delayed.offer("first", 0.001)
-        assert queue.poll(5) == "first"
+        assert queue.poll(20) == "first"
         yield
-        delayed.offer(VALUE, 0.3)
-        assert queue.poll(5) == VALUE
+        delayed.offer(VALUE, 1)
+        assert queue.poll(20) == VALUE
 
 
-def _named(command: str, name: str) -> str:
+def _wait_until_it_waits(server: Server) -> None:
+    """Wait for the BLPOP of the one consumer there is, which must be seen before or after, not by chance."""
+    with server.client() as client:
+        wait_until(
+            lambda: client.info("clients")["blocked_clients"] == 1,
+            description="the consumer waits",
+        )
+
+
+def _named(words: list[str], name: str) -> str:
     """Put names in the place of keys, and of what differs from run to run."""
-    word, _, rest = command.partition(" ")
-    if word.upper() == "EVALSHA":
-        return f"EVALSHA {_script_of(rest)}"
+    command = words[0].upper()
+    if command == "EVALSHA":
+        return f"EVALSHA {_script_of(*words[1:3])}"
     keys = DeliveryKeys.of(name)
-    queue = keys.queue
     names = {
         getattr(keys, field): f"our:{field}"
         for field in keys.__dataclass_fields__
         if field != "queue"
     } | {
-        queue.timeout_set: "TIMEOUT_SET",
-        queue.channel: "CHANNEL",
-        queue.delay_queue: "DELAY_QUEUE",
+        keys.queue.timeout_set: "TIMEOUT_SET",
+        keys.queue.channel: "CHANNEL",
+        keys.queue.delay_queue: "DELAY_QUEUE",
+        name: "DESTINATION",
     }
-    for key in sorted(names, key=len, reverse=True):
-        rest = rest.replace(key, names[key])
-    for pattern, instead in (
-        (rf"(?<!\S){re.escape(name)}(?!\S)", "DESTINATION"),
-        (rf"\S+\\x00\S*{VALUE}", "FRAME"),
-        (r"(?<!\S)\d{13,14}(?!\S)", "MS"),
-        (r"(?<!\S)[\w-]{16}\d{6}(?!\S)", "TOKEN"),
-        (r"(?<!\S)\d\.\d{3}$", "SECONDS"),
-        (r"\S*\\x\S*", "BYTES"),
+    named = [command]
+    for word in words[1:]:
+        # An owner is eight random bytes, which may all be letters.
+        is_owner = named[-1] == "our:claims"
+        named.append("BYTES" if is_owner else names.get(word) or _kind_of(word))
+        if named[-1] == "BYTES":
+            break
+    return " ".join(named)
+
+
+def _kind_of(word: str) -> str:
+    for pattern, kind in (
+        (rf".*\\x00.*{VALUE}", "FRAME"),
+        (r"\d{13,14}", "MS"),
+        (r"[\w-]{16}\d{6}", "TOKEN"),
+        (r"\d\.\d{3}", "SECONDS"),
+        (r".*\\x.*", "BYTES"),
     ):
-        rest = re.sub(pattern, instead, rest)
-    # What a random number looks like differs: a space in it parts it in two.
-    return f"{word.upper()} {re.sub(r'BYTES( .*)?$', 'BYTES', rest)}".rstrip()
+        if re.fullmatch(pattern, word):
+            return kind
+    return word
 
 
-def _script_of(rest: str) -> str:
-    sha, key_count, *_ = rest.split(" ")
+def _script_of(sha: str, key_count: str) -> str:
     return _our_scripts().get(sha, f"({key_count} keys)")
 
 
