@@ -32,6 +32,18 @@ def wait_until(
         time.sleep(POLL_S)
 
 
+def takes_less_than(
+    seconds: float, act: Callable[[], object], *, tries: int = 5
+) -> bool:
+    """Return whether one of some calls ends so soon: a busy machine makes one slow, a fault all of them."""
+    for _ in range(tries):
+        begun = time.monotonic()
+        act()
+        if time.monotonic() - begun < seconds:
+            return True
+    return False
+
+
 async def await_until(
     predicate: Callable[[], T | Awaitable[T]], *, description: str, timeout: float = 30
 ) -> T:

@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def taken_by_python(round_: Round, codec: str, what: str, cases: list[Case]) -> 
     with round_.blocking(codec, what) as queue:
         for case in cases:
             try:
-                found[case.label] = promise(queue.poll(10), codec)
+                found[case.label] = promise(queue.poll(60), codec)
             except DecodeError as error:
                 found[case.label] = ["refused", str(error), error.data.hex()]
         assert len(queue) == 0
@@ -162,6 +163,19 @@ def test_both_transfer_and_both_consume_each_element_once(
     round_: Round, codec: str
 ) -> None:
     count = 10_000 if round_.version in STRESSED else 1_000
+    # One of them may pause on a busy machine while the other takes all there is.
+    for _ in range(3):
+        python, java = share_out(round_, codec, count)
+        assert sorted([*python, *java]) == [*range(count)]
+        if python and java:
+            return
+    pytest.fail(f"Python had {len(python)} of them, Java {len(java)}")
+
+
+def share_out(
+    round_: Round, codec: str, count: int
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Have both sides offer, transfer and consume; return the numbers that Python and Java had."""
     kind = TEXT.get(codec, "String")
     delayed = round_.delayed(codec, "both")
     seen: list[int] = []
@@ -208,10 +222,7 @@ def test_both_transfer_and_both_consume_each_element_once(
         java = round_.call("stop_consuming", codec, "both")
         round_.call("destroy", codec, "both")
         delayed.destroy()
-    arrived = [*seen, *(number_of(text) for text, _ in java)]
-    assert sorted(arrived) == [*range(count)]
-    assert seen, "Python had none of them"
-    assert java, "Java had none of them"
+    return seen, [number_of(text) for text, _ in java]
 
 
 def delayed_offer(round_: Round, codec: str, value: object) -> Call[int]:
@@ -390,7 +401,7 @@ def test_java_takes_what_a_view_scheduled(round_: Round, codec: str) -> None:
 
     job_id = Client().get(f"/schedule/{queue}/").content.decode()
 
-    [taken] = round_.call("take", codec, "scheduled", count=1, timeout_ms=5000)
+    [taken] = round_.call("take", codec, "scheduled", count=1, timeout_ms=20_000)
     call = envelope_of(taken)
     assert call["delayq"] == job_id.rpartition(":")[2]
     assert call["task"].endswith("remind")
@@ -411,7 +422,7 @@ def test_java_takes_what_a_view_offered_as_the_type_that_the_codec_promises(
     response = Client().get(f"/offer/{round_.name(codec, 'offered')}/{label}/")
 
     assert response.content == b"offered"
-    [taken] = round_.call("take", codec, "offered", count=1, timeout_ms=5000)
+    [taken] = round_.call("take", codec, "offered", count=1, timeout_ms=20_000)
     assert normal(taken) == case.promised
 
 
@@ -451,13 +462,13 @@ def test_an_unsupported_codec_is_refused_clearly_and_its_bytes_are_kept(
     # We transfer what it wrote, whatever it is, and Java takes it.
     round_.call("offer", codec, "java-java", items=[[description, 5]] * 2)
     round_.call("destroy", codec, "java-java")
-    [taken] = round_.call("take", codec, "java-java", count=1, timeout_ms=5000)
+    [taken] = round_.call("take", codec, "java-java", count=1, timeout_ms=20_000)
     assert normal(taken) == description
 
     # And who takes it here is told, and has the bytes.
     with round_.blocking(codec, "java-java") as blocking:
         with pytest.raises(DecodeError, match=f"{name} is not supported") as refused:
-            blocking.poll(5)
+            blocking.poll(20)
     assert refused.value.data.hex() == payload
     keys = DeliveryKeys.of(round_.name(codec, "java-java"))
     [row] = run(round_.client, operations.page(keys, State.QUARANTINED)).rows

@@ -160,13 +160,13 @@ def test_null_goes_through_a_queue_both_ways(
         "offer", queue=name, codec=codec, items=[[["null"], 1], [["String", "x"], 30]]
     )
     with BlockingQueue(name, **options) as queue:
-        assert queue.poll(5) is None
-        assert queue.poll(5) == "x"
+        assert queue.poll(20) is None
+        assert queue.poll(20) == "x"
     with DelayedQueue(name, frame_format="4.7.0", **options) as delayed:
         delayed.offer(None, 0.001)
         delayed.offer("y", 0.03)
         # take() of Peer.java leaves null out.
-        taken = peer.call("take", queue=name, codec=codec, count=1, timeout_ms=5000)
+        taken = peer.call("take", queue=name, codec=codec, count=1, timeout_ms=20_000)
     assert taken == [["String", "y"]]
     assert interop_client.llen(name) == 0
     peer.call("destroy", queue=name)
@@ -333,9 +333,13 @@ def foreign(peer_of: PeerOf, name: str, settings: Any, interop_server: Server) -
 
 def assert_quarantined(client: redis.Redis, name: str, peer: Peer) -> None:
     """Each foreign payload is kept as it was, with a reason that says what it looks like."""
-    page = run(client, operations.page(DeliveryKeys.of(name), State.QUARANTINED))
-    found = {row.payload.hex(): row.error.decode() for row in page.rows}
-    assert len(found) == len(FOREIGN)
+    in_quarantine = operations.page(DeliveryKeys.of(name), State.QUARANTINED)
+    # A worker tells of them as it goes on.
+    rows = wait_until(
+        lambda: len(rows := run(client, in_quarantine).rows) == len(FOREIGN) and rows,
+        description="all foreign ones are in the quarantine",
+    )
+    found = {row.payload.hex(): row.error.decode() for row in rows}
     for codec, said in FOREIGN.items():
         payload = peer.call("encode", codec=codec, value=["String", ORDER])
         assert said in found[payload].replace("\\u0027", "'"), codec
@@ -349,9 +353,9 @@ def test_blocking_queue_quarantines_what_another_codec_wrote_and_goes_on(
     with BlockingQueue(foreign, connection=interop_client) as queue:
         for _ in FOREIGN:
             with pytest.raises(DecodeError) as caught:
-                queue.poll(5)
+                queue.poll(20)
             refused.append(str(caught.value))
-        assert queue.poll(5) == ORDER
+        assert queue.poll(20) == ORDER
     delayed.destroy()
 
     for message, said in zip(refused, FOREIGN.values(), strict=True):

@@ -35,7 +35,9 @@ def test_five_elements_offered_at_once_by_java_come_in_the_order_of_their_delays
     version: str, start_peer: Any, interop_server: Server, name: str
 ) -> None:
     peer = start_peer(version, interop_server.url)
-    delays_ms = {"10 s": 1000, "5 s": 500, "3 s": 300, "1 s": 100, "7 s": 700}
+    # Its first call takes longer: "7 s" is the last one offered.
+    peer.call("offer", queue=f"{name}-first", codec=TEXT, items=[[text("x"), 1]])
+    delays_ms = {"10 s": 4000, "5 s": 2000, "3 s": 1200, "1 s": 400, "7 s": 2800}
     begun_ms = time.time() * 1000
     items = [[text(label), delay] for label, delay in delays_ms.items()]
     peer.call("offer", queue=name, codec=TEXT, items=items)
@@ -43,7 +45,7 @@ def test_five_elements_offered_at_once_by_java_come_in_the_order_of_their_delays
     arrived = []
     with BlockingQueue(name, codec=TEXT, connection=interop_server.url) as queue:
         for _ in delays_ms:
-            value = queue.poll(5)
+            value = queue.poll(20)
             arrived.append((value, time.time() * 1000 - begun_ms))
 
     assert [label for label, _ in arrived] == ["1 s", "3 s", "5 s", "7 s", "10 s"]
@@ -126,7 +128,7 @@ def test_python_polls_that_end_as_an_element_falls_due_lose_none(
             offering.result(10)
             empty += value is None
             got += [value] if value is not None else []
-        while len(got) < rounds and (value := queue.poll(2)) is not None:
+        while len(got) < rounds and (value := queue.poll(20)) is not None:
             got.append(value)
 
     assert sorted(got, key=int) == [str(number) for number in range(rounds)]
@@ -172,25 +174,33 @@ def test_java_polls_that_end_as_an_element_falls_due_leave_us_none_to_find(
 
 @old_and_new
 def test_what_the_only_transferring_java_left_arrives_after_its_restart_or_by_us(
-    version: str, start_peer: Any, interop_server: Server, name: str
+    version: str,
+    start_peer: Any,
+    interop_server: Server,
+    interop_client: redis.Redis,
+    name: str,
 ) -> None:
     first = start_peer(version, interop_server.url)
-    for queue in (f"{name}-again", f"{name}-ours"):
-        items = [[text(str(n)), 300 + n] for n in range(20)]
+    queues = f"{name}-again", f"{name}-ours"
+    for queue in queues:
+        items = [[text(str(n)), 3_000 + n] for n in range(20)]
         first.call("offer", queue=queue, codec=TEXT, items=items)
     first.kill()
     url = interop_server.url
+    for queue in queues:
+        left = interop_client.zcard(QueueKeys.of(queue).timeout_set)
+        assert left == 20, "it was killed too late"
 
     with DelayedQueue(f"{name}-ours", codec=TEXT, connection=url):
         with BlockingQueue(f"{name}-ours", codec=TEXT, connection=url) as queue:
-            taken = [queue.poll(5) for _ in range(20)]
+            taken = [queue.poll(20) for _ in range(20)]
     assert taken == [str(n) for n in range(20)]
 
     with BlockingQueue(f"{name}-again", codec=TEXT, connection=url) as queue:
         assert queue.poll(0.1) is None, "nobody transfers it"
         second = start_peer(version, url)
         second.call("hold", queue=f"{name}-again", codec=TEXT)
-        assert [queue.poll(5) for _ in range(20)] == [str(n) for n in range(20)]
+        assert [queue.poll(20) for _ in range(20)] == [str(n) for n in range(20)]
 
 
 #: Offers twenty elements and transfers, until it is killed.
@@ -200,7 +210,7 @@ from django_delayq.queues.delayed import DelayedQueue
 url, name, version = sys.argv[1:]
 queue = DelayedQueue(name, codec="StringCodec", frame_format=version, connection=url)
 for n in range(20):
-    queue.offer(str(n), 0.4 + n / 1000)
+    queue.offer(str(n), 3 + n / 1000)
 print("offered", flush=True)
 threading.Event().wait()
 """
@@ -227,13 +237,13 @@ def test_what_the_only_transferring_python_left_arrives_by_java_or_after_its_res
 
     peer = start_peer(version, url)
     peer.call("hold", queue=names[0], codec=TEXT)
-    taken = peer.call("take", queue=names[0], codec=TEXT, count=20, timeout_ms=10_000)
+    taken = peer.call("take", queue=names[0], codec=TEXT, count=20, timeout_ms=20_000)
     assert taken == [text(str(n)) for n in range(20)]
 
     assert peer.call("take", queue=names[1], codec=TEXT, count=1, timeout_ms=10) == []
     with DelayedQueue(names[1], codec=TEXT, connection=url):
         taken = peer.call(
-            "take", queue=names[1], codec=TEXT, count=20, timeout_ms=10_000
+            "take", queue=names[1], codec=TEXT, count=20, timeout_ms=20_000
         )
     assert taken == [text(str(n)) for n in range(20)]
 
@@ -270,14 +280,16 @@ def test_a_server_restart_under_both_loses_nothing(
 
         consumer = threading.Thread(target=consume)
         consumer.start()
-        items = [[text(str(n)), 100 + 30 * n] for n in range(40)]
+        # Some at once, and some only after the restart.
+        delays_ms = [*range(100, 1_270, 30), 6_000]
+        items = [[text(str(n)), delay] for n, delay in enumerate(delays_ms)]
         peer.call("offer", queue=names["java"], codec=TEXT, items=items)
-        for n in range(40):
-            delayed.offer(str(n), 0.1 + 0.03 * n)
+        for n, delay_ms in enumerate(delays_ms):
+            delayed.offer(str(n), delay_ms / 1000)
         java = peer.begin(
-            "take", queue=names["java"], codec=TEXT, count=1, timeout_ms=5000
+            "take", queue=names["java"], codec=TEXT, count=1, timeout_ms=20_000
         )
-        java.result(10)
+        java.result(30)
         wait_until(lambda: came, description="it has begun")
 
         server.kill()
@@ -287,7 +299,6 @@ def test_a_server_restart_under_both_loses_nothing(
         wait_until(
             lambda: len({value for value, _ in came}) == 40,
             description="all of ours came",
-            timeout=20,
         )
         peer.call("consume", queue=names["java"], codec=TEXT, threads=1, timeout_ms=500)
         wait_until(
@@ -296,7 +307,6 @@ def test_a_server_restart_under_both_loses_nothing(
                 == 39
             ),
             description="all of Java's came",
-            timeout=30,
         )
         is_over.set()
         consumer.join()
@@ -348,6 +358,8 @@ def test_a_name_mapper_of_java_is_part_of_our_name(
         ) as ours:
             assert ours.poll() == "from Java"
             ours.offer("from Python", 0.01)
-            taken = peer.call("take", queue=short, codec=TEXT, count=1, timeout_ms=5000)
+            taken = peer.call(
+                "take", queue=short, codec=TEXT, count=1, timeout_ms=20_000
+            )
             assert taken == [text("from Python")]
         assert f"{{app:{short}}}" in keys.timeout_set

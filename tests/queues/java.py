@@ -41,6 +41,15 @@ def now_ms(client: redis.Redis) -> int:
     return seconds * 1000 + us // 1000
 
 
+def make_due(client: redis.Redis, name: str) -> None:
+    """Let all that waits fall due now, in the order of its start times, whichever way it was stored."""
+    keys = QueueKeys.of(name)
+    waiting = client.zrange(keys.timeout_set, 0, -1, withscores=True)
+    moved = {frame: start_time - 10_000_000 for frame, start_time in waiting}
+    assert client.zadd(keys.timeout_set, moved, xx=True, ch=True) == len(moved)
+    client.publish(keys.channel, now_ms(client))
+
+
 def frames_of(client: redis.Redis, name: str) -> tuple[list[bytes], set[bytes]]:
     """Return the delay queue and the timeout set."""
     keys = QueueKeys.of(name)

@@ -19,6 +19,7 @@ from django_delayq.queues.options import QueueOptions, options_of, set_default_o
 from django_delayq.queues.transferring import service
 from django_delayq.wire.codecs import get_codec
 from django_delayq.wire.frame import FrameFormat
+from tests.queues.java import make_due
 from tests.servers import Server
 from tests.waiting import wait_until
 
@@ -77,7 +78,7 @@ class TestDefaultConnection:
     async def test_async_methods_use_the_async_one(self, queue_name: str) -> None:
         async with DelayedQueue(queue_name) as queue:
             await queue.aoffer("x", 0)
-            assert await BlockingQueue(queue_name).apoll(5) == "x"
+            assert await BlockingQueue(queue_name).apoll(20) == "x"
 
     def test_destroy_ends_the_transfer_that_was_begun_though_the_default_changed(
         self, client: redis.Redis, server: Server, queue_name: str
@@ -162,11 +163,12 @@ class TestCluster:
             BlockingQueue("q", connection=cluster) as blocking,
         ):
             for number in range(5):
-                delayed.offer(number, 0.05)
+                delayed.offer(number, LATER)
             assert delayed.read_all() == list(range(5))
             assert delayed.remove(2)
 
-            assert sorted(blocking.poll(5) for _ in range(4)) == [0, 1, 3, 4]
+            make_due(cluster, "q")
+            assert sorted(blocking.poll(20) for _ in range(4)) == [0, 1, 3, 4]
             assert blocking.poll(0.05) is None
             assert blocking.poll_from_any(0.05, "other", "{q}:2") is None
 
