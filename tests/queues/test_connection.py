@@ -97,13 +97,14 @@ class TestDefaultConnection:
 
 class TestAsyncClients:
     def test_one_is_shared_by_all_objects_of_a_loop_and_ends_with_it(
-        self, client: redis.Redis, queue_name: str
+        self, private_server: Callable[..., Server]
     ) -> None:
+        client = private_server().client()
         before = len(client.client_list())
 
         async def use() -> int:
             for _ in range(20):
-                await BlockingQueue(queue_name, connection=client).apoll()
+                await BlockingQueue("q", connection=client).apoll()
             gc.collect()
             return len(client.client_list())
 
@@ -213,12 +214,14 @@ class TestOptions:
 
 
 def test_objects_leave_no_thread_and_no_connection_behind(
-    server: Server, client: redis.Redis, queue_name: str
+    private_server: Callable[..., Server],
 ) -> None:
+    server = private_server()
+    client = server.client()
     before, threads = len(client.client_list()), set(threading.enumerate())
     with (
-        DelayedQueue(queue_name, connection=server.socket_url) as delayed,
-        BlockingQueue(queue_name, connection=server.socket_url) as blocking,
+        DelayedQueue("q", connection=server.socket_url) as delayed,
+        BlockingQueue("q", connection=server.socket_url) as blocking,
     ):
         delayed.offer("x", 0.01)
         assert blocking.take() == "x"
@@ -228,13 +231,15 @@ def test_objects_leave_no_thread_and_no_connection_behind(
     wait_until(
         lambda: len(client.client_list()) == before, description="all are closed"
     )
-    assert client.exists(DeliveryKeys.of(queue_name).queue.timeout_set) == 0
+    assert client.exists(DeliveryKeys.of("q").queue.timeout_set) == 0
 
 
 class TestConnectionOfAThread:
     def test_each_thread_that_takes_keeps_one_until_it_ends(
-        self, server: Server, client: redis.Redis, queue_name: str
+        self, private_server: Callable[..., Server]
     ) -> None:
+        server = private_server()
+        client = server.client()
         before = len(client.client_list())
         has_taken, may_end = threading.Semaphore(0), threading.Event()
 
@@ -245,12 +250,12 @@ class TestConnectionOfAThread:
             has_taken.release()
             may_end.wait()
 
-        with BlockingQueue(queue_name, connection=server.socket_url) as queue:
-            threads = [threading.Thread(target=take) for _ in range(3)]
+        with BlockingQueue("q", connection=server.socket_url) as queue:
+            threads = [threading.Thread(target=take, daemon=True) for _ in range(3)]
             for thread in threads:
                 thread.start()
             for _ in threads:
-                has_taken.acquire()
+                assert has_taken.acquire(timeout=60)
             # And one in the pool, for what is sent once only, or one each at most.
             assert before + 3 < len(client.client_list()) <= before + 6
             may_end.set()

@@ -104,7 +104,7 @@ def test_wake_before_the_wait_is_kept_for_it(alarm: Alarm[str]) -> None:
 
 
 def test_wake_ends_a_wait_of_another_thread() -> None:
-    alarm: Alarm[str] = Alarm()
+    alarm: Alarm[str] = Alarm(cap_ms=60_000)
     alarm.ring_in("q", -1)
     waker = threading.Timer(0.02, alarm.wake, ["q"])
     waker.start()
@@ -112,12 +112,12 @@ def test_wake_ends_a_wait_of_another_thread() -> None:
     begun = time.monotonic()
     assert alarm.wait() == {"q"}
 
-    assert time.monotonic() - begun < CAP_MS / 1000 / 2
+    assert time.monotonic() - begun < 30
     waker.join()
 
 
 def test_wait_ends_with_its_own_timeout() -> None:
-    alarm: Alarm[str] = Alarm()
+    alarm: Alarm[str] = Alarm(cap_ms=60_000)
     alarm.ring_in("q", -1)
 
     assert alarm.wait(timeout_ms=5) == set()
@@ -126,14 +126,14 @@ def test_wait_ends_with_its_own_timeout() -> None:
 def test_real_time_never_rings_before_the_second_deadline() -> None:
     alarm: Alarm[str] = Alarm()
     alarm.ring_in("q", 10_000)
+    assert alarm.wait() == {"q"}
+
+    # Nearer than the lead, which is what rings early.
     begun = time.monotonic()
-
-    assert alarm.wait() == {"q"}
-    left_us = 10_000 - (time.monotonic() - begun) * 1e6
-    alarm.ring_in("q", max(left_us, 0))
+    alarm.ring_in("q", 1_000)
     assert alarm.wait() == {"q"}
 
-    assert time.monotonic() - begun >= 0.01
+    assert time.monotonic() - begun >= 0.000_999
 
 
 def test_lead_follows_what_answers_take_up_at_once_and_down_slowly() -> None:

@@ -1,3 +1,4 @@
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -103,13 +104,13 @@ def test_pushes_at_once_while_more_is_due(
 
     start(push, cap_ms=60_000)
 
-    wait_until(lambda: push.count >= 50, description="fifty pushes", timeout=2)
+    wait_until(lambda: push.count >= 50, description="fifty pushes")
 
 
 def test_pushes_before_and_at_the_start_time_of_the_head(
     client: redis.Redis, queue_name: str, start: Callable[..., QueueTransferTask]
 ) -> None:
-    due = time.monotonic() + 0.15
+    due = time.monotonic() + 1
 
     def answer(number: int) -> PushResult:
         left_us = int((due - time.monotonic()) * 1e6)
@@ -134,7 +135,10 @@ def test_pushes_after_the_cap_though_nothing_was_said(
 
 
 def test_push_that_fails_is_repeated_soon_and_then_less_often(
-    client: redis.Redis, queue_name: str, start: Callable[..., QueueTransferTask]
+    client: redis.Redis,
+    queue_name: str,
+    start: Callable[..., QueueTransferTask],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def answer(number: int) -> PushResult:
         if number < 6:
@@ -145,7 +149,13 @@ def test_push_that_fails_is_repeated_soon_and_then_less_often(
     start(push, cap_ms=60_000)
 
     wait_until(lambda: push.count >= 6, description="repeated until it worked")
-    assert push.times[5] - push.times[0] < 2.5
+    pauses_ms = [
+        int(found[1])
+        for record in caplog.records
+        if (found := re.search(r"again in (\d+) ms", record.getMessage()))
+    ]
+    assert pauses_ms == [50, 100, 200, 400, 800]
+    assert 1.5 < push.times[5] - push.times[0] < 20
 
 
 def test_push_survives_any_exception(
@@ -174,7 +184,6 @@ def test_pushes_again_once_a_killed_subscription_is_back(
     wait_until(
         lambda: push.count == before + 1,
         description="the push of the new subscription",
-        timeout=2,
     )
 
 
