@@ -300,8 +300,7 @@ class ClaimLoop:
         if self._jobs_left is not None and self._jobs_left <= 0:
             return 0
         if self._has_more_suspects:
-            is_free = self._suspect is None or self._suspect.outcome is not None
-            return 1 if is_free else 0
+            return 0 if self._has_suspect() else 1
         coroutines = self._coroutines.count()
         # What ended takes up no thread, whether the server knows it yet or not.
         busy = len(self._running) - coroutines - self._outcomes.count()
@@ -507,11 +506,18 @@ class ClaimLoop:
         Whoever dies takes all that ran beside it along. Two such jobs are never run together: else those that only
         happened to be there would be killed with the culprit, as often as it is, and become dead letters with it.
         """
-        if self._suspect is None or self._suspect.outcome is not None:
-            self._suspect = attempt
-            return True
-        self._has_more_suspects = True
-        return False
+        if self._has_suspect():
+            self._has_more_suspects = True
+            return False
+        self._suspect = attempt
+        return True
+
+    def _has_suspect(self) -> bool:
+        suspect = self._suspect
+        # One that lost its lease before it began has no outcome, and is settled all the same.
+        return (
+            suspect is not None and suspect.outcome is None and suspect in self._running
+        )
 
     def _is_stalled(self) -> bool:
         """Return whether jobs wait here for longer than was foreseen, while others may be idle."""

@@ -100,7 +100,10 @@ def work(
         return worker.start()
 
     yield start
+    # Shown where the test has failed.
+    print(*records.all(), sep="\n")
     for worker in workers:
+        print(worker.state())
         worker.stop(grace_s=0)
 
 

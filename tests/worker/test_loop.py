@@ -9,8 +9,11 @@ import pytest
 
 from django_delayq import schedule, schedule_many
 from django_delayq.conf import get_settings
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
+from django_delayq.wire.call import run
 from django_delayq.worker import loop as loops
+from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.process import DONE, REPLACE_ME
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
@@ -279,11 +282,32 @@ def test_two_jobs_that_may_have_killed_their_workers_never_run_together(
     assert {job.id for job in innocent} < set(records.jobs("end"))
 
 
+def test_one_that_lost_its_lease_before_it_began_holds_up_no_other(
+    work, records, queue_name, client, monkeypatch
+):
+    lost = []
+
+    def may_start(attempt):
+        if not lost:
+            lost.append(attempt.id)
+            attempt.is_lost = True
+        return start(attempt)
+
+    start = Attempt.may_start
+    monkeypatch.setattr(Attempt, "may_start", may_start)
+    jobs = schedule_many(
+        tasks.note.using(queue=queue_name).prepare(0) for _ in range(3)
+    )
+    lose_leases(client, queue_name, len(jobs), times=2)
+
+    work(lease_s=1)
+
+    wait_until(lambda: records.count("run") == 3, description="all have run")
+    assert records.jobs("run")[2] == lost[0]
+
+
 def lose_leases(client, queue, count, *, times):
     """Be a worker that dies with everything it has claimed."""
-    from django_delayq.delivery import operations
-    from django_delayq.wire.call import run
-
     keys = get_settings().queue(queue).keys
     for i in range(times):
         owner = bytes([i]) * 8
@@ -293,6 +317,11 @@ def lose_leases(client, queue, count, *, times):
             request=bytes([i + 100]) * 8,
             limit=count,
             lease_ms=60_000,
+        )
+        # What was scheduled for now is due within a ms.
+        wait_until(
+            lambda: counts(queue).waiting == counts(queue).due,
+            description="all of them are due",
         )
         assert len(run(client, claim).jobs) == count
         assert run(client, operations.recover(keys, owner=owner)).ended == count

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,17 @@ class InlineWorker:
     @property
     def is_running(self) -> bool:
         return self._thread.is_alive()
+
+    def state(self) -> str:
+        """Describe what it knows and where it is, for who has waited in vain."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        queues = [
+            {name: getattr(queue, name) for name in vars(queue) if name != "settings"}
+            for queue in self.loop.queues.values()
+        ]
+        running = [(each.id, each.outcome) for each in list(self.loop._running)]
+        stack = "".join(traceback.format_stack(frame)) if frame else "it has ended"
+        return f"{queues}\n{running}\n{vars(self.loop)}\n{stack}"
 
     def _run(self) -> None:
         self.status = self.process.run()
