@@ -99,9 +99,7 @@ def test_site_and_worker_end_though_the_demo_is_killed(tmp_path: Path):
 
         os.kill(process.pid, signal.SIGKILL)
 
-        wait_until(
-            lambda: not is_open(port), description="the site is gone", timeout=20
-        )
+        wait_until(lambda: not is_open(port), description="the site is gone")
         wait_until(
             lambda: not users_of(tmp_path),
             description="the worker is gone",

@@ -58,11 +58,13 @@ def _restore_switch_interval() -> Iterator[None]:
 
 
 @pytest.fixture
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Records:
+def records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue_name: str
+) -> Records:
     """What the jobs of this test recorded."""
     path = tmp_path / "records"
     monkeypatch.setenv(ENVIRONMENT, str(path))
-    return Records(path)
+    return Records(path, queue_name)
 
 
 @pytest.fixture

@@ -36,10 +36,12 @@ def record(step: str, **more: Any) -> None:
 
 
 class Records:
-    """Reads what was recorded; each look reads only what is new."""
+    """Reads what was recorded, of one test's queues where their prefix is given; each look reads only what is new."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, queues: str = "") -> None:
         self.path = path
+        # A job of an earlier test may still run in a thread of this process, and writes where this one's are to write.
+        self._queues = queues
         self._lines: list[dict[str, Any]] = []
         self._offset = 0
 
@@ -51,7 +53,9 @@ class Records:
                 new = file.read()
             whole = new[: new.rfind(b"\n") + 1]
             self._offset += len(whole)
-            self._lines += [json.loads(line) for line in whole.splitlines()]
+            for line in map(json.loads, whole.splitlines()):
+                if line["job"] is None or line["job"].startswith(self._queues):
+                    self._lines.append(line)
         return [line for line in self._lines if step in (None, line["step"])]
 
     def jobs(self, step: str) -> list[str]:

@@ -283,7 +283,6 @@ def test_a_project_that_configures_its_log_gets_fields(program, queue_name, tmp_
             and "succeeded" in (tmp_path / "jobs.log").read_text()
         ),
         description="the line",
-        timeout=20,
     )
 
     (line,) = [
@@ -348,16 +347,12 @@ def test_a_changed_file_restarts_the_worker(
         }
         worker = program("--queue", queue_name, "--reload", environment=environment)
         schedule(task.using(queue=queue_name), 0)
-        wait_until(
-            lambda: records.count("run") == 1, description="it works", timeout=20
-        )
+        wait_until(lambda: records.count("run") == 1, description="it works")
 
         app(2)
         worker.wait_for_log("tasks.py changed, restarting the worker")
         schedule(task.using(queue=queue_name), 0)
-        wait_until(
-            lambda: records.count("run") == 2, description="it works again", timeout=20
-        )
+        wait_until(lambda: records.count("run") == 2, description="it works again")
         children = worker.children()
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0, worker.log
@@ -373,7 +368,7 @@ def test_a_worker_under_reload_ends_gracefully_with_its_reloader(
 ):
     worker = program("--queue", queue_name, "--reload", "--grace", "20")
     job = schedule(tasks.nap.using(queue=queue_name), 0, 1)
-    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
     children = worker.children()
 
     # To the whole group, as Ctrl-C does; and then as nobody should.
@@ -396,7 +391,7 @@ def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
     environment = {"WORKER_TEST_DEBUG": "1"}
     worker = program("--grace", "5", environment=environment)
     job = schedule(tasks.nap, 0, 1)
-    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
     assert "on the embedded server" in worker.output
 
     # The server, then the supervisor.
@@ -413,11 +408,7 @@ def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
     worker.wait()
     program(environment=environment)
 
-    wait_until(
-        lambda: job.refresh() is State.SUCCEEDED, description="it is done", timeout=20
-    )
+    wait_until(lambda: job.refresh() is State.SUCCEEDED, description="it is done")
     other = schedule(tasks.note, 0)
-    wait_until(
-        lambda: other.id in records.jobs("run"), description="it works", timeout=20
-    )
+    wait_until(lambda: other.id in records.jobs("run"), description="it works")
     assert counts("default").counters["succeeded"] >= 1

@@ -39,27 +39,19 @@ def test_a_restart_in_the_middle_of_a_run_loses_nothing_and_restarts_no_worker(
         tasks.nap.using(queue=queue_name).prepare(0, 0.01) for _ in range(400)
     )
     worker = program("--queue", queue_name, "--processes", "2")
-    wait_until(lambda: records.count("end") >= 50, description="it works", timeout=20)
+    wait_until(lambda: records.count("end") >= 50, description="it works")
     children = worker.children()
 
     lasting.kill(signal.SIGKILL)
     worker.wait_for_log("the server does not serve")
     lasting.start()
-    wait_until(
-        lambda: records.count("end") >= 200, description="it goes on", timeout=20
-    )
+    wait_until(lambda: records.count("end") >= 200, description="it goes on")
     lasting.restart()
 
-    try:
-        wait_until(
-            lambda: set(records.jobs("end")) == {job.id for job in jobs},
-            description="all have run",
-            timeout=30,
-        )
-    except AssertionError as error:
-        missing = {job.id for job in jobs} - set(records.jobs("end"))
-        error.add_note(f"{sorted(missing)}, {counts(queue_name)}\n{worker.log}")
-        raise
+    wait_until(
+        lambda: set(records.jobs("end")) == {job.id for job in jobs},
+        description="all have run",
+    )
     wait_until(
         lambda: counts(queue_name).counters["succeeded"] == 400,
         description="all are settled",
@@ -80,7 +72,7 @@ def test_a_worker_that_finds_no_server_waits_for_it(
     lasting.start()
     schedule(tasks.note.using(queue=queue_name), 0)
 
-    wait_until(lambda: records.count("run") == 1, description="it works", timeout=20)
+    wait_until(lambda: records.count("run") == 1, description="it works")
     assert worker.log.count("does not serve") == 1
 
 
@@ -89,7 +81,7 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(
 ):
     worker = program("--queue", queue_name, "--grace", "1")
     job = schedule(tasks.nap.using(queue=queue_name), 0, 0.3)
-    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
 
     lasting.kill()
     wait_until(lambda: records.count("end") == 1, description="it has ended")
@@ -291,7 +283,6 @@ def test_connections_that_cannot_be_made_lose_nothing(
     wait_until(
         lambda: counts(queue_name).counters.get("succeeded") == 4000,
         description="all have run",
-        timeout=20,
     )
     assert counts(queue_name).running == 0
     assert len(failures) > 10

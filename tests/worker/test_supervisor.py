@@ -25,7 +25,6 @@ def started(program, queue_name, records):
         wait_until(
             lambda: job.refresh() is State.SUCCEEDED or not worker.is_running,
             description="the worker works",
-            timeout=20,
         )
         assert worker.is_running, worker.log
         return worker
@@ -107,7 +106,6 @@ def test_signals_at_any_moment_of_the_start_end_it(program, queue_name, records)
                 )
             ),
             description="it has come so far",
-            timeout=20,
         )
         worker.signal(signal.SIGTERM)
         assert worker.wait(15) in (0, -signal.SIGTERM), worker.log
@@ -153,7 +151,7 @@ def test_a_broken_queue_does_not_keep_the_leases_of_a_dead_process_in_others(
     client.set(get_settings().queue(broken).keys.leases, "no sorted set")
     worker = program("--queue", broken, "--queue", queue_name)
     job = schedule(tasks.nap.using(queue=queue_name), 0, 0.5)
-    wait_until(lambda: records.count("start") == 1, description="it runs", timeout=20)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
 
     assert kill(records.all("start")[0]["pid"], signal.SIGKILL)
 
@@ -256,7 +254,6 @@ def test_a_stopped_process_loses_its_leases_and_what_it_says_later_changes_nothi
     wait_until(
         lambda: job.refresh() is State.SUCCEEDED,
         description="another has run it",
-        timeout=20,
     )
     told = counts(queue_name)
     assert kill(child, signal.SIGCONT)
@@ -314,9 +311,7 @@ def test_a_task_that_ignores_its_time_limit_costs_its_process(
     job = schedule(limited, 0, 60)
     other = schedule(tasks.nap.using(queue=queue_name), 0, 1)
 
-    wait_until(
-        lambda: job.refresh() is State.DEAD, description="it is dead", timeout=20
-    )
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
 
     assert job.error["error"].startswith(
         "TimeLimitExceeded: tests.worker.project.tasks.nap ran longer than its time limit of 0.3 s"

@@ -159,7 +159,7 @@ class WorkerProgram:
                 f"the worker does not end within {timeout} s; its log:\n{self.log}"
             ) from None
 
-    def wait_for_log(self, text: str, timeout: float = 15) -> None:
+    def wait_for_log(self, text: str, timeout: float = 30) -> None:
         wait_until(
             lambda: text in self.log or (not self.is_running and "ended"),
             description=f"{text!r} in the worker's log",
