@@ -41,7 +41,7 @@ class Records:
     def __init__(self, path: Path, queues: str = "") -> None:
         self.path = path
         # A job of an earlier test may still run in a thread of this process, and writes where this one's are to write.
-        self._queues = queues
+        self.queues = queues
         self._lines: list[dict[str, Any]] = []
         self._offset = 0
 
@@ -54,7 +54,7 @@ class Records:
             whole = new[: new.rfind(b"\n") + 1]
             self._offset += len(whole)
             for line in map(json.loads, whole.splitlines()):
-                if line["job"] is None or line["job"].startswith(self._queues):
+                if line["job"] is None or line["job"].startswith(self.queues):
                     self._lines.append(line)
         return [line for line in self._lines if step in (None, line["step"])]
 

@@ -388,6 +388,7 @@ def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
 ):
     settings.DEBUG = True
     settings.DELAYQ = {"EMBEDDED_DIR": str(tmp_path), "QUEUES": {"default": {}}}
+    records.queues = "default"
     environment = {"WORKER_TEST_DEBUG": "1"}
     worker = program("--grace", "5", environment=environment)
     job = schedule(tasks.nap, 0, 1)
