@@ -22,10 +22,12 @@ def wait_until(
     """
     deadline = time.monotonic() + timeout
     while True:
+        # Asked before, so that a pause of this process cannot end the wait without a last look.
+        is_over = time.monotonic() >= deadline
         value = predicate()
         if value:
             return value
-        if time.monotonic() >= deadline:
+        if is_over:
             raise AssertionError(
                 f"not within {timeout} s: {description} (last value: {value!r})"
             )

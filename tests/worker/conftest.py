@@ -60,11 +60,13 @@ def _restore_switch_interval() -> Iterator[None]:
 @pytest.fixture
 def records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue_name: str
-) -> Records:
+) -> Iterator[Records]:
     """What the jobs of this test recorded."""
     path = tmp_path / "records"
     monkeypatch.setenv(ENVIRONMENT, str(path))
-    return Records(path, queue_name)
+    records = Records(path, queue_name)
+    yield records
+    records.let_go()
 
 
 @pytest.fixture

@@ -35,6 +35,11 @@ def record(step: str, **more: Any) -> None:
         os.close(fd)
 
 
+def gate_of_test() -> Path:
+    """Return the file that lets the tasks of a test go on, see `Records.let_go`."""
+    return Path(os.environ[ENVIRONMENT] + ".go")
+
+
 class Records:
     """Reads what was recorded, of one test's queues where their prefix is given; each look reads only what is new."""
 
@@ -61,6 +66,10 @@ class Records:
     def jobs(self, step: str) -> list[str]:
         """Return the ids of the jobs that took a step, in order."""
         return [line["job"] for line in self.all(step)]
+
+    def let_go(self) -> None:
+        """Let tasks that hold go on, and those that come."""
+        Path(f"{self.path}.go").touch()
 
     def count(self, step: str) -> int:
         return len(self.all(step))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from django_delayq import conf
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Counts
+from django_delayq.transfer.alarm import CAP_MS
 from django_delayq.wire.call import run
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
 from tests.waiting import wait_until
@@ -25,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 class InlineWorker:
     """One worker process's worth of threads in this process: no supervisor, no signals.
 
-    ``queues`` are names in order of priority, or names with weights.
+    ``queues`` are names in order of priority, or names with weights. ``cap_ms`` is the alarm's: where a test is about
+    what wakes the worker, the safety wake-up must not.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class InlineWorker:
         *,
         is_burst: bool = False,
         max_jobs: int | None = None,
+        cap_ms: float = CAP_MS,
         **worker: Any,
     ) -> None:
         settings = conf.get_settings()
@@ -53,6 +56,7 @@ class InlineWorker:
             ),
             owner=self.owner,
         )
+        self.loop.alarm.cap_ms = cap_ms
         self.status: int | None = None
         self._thread = threading.Thread(target=self._run, name="inline-worker")
 

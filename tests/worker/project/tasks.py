@@ -12,8 +12,10 @@ from django.db import connection, transaction
 from django_delayq import current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
 from django_delayq.worker import process, time_limit
-from tests.worker.records import record
+from tests.worker.records import gate_of_test, record
 
+#: How long a task holds where the test does not let go.
+HOLD_S = 120.0
 #: Retries that a test does not have to wait for.
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
 
@@ -47,6 +49,27 @@ def nap(seconds: float) -> None:
     """Sleep in one call, as in C code."""
     record("start")
     time.sleep(seconds)
+    record("end")
+
+
+@delayed_task
+def hold() -> None:
+    """Run until the test lets go."""
+    gate = gate_of_test()
+    record("start")
+    end_s = time.monotonic() + HOLD_S
+    while not gate.exists() and time.monotonic() < end_s:
+        time.sleep(0.005)
+    record("end")
+
+
+@delayed_task
+async def hold_async() -> None:
+    gate = gate_of_test()
+    record("start")
+    end_s = time.monotonic() + HOLD_S
+    while not gate.exists() and time.monotonic() < end_s:
+        await asyncio.sleep(0.005)
     record("end")
 
 
