@@ -270,7 +270,7 @@ def test_data_survive_and_the_address_stays(project, come):
 
 
 def test_commands_in_a_row_share_one_server(project, come):
-    commands = [come(linger_s=2) for _ in range(5)]
+    commands = [come(linger_s=8) for _ in range(5)]
 
     run_ids = set()
     for command in commands:

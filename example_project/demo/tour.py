@@ -25,7 +25,7 @@ RACES = 12
 #: Requests to pay are sent as long before the deadline, in s: some ms go by on the way.
 AHEAD_S = (0.0, 0.06)
 #: What the raw queue is given: data → ms.
-ELEMENTS = {"a": 2500, "b": 500, "c": 1500, "d": 100, "e": 1000}
+ELEMENTS = {"a": 5000, "b": 1000, "c": 3000, "d": 200, "e": 2000}
 
 
 class Tour:

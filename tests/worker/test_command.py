@@ -5,12 +5,14 @@ import os
 import re
 import signal
 import sys
+from contextlib import suppress
 from io import StringIO
 
 import pytest
+import redis
 from django.core.management import CommandError, call_command, load_command_class
 
-from django_delayq import Backoff, schedule
+from django_delayq import Backoff, conf, schedule
 from django_delayq.delivery.operations import State
 from django_delayq.management.commands import delayq_worker
 from tests.waiting import wait_until
@@ -349,8 +351,12 @@ def test_a_changed_file_restarts_the_worker(
         schedule(task.using(queue=queue_name), 0)
         wait_until(lambda: records.count("run") == 1, description="it works")
 
+        before = worker.children()
         app(2)
         worker.wait_for_log("tasks.py changed, restarting the worker")
+        wait_until(
+            lambda: not any(map(is_alive, before)), description="the old one has ended"
+        )
         schedule(task.using(queue=queue_name), 0)
         wait_until(lambda: records.count("run") == 2, description="it works again")
         children = worker.children()
@@ -400,9 +406,10 @@ def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
     server = pid_path.read_text()
     os.kill(int(server), signal.SIGKILL)
     wait_until(
-        lambda: pid_path.exists() and pid_path.read_text() not in ("", server),
+        lambda: pid_in(pid_path) not in ("", server),
         description="its guardian has started another",
     )
+    wait_until(lambda: answers(conf.connection_url()), description="it answers")
     schedule(tasks.note, 0)
     wait_until(lambda: records.count("run") == 1, description="the worker goes on")
     worker.signal(signal.SIGKILL)
@@ -413,3 +420,15 @@ def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
     other = schedule(tasks.note, 0)
     wait_until(lambda: other.id in records.jobs("run"), description="it works")
     assert counts("default").counters["succeeded"] >= 1
+
+
+def pid_in(path):
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def answers(url):
+    with redis.Redis.from_url(url) as client, suppress(redis.ConnectionError):
+        return client.ping()

@@ -89,7 +89,8 @@ def test_a_function_that_does_not_react_is_reported(timer, monkeypatch):
     limit = ThreadTimeLimit(timer, 0.02, name="it", stuck=stuck.set)
 
     with pytest.raises(TimeLimitExceeded):
-        limit.run(time.sleep, [0.3], {})
+        # One call, in C, until it is reported.
+        limit.run(stuck.wait, [15], {})
 
     assert stuck.is_set()
 
@@ -140,8 +141,8 @@ def test_a_worker_process_ends_to_be_replaced_when_a_task_ignores_its_limit(
     monkeypatch.setattr(time_limit, "STUCK_AFTER_S", 0.3)
     worker = work(threads=2)
     limited = task.using(queue=queue_name, time_limit=0.2, max_attempts=1)
-    job = schedule(limited, 0, 6)
     other = schedule(tasks.nap.using(queue=queue_name), 0, 1)
+    job = schedule(limited, 0, 6)
 
     assert worker.join() == REPLACE_ME
 

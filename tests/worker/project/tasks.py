@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
@@ -12,7 +13,7 @@ from django.db import connection, transaction
 from django_delayq import current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
 from django_delayq.worker import process, time_limit
-from tests.worker.records import gate_of_test, record
+from tests.worker.records import ENVIRONMENT, Records, gate_of_test, record
 
 #: How long a task holds where the test does not let go.
 HOLD_S = 120.0
@@ -60,6 +61,30 @@ def hold() -> None:
     end_s = time.monotonic() + HOLD_S
     while not gate.exists() and time.monotonic() < end_s:
         time.sleep(0.005)
+    record("end")
+
+
+@delayed_task
+def await_processes(count: int) -> None:
+    """Run until jobs of so many processes have begun."""
+    record("start")
+    records = Records(Path(os.environ[ENVIRONMENT]))
+    end_s = time.monotonic() + HOLD_S
+    while len({line["pid"] for line in records.all("start")}) < count:
+        if time.monotonic() > end_s:
+            raise TimeoutError
+        time.sleep(0.005)
+    record("end")
+
+
+@delayed_task
+def stop_process() -> None:
+    """Stop the process at the first attempt, as a machine that hangs does."""
+    record("start")
+    job = current_job()
+    assert job is not None
+    if not job.kills:
+        os.kill(os.getpid(), signal.SIGSTOP)
     record("end")
 
 
