@@ -34,6 +34,7 @@ from django.core.management import load_command_class
 from django_delayq import conf
 from django_delayq.embedded import find_binary
 from django_delayq.exceptions import EmbeddedServerError
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -212,6 +213,11 @@ class Project:
                 stderr=log,
             )
         try:
+            # What follows waits for what it does, and not for its start.
+            wait_until(
+                lambda: "lease" in (self.folder / "worker.log").read_text(),
+                description="the worker has started",
+            )
             yield
         finally:
             worker.send_signal(signal.SIGTERM)

@@ -115,8 +115,22 @@ class Visitor:
 
     def click(self, selector: str) -> None:
         (element,) = self.find(selector)
-        element.click()
+        self.follow(element)
         self.check()
+
+    def follow(self, element: Any) -> None:
+        """Click, and wait for the page that comes."""
+        from selenium.webdriver.support.expected_conditions import staleness_of
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        element.click()
+        wait = WebDriverWait(self.driver, 30)
+        wait.until(staleness_of(element))
+        wait.until(
+            lambda driver: (
+                driver.execute_script("return document.readyState") == "complete"
+            )
+        )
 
     def picture(self, name: str) -> None:
         folder = os.environ.get("DELAYQ_TEST_SCREENSHOTS")
@@ -175,11 +189,11 @@ def test_person_turns_pages(visitor: Visitor, queue: Queue) -> None:
     visitor.open(url("queue", queue.name))
     assert len(visitor.find("#result_list tbody tr")) == 50
     visitor.picture("pages")
-    visitor.driver.find_element("link text", "next ›").click()
+    visitor.follow(visitor.driver.find_element("link text", "next ›"))
     assert "51–100 of about 120" in visitor.texts(".paginator")[0]
-    visitor.driver.find_element("link text", "last »").click()
+    visitor.follow(visitor.driver.find_element("link text", "last »"))
     assert len(visitor.find("#result_list tbody tr")) == 20
-    visitor.driver.find_element("link text", "« first").click()
+    visitor.follow(visitor.driver.find_element("link text", "« first"))
     assert "1–50 of about 120" in visitor.texts(".paginator")[0]
 
 

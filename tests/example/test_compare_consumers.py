@@ -8,7 +8,7 @@ from tests.example.project import manage
 
 @pytest.mark.slow
 def test_three_consumers_are_measured_and_compared(tmp_path: Path):
-    told = manage(tmp_path, "compare_consumers", "--elements", "40", "--seconds", "0.5")
+    told = manage(tmp_path, "compare_consumers", "--elements", "40", "--seconds", "1.5")
 
     rows = dict(re.findall(r"^(\S.*?) {2,}(\d.*)$", told, re.MULTILINE))
     (take, wheel, rate) = (

@@ -20,8 +20,8 @@ from delays.measuring import LEASE_S, consume, consumer
 #: From an element's offer to the first time at which it may be due.
 LEAD_S = 0.5
 #: Elements that are due at once when a consumer dies, how many of them it has handled by then,
-#: and how long it takes for each.
-DUE_AT_DEATH, HANDLED_AT_DEATH, WORK_S = 100, 10, 0.02
+#: and how long it takes for each. They are all offered before the first is due.
+DUE_AT_DEATH, HANDLED_AT_DEATH, WORK_S, LEAD_AT_DEATH_S = 100, 10, 0.1, 2.0
 
 
 class Row(NamedTuple):
@@ -104,7 +104,7 @@ class Command(BaseCommand):
         name = f"death:{way}"
         with DelayedQueue(name, connection=self.url) as queue:
             with consumer(way, name, self.url) as running:
-                due_s = time.time() + LEAD_S
+                due_s = time.time() + LEAD_AT_DEATH_S
                 for number in range(DUE_AT_DEATH):
                     offer(queue, number, due_s, WORK_S)
                 running.wait_until(
@@ -113,7 +113,7 @@ class Command(BaseCommand):
                 running.kill()
             had = set(running.late_ms)
             with BlockingQueue(name, connection=self.url) as rest:
-                while (element := rest.poll(timeout=2 * LEASE_S)) is not None:
+                while (element := rest.poll(timeout=3 * LEASE_S)) is not None:
                     had.add(element["number"])
         return DUE_AT_DEATH - len(had)
 
