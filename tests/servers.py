@@ -263,7 +263,8 @@ class Server:
                     return bool(client.ping())
                 except redis.AuthenticationError:
                     return True  # a password is set: it answers, just not to us
-                except redis.ConnectionError:  # no socket yet, or still loading
+                except (redis.ConnectionError, redis.TimeoutError):
+                    # No socket yet, or still loading.
                     time.sleep(POLL_S)
         return False
 

@@ -158,8 +158,8 @@ class Reframing:
                     logger.warning(
                         "the server does not answer, trying again: %s", error
                     )
-                yield self.tally
                 took_s = (monotonic_ms() - begun_ms) / 1000
+                yield self.tally
                 time.sleep(took_s * REST / (1 - REST))
         finally:
             listener.stop()

@@ -273,7 +273,12 @@ class Job(Generic[R]):
                 time.sleep(min(slice_s, FULL_PAUSE_S))
             if text is not None:
                 return self._result(text)
-            state, text = self.refresh(), client.lindex(key, 0)
+            state = self.refresh()
+            try:
+                text = client.lindex(key, 0)
+            except (RedisConnectionError, RedisTimeoutError):
+                # The server has answered just now; if it is away, the next look tells.
+                continue
             if text is not None:
                 return self._result(text)
             self._check_alive(state)
@@ -305,7 +310,11 @@ class Job(Generic[R]):
                 await asyncio.sleep(min(slice_s, FULL_PAUSE_S))
             if text is not None:
                 return self._result(text)
-            state, text = await self.arefresh(), await client.lindex(key, 0)
+            state = await self.arefresh()
+            try:
+                text = await client.lindex(key, 0)
+            except (RedisConnectionError, RedisTimeoutError):
+                continue
             if text is not None:
                 return self._result(text)
             self._check_alive(state)

