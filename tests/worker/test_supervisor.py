@@ -191,7 +191,8 @@ def test_a_job_that_kills_its_worker_is_buried_and_those_beside_it_are_not(
 def test_processes_that_die_at_once_are_replaced_after_growing_pauses(
     started, records, queue_name
 ):
-    worker = started()
+    # However long this machine takes to start a process, each dies soon.
+    worker = started(environment={"WORKER_TEST_SOON_MS": "60000"})
 
     job = schedule(tasks.kill_worker.using(queue=queue_name), 0)
     wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
