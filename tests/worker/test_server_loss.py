@@ -97,6 +97,22 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(
     assert job.refresh() is State.RUNNING
 
 
+def test_the_worker_says_that_the_server_is_back_as_soon_as_it_has_answered(
+    lasting, work, records, queue_name, caplog
+):
+    # Nothing wakes it afterwards: no cap, no renewal, no end of a job.
+    work(cap_ms=600_000, lease_s=600)
+    schedule(tasks.hold.using(queue=queue_name), 2)
+    lasting.kill()
+    wait_until(lambda: "does not serve" in caplog.text, description="it is away")
+    assert "the server is back" not in caplog.text
+
+    lasting.start()
+
+    wait_until(lambda: "the server is back" in caplog.text, description="it is back")
+    assert caplog.text.count("the server is back") == 1
+
+
 def test_jobs_that_end_while_the_server_is_away_are_settled_when_it_is_back(
     lasting, work, records, queue_name
 ):
