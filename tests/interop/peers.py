@@ -285,3 +285,13 @@ class Peer:
                 reply.set_exception(
                     PeerError(f"{self!r} is gone: {self.log()[-2000:]}")
                 )
+
+
+def main() -> None:
+    """Build what is not built yet: ``python -m tests.interop.peers``."""
+    for version in VERSIONS:
+        class_path(version)
+
+
+if __name__ == "__main__":
+    main()
