@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -607,14 +607,21 @@ def test_wait_ends_with_the_job_on_a_full_server(
     timer.join()
 
 
-@both_waits
-def test_wait_goes_on_when_its_connection_is_cut(
-    settings: Any, queue: str, hand: Hand, server: Any, wait: Wait
-) -> None:
+@pytest.fixture
+def proxy(settings: Any, queue: str, server: Any) -> Iterator[Proxy]:
+    """What stands between the site and its server."""
     if not isinstance(server, Server):
         pytest.skip("needs the server's socket")
     proxy = Proxy(server)
     settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
+    yield proxy
+    proxy.close()
+
+
+@both_waits
+def test_wait_goes_on_when_its_connection_is_cut(
+    queue: str, hand: Hand, proxy: Proxy, wait: Wait
+) -> None:
     job = doubled(queue)
     leased = hand.take()
     timers = [
@@ -629,17 +636,12 @@ def test_wait_goes_on_when_its_connection_is_cut(
 
     for timer in timers:
         timer.join()
-    proxy.close()
 
 
 @both_waits
 def test_wait_goes_on_when_the_reply_to_its_look_is_lost(
-    settings: Any, queue: str, hand: Hand, server: Any, wait: Wait
+    queue: str, hand: Hand, proxy: Proxy, wait: Wait
 ) -> None:
-    if not isinstance(server, Server):
-        pytest.skip("needs the server's socket")
-    proxy = Proxy(server)
-    settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
     job = doubled(queue)
     leased = hand.take()
     lost = proxy.lose_reply_to(b"LINDEX")
@@ -651,7 +653,6 @@ def test_wait_goes_on_when_the_reply_to_its_look_is_lost(
     assert wait(job, 60) == 4
 
     ender.join()
-    proxy.close()
 
 
 # Uniqueness, through the API.

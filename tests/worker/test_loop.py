@@ -18,7 +18,7 @@ from django_delayq.worker.process import DONE, REPLACE_ME
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
-from tests.worker.workers import counts
+from tests.worker.workers import NEVER_MS, counts
 
 
 def commandstats(client):
@@ -27,10 +27,6 @@ def commandstats(client):
         name.removeprefix("cmdstat_"): told["calls"]
         for name, told in client.info("commandstats").items()
     }
-
-
-#: In place of the cap, which would wake a worker that was told nothing.
-NEVER_MS = 600_000
 
 
 # Due.

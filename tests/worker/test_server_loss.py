@@ -16,7 +16,7 @@ from tests.servers import LASTING
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
-from tests.worker.workers import counts
+from tests.worker.workers import NEVER_MS, counts
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_worker_says_that_the_server_is_back_as_soon_as_it_has_answered(
     lasting, work, records, queue_name, caplog
 ):
     # Nothing wakes it afterwards: no cap, no renewal, no end of a job.
-    work(cap_ms=600_000, lease_s=600)
+    work(cap_ms=NEVER_MS, lease_s=600)
     schedule(tasks.hold.using(queue=queue_name), 2)
     lasting.kill()
     wait_until(lambda: "does not serve" in caplog.text, description="it is away")
@@ -141,7 +141,7 @@ def test_lost_subscriptions_and_forgotten_scripts_are_made_again(
     lasting, work, records, queue_name
 ):
     # No safety wake-up in the time of this test.
-    work(cap_ms=600_000)
+    work(cap_ms=NEVER_MS)
     schedule(tasks.note.using(queue=queue_name), 0)
     wait_until(lambda: records.count("run") == 1, description="it works")
     client = lasting.client()

@@ -19,6 +19,8 @@ from django_delayq.wire.call import run
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
 from tests.waiting import wait_until
 
+#: In place of the alarm's cap, which would wake a worker that was told nothing.
+NEVER_MS = 600_000
 MANAGE = Path(__file__).parent / "project" / "manage.py"
 ROOT = Path(__file__).parents[2]
 
