@@ -21,6 +21,7 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, settings
 
+from tests.isolation import Registrations, restored
 from tests.servers import (
     KINDS,
     ExternalServer,
@@ -82,6 +83,22 @@ def _kinds(config: pytest.Config) -> list[str]:
 def _close_clients() -> Iterator[None]:
     yield
     close_clients()
+
+
+_registrations = Registrations()
+
+
+def pytest_collection_finish() -> None:
+    _registrations.note()
+
+
+@pytest.fixture(autouse=True)
+def _isolated(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep each test from what another registered or changed in this process."""
+    module = request.node.getparent(pytest.Module)
+    assert module is not None
+    with restored(), _registrations.seen_by(module.obj):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """``manage.py check``: every mistake in ``DELAYQ`` by its number, its words and its hint."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from django.test import override_settings
 from django_redis.cache import RedisCache
 
 from django_delayq.checks import check_settings
-from django_delayq.jobs import registry
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
@@ -158,18 +156,7 @@ def test_alias_of_another_cache_is_told(backend: str) -> None:
 # Tasks
 
 
-@pytest.fixture
-def tasks() -> Iterator[None]:
-    """Forget the tasks and handlers of the test."""
-    before = dict(registry._tasks), dict(registry._handlers)
-    yield
-    registry._tasks.clear()
-    registry._tasks.update(before[0])
-    registry._handlers.clear()
-    registry._handlers.update(before[1])
-
-
-def test_task_on_a_queue_that_is_not_there_is_told(tasks: None) -> None:
+def test_task_on_a_queue_that_is_not_there_is_told() -> None:
     @delayed_task(name="tests.checks.lost", queue="emials")
     def lost() -> None: ...
 
@@ -187,7 +174,7 @@ def test_task_on_a_queue_that_is_not_there_is_told(tasks: None) -> None:
     ]
 
 
-def test_handler_of_a_queue_that_is_not_there_is_told(tasks: None) -> None:
+def test_handler_of_a_queue_that_is_not_there_is_told() -> None:
     @queue_handler("orders", name="tests.checks.orders")
     def orders(value: object) -> None: ...
 
@@ -237,7 +224,7 @@ def ids_of(found: list[Any]) -> list[str]:
     ],
 )
 def test_handler_on_a_queue_whose_codec_is_not_read_is_warned_of(
-    tasks: None, codec: str, hint: str
+    codec: str, hint: str
 ) -> None:
     @queue_handler("orders", name="tests.checks.orders")
     def handle(value: object) -> None: ...

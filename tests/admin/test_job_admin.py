@@ -20,7 +20,6 @@ from django_delayq import server_checks
 from django_delayq.admin import JobAdmin
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
-from django_delayq.jobs import registry
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.models import Job
 from django_delayq.wire.call import run
@@ -144,12 +143,9 @@ def test_registered_task_brings_its_attempts(browser: Client, queue: Queue) -> N
     @delayed_task(name="tests.admin.registered", max_attempts=3)
     def registered() -> None: ...
 
-    try:
-        token = queue.schedule(60_000, task="tests.admin.registered")
+    token = queue.schedule(60_000, task="tests.admin.registered")
 
-        text = content_of(browser.get(url("job", queue.name, token)))
-    finally:
-        del registry._tasks["tests.admin.registered"]
+    text = content_of(browser.get(url("job", queue.name, token)))
 
     assert "Not found" not in text
     assert "0 of 3 failed" in text
@@ -201,13 +197,10 @@ def test_foreign_payload_names_the_handler_of_its_queue(
     @queue_handler(queue.name, name="tests.admin.handler")
     def handler(value: object) -> None: ...
 
-    try:
-        queue.offer(b'{"order": 5}')
+    queue.offer(b'{"order": 5}')
 
-        page = browser.get(url("queue", queue.name))
-        job = browser.get(page.context["rows"][0][1])
-    finally:
-        del registry._tasks["tests.admin.handler"], registry._handlers[queue.name]
+    page = browser.get(url("queue", queue.name))
+    job = browser.get(page.context["rows"][0][1])
 
     assert "tests.admin.handler foreign payload" in content_of(page)
     assert "Foreign payloads go to tests.admin.handler." in content_of(page)

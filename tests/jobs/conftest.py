@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.jobs import registry
 from tests.jobs.hand import Hand
 from tests.servers import ExternalServer, Server
 
@@ -26,10 +25,3 @@ def queue(settings: Any, server: Server | ExternalServer, queue_name: str) -> st
 @pytest.fixture
 def hand(client: "redis.Redis[bytes]", queue: str) -> Hand:
     return Hand(client, queue)
-
-
-@pytest.fixture
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a test register what it likes; it is forgotten with the test."""
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-    monkeypatch.setattr(registry, "_handlers", dict(registry._handlers))

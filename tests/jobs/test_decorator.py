@@ -20,9 +20,6 @@ from django_delayq.jobs.decorator import _positional_range
 from django_delayq.jobs.registry import all_tasks, get_handler, get_task
 from tests.jobs import samples
 
-pytestmark = pytest.mark.usefixtures("own_registry")
-
-
 # The function stays one.
 
 

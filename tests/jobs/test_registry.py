@@ -6,8 +6,6 @@ from django_delayq import InvalidTask, TaskNotFound, delayed_task, schedule
 from django_delayq.jobs.registry import all_tasks, get_task, handled_queues
 from tests.jobs import samples
 
-pytestmark = pytest.mark.usefixtures("own_registry")
-
 
 def test_task_is_found_by_its_name() -> None:
     assert get_task("tests.jobs.samples.add") is samples.add

@@ -5,7 +5,6 @@ the environment names kinds, everything runs on what was asked for.
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,13 +47,6 @@ def pytest_collection_modifyitems(
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-
-
-@pytest.fixture(autouse=True)
-def _restore_switch_interval() -> Iterator[None]:
-    interval_s = sys.getswitchinterval()
-    yield
-    sys.setswitchinterval(interval_s)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import redis
 from django.core.management import CommandError, call_command, load_command_class
 
-from django_delayq import Backoff, conf, schedule
+from django_delayq import Backoff, conf, delayed_task, schedule
 from django_delayq.delivery.operations import State
 from django_delayq.management.commands import delayq_worker
 from tests.waiting import wait_until
@@ -334,36 +334,30 @@ def app(tmp_path):
 def test_a_changed_file_restarts_the_worker(
     app, program, records, queue_name, tmp_path
 ):
-    from django_delayq import delayed_task
-    from django_delayq.jobs import registry
-
     def tell():
         raise AssertionError("it is the worker's that is to run")
 
     task = delayed_task(name="tell")(tell)
-    try:
-        environment = {
-            "WORKER_TEST_APPS": "changing",
-            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        worker = program("--queue", queue_name, "--reload", environment=environment)
-        schedule(task.using(queue=queue_name), 0)
-        wait_until(lambda: records.count("run") == 1, description="it works")
+    environment = {
+        "WORKER_TEST_APPS": "changing",
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    worker = program("--queue", queue_name, "--reload", environment=environment)
+    schedule(task.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 1, description="it works")
 
-        before = worker.children()
-        app(2)
-        worker.wait_for_log("tasks.py changed, restarting the worker")
-        wait_until(
-            lambda: not any(map(is_alive, before)), description="the old one has ended"
-        )
-        schedule(task.using(queue=queue_name), 0)
-        wait_until(lambda: records.count("run") == 2, description="it works again")
-        children = worker.children()
-        worker.signal(signal.SIGTERM)
-        assert worker.wait() == 0, worker.log
-    finally:
-        del registry._tasks["tell"]
+    before = worker.children()
+    app(2)
+    worker.wait_for_log("tasks.py changed, restarting the worker")
+    wait_until(
+        lambda: not any(map(is_alive, before)), description="the old one has ended"
+    )
+    schedule(task.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 2, description="it works again")
+    children = worker.children()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0, worker.log
 
     assert [line["text"] for line in records.all("run")] == [1, 2]
     assert not any(map(is_alive, children))

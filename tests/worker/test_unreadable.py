@@ -168,8 +168,7 @@ def handled(queue_name):
 
     options = {"backoff": tasks.AT_ONCE, "max_attempts": 2}
     queue_handler(queue_name, name=f"handler of {queue_name}", **options)(handle)
-    yield values
-    del registry._handlers[queue_name], registry._tasks[f"handler of {queue_name}"]
+    return values
 
 
 def test_a_foreign_payload_goes_to_the_handler_and_a_bad_one_is_repeated_and_buried(
