@@ -120,10 +120,18 @@ class Server:
 
     ``options`` are lines of its configuration file, with ``_`` for ``-``. By default nothing is
     written to disk. Files and addresses stay the same from one `start` to the next.
+    ``environment`` is added to ours for the server alone.
     """
 
-    def __init__(self, kind: str, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        options: Mapping[str, str] | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.kind = kind
+        self.environment = dict(environment or {})
         self.binary = binary_of(kind)
         self.directory = Path(_short_directory())
         self.data_directory = self.directory / "data"
@@ -198,6 +206,14 @@ class Server:
             self._process.send_signal(signal_number)
             self._reap()
 
+    def suspend(self) -> None:
+        """Stop serving without closing anything, as a machine that hangs does; `resume` ends it."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Serve again after `suspend`."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def shutdown(self, *, keep_data: bool = True) -> None:
         """End the server as an administrator does, what it holds written to disk or dropped."""
         if self.is_running:
@@ -238,7 +254,11 @@ class Server:
         )
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [self.binary, config], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [self.binary, config],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
             )
         self._reaper = subprocess.Popen(
             [

@@ -27,10 +27,16 @@ def every_server(function: Any) -> Any:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
+    run_on_one_kind(config, items, Path(__file__).parent)
+
+
+def run_on_one_kind(
+    config: pytest.Config, items: list[pytest.Item], folder: Path
+) -> None:
+    """Leave out what would run a test of a folder again on a second kind of server, see `every_server`."""
     if config.getoption("--server") or any(name in os.environ for name in _ASKED_FOR):
         return
-    here = Path(__file__).parent
-    ours = [item for item in items if item.path.is_relative_to(here)]
+    ours = [item for item in items if item.path.is_relative_to(folder)]
     kinds = [
         item.callspec.params.get("server_kind")
         for item in ours
