@@ -53,7 +53,7 @@ def working(
             cwd=ROOT,
             stdout=output,
             stderr=output,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=environment(ROOT),
         )
         try:
             yield process
@@ -61,6 +61,11 @@ def working(
             if process.poll() is None:
                 process.terminate()
             process.wait()
+
+
+def environment(root: Path) -> dict[str, str]:
+    """Return the environment of a process that imports the package from a checkout."""
+    return {**os.environ, "PYTHONPATH": str(root)}
 
 
 def baseline(client: redis.Redis, calls: int = 3_000) -> float:
