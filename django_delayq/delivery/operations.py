@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.publishing import note_refusal, read_published
 
 #: Jobs of one `schedule` call: some 2.7 ms of the server's time.
 SCHEDULE_BATCH = 500
@@ -234,6 +235,8 @@ def schedule(
 
 
 def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
+    if len(reply) % 2:
+        note_refusal(reply.pop())
     return [
         Scheduled(int(reply[i]), reply[i + 1].decode()) for i in range(0, len(reply), 2)
     ]
@@ -583,12 +586,14 @@ def reschedule(
             keys.ended,
             keys.channel,
         ),
-        (_now(now_us), token, when),
+        (_now(now_us), token, when, _new_request()),
         _read_rescheduled,
     )
 
 
 def _read_rescheduled(reply: list[Any]) -> tuple[Outcome | State, int]:
+    if len(reply) > 2:
+        note_refusal(reply[2])
     text = reply[0].decode()
     return (
         Outcome(text) if text in (Outcome.RESCHEDULED, Outcome.NOTED) else State(text)
@@ -647,8 +652,17 @@ def replay(
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
         load_script(PACKAGES, "replay"),
-        (graves, keys.retries, keys.headers, keys.payloads, keys.channel),
-        (_now(now_us), when, *tokens),
+        (
+            graves,
+            keys.retries,
+            keys.headers,
+            keys.payloads,
+            keys.channel,
+            keys.ended,
+            *map(keys.result, tokens),
+        ),
+        (_now(now_us), when, _new_request(), *tokens),
+        read_published,
     )
 
 
@@ -664,7 +678,7 @@ def discard(
     return Call(
         load_script(PACKAGES, "discard"),
         (graves, keys.headers, keys.payloads, keys.errors, keys.ended),
-        (_now(now_us), *tokens),
+        (_now(now_us), _new_request(), *tokens),
     )
 
 
@@ -802,6 +816,11 @@ def sweep(keys: DeliveryKeys, *, cursor: int = 0, count: int = 100) -> Call[Swep
         (cursor, count),
         lambda reply: Swept(int(reply[0]), reply[1]),
     )
+
+
+def _new_request() -> str:
+    """Make what tells the repeat of a call from another call."""
+    return secrets.token_urlsafe(12)
 
 
 def _now(now_us: int | None) -> Argument:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.publishing import read_published
 
 #: Frames of one page: some 0.5 ms of the server's time.
 PAGE = 500
@@ -77,6 +78,7 @@ def offer(
             when,
             payload,
         ),
+        read_published,
         repeat=None,
     )
 

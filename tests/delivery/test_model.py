@@ -212,7 +212,7 @@ class QueueMachine(RuleBasedStateMachine):
         name = self.pick(data, "waiting", "destination", "retrying", "leased")
         if name.startswith("x"):
             return
-        is_running = self.places[name] == "leased" and self.due[name] > self.bench.now
+        is_running = self.places[name] == "leased" and self.due[name] > 0
         assert self.bench.cancel(name) == ("running" if is_running else "cancelled")
         if not is_running:
             del self.places[name]
@@ -226,7 +226,7 @@ class QueueMachine(RuleBasedStateMachine):
         name = self.pick(data, "waiting", "destination", "retrying", "leased")
         if name.startswith("x"):
             return
-        is_running = self.places[name] == "leased" and self.due[name] > self.bench.now
+        is_running = self.places[name] == "leased" and self.due[name] > 0
         outcome, start_time = self.bench.reschedule(name, wait)
         if is_running:
             assert outcome == "running"

@@ -2,8 +2,9 @@
 
 import pytest
 
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Done, Mode, Rejected, State
-from tests.delivery.bench import LEASE, Bench, names_of
+from tests.delivery.bench import LEASE, Bench, names_of, token
 from tests.delivery.tour import TOUR
 
 #: Calls that go on where the first ended, instead of repeating it: each does no more than another of its kind would.
@@ -102,3 +103,67 @@ def test_results_are_not_written_for_those_that_lost_their_lease(bench: Bench) -
 
     assert bench.client.exists(key) == 0
     assert bench.inspect("a").state is State.RETRYING
+
+
+@pytest.mark.parametrize("since", ["nothing", "claimed", "succeeded", "dead again"])
+def test_replay_whose_reply_was_lost_is_told_that_it_replayed(
+    bench: Bench, since: str
+) -> None:
+    bench.schedule({"a": 0, "b": 0})
+    bench.bury(*bench.claim().jobs)
+    call = operations.replay(
+        bench.keys, [token(name) for name in "axb"], now_us=bench.now_us
+    )
+
+    assert bench.run(call) == 2
+    if since != "nothing":
+        jobs = bench.claim().jobs
+        if since == "succeeded":
+            bench.acknowledge(*jobs)
+        elif since == "dead again":
+            bench.bury(*jobs)
+    before = bench.state()
+
+    assert bench.run(call.again()) == 2
+    assert bench.state() == before
+
+
+def test_discard_whose_reply_was_lost_is_told_that_it_discarded(bench: Bench) -> None:
+    bench.schedule({"a": 0})
+    bench.bury(bench.lease())
+    call = operations.discard(bench.keys, [token("a")], now_us=bench.now_us)
+
+    assert bench.run(call) == 1
+    assert bench.run(call.again()) == 1
+
+
+@pytest.mark.parametrize("since", ["nothing", "claimed", "succeeded"])
+def test_reschedule_whose_reply_was_lost_is_told_that_it_moved(
+    bench: Bench, since: str
+) -> None:
+    bench.schedule({"a": 1_000})
+    call = operations.reschedule(bench.keys, token("a"), "+0", now_us=bench.now_us)
+
+    moved = bench.run(call)
+    assert moved[0] == "rescheduled"
+    bench.now += 5
+    if since != "nothing":
+        job = bench.lease()
+        if since == "succeeded":
+            bench.acknowledge(job)
+    before = bench.state()
+
+    outcome, start_time_ms = bench.run(call.again())
+    assert outcome == "rescheduled"
+    assert abs(start_time_ms - moved[1]) <= 1
+    assert bench.state() == before
+
+
+def test_replay_takes_the_old_failure_from_those_who_wait(bench: Bench) -> None:
+    bench.schedule({"a": 0})
+    job = bench.lease()
+    bench.bury(Rejected(job.token, job.fence, b"{}", 60_000, b"failed"))
+
+    bench.replay("a")
+
+    assert bench.client.exists(bench.keys.result(job.token)) == 0

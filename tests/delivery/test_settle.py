@@ -18,8 +18,8 @@ WAYS = ["acknowledge", "retry", "bury", "give_back", "renew"]
     [
         "claimed by another",
         "claimed again by the same",
-        "cancelled after its end",
-        "moved after its end",
+        "cancelled after its worker was found dead",
+        "moved after its worker was found dead",
         "acknowledged",
         "retrying",
         "dead",
@@ -37,9 +37,11 @@ def test_lost_lease_changes_nothing_and_is_told(
         bench.lease(owner=b"owner--2")
     elif how == "claimed again by the same":
         bench.lease()
-    elif how == "cancelled after its end":
+    elif how == "cancelled after its worker was found dead":
+        bench.recover()
         bench.cancel("a")
-    elif how == "moved after its end":
+    elif how == "moved after its worker was found dead":
+        bench.recover()
         bench.reschedule("a", 500)
     elif how == "acknowledged":
         bench.acknowledge(job)

@@ -144,7 +144,7 @@ def test_key_held_to_the_end_is_free_in_the_script_that_ends_the_job(
     assert bench.schedule({"b": 0}, unique=TO_END)[0].holder == ""
 
 
-@pytest.mark.parametrize("where", ["retrying", "lease expired", "destination queue"])
+@pytest.mark.parametrize("where", ["retrying", "worker dead", "destination queue"])
 def test_cancel_frees_the_key_wherever_the_job_waits(bench: Bench, where: str) -> None:
     bench.schedule({"a": 0}, unique=TO_END)
     if where == "destination queue":
@@ -153,7 +153,8 @@ def test_cancel_frees_the_key_wherever_the_job_waits(bench: Bench, where: str) -
         job = bench.lease()
         if where == "retrying":
             bench.retry(job)
-        bench.now = LEASE
+        else:
+            bench.recover()
 
     bench.cancel("a")
 

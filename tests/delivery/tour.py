@@ -269,7 +269,7 @@ def _(bench: Bench) -> Callable[[], object]:
 def _(bench: Bench) -> Callable[[], object]:
     bench.schedule({"a": 0})
     bench.lease()
-    bench.now = LEASE
+    bench.recover()
     return lambda: bench.reschedule("a", 5)
 
 

@@ -262,12 +262,24 @@ def test_job_given_back_or_moved_waits_for_its_first_attempt(
     assert job.refresh() is State.SCHEDULED
 
 
-def test_lease_that_ended_leaves_the_job_to_whoever_comes_first(
+def test_job_whose_lease_ran_out_may_still_run_and_is_not_cancelled(
     queue: str, hand: Hand
 ) -> None:
     job = later(queue, 0)
     hand.take(lease_ms=1)
     time.sleep(0.003)
+
+    assert not job.cancel()
+    assert not job.reschedule(LATER)
+    assert job.state is State.RUNNING
+
+
+def test_job_whose_worker_is_known_to_be_dead_can_be_cancelled(
+    queue: str, hand: Hand
+) -> None:
+    job = later(queue, 0)
+    hand.take()
+    hand.run(operations.recover(hand.keys, owner=hand.owner))
 
     assert job.cancel()
     assert hand.claim() == []
@@ -780,3 +792,42 @@ def test_clients_are_closed_with_their_loops(queue: str, hand: Hand) -> None:
 
     after = hand.client.info("clients")["connected_clients"]
     assert after <= before + 2
+
+
+def test_wait_after_run_now_waits_for_the_new_attempt(queue: str, hand: Hand) -> None:
+    job = schedule(samples.double.using(queue=queue), 0, 21)
+    hand.bury(hand.take(), keep=True)
+    with pytest.raises(JobFailed, match="ValueError: no"):
+        job.wait(5)
+
+    assert job.run_now()
+
+    with pytest.raises(TimeoutError):
+        job.wait(0.01)
+    hand.succeed(hand.take(), 42)
+    assert job.wait(5) == 42
+
+
+@pytest.mark.parametrize("do", ["run_now", "discard", "reschedule", "cancel"])
+def test_call_whose_reply_was_lost_tells_what_it_did(
+    settings: Any, server: Server, queue: str, hand: Hand, do: str
+) -> None:
+    job = later(queue, 0)
+    leased = hand.take()
+    if do in ("run_now", "discard"):
+        hand.bury(leased)
+    else:
+        hand.retry(leased, 3_600_000)
+    proxy = Proxy(server)
+    settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
+    job.refresh()
+    script = "replay" if do == "run_now" else do
+    sha = operations.load_script(operations.PACKAGES, script).sha.encode()
+    # It brings the script to the server, which is not what is tested.
+    hand.client.script_load(operations.load_script(operations.PACKAGES, script).source)
+    lost = proxy.lose_reply_to(sha)
+    try:
+        assert getattr(job, do)(*([5] if do == "reschedule" else []))
+    finally:
+        proxy.close()
+    assert lost.is_set()

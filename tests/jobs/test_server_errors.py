@@ -25,6 +25,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.wire import publishing
 from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -227,3 +228,34 @@ def test_scripts_come_back_with_a_server_that_forgot_them(
     server.client().script_flush()
     more = schedule_many([task.prepare(LATER, n) for n in range(1_200)])
     assert {job.state for job in jobs + more} == {State.SCHEDULED}
+
+
+@ways
+def test_user_of_no_channel_schedules_and_is_told_once_what_that_costs(
+    point_at: Callable[[str], Any],
+    private_server: Start,
+    way: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Redis 7 gives a new user no channel; the job is stored by the time that the server refuses to publish it."""
+    monkeypatch.setattr(publishing, "_told", set())
+    server = private_server()
+    server.client().acl_setuser(
+        "web",
+        enabled=True,
+        passwords=["+secret"],
+        keys=["*"],
+        categories=["+@all"],
+        reset_channels=True,
+    )
+    task = point_at(server.socket_url + "&username=web&password=secret")
+
+    job = schedule_by(way, task)
+    assert job.refresh() is State.SCHEDULED
+    assert job.reschedule(5)
+    assert job.cancel()
+    assert schedule_by(way, task).refresh() is State.SCHEDULED
+
+    (record,) = caplog.records
+    assert "the server did not let us publish it" in record.getMessage()

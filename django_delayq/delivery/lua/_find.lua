@@ -43,6 +43,12 @@ local function find_job(keys, token, now_ms)
   return { state = 'missing', locator = locator }
 end
 
+-- Whether nobody runs a job that is leased. A lease that merely ran out does not say so: while the server was away, or
+-- the worker cut off, nobody could renew it. One that was given back has no end.
+local function is_given_up(job)
+  return job.state == 'running' and job.score == 0
+end
+
 -- The locator and the unique key of a job whose frame Java has taken.
 local function forget(keys, token, locator)
   local _, _, _, key = read_locator(locator)

@@ -124,3 +124,10 @@ local function how_ended(ended, now_ms, token)
   if math.floor(score / 8) < now_ms - ENDED_MS then return nil end
   return score % 8
 end
+
+-- How many of a call's elements were noted as done, under its request: those of a repeat whose reply was lost.
+local function noted(ended, request, most)
+  local count = 0
+  while count < most and redis.call('ZSCORE', ended, request .. '-' .. (count + 1)) do count = count + 1 end
+  return count
+end

@@ -7,5 +7,5 @@
 
 local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
 if not head then return -1 end
-redis.call('PUBLISH', KEYS[2], decimal(tonumber(head)))
+publish(KEYS[2], tonumber(head))
 return tonumber(head)

@@ -30,14 +30,13 @@ local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 local job = find_job(keys, token, now_ms)
 local key = ''
 
-if job.frame or job.payload or job.state == 'retrying' or job.state == 'running' then
+if job.frame or job.payload or job.state == 'retrying' or is_given_up(job) then
   redis.call('LLEN', keys.delay_queue)
   check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
   check_sets(keys.ended)
 end
 
--- A lease past its end is nobody's: whoever comes first has the job.
-if job.state == 'retrying' or (job.state == 'running' and job.score <= now_ms) then
+if job.state == 'retrying' or is_given_up(job) then
   local _
   _, _, _, _, _, key = read_header(job.header)
   redis.call('ZREM', keys.retries, token)

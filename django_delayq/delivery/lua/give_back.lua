@@ -34,5 +34,5 @@ for i = #held, 1, -1 do
       struct.pack(HEADER, job.attempts, job.kills, job.due, NOBODY, NOBODY) .. job.key)
   end
 end
-redis.call('PUBLISH', channel, decimal(now_ms))
+publish(channel, now_ms)
 return lost

@@ -29,7 +29,7 @@ end
 redis.call('HDEL', claims, owner)
 if count > 0 then
   redis.call('ZADD', leases, 'XX', unpack(ends))
-  redis.call('PUBLISH', channel, decimal(now_ms))
+  publish(channel, now_ms)
 end
 -- What was ended moves to the front of the set; the ranks behind this page stay where they are.
 return { count, #tokens < batch and -1 or from + batch }

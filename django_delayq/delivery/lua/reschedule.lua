@@ -1,4 +1,5 @@
--- Give a job that is not running another start time. Its id, attempts and frame stay.
+-- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: a job that has
+-- been claimed since is told as it was.
 --
 -- Prelude  clock, frame, list, job, find
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
@@ -18,27 +19,34 @@
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
+-- ARGV[4]  request: some random characters, the same when the call is repeated
 -- Returns  'rescheduled'; 'noted': it lies in a long destination queue, and will be moved if we and not Java take
---          it; or the state that it is in and was left in; then the start time (epoch ms)
+--          it; or the state that it is in and was left in; then the start time (epoch ms); then, where the channel
+--          is closed to us, what the server said
 
 local keys = {
   timeout_set = KEYS[1], channel = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
   dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
   notes = KEYS[11], unique = KEYS[12], ended = KEYS[13], leases_channel = KEYS[14],
 }
-local now_us, token = read_clock(ARGV[1]), ARGV[2]
-local now_ms, due = math.floor(now_us / 1000), start_time(ARGV[3], now_us)
+local now_us, token, request = read_clock(ARGV[1]), ARGV[2], ARGV[4]
+
+-- A repeat: its reply was lost. When it was done is noted beside the jobs that ended, for as long.
+local done = redis.call('ZSCORE', keys.ended, request)
+if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(done) / 8) + 1) * 1000) } end
+
+local now_ms, due, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
 local job = find_job(keys, token, now_ms)
 check_sets(keys.retries)
 check_hashes(keys.payloads)
 
-if job.state == 'retrying' or (job.state == 'running' and job.score <= now_ms) then
+if job.state == 'retrying' or is_given_up(job) then
   local attempts, kills, _, _, _, key = read_header(job.header)
   redis.call('ZREM', keys.leases, token)
   redis.call('ZREM', keys.retries, token)
   redis.call('ZADD', keys.retries, due, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. key)
-  redis.call('PUBLISH', keys.leases_channel, decimal(due))
+  refusal = publish(keys.leases_channel, due)
 elseif job.frame then
   local _, format, id, key = read_locator(job.locator)
   local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
@@ -47,7 +55,7 @@ elseif job.frame then
   if redis.call('HEXISTS', keys.locators, token) == 1 then
     redis.call('HSET', keys.locators, token, struct.pack(LOCATOR, due, format, id) .. key)
   end
-  if due < tonumber(head) then redis.call('PUBLISH', keys.channel, decimal(due)) end
+  if due < tonumber(head) then refusal = publish(keys.channel, due) end
 elseif job.payload then
   local _, _, _, key = read_locator(job.locator)
   redis.call('LREM', keys.destination, 1, job.payload)
@@ -55,7 +63,7 @@ elseif job.payload then
   redis.call('ZADD', keys.retries, due, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY) .. key)
   redis.call('HSET', keys.payloads, token, job.payload)
-  redis.call('PUBLISH', keys.leases_channel, decimal(due))
+  refusal = publish(keys.leases_channel, due)
 elseif job.state == 'unknown' then
   -- A removal first, or a full server would refuse the note.
   redis.call('HDEL', keys.notes, token)
@@ -65,4 +73,5 @@ else
   if job.locator then forget(keys, token, job.locator) end
   return { job.state, 0 }
 end
-return { 'rescheduled', due }
+remember(keys.ended, now_ms, 'taken', { request })
+return { 'rescheduled', due, refusal }

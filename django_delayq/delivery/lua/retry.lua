@@ -29,5 +29,5 @@ for _, job in ipairs(held) do
   redis.call('HSET', errors, job.token, ARGV[job.at + 3])
 end
 redis.call('HINCRBY', counters, 'retried', #held)
-if not head or first < tonumber(head) then redis.call('PUBLISH', channel, decimal(first)) end
+if not head or first < tonumber(head) then publish(channel, first) end
 return lost

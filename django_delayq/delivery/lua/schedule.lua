@@ -86,5 +86,5 @@ if listed then redis.call('RPUSH', delay_queue, unpack(frames)) end
 redis.call('HSET', locators, unpack(places))
 if #displaced > 0 then redis.call('HDEL', locators, unpack(displaced)) end
 if #holders > 0 then redis.call('HSET', unique, unpack(holders)) end
-if first < head then redis.call('PUBLISH', channel, decimal(first)) end
+if first < head then reply[#reply + 1] = publish(channel, first) end
 return reply

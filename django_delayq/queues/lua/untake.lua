@@ -60,6 +60,6 @@ end
 if #backwards > 0 then redis.call('LPUSH', destination, unpack(backwards)) end
 if #expired > 0 then
   redis.call('ZADD', leases, 'XX', unpack(expired))
-  redis.call('PUBLISH', channel, decimal(now_ms))
+  publish(channel, now_ms)
 end
 return #backwards + #expired / 2

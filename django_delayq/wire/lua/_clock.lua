@@ -12,6 +12,13 @@ local function decimal(number)
   return string.format('%.0f', number)
 end
 
+-- Tell those who listen; returns nil, or what the server said when it refused. What was written before is not undone,
+-- so an ACL without the channel (a new user has none) must not stop a script: listeners then look at their next cap.
+local function publish(channel, ms)
+  local reply = redis.pcall('PUBLISH', channel, decimal(ms))
+  return type(reply) == 'table' and reply.err or nil
+end
+
 -- A wait is '+' and ms from now, or '=' and epoch ms; what lies in the past means now. Never early:
 -- both now and the delay are rounded up.
 local function start_time(when, now_us)

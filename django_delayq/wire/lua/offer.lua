@@ -10,7 +10,7 @@
 -- ARGV[3]  1: the frame goes into the delay queue, too
 -- ARGV[4]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[5]  payload
--- Returns  start time, epoch ms
+-- Returns  start time, epoch ms; where the channel is closed to us, a list of that and what the server said
 -- Source   RedissonDelayedQueue.offerAsync, with the server's clock
 
 local timeout_set, delay_queue, channel, counters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -29,5 +29,6 @@ repeat
 until not redis.call('ZSCORE', timeout_set, frame)
 redis.call('ZADD', timeout_set, 'NX', decimal(due), frame)
 if listed then redis.call('RPUSH', delay_queue, frame) end
-if not head or due < tonumber(head) then redis.call('PUBLISH', channel, decimal(due)) end
-return due
+local refusal
+if not head or due < tonumber(head) then refusal = publish(channel, due) end
+return refusal and { due, refusal } or due

@@ -1,0 +1,29 @@
+"""What is said where the server stores, and refuses to publish: an ACL that names no channel."""
+
+import logging
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_told: set[bytes] = set()
+
+
+def read_published(reply: int | list[Any]) -> int:
+    """Read the reply of a script that publishes last: a number, or with it what the server said when it refused."""
+    if isinstance(reply, int):
+        return reply
+    number, refusal = reply
+    note_refusal(refusal)
+    return int(number)
+
+
+def note_refusal(refusal: bytes) -> None:
+    """Log what the server said when it refused to publish; once a process, as every call meets the same."""
+    if refusal in _told:
+        return
+    _told.add(refusal)
+    logger.warning(
+        "done, but the server did not let us publish it: %s. A worker that waits notices new jobs some seconds late."
+        " Let this user publish to the queue's channels, as docs/howto/deploy.md has it",
+        refusal.decode(errors="replace"),
+    )
