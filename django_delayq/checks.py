@@ -81,7 +81,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             found.append(
                 checks.Error(
                     f"Task {task.name!r} goes to queue {task.options.queue!r}, which is not in DELAYQ['QUEUES'].",
-                    hint=f"Add {task.options.queue!r}: {{}} to DELAYQ['QUEUES'], or correct the name.",
+                    hint=f"Add {task.options.queue!r}: {{}} to DELAYQ['QUEUES'], or correct the task's queue.",
                     id="django_delayq.E007",
                 )
             )

@@ -437,7 +437,7 @@ def read_settings(value: Any) -> Settings:
             "\n".join(f"{problem.message} {problem.hint}" for problem in problems)
         )
     queues: dict[str, QueueSettings] = {}
-    for name, options in {"default": {}, **value.get("QUEUES", {})}.items():
+    for name, options in (value.get("QUEUES") or {"default": {}}).items():
         retry = {"retry": _read_backoff(options["RETRY"])} if "RETRY" in options else {}
         queues[name] = _read(QueueSettings, options, _QUEUE, name=name, **retry)
     directory = value.get("EMBEDDED_DIR")

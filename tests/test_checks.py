@@ -169,7 +169,7 @@ def test_task_on_a_queue_that_is_not_there_is_told() -> None:
         (
             "django_delayq.E007",
             "Task 'tests.checks.lost' goes to queue 'emials', which is not in DELAYQ['QUEUES'].",
-            "Add 'emials': {} to DELAYQ['QUEUES'], or correct the name.",
+            "Add 'emials': {} to DELAYQ['QUEUES'], or correct the task's queue.",
         )
     ]
 

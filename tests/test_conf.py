@@ -83,7 +83,6 @@ def test_everything_can_be_set() -> None:
         connection=URL,
         embedded_dir=Path("/srv/data"),
         queues={
-            "default": QueueSettings(name="default"),
             "bulk": QueueSettings(name="bulk", insertion_list=False),
             "java": QueueSettings(
                 name="java",
@@ -110,10 +109,18 @@ def test_everything_can_be_set() -> None:
     assert settings.worker.lease_ms == 12_500
 
 
-def test_default_queue_is_always_there_and_may_have_options() -> None:
-    assert set(read_settings({"QUEUES": {"a": {}}}).queues) == {"default", "a"}
+def test_default_queue_is_there_without_any_other_and_may_have_options() -> None:
+    assert set(read_settings({"QUEUES": {}}).queues) == {"default"}
     settings = read_settings({"QUEUES": {"default": {"MAX_ATTEMPTS": 1}}})
     assert settings.queue("default").max_attempts == 1
+
+
+def test_default_queue_can_be_left_out() -> None:
+    settings = read_settings({"QUEUES": {"a": {}}})
+
+    assert set(settings.queues) == {"a"}
+    with pytest.raises(QueueNotFound, match="'default' is not configured"):
+        settings.queue("default")
 
 
 def test_backoff_may_be_passed_as_it_is() -> None:
@@ -161,8 +168,8 @@ def test_unknown_queue_is_told_with_what_there_is() -> None:
         settings.queue("email")
 
     assert str(caught.value) == (
-        "queue 'email' is not configured; DELAYQ['QUEUES'] has 'default', 'emails',"
-        " 'orders'. Did you mean 'emails'? Add 'email': {} to DELAYQ['QUEUES'] if it"
+        "queue 'email' is not configured; DELAYQ['QUEUES'] has 'emails', 'orders'."
+        " Did you mean 'emails'? Add 'email': {} to DELAYQ['QUEUES'] if it"
         " is meant."
     )
 

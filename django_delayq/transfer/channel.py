@@ -5,10 +5,12 @@ lost. Nobody may rely on either: the alarm's cap stays.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from redis.client import Redis
+from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import monotonic_ms
@@ -30,10 +32,14 @@ PING_AFTER_MS = 2_000
 DEADLINE_MS = 2_000
 #: Between attempts to connect: from the first to the second of these, doubling.
 BACKOFF_MS = (50, 1_000)
+#: A channel that the server's ACL forbids is asked for again after this.
+REFUSED_MS = 30_000
 
 
 class ChannelListener:
     """Listens to channels in a thread of its own, and subscribes again after any loss.
+
+    A channel that the server's ACL forbids is logged once and asked for again now and then; the others are heard.
 
     Callbacks run in that thread: they are to wake somebody and return. The thread starts with the first
     `subscribe`, and ends with `stop`. In a forked child nothing is subscribed.
@@ -72,6 +78,11 @@ class _Listening:
         # Owned by the thread: asked for, and acknowledged by the server.
         self._requested: set[str] = set()
         self._subscribed: set[str] = set()
+        # What was sent and has no answer, in order: a refusal does not name what it refuses.
+        self._unanswered: deque[tuple[str, str]] = deque()
+        # Channels that the ACL forbids, and when to ask again; and those of which the log says so.
+        self._refused: dict[str, float] = {}
+        self._told: set[str] = set()
         self._heard_ms = 0.0
         self._pinged_ms: float | None = None
 
@@ -100,6 +111,7 @@ class _Listening:
     def run(self) -> None:
         backoff_ms, longest_ms = BACKOFF_MS
         while not self._is_ended:
+            self._told &= set(self._callbacks)
             if not self._callbacks:
                 wait_readable([self._waker], None)
                 self._waker.clear()
@@ -127,6 +139,8 @@ class _Listening:
 
     def _listen(self, connection: DedicatedConnection) -> None:
         self._requested, self._subscribed = set(), set()
+        self._refused = {}
+        self._unanswered.clear()
         connection.connect()
         self._heard_ms, self._pinged_ms = monotonic_ms(), None
         while not self._is_ended and self._callbacks:
@@ -135,20 +149,54 @@ class _Listening:
             # What redis-py or TLS has read already does not make the socket readable.
             while connection.has_reply():
                 self._heard_ms, self._pinged_ms = monotonic_ms(), None
-                self._handle(connection.read())
+                self._receive(connection)
             wait_readable([connection, self._waker], self._look_after(connection))
             self._waker.clear()
 
     def _request(self, connection: DedicatedConnection) -> None:
         wanted = set(self._callbacks)
-        if added := wanted - self._requested:
-            connection.send("SUBSCRIBE", *sorted(added))
-        if removed := self._requested - wanted:
-            connection.send("UNSUBSCRIBE", *sorted(removed))
+        now_ms = monotonic_ms()
+        self._refused = {
+            name: again_ms
+            for name, again_ms in self._refused.items()
+            if name in wanted and now_ms < again_ms
+        }
+        added = wanted - self._requested - set(self._refused)
+        removed = self._requested - wanted
+        # One by one: the server refuses a whole command for one channel that the ACL forbids.
+        for command, names in (("SUBSCRIBE", added), ("UNSUBSCRIBE", removed)):
+            for name in sorted(names):
+                self._send(connection, command, name)
         if added or removed:
             # An answer is due: a dead connection is to be noticed now and not after the next silence.
             self._pinged_ms = self._pinged_ms or monotonic_ms()
-        self._requested = wanted
+        self._requested = (self._requested | added) - removed
+
+    def _send(self, connection: DedicatedConnection, *command: str) -> None:
+        connection.send(*command)
+        self._unanswered.append((command[0], command[-1]))
+
+    def _receive(self, connection: DedicatedConnection) -> None:
+        try:
+            self._handle(connection.read())
+        except NoPermissionError as error:
+            # Answers come in the order of the commands, and messages are no answers.
+            command, name = self._unanswered.popleft()
+            if command == "SUBSCRIBE":
+                self._note_refusal(name, error)
+
+    def _note_refusal(self, name: str, error: NoPermissionError) -> None:
+        self._requested.discard(name)
+        self._refused[name] = monotonic_ms() + REFUSED_MS
+        if name not in self._told:
+            self._told.add(name)
+            logger.error(
+                "the server forbids to listen to channel %s: %s. Grant it: ACL SETUSER <user> '&%s'."
+                " Until then, what it announces is noticed by the regular look only, up to 2 s late",
+                name,
+                error,
+                name,
+            )
 
     def _greet(self) -> None:
         for newcomer in list(self._newcomers):
@@ -164,7 +212,7 @@ class _Listening:
         if self._pinged_ms is None:
             if now_ms < self._heard_ms + PING_AFTER_MS:
                 return (self._heard_ms + PING_AFTER_MS - now_ms) / 1000
-            connection.send("PING")
+            self._send(connection, "PING")
             self._pinged_ms = now_ms
         if now_ms >= self._pinged_ms + DEADLINE_MS:
             raise RedisTimeoutError(f"no answer within {DEADLINE_MS} ms")
@@ -172,11 +220,17 @@ class _Listening:
 
     def _handle(self, message: Any) -> None:
         # ['message', channel, data], ['subscribe', channel, count], ['pong', ''], or 'PONG' with no channel left
+        kind = message[0] if isinstance(message, list) else b"pong"
+        if kind != b"message" and self._unanswered:
+            self._unanswered.popleft()
         if not isinstance(message, list) or len(message) < 3:
             return
-        kind, channel = message[0], message[1].decode()
+        channel = message[1].decode()
         if kind == b"subscribe":
             self._subscribed.add(channel)
+            if channel in self._told:
+                self._told.discard(channel)
+                logger.warning("channel %s is listened to now", channel)
         elif kind == b"unsubscribe":
             self._subscribed.discard(channel)
         if kind in (b"subscribe", b"message"):

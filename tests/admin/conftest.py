@@ -16,7 +16,7 @@ from tests.admin.filling import Queue
 @pytest.fixture
 def queue(client: redis.Redis, delayq: None, settings: Any, queue_name: str) -> Queue:
     """A queue of the settings, empty."""
-    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue_name: {}}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"default": {}, queue_name: {}}}
     return Queue(client, queue_name)
 
 

@@ -760,7 +760,7 @@ def test_one_queue_in_trouble_does_not_hide_the_others(
 
     assert page.status_code == 200
     assert "Something else uses a key of this queue." in content_of(page)
-    assert page.context["rows"][2]["counts"].waiting == 1
+    assert page.context["rows"][1]["counts"].waiting == 1
     assert response.status_code == 503
     assert "WRONGTYPE" in content_of(response)
 

@@ -145,6 +145,50 @@ def test_restarted_server_is_listened_to_soon_after_its_return(
         recorder.wait_for([None, None])
 
 
+def test_channel_that_the_acl_forbids_takes_only_itself_out(
+    private_server: Callable[..., Server],
+    queue_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("django_delayq.transfer.channel.REFUSED_MS", 20)
+    server = private_server()
+    admin = server.client()
+    admin.acl_setuser(
+        "app",
+        enabled=True,
+        passwords=["+pw"],
+        commands=["+@all"],
+        keys=["*"],
+        channels=[f"{queue_name}:1", f"{queue_name}:3"],
+        reset_channels=True,
+    )
+    recorders = [Recorder() for _ in range(3)]
+    listener = ChannelListener(server.client(username="app", password="pw"))
+    for number, recorder in enumerate(recorders, 1):
+        listener.subscribe(f"{queue_name}:{number}", recorder)
+
+    recorders[0].wait_for([None])
+    recorders[2].wait_for([None])
+    wait_until(
+        lambda: admin.info("errorstats")["errorstat_NOPERM"]["count"] > 3,
+        description="the forbidden one is asked for again and again",
+    )
+    (told,) = [text for text in caplog.messages if "forbids" in text]
+    assert f"ACL SETUSER <user> '&{queue_name}:2'" in told
+    assert recorders[1].heard == []
+
+    admin.acl_setuser("app", enabled=True, channels=[f"{queue_name}:2"])
+
+    recorders[1].wait_for([None])
+    admin.publish(f"{queue_name}:1", "x")
+    admin.publish(f"{queue_name}:2", "y")
+    recorders[0].wait_for([None, b"x"])
+    recorders[1].wait_for([None, b"y"])
+    assert f"channel {queue_name}:2 is listened to now" in caplog.messages
+    listener.stop()
+
+
 def test_subscribe_while_the_server_is_away_takes_effect_when_it_comes(
     private_server: Callable[..., Server], queue_name: str
 ) -> None:

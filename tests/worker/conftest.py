@@ -76,7 +76,7 @@ def configure(
     def configure(
         options: dict[str, Any] | None = None, /, worker: Any = None, **more: Any
     ) -> dict[str, Any]:
-        queues = {queue_name: options or {}}
+        queues = {"default": {}, queue_name: options or {}}
         queues |= {f"{queue_name}-{name}": value for name, value in more.items()}
         settings.DELAYQ = {
             "CONNECTION": server.socket_url,
