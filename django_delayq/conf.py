@@ -45,6 +45,10 @@ SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 
 
+#: No number of a `Backoff` is larger: 31 years in seconds, and far from where a float overflows.
+MAX_BACKOFF = 10**9
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
     """How long to wait before the next attempt: ``base * factor ** (failures - 1)``, in seconds, and never more than ``max``.
@@ -68,6 +72,10 @@ class Backoff:
                 raise InvalidSettings(
                     f"Backoff({name}={value!r}): give a finite number of at least 0"
                 )
+            if value > MAX_BACKOFF:
+                raise InvalidSettings(
+                    f"Backoff({name}={value!r}): give at most {MAX_BACKOFF:,}"
+                )
         if self.factor < 1:
             raise InvalidSettings(
                 f"Backoff(factor={self.factor!r}): give at least 1, or the waits shrink"
@@ -80,9 +88,10 @@ class Backoff:
     def delay_ms(self, failures: int, random: float) -> int:
         """Return the wait after a number of failures, 1 and up; ``random`` is between 0 and 1."""
         try:
-            wait = min(self.max, self.base * self.factor ** (failures - 1))
+            # As a float: a whole number grows without end, and ever more slowly.
+            wait = min(self.max, self.base * float(self.factor) ** (failures - 1))
         except OverflowError:
-            wait = self.max
+            wait = self.max if self.base else 0.0
         jittered = wait * (1 + self.jitter * (2 * random - 1))
         return int(min(self.max, jittered) * 1000)
 

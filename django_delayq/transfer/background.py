@@ -48,11 +48,13 @@ class Background(Generic[A]):
         """Return the actor that runs; start one first where none does."""
         with self.lock:
             if self._actor is None:
-                self._actor = self._make()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._actor,), name=self._name, daemon=True
+                actor = self._make()
+                thread = threading.Thread(
+                    target=self._run, args=(actor,), name=self._name, daemon=True
                 )
-                self._thread.start()
+                # Where no thread can be started, the next use tries again.
+                thread.start()
+                self._actor, self._thread = actor, thread
             return self._actor
 
     def stop(self, timeout_s: float | None = None) -> None:

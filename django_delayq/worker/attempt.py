@@ -34,6 +34,8 @@ TRACEBACK_LIMIT = 8_000
 MESSAGE_LIMIT = 2_000
 #: How long the failure of a dead letter is kept for those who wait, where the task does not say: one hour.
 FAILURE_TTL_MS = 3_600_000
+#: The wait before the next attempt where an exception breaks everything that would compute one: a minute.
+LAST_RESORT_DELAY_MS = 60_000
 #: The frames of these files come before the task's own in a traceback.
 _HERE = os.path.join(os.path.dirname(__file__), "")
 
@@ -172,7 +174,7 @@ class Attempt:
                 self._check_size()
             except Exception as error:
                 # What the task did is done: it has succeeded all the same.
-                text = _text_of(error)
+                text = text_of(error)
                 logger.error(
                     "job %s (%s) succeeded, but its result cannot be kept: %s",
                     self.id,
@@ -191,6 +193,30 @@ class Attempt:
 
     def fail(self, error: BaseException) -> None:
         """The function raised, or ran too long: again later, or never again. Nothing it raised can break this."""
+        try:
+            self._fail(error)
+        except BaseException:
+            # An exception is the project's code: its text, its class and its traceback may raise whatever they like,
+            # SystemExit included.
+            self._fail_in_few_words(error)
+
+    def _fail_in_few_words(self, error: BaseException) -> None:
+        """Do as `fail`, and ask nothing of the exception but the name of its class."""
+        self.ended_ms = self.ended_ms or monotonic_ms()
+        self.exception = None
+        self.message = f"{class_name(error)}: (nothing more can be said of it)"
+        self.error = envelopes.error_text(self.message, kind="failed", at_ms=epoch_ms())
+        most = self.queue.max_attempts
+        if self.options is not None and self.options.max_attempts is not None:
+            most = self.options.max_attempts
+        if self.leased.attempts + 1 < most:
+            self.retry_delay_ms = LAST_RESORT_DELAY_MS
+            self.outcome = State.RETRYING
+        else:
+            self.result = envelopes.result_text(State.DEAD, error=self.message)
+            self.outcome = State.DEAD
+
+    def _fail(self, error: BaseException) -> None:
         self.ended_ms = monotonic_ms()
         assert self.task is not None
         assert self.options is not None
@@ -213,7 +239,7 @@ class Attempt:
         self.outcome = state
 
     def _note(self, error: BaseException, kind: str) -> None:
-        self.message = _text_of(error)
+        self.message = text_of(error)
         text = ""
         # What we raise about a payload says all there is to say; where in our code is of no use.
         if kind == "failed" or not isinstance(error, DelayqError):
@@ -302,7 +328,17 @@ class Attempt:
         exc_info = None
         if exception is not None:
             exc_info = (type(exception), exception, exception.__traceback__)
-        logger.log(level, "%s", text, exc_info=exc_info, extra={"delayq": fields})
+        try:
+            logger.log(level, "%s", text, exc_info=exc_info, extra={"delayq": fields})
+        except BaseException as failure:
+            # A handler of the project, or a text of the exception, has raised. The loop that calls us must go on.
+            logger.log(
+                level,
+                "%s (its traceback cannot be written: %s)",
+                text,
+                class_name(failure),
+                extra={"delayq": fields},
+            )
 
 
 _WORDS = {
@@ -321,14 +357,22 @@ _LEVELS: dict[State | None, int] = {
 }
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """Return the class and the text of an exception, as text that can be written as JSON."""
     try:
         text = str(error)
-    except Exception:
+    except BaseException:
+        # Whatever it raises, and be it SystemExit: nobody asked for it.
         text = "(its text cannot be made)"
-    text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name = class_name(error)
+    text = f"{name}: {text}" if text else name
     return text[:MESSAGE_LIMIT].encode(errors="replace").decode()
+
+
+def class_name(error: BaseException) -> str:
+    # Not error.__class__, which the class may define. A metaclass can do nothing about this either.
+    name: str = type.__dict__["__name__"].__get__(type(error))
+    return name[:MESSAGE_LIMIT].encode(errors="replace").decode()
 
 
 def _trimmed(traceback: TracebackType | None) -> TracebackType | None:
@@ -343,7 +387,7 @@ def _trimmed(traceback: TracebackType | None) -> TracebackType | None:
 def _traceback_of(error: BaseException) -> str:
     try:
         text = "".join(tracebacks.format_exception(error))
-    except Exception:
+    except BaseException:
         # It calls what the exceptions define themselves.
         return ""
     return text[-TRACEBACK_LIMIT:].encode(errors="replace").decode()

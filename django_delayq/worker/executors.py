@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
 from django.db import connections
@@ -21,7 +22,8 @@ from django.dispatch import receiver
 from django_delayq.jobs.context import running_job
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker import time_limit
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, class_name, text_of
+from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
 
 logger = logging.getLogger("django_delayq.worker")
@@ -78,21 +80,44 @@ class ThreadExecutor:
         timer: HashedWheelTimer,
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
+        died: Callable[[str], None],
     ) -> None:
+        """``died`` is called when a thread has ended that should not: from then on fewer jobs run than are claimed."""
         self.size = threads
         self._timer = timer
         self._done = done
         self._stuck = stuck
+        self._died = died
         self._is_closed = False
+        self._is_fork = False
         self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._work, name=f"delayq-task-{i}", daemon=True)
+            threading.Thread(
+                target=self._work, args=(i,), name=f"delayq-task-{i}", daemon=True
+            )
             for i in range(threads)
         ]
+        #: What each thread holds; each writes its own place.
+        self._held: list[Attempt | None] = [None] * threads
+        # What threads held when they ended.
+        self._orphans: list[Attempt] = []
 
     def start(self) -> None:
+        """Start the threads.
+
+        Raises:
+            RuntimeError: the machine gives no more threads.
+        """
+        let_go_when_forked(self)
         for thread in self._threads:
             thread.start()
+
+    def forked(self) -> None:
+        self._is_fork = True
+
+    def orphans(self) -> list[Attempt]:
+        """Return what a dead thread held: nobody will end it."""
+        return list(self._orphans)
 
     def submit(self, attempt: Attempt) -> None:
         self._queue.put(attempt)
@@ -127,10 +152,11 @@ class ThreadExecutor:
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
-    def _work(self) -> None:
-        get = self._queue.get
+    def _work(self, index: int) -> None:
+        get, held = self._queue.get, self._held
         try:
             while (attempt := get()) is not None and not self._is_closed:
+                held[index] = attempt
                 try:
                     if attempt.may_start():
                         self._run(attempt)
@@ -140,8 +166,18 @@ class ThreadExecutor:
                     if attempt.outcome is None:
                         attempt.fail(error)
                 self._done(attempt)
+                held[index] = None
+        except BaseException as error:
+            self._bury(index, error)
         finally:
             connections.close_all()
+
+    def _bury(self, index: int, error: BaseException) -> None:
+        """This thread ends, although nothing should be able to end it."""
+        attempt = self._held[index]
+        if attempt is not None and attempt.outcome is None:
+            self._orphans.append(attempt)
+        self._died(f"a thread that runs tasks has ended: {class_name(error)}")
 
     def _run(self, attempt: Attempt) -> None:
         task = attempt.task
@@ -152,7 +188,7 @@ class ThreadExecutor:
             _database_use.begin()
             limit_s = attempt.time_limit_s
             if limit_s is None:
-                value = task.function(*attempt.args, **attempt.kwargs)
+                value = self._call(task.function, *attempt.args, **attempt.kwargs)
             else:
                 limit = ThreadTimeLimit(
                     self._timer,
@@ -160,7 +196,9 @@ class ThreadExecutor:
                     name=task.name,
                     stuck=lambda: self._stuck(attempt),
                 )
-                value = limit.run(task.function, attempt.args, attempt.kwargs)
+                value = limit.run(
+                    self._call, [task.function, *attempt.args], attempt.kwargs
+                )
             attempt.succeed(value)
         except BaseException as error:
             # SystemExit and KeyboardInterrupt of a task are its own: they end the attempt, not the worker.
@@ -168,6 +206,18 @@ class ThreadExecutor:
         finally:
             running_job.reset(token)
             _database_use.end(was_interrupted=limit is not None and limit.has_struck)
+
+    def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            value = function(*args, **kwargs)
+        except BaseException as error:
+            if self._is_fork:
+                leave(error)
+            raise
+        if self._is_fork:
+            # The task has forked, and this is the child. The job is its parent's.
+            leave(None)
+        return value
 
 
 class LoopExecutor:
@@ -180,11 +230,16 @@ class LoopExecutor:
         timer: HashedWheelTimer,
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
+        died: Callable[[str], None],
     ) -> None:
+        """``died`` is called when the loop has ended that should not: what it ran has no end."""
         self.size = coroutines
         self._timer = timer
         self._done = done
         self._stuck = stuck
+        self._died = died
+        self._is_fork = False
+        self._is_over = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         # Owned by the loop's thread.
@@ -222,32 +277,71 @@ class LoopExecutor:
         return self.take_back()
 
     def submit(self, attempt: Attempt) -> None:
+        """Run an attempt when a coroutine is free.
+
+        Raises:
+            RuntimeError: the loop cannot be started, or has ended; the attempt is taken back as any other.
+        """
+        self._submitted += 1
+        self._waiting.append(attempt)
         if self._loop is None:
             self._start()
         assert self._loop is not None
-        self._submitted += 1
-        self._waiting.append(attempt)
         self._loop.call_soon_threadsafe(self._begin)
 
     def _start(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(
-            target=self._serve, args=(ready,), name="delayq-loop", daemon=True
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(
+            target=self._serve, args=(loop,), name="delayq-loop", daemon=True
         )
-        self._thread.start()
-        ready.wait()
-
-    def _serve(self, ready: threading.Event) -> None:
-        assert self._loop is not None
-        asyncio.set_event_loop(self._loop)
-        self._loop.call_soon(ready.set)
         try:
-            self._loop.run_forever()
-        finally:
+            thread.start()
+        except BaseException:
+            loop.close()
+            raise
+        let_go_when_forked(self)
+        self._loop, self._thread = loop, thread
+
+    def forked(self) -> None:
+        self._is_fork = True
+        if self._loop is not None and threading.current_thread() is self._thread:
+            # The steps of other jobs are not this process's business.
+            self._loop.stop()
+
+    def orphans(self) -> list[Attempt]:
+        """Return what ran on a loop that has ended: nobody will end it."""
+        if self._thread is None or self._thread.is_alive() or self._is_over:
+            return []
+        return list(self._running)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            while not self._is_over:
+                self._run_loop(loop)
             # Closes the clients of this loop, too.
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        except BaseException as error:
+            logger.exception("the event loop failed")
+            if not self._is_over:
+                self._died(f"the event loop has ended: {class_name(error)}")
+        finally:
+            loop.close()
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            # asyncio lets these through when a task raises them that a job has begun. Whoever awaits that task gets
+            # them, too: they end its attempt, and not the jobs beside it.
+            if self._is_fork:
+                leave(error)
+            logger.error(
+                "a coroutine that a job has started raised %s; the worker goes on",
+                class_name(error),
+            )
+        if self._is_fork:
+            leave(RuntimeError("the event loop is the parent's: await nothing here"))
 
     def _begin(self) -> None:
         assert self._loop is not None
@@ -276,7 +370,7 @@ class LoopExecutor:
         if attempt.outcome is not None:
             # It came after the task's own end: from closing its connections, or from stop().
             if not isinstance(error, asyncio.CancelledError):
-                logger.error("job %s: after its end: %r", attempt.id, error)
+                logger.error("job %s: after its end: %s", attempt.id, text_of(error))
         elif not isinstance(error, asyncio.CancelledError):
             attempt.fail(error)
         elif self._is_cancelling:
@@ -313,11 +407,24 @@ class LoopExecutor:
             if overdue is not None:
                 overdue.cancel()
 
-    @staticmethod
-    async def _limited(attempt: Attempt, limit_s: float | None) -> object:
+    async def _as_parent(
+        self, function: Callable[..., Any], attempt: Attempt
+    ) -> object:
+        try:
+            value = await function(*attempt.args, **attempt.kwargs)
+        except BaseException as error:
+            if self._is_fork:
+                leave(error)
+            raise
+        if self._is_fork:
+            # The task has forked, and this is the child. The job is its parent's.
+            leave(None)
+        return value
+
+    async def _limited(self, attempt: Attempt, limit_s: float | None) -> object:
         task = attempt.task
         assert task is not None
-        call = task.function(*attempt.args, **attempt.kwargs)
+        call = self._as_parent(task.function, attempt)
         if limit_s is None:
             return await call
         timeout = asyncio.timeout(limit_s)
@@ -339,15 +446,20 @@ class LoopExecutor:
 
     def stop(self, timeout_s: float) -> None:
         """Cancel what still runs, wait so long for it to notice, and end the loop if it did."""
+        self.close()
         if self._loop is None or self._thread is None:
             return
-        self.close()
         # Nothing here waits for the loop without a limit: a coroutine may be blocking it.
         ended = threading.Event()
-        self._loop.call_soon_threadsafe(self._cancel_all, ended)
-        if ended.wait(timeout_s):
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout_s)
+        try:
+            self._loop.call_soon_threadsafe(self._cancel_all, ended)
+            if ended.wait(timeout_s):
+                self._is_over = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join(timeout_s)
+        except RuntimeError:
+            # It is closed: the loop has ended before, and what it ran is among its orphans.
+            logger.warning("the event loop has ended already")
 
     def _cancel_all(self, ended: threading.Event) -> None:
         assert self._loop is not None

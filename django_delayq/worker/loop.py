@@ -149,6 +149,8 @@ class ClaimLoop:
         self._backoff_ms = BACKOFF_MS[0]
         self._is_away = False
         self._stuck: list[Attempt] = []
+        # Why this process cannot run what it claims; "": it can.
+        self._inability = ""
 
     # From other threads.
 
@@ -167,6 +169,13 @@ class ClaimLoop:
             attempt.id,
             attempt.name,
         )
+        self.alarm.wake(_SELF)
+
+    def cannot_work(self, why: str) -> None:
+        """Something that runs jobs has died: this process has to go."""
+        if not self._inability:
+            self._inability = why
+            logger.error("this process cannot go on and will be replaced: %s", why)
         self.alarm.wake(_SELF)
 
     def destination_changed(self, queue: str) -> None:
@@ -199,14 +208,16 @@ class ClaimLoop:
 
     def _is_over(self) -> bool:
         if self._stop_ms is None:
-            if not self._stuck:
+            if not self._stuck and not self._inability:
                 return False
             self.stop(self._worker.grace_s)
             assert self._stop_ms is not None
         self._take_under_way()
         self._return_queued()
+        orphans = self._orphans()
         if all(
-            attempt.is_refused or attempt in self._stuck for attempt in self._running
+            attempt.is_refused or attempt in self._stuck or attempt in orphans
+            for attempt in self._running
         ):
             return True
         return monotonic_ms() >= self._stop_ms + self._grace_ms
@@ -400,7 +411,7 @@ class ClaimLoop:
             queue.is_ready = queue.is_due
             if not queue.is_ready and not queue.is_watched:
                 queue.is_watched = True
-                self._watch(settings.name)
+                self._arm(queue)
         if reply.doubles:
             logger.warning(
                 "queue %s: %d payloads dropped, their jobs are known already",
@@ -415,6 +426,13 @@ class ClaimLoop:
             self._hand_out(queue, reply, lease_end_ms, reply.now_us / 1000 - middle_ms)
         if now_ms >= queue.look_after_ms:
             self._look_after(queue, now_ms)
+
+    def _arm(self, queue: QueueState) -> None:
+        try:
+            self._watch(queue.settings.name)
+        except RuntimeError as error:
+            # The jobs of this reply are not handed out yet, and would be nobody's.
+            self.cannot_work(f"the watch of a destination queue: {error}")
 
     def _ask(self, queue: QueueState, limit: int) -> _Asked:
         sent_ms = monotonic_ms()
@@ -496,7 +514,11 @@ class ClaimLoop:
         if not attempt.prepare():
             self.job_ended(attempt)
         elif attempt.task is not None and attempt.task.is_async:
-            self._coroutines.submit(attempt)
+            try:
+                self._coroutines.submit(attempt)
+            except RuntimeError as error:
+                # It is given back with whatever else has not begun.
+                self.cannot_work(f"the event loop: {error}")
         else:
             self._threads.submit(attempt)
 
@@ -631,7 +653,12 @@ class ClaimLoop:
                 error.add_note("It did not react, so its process was replaced.")
                 attempt.fail(error)
                 self._ended.append(attempt)
-        running = [attempt for attempt in self._running if attempt.outcome is None]
+        orphans = self._orphans()
+        running = [
+            attempt
+            for attempt in self._running
+            if attempt.outcome is None and attempt not in orphans
+        ]
         self._settle(force=True, is_last=True)
         for attempt in running:
             if attempt.outcome is None:
@@ -642,9 +669,20 @@ class ClaimLoop:
         if self._outcomes:
             self._outcomes.settle(force=True)
 
+    def _orphans(self) -> list[Attempt]:
+        """Return what runs nowhere, because what ran it has died: its lease is left to end, as that of a dead process."""
+        if not self._inability:
+            return []
+        return self._threads.orphans() + self._coroutines.orphans()
+
     @property
     def is_stuck(self) -> bool:
         return bool(self._stuck)
+
+    @property
+    def is_unable(self) -> bool:
+        """Whether something that runs jobs has died."""
+        return bool(self._inability)
 
     @property
     def has_problem(self) -> bool:

@@ -18,6 +18,7 @@ from django_delayq.transfer.watch import DestinationWatch
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
+from django_delayq.worker.forks import HEEDED, let_go_when_forked
 from django_delayq.worker.loop import ClaimLoop
 
 logger = logging.getLogger("django_delayq.worker")
@@ -26,6 +27,8 @@ logger = logging.getLogger("django_delayq.worker")
 DONE = 74
 #: Likewise, but it wants to be replaced: after --max-jobs, or because a task is stuck.
 REPLACE_ME = 75
+#: It cannot run what it claims: what it held is given back as that of a process that died, and it is replaced.
+UNABLE = 76
 #: How long a thread may keep the interpreter while another wants it; Python's own is ten times as long.
 SWITCH_INTERVAL_S = 0.0005
 #: At the end, how long coroutines get to notice that they are cancelled, and idle threads to close their connections.
@@ -62,12 +65,14 @@ class WorkerProcess:
             timer=self._timer,
             done=self._job_ended,
             stuck=self._job_stuck,
+            died=self._cannot_work,
         )
         self._coroutines = LoopExecutor(
             worker.coroutines,
             timer=self._timer,
             done=self._job_ended,
             stuck=self._job_stuck,
+            died=self._cannot_work,
         )
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)
@@ -88,12 +93,17 @@ class WorkerProcess:
             else None,
         )
         self._is_ending = False
+        # The supervisor's pipe and our own, once `heed` has been called.
+        self._pipes: tuple[int, ...] = ()
 
     def _job_ended(self, attempt: Attempt) -> None:
         self.loop.job_ended(attempt)
 
     def _job_stuck(self, attempt: Attempt) -> None:
         self.loop.job_stuck(attempt)
+
+    def _cannot_work(self, why: str) -> None:
+        self.loop.cannot_work(why)
 
     def _watch(self, queue: str) -> None:
         self._destinations.arm(queue, lambda: self.loop.destination_changed(queue))
@@ -102,6 +112,20 @@ class WorkerProcess:
         """Work; returns the exit status. ``before_giving_back`` is called last, see `ClaimLoop.end`."""
         # The loop has work for a fraction of a ms: it should not wait 5 ms for a busy task to let go of the interpreter.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        try:
+            self._start()
+        except RuntimeError as error:
+            logger.error(
+                "this process cannot start: %s; look at the limits on processes and threads (ulimit -u, pids.max)",
+                error,
+            )
+            return UNABLE
+        self._renew_later()
+        self.loop.run()
+        return self._end(before_giving_back)
+
+    def _start(self) -> None:
+        self._timer.start()
         self._threads.start()
         for name, queue in self.loop.queues.items():
             for channel in (
@@ -112,9 +136,6 @@ class WorkerProcess:
                     channel,
                     lambda message, name=name: self.loop.alarm.wake(name),  # type: ignore[misc]
                 )
-        self._renew_later()
-        self.loop.run()
-        return self._end(before_giving_back)
 
     def _renew_later(self) -> None:
         self.loop.renew_soon()
@@ -136,6 +157,8 @@ class WorkerProcess:
                 error,
             )
             return 1
+        if self.loop.is_unable:
+            return UNABLE
         is_burst = self._options.is_burst
         if self.loop.is_stuck or (self._options.max_jobs is not None and not is_burst):
             return REPLACE_ME
@@ -152,17 +175,29 @@ class WorkerProcess:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # A handler would run between any two steps of the loop, with its locks held or just about to be waited for.
         # So a thread does what is to be done, and these are only there for the interpreter to write to the pipe.
-        for number in (signal.SIGTERM, signal.SIGQUIT):
+        for number in HEEDED:
             signal.signal(number, lambda number, frame: None)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._pipes = supervisor, reader, writer
+        let_go_when_forked(self)
         threading.Thread(
             target=self._heed,
             args=(supervisor, reader),
             name="delayq-signals",
             daemon=True,
         ).start()
+
+    def forked(self) -> None:
+        """Be an ordinary process: signals do what they do by default, and nothing of them reaches the worker."""
+        signal.set_wakeup_fd(-1)
+        for number in HEEDED:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for descriptor in self._pipes:
+            os.close(descriptor)
+        self._pipes = ()
 
     def _heed(self, supervisor: int, signals: int) -> None:
         waiting, is_over = [supervisor, signals], False

@@ -37,6 +37,8 @@ SOON_MS = 2_000.0
 PAUSE_MS = (100.0, 10_000.0)
 #: Between attempts to give back the leases of a dead process while the server is away.
 RECOVER_EVERY_MS = 1_000.0
+#: Signals to stop that come within this are one: Ctrl-C reaches the whole group, and whoever runs us may pass it on.
+SAME_STOP_MS = 500.0
 #: A process that has not ended so long after the end of its grace is killed.
 KILL_AFTER_MS = 10_000.0
 #: The same after a second signal, which ends the grace.
@@ -61,6 +63,7 @@ class Supervisor:
         # How often we were told to stop, and to how often we have reacted.
         self._stops = 0
         self._stops_heeded = 0
+        self._stopped_ms = 0.0
         self._kill_ms: float | None = None
         # When replacements may start.
         self._starts_ms: list[float] = []
@@ -95,7 +98,10 @@ class Supervisor:
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         # Here and not in the loop, which may be talking to a server that does not answer. The rest is left to it: a
         # handler that writes to the log may interrupt somebody who does just that.
-        self._stops += 1
+        now_ms = monotonic_ms()
+        if self._stops and now_ms < self._stopped_ms + SAME_STOP_MS:
+            return
+        self._stops, self._stopped_ms = self._stops + 1, now_ms
         for pid in self._children:
             _send(pid, signal.SIGTERM if self._stops == 1 else signal.SIGQUIT)
 
@@ -136,7 +142,17 @@ class Supervisor:
         try:
             if self._stops:
                 return
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:
+                # The machine has no room for one more just now. Those that live work on.
+                logger.error(
+                    "cannot start a worker process, trying again in %g s: %s",
+                    self._pause_ms / 1000,
+                    error,
+                )
+                self._start_after_pause()
+                return
             if pid == 0:
                 self._be_child(owner, blocked)
             self._children[pid] = _Child(pid, owner, monotonic_ms())
@@ -191,11 +207,14 @@ class Supervisor:
         now_ms = monotonic_ms()
         if is_failure and now_ms - child.started_ms < SOON_MS:
             logger.warning("the next one starts in %g s", self._pause_ms / 1000)
-            self._starts_ms.append(now_ms + self._pause_ms)
-            self._pause_ms = min(2 * self._pause_ms, PAUSE_MS[1])
+            self._start_after_pause()
         else:
             self._pause_ms = PAUSE_MS[0]
             self._starts_ms.append(now_ms)
+
+    def _start_after_pause(self) -> None:
+        self._starts_ms.append(monotonic_ms() + self._pause_ms)
+        self._pause_ms = min(2 * self._pause_ms, PAUSE_MS[1])
 
     def _recover(self) -> None:
         """Give back the leases of dead processes; a server that is away is asked again."""

@@ -18,7 +18,6 @@ from tests.queues.proxy import Proxy
 from tests.servers import LASTING, Server
 from tests.waiting import wait_until
 from tests.worker.conftest import (
-    _restore_switch_interval,
     configure,
     program,
     records,

@@ -1,0 +1,88 @@
+"""A process that a task forks is an ordinary process: no worker goes on in it.
+
+It has the one thread that forked, and a copy of everything else. Each part of a worker says here how it lets go.
+"""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import NoReturn, Protocol
+from weakref import WeakSet
+
+#: Signals that a worker process reacts to.
+HEEDED = (signal.SIGTERM, signal.SIGQUIT)
+
+
+class Forkable(Protocol):
+    """A part of a worker that a forked child must not go on with."""
+
+    def forked(self) -> None:
+        """Let go. Called in the child, by its only thread; no lock may be waited for."""
+
+
+_known: "WeakSet[Forkable]" = WeakSet()
+
+
+def let_go_when_forked(part: Forkable) -> None:
+    """Have `Forkable.forked` called in every process that this one forks."""
+    _known.add(part)
+
+
+class _Mask(threading.local):
+    """Signals that a thread had blocked before it forked."""
+
+    before: "set[int | signal.Signals]" = set()  # noqa: RUF012  replaced, never changed
+
+
+_mask = _Mask()
+
+
+def _block() -> None:
+    # A signal for the child that comes before it has let go would be the worker's: they share the pipe.
+    if _known:
+        _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
+
+
+def _unblock() -> None:
+    if _known:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _let_go() -> None:
+    for part in list(_known):
+        part.forked()
+    _unblock()
+    # What the child forks in turn has nothing to let go of.
+    _known.clear()
+
+
+os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_let_go)
+
+
+def leave(error: BaseException | None) -> NoReturn:
+    """End a forked child that came back out of its task: as Python ends, but without its exit functions.
+
+    Those belong to the worker. So do the threads that Python would wait for.
+    """
+    status = 0
+    try:
+        if isinstance(error, SystemExit):
+            status = _status(error)
+        elif error is not None:
+            status = 1
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _status(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1

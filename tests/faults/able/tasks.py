@@ -1,0 +1,173 @@
+"""What tasks do, on purpose or not, that must not disable the worker they run in."""
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import NoReturn
+
+from django_delayq import current_job, delayed_task
+from django_delayq.conf import Backoff
+from django_delayq.worker.attempt import Attempt
+from tests.worker.records import record
+
+AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
+_fork = multiprocessing.get_context("fork")
+
+
+@delayed_task
+def fork_and_terminate(kind: str) -> None:
+    """Start a child and end it with SIGTERM; note how it ended."""
+    record("start")
+    if kind == "multiprocessing":
+        child = _fork.Process(target=time.sleep, args=(120,))
+        child.start()
+        child.terminate()
+        child.join()
+        code = child.exitcode
+    else:
+        program = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(120)"]
+        )
+        program.terminate()
+        code = program.wait()
+    record("end", code=code)
+
+
+@delayed_task
+def use_pool() -> None:
+    record("start")
+    with ProcessPoolExecutor(2, mp_context=_fork) as pool:
+        values = list(pool.map(abs, [-1, -2, -3]))
+    record("end", values=values)
+
+
+def _leave_child(how: str) -> None:
+    if how == "_exit":
+        os._exit(5)
+    if how == "exit":
+        sys.exit(5)
+    if how == "raise":
+        raise ValueError("in the child")
+
+
+@delayed_task(max_attempts=1)
+def fork(how: str) -> None:
+    """Fork; the child leaves the task in some way, the parent notes the child's status."""
+    record("start")
+    pid = os.fork()
+    if pid == 0:
+        _leave_child(how)
+        return
+    record("end", status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+@delayed_task(max_attempts=1)
+async def fork_async(how: str) -> None:
+    record("start")
+    pid = os.fork()
+    if pid == 0:
+        if how == "await":
+            await asyncio.sleep(0)
+        _leave_child(how)
+        return
+    record("end", status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("nobody asks me")
+
+
+class Untraceable(Exception):
+    def with_traceback(self, traceback: object) -> NoReturn:
+        raise SystemExit("nobody traces me")
+
+
+class Endless(Exception):
+    def __str__(self) -> str:
+        raise Endless
+
+
+ODD = {each.__name__: each for each in (Unspeakable, Untraceable, Endless)}
+
+
+@delayed_task(backoff=AT_ONCE, max_attempts=1)
+def raise_odd(name: str) -> NoReturn:
+    raise ODD[name]
+
+
+@delayed_task(backoff=AT_ONCE, max_attempts=1)
+async def raise_odd_async(name: str) -> NoReturn:
+    raise ODD[name]
+
+
+async def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+@delayed_task(max_attempts=1)
+async def child_exits(how: str) -> None:
+    """Begin another coroutine that ends the interpreter."""
+    record("start")
+    error = KeyboardInterrupt() if how == "interrupt" else SystemExit(3)
+    if how == "gather":
+        await asyncio.gather(_raise(error), asyncio.sleep(0))
+    else:
+        other = asyncio.create_task(_raise(error))
+        await asyncio.wait([other])
+    record("end")
+
+
+@delayed_task
+async def stop_loop() -> None:
+    record("start")
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0.01)
+    record("end")
+
+
+@delayed_task
+async def break_loop() -> None:
+    """Take from the loop what it waits with, at the first attempt."""
+    record("start")
+    if not _kills():
+        asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined]
+        await asyncio.sleep(120)
+    record("end")
+
+
+@delayed_task
+def break_thread() -> None:
+    """Have nothing work that ends an attempt, at the first attempt."""
+    record("start")
+    if not _kills():
+        Attempt.fail = _raise_always  # type: ignore[method-assign]
+        raise ValueError
+    record("end")
+
+
+def _raise_always(attempt: Attempt, error: BaseException) -> NoReturn:
+    raise MemoryError
+
+
+@delayed_task
+def use_up_threads() -> None:
+    """Have the process get no more threads."""
+    record("start")
+
+    def refuse(*args: object) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    threading._start_new_thread = refuse  # type: ignore[attr-defined]
+    record("end")
+
+
+def _kills() -> int:
+    job = current_job()
+    assert job is not None
+    return job.kills

@@ -1,0 +1,254 @@
+"""A process that leases jobs can run them, or ends: what tasks do to their worker, on real processes."""
+
+import signal
+
+import pytest
+
+from django_delayq import schedule, schedule_many
+from django_delayq.delivery.operations import State
+from tests.faults.able import tasks as able
+from tests.waiting import wait_until
+from tests.worker.project import tasks
+from tests.worker.workers import counts
+
+APP = {"WORKER_TEST_APPS": "tests.faults.able"}
+
+
+@pytest.fixture
+def start_worker(program, queue_name):
+    """Start a worker program that knows the tasks of this family."""
+
+    def start(*arguments, **environment):
+        return program("--queue", queue_name, *arguments, environment=APP | environment)
+
+    return start
+
+
+def ended(job):
+    return job.refresh() in (State.SUCCEEDED, State.DEAD)
+
+
+# Children of a task.
+
+
+@pytest.mark.parametrize("kind", ["multiprocessing", "subprocess"])
+def test_a_task_ends_its_child_and_not_its_worker(
+    start_worker, records, queue_name, kind
+):
+    worker = start_worker()
+    bystander = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="another job runs")
+    children = worker.children()
+
+    job = schedule(able.fork_and_terminate.using(queue=queue_name), 0, kind)
+    wait_until(lambda: ended(job), description="it has ended")
+    records.let_go()
+    wait_until(lambda: ended(bystander), description="the other has ended")
+
+    assert [line["code"] for line in records.all("end")[:1]] == [-signal.SIGTERM]
+    assert records.count("start") == 2
+    assert worker.children() == children
+    assert "stopping" not in worker.log
+
+
+def test_a_task_may_use_a_pool_of_processes(start_worker, records, queue_name):
+    worker = start_worker()
+
+    job = schedule(able.use_pool.using(queue=queue_name), 0)
+    wait_until(lambda: ended(job), description="it has ended")
+
+    assert job.state is State.SUCCEEDED, worker.log
+    assert records.all("end")[0]["values"] == [1, 2, 3]
+    assert records.count("start") == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "how", "status"),
+    [
+        (able.fork, "_exit", 5),
+        (able.fork, "exit", 5),
+        (able.fork, "raise", 1),
+        (able.fork, "return", 0),
+        (able.fork_async, "_exit", 5),
+        (able.fork_async, "exit", 5),
+        (able.fork_async, "raise", 1),
+        (able.fork_async, "return", 0),
+        (able.fork_async, "await", 1),
+    ],
+)
+@pytest.mark.parametrize("time_limit", [None, 60])
+def test_a_forked_child_leaves_the_task_and_is_no_second_worker(
+    start_worker,
+    records,
+    queue_name,
+    task,
+    how,
+    status,
+    time_limit,
+):
+    worker = start_worker("--threads", "1")
+    job = schedule(task.using(queue=queue_name, time_limit=time_limit), 0, how)
+    # Waits in the same executor while the child comes back out of its task.
+    others = schedule_many(
+        tasks.note.using(queue=queue_name).prepare(0) for _ in range(5)
+    )
+
+    wait_until(lambda: ended(job), description="it has ended")
+    wait_until(lambda: all(map(ended, others)), description="the others have ended")
+
+    assert job.state is State.SUCCEEDED, worker.log
+    assert [line["status"] for line in records.all("end")] == [status], worker.log
+    assert records.count("start") == 1
+    assert records.count("run") == 5
+    assert len({line["pid"] for line in records.all()}) == 1
+    assert len(worker.children()) == 1
+
+
+# What a task raises.
+
+
+@pytest.mark.parametrize("task", [able.raise_odd, able.raise_odd_async])
+@pytest.mark.parametrize("name", able.ODD)
+def test_nothing_an_exception_does_costs_more_than_its_attempt(
+    start_worker,
+    records,
+    queue_name,
+    task,
+    name,
+):
+    worker = start_worker("--threads", "2")
+    # More than there are threads.
+    jobs = schedule_many(
+        task.using(queue=queue_name).prepare(0, name) for _ in range(5)
+    )
+
+    wait_until(lambda: all(map(ended, jobs)), description="all have ended")
+    after = schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: ended(after), description="the worker goes on")
+
+    assert {job.state for job in jobs} == {State.DEAD}, worker.log
+    assert all(job.error["error"].startswith(name) for job in jobs)
+    assert {job.attempts for job in jobs} == {1}
+    assert "will be replaced" not in worker.log
+    assert "ended with" not in worker.log
+
+
+@pytest.mark.parametrize("how", ["gather", "create_task", "interrupt"])
+def test_a_coroutine_of_a_task_that_exits_ends_no_event_loop(
+    start_worker,
+    records,
+    queue_name,
+    how,
+):
+    worker = start_worker()
+    bystander = schedule(tasks.hold_async.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="another job runs")
+
+    job = schedule(able.child_exits.using(queue=queue_name), 0, how)
+    wait_until(lambda: ended(job), description="it has ended")
+    records.let_go()
+    wait_until(lambda: ended(bystander), description="the other has ended")
+
+    assert job.state is (State.DEAD if how == "gather" else State.SUCCEEDED)
+    assert bystander.state is State.SUCCEEDED
+    assert records.count("start") == 2
+    assert len({line["pid"] for line in records.all()}) == 1
+    assert "the worker goes on" in worker.log
+
+
+def test_a_task_that_stops_the_event_loop_stops_nothing(
+    start_worker, records, queue_name
+):
+    start_worker()
+
+    job = schedule(able.stop_loop.using(queue=queue_name), 0)
+
+    wait_until(lambda: ended(job), description="it has ended")
+    assert records.count("end") == 1
+
+
+# What dies all the same.
+
+
+@pytest.mark.parametrize("task", [able.break_loop, able.break_thread])
+def test_a_process_whose_executor_died_is_replaced_and_counts_a_kill(
+    start_worker,
+    records,
+    queue_name,
+    task,
+):
+    worker = start_worker("--threads", "2", "--grace", "60")
+    bystander = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="another job runs")
+
+    job = schedule(task.using(queue=queue_name), 0)
+    worker.wait_for_log("this process cannot go on and will be replaced")
+    # What runs beside it is let end.
+    records.let_go()
+    wait_until(lambda: ended(job), description="it has run again")
+    wait_until(lambda: ended(bystander), description="the other has ended")
+
+    starts = records.all("start")
+    assert [line["kills"] for line in starts if line["job"] == job.id] == [0, 1]
+    assert records.jobs("start").count(bystander.id) == 1
+    assert "ended with status 76; its leases are given back" in worker.log
+    assert counts(queue_name).running == 0
+
+
+def test_a_process_that_gets_no_thread_for_its_loop_gives_its_jobs_back(
+    start_worker,
+    records,
+    queue_name,
+):
+    worker = start_worker()
+    schedule(able.use_up_threads.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("end") == 1, description="there are no threads")
+
+    job = schedule(tasks.note_async.using(queue=queue_name), 0)
+    wait_until(lambda: ended(job), description="another process has run it")
+
+    assert records.all("run")[0]["kills"] == 0
+    assert records.all("run")[0]["pid"] != records.all("end")[0]["pid"]
+    assert "the event loop: can't start new thread" in worker.log
+
+
+# The supervisor.
+
+
+def test_signals_of_one_moment_are_one(start_worker, records, queue_name):
+    worker = start_worker("--grace", "60")
+    job = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+
+    # Stopped, so that it finds both at once, however long this machine takes to send them.
+    worker.signal(signal.SIGSTOP)
+    worker.signal(signal.SIGINT)
+    worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGCONT)
+    worker.wait_for_log("stopping: what runs has 60 s to end")
+    records.let_go()
+
+    assert worker.wait() == 0, worker.log
+    assert job.refresh() is State.SUCCEEDED
+    assert "stopping now" not in worker.log
+
+
+def test_a_fork_that_fails_is_tried_again_and_costs_no_healthy_process(
+    start_worker,
+    records,
+    queue_name,
+):
+    worker = start_worker("--processes", "2", ABLE_FAILING_FORKS="2,3,4")
+    job = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+    first = records.all("start")[0]["pid"]
+
+    wait_until(lambda: len(worker.children()) == 2, description="both are there")
+    records.let_go()
+    wait_until(lambda: ended(job), description="it has ended")
+
+    assert first in worker.children()
+    assert records.count("start") == 1
+    assert worker.log.count("cannot start a worker process, trying again in") == 3
+    assert "trying again in 0.4 s: [Errno 11]" in worker.log
+    assert worker.stop() == 0
