@@ -45,7 +45,7 @@ def use(
     ) -> dict[str, Any]:
         settings.DELAYQ = {
             "CONNECTION": server if isinstance(server, str) else server.socket_url,
-            "QUEUES": {queue_name: options or {}},
+            "QUEUES": {"default": {}, queue_name: options or {}},
             "WORKER": worker,
         }
         return settings.DELAYQ

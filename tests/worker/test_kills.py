@@ -190,7 +190,7 @@ def lasting(private_server, settings, queue_name, configure):
     server = private_server(**LASTING)
     settings.DELAYQ = {
         "CONNECTION": server.socket_url,
-        "QUEUES": {queue_name: {}},
+        "QUEUES": {"default": {}, queue_name: {}},
         "WORKER": {"LEASE": 5},
     }
     return OwnServer(server)
@@ -220,7 +220,7 @@ def test_killing_any_process_of_the_embedded_server_at_any_moment(
     settings.DEBUG = True
     settings.DELAYQ = {
         "EMBEDDED_DIR": str(tmp_path),
-        "QUEUES": {queue_name: {}},
+        "QUEUES": {"default": {}, queue_name: {}},
         "WORKER": {"LEASE": 5},
     }
     os.environ["WORKER_TEST_DEBUG"] = "1"

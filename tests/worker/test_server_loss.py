@@ -25,7 +25,7 @@ def lasting(private_server, settings, queue_name, configure):
     server = private_server(**LASTING)
     settings.DELAYQ = {
         "CONNECTION": server.socket_url,
-        "QUEUES": {queue_name: {}},
+        "QUEUES": {"default": {}, queue_name: {}},
         "WORKER": {"LEASE": 30},
     }
     return server
