@@ -13,7 +13,7 @@ FOR_LINT := $(VENV)/.lint-$(notdir $(PYTHON))
 VERSION := import sys; print(sys.version_info[:2])
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test interop fuzz lint bench
+.PHONY: help demo test versions interop fuzz lint bench
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
@@ -25,6 +25,9 @@ demo: $(FOR_DEMO) ## A site, a worker and a tour; DEMO_EXIT=1 ends it after the 
 
 test: $(FOR_TEST) ## The tests; ARGS='tests/wire -x' for some of them
 	$(BIN)/python -m pytest $(ARGS)
+
+versions: ## What a version can change, on each Django and Python of the README; ARGS as for test
+	$(PYTHON) -m tests.versions $(ARGS)
 
 interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and docs/compatibility.md from that; needs Java and Maven
 	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \

@@ -197,6 +197,42 @@ def test_person_turns_pages(visitor: Visitor, queue: Queue) -> None:
     assert "1–50 of about 120" in visitor.texts(".paginator")[0]
 
 
+def test_table_has_the_width_of_the_page_and_the_paginator_stands_below(
+    visitor: Visitor, queue: Queue
+) -> None:
+    for number in range(60):
+        queue.schedule(60_000 + 1000 * number, number)
+
+    for address in (url("changelist"), url("queue", queue.name)):
+        visitor.open(address)
+        page, table, paginator = (
+            visitor.driver.find_element("css selector", selector).rect
+            for selector in ("#content-main", "#result_list", ".paginator")
+        )
+        assert table["width"] == pytest.approx(page["width"], abs=2)
+        assert paginator["y"] >= table["y"] + table["height"]
+
+
+def test_breadcrumbs_look_as_those_of_django(visitor: Visitor, queue: Queue) -> None:
+    looks = """
+        const shown = document.querySelector('.breadcrumbs');
+        const style = getComputedStyle(shown);
+        const link = getComputedStyle(shown.querySelector('a'));
+        return [style.backgroundColor, style.color, link.color, style.paddingLeft, style.paddingTop];
+    """
+    for size in SIZES.values():
+        visitor.driver.set_window_size(*size)
+        visitor.open("/admin/auth/user/add/")
+        django = visitor.driver.execute_script(looks)
+        for address in (url("changelist"), url("queue", queue.name)):
+            visitor.open(address)
+            ours = visitor.driver.execute_script(looks)
+            # On narrow screens the padding of Django 6.1's is that of wide ones.
+            compared = 5 if size == SIZES["desktop"] else 3
+            assert ours[:compared] == django[:compared]
+    visitor.driver.set_window_size(*SIZES["desktop"])
+
+
 def test_no_page_runs_what_a_stranger_wrote(visitor: Visitor, queue: Queue) -> None:
     queue.schedule(60_000, XSS, task=XSS, unique=f"e{XSS}", **{XSS: XSS})
     dead = queue.dead(XSS, task=XSS, error_text=error(XSS, traceback=XSS, kind=XSS))
