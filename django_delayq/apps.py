@@ -14,6 +14,7 @@ class DelayqConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        conf.hide_password()
         checks.register_all()
         set_default_connection(lambda: (conf.get_shared_client, conf.get_async_client))
         set_default_options(conf.queue_options)

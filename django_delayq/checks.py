@@ -17,6 +17,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
 from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.redaction import redact, redact_url
 from django_delayq.server_checks import Level, find_server_problems
 from django_delayq.wire.codecs.unsupported import UnsupportedCodec
 
@@ -36,7 +37,7 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     except (DelayqError, RedisError, OSError) as error:
         return [
             checks.Error(
-                f"The server of DELAYQ['CONNECTION'] cannot be asked: {error}.",
+                f"The server of DELAYQ['CONNECTION'] cannot be asked: {redact(str(error))}.",
                 hint="Start it, or correct CONNECTION.",
                 id="django_delayq.E009",
             )
@@ -135,7 +136,7 @@ def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:
     if backend is None:
         return [
             checks.Error(
-                f"DELAYQ['CONNECTION'] is {connection!r}, which is neither a URL nor an alias of CACHES.",
+                f"DELAYQ['CONNECTION'] is {redact_url(connection)!r}, which is neither a URL nor an alias of CACHES.",
                 hint="Give a URL with its scheme, such as 'redis://localhost:6379/0', or add the cache.",
                 id="django_delayq.E006",
             )
@@ -143,7 +144,7 @@ def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:
     if not _is_django_redis(backend):
         return [
             checks.Error(
-                f"DELAYQ['CONNECTION'] is {connection!r}, a cache with the backend {backend!r}.",
+                f"DELAYQ['CONNECTION'] is {redact_url(connection)!r}, a cache with the backend {backend!r}.",
                 hint="Use a cache with 'django_redis.cache.RedisCache', or give a URL.",
                 id="django_delayq.E006",
             )

@@ -8,7 +8,6 @@ import asyncio
 import difflib
 import math
 import os
-import re
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -36,6 +35,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.embedded import ensure_server
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.options import QueueOptions
+from django_delayq.redaction import SecretUrl, conceal, redact, redact_url, show
 from django_delayq.wire.codecs import Codec, default_codec, get_codec
 from django_delayq.wire.frame import FrameFormat
 
@@ -70,7 +70,7 @@ class Backoff:
                 or not 0 <= value < math.inf
             ):
                 raise InvalidSettings(
-                    f"Backoff({name}={value!r}): give a finite number of at least 0"
+                    f"Backoff({name}={show(value)}): give a finite number of at least 0"
                 )
             if value > MAX_BACKOFF:
                 raise InvalidSettings(
@@ -176,6 +176,7 @@ class Settings:
     """All of ``DELAYQ``."""
 
     #: Alias of a django-redis cache, or a redis-py URL; None: the embedded server, in DEBUG only.
+    #: Its repr has no password, and neither has that of the settings.
     connection: str | None = None
     #: Where the embedded server keeps its data, in a folder .delayq; None: BASE_DIR, else the current directory.
     embedded_dir: Path | None = None
@@ -196,9 +197,9 @@ class Settings:
             return self.queues[name]
         except KeyError:
             raise QueueNotFound(
-                f"queue {name!r} is not configured; DELAYQ['QUEUES'] has {', '.join(map(repr, sorted(self.queues)))}."
+                f"queue {show(name)} is not configured; DELAYQ['QUEUES'] has {', '.join(map(repr, sorted(self.queues)))}."
                 + _suggestion(name, self.queues)
-                + f" Add {name!r}: {{}} to DELAYQ['QUEUES'] if it is meant."
+                + f" Add {show(name)}: {{}} to DELAYQ['QUEUES'] if it is meant."
             ) from None
 
 
@@ -363,7 +364,7 @@ def find_problems(value: Any) -> Iterator[Problem]:
     if not isinstance(value, dict):
         yield Problem(
             "E001",
-            f"DELAYQ is {value!r}, of type {type(value).__name__}.",
+            f"DELAYQ is {show(value)}, of type {type(value).__name__}.",
             "Make it a dict, as docs/settings.md has it.",
         )
         return
@@ -371,7 +372,7 @@ def find_problems(value: Any) -> Iterator[Problem]:
     queues = value.get("QUEUES", {})
     if isinstance(queues, dict):
         for name, options in queues.items():
-            path = f"DELAYQ['QUEUES'][{name!r}]"
+            path = f"DELAYQ['QUEUES'][{show(name)}]"
             try:
                 DeliveryKeys.of(name)
             except DelayqError as error:
@@ -379,7 +380,7 @@ def find_problems(value: Any) -> Iterator[Problem]:
             if not isinstance(options, dict):
                 yield Problem(
                     "E003",
-                    f"{path} is {options!r}.",
+                    f"{path} is {show(options)}.",
                     "Give a dict of options, {} for the defaults.",
                 )
                 continue
@@ -396,19 +397,22 @@ def _check_keys(
         if key not in known:
             yield Problem(
                 "E002",
-                f"{path} has an unknown key {key!r}.",
+                f"{path} has an unknown key {show(key)}.",
                 (_suggestion(key, known).strip() or f"Known are {', '.join(known)}."),
             )
         elif not known[key][1](item):
             yield Problem(
                 "E003",
-                f"{path}[{key!r}] is {_without_password(item)!r}.",
+                f"{path}[{key!r}] is {_show_setting(key, item)}.",
                 f"Give {known[key][2]}.",
             )
 
 
-def _without_password(value: Any) -> Any:
-    return re.sub("://.*@", "://***@", value) if isinstance(value, str) else value
+def _show_setting(key: str, value: Any) -> str:
+    # What stands where a URL belongs may be one that is too mangled to be found.
+    if key == "CONNECTION" and isinstance(value, str):
+        return repr(redact_url(value))
+    return show(value)
 
 
 def _suggestion(name: object, known: Mapping[str, object]) -> str:
@@ -451,13 +455,31 @@ def read_settings(value: Any) -> Settings:
         queues[name] = _read(QueueSettings, options, _QUEUE, name=name, **retry)
     directory = value.get("EMBEDDED_DIR")
     return Settings(
-        connection=value.get("CONNECTION"),
+        connection=_secret_url(value.get("CONNECTION")),
         embedded_dir=Path(directory) if directory is not None else None,
         queues=queues,
         worker=_read(WorkerSettings, value.get("WORKER", {}), _WORKER),
         max_payload_bytes=value.get("MAX_PAYLOAD_BYTES", Settings.max_payload_bytes),
         on_commit=value.get("ON_COMMIT", Settings.on_commit),
     )
+
+
+def _secret_url(connection: str | None) -> str | None:
+    return None if connection is None else SecretUrl(connection)
+
+
+def hide_password() -> None:
+    """Have ``settings.DELAYQ`` show its CONNECTION without the password, wherever it is shown.
+
+    Django's debug page and error mails hide settings by their names, and a URL by none. The value stays the same
+    string; only its repr changes.
+    """
+    value = getattr(django_settings, "DELAYQ", None)
+    if not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        if type(item) is str and redact_url(item) != item:
+            value[key] = SecretUrl(item)
 
 
 @cache
@@ -532,19 +554,30 @@ def _pool_parts() -> tuple[type, dict[str, Any]]:
         alias = get_settings().connection
         assert alias is not None
         pool = _alias_pool(alias)
-    return pool.connection_class, dict(pool.connection_kwargs)
+    return pool.connection_class, conceal(pool.connection_kwargs)
 
 
 def _alias_pool(alias: str) -> Any:
-
+    caches = getattr(django_settings, "CACHES", {})
+    if alias not in caches:
+        # Not left to django-redis: the page of its error would show the alias, which may be a URL that is mangled.
+        why = f"CACHES has {', '.join(map(repr, caches)) or 'nothing'}"
+        raise _no_alias(alias, why)
     try:
         return get_redis_connection(alias).connection_pool
+    except ValueError as error:
+        # Neither its words nor its traceback: of a LOCATION that is no URL they repeat parts, a password perhaps.
+        why = f"its LOCATION is not a URL that redis-py reads ({type(error).__name__})"
+        raise _no_alias(alias, why) from None
     except Exception as error:
-        known = ", ".join(map(repr, getattr(django_settings, "CACHES", {})))
-        raise InvalidSettings(
-            f"DELAYQ['CONNECTION'] is {alias!r}, which is neither a URL (it has no '://') nor the alias of a"
-            f" django-redis cache: {error}. CACHES has {known or 'nothing'}."
-        ) from error
+        raise _no_alias(alias, redact(str(error))) from error
+
+
+def _no_alias(alias: str, why: str) -> InvalidSettings:
+    return InvalidSettings(
+        f"DELAYQ['CONNECTION'] is {redact_url(alias)!r}, which is neither a URL (it has no '://') nor the alias"
+        f" of a django-redis cache: {why}."
+    )
 
 
 def _own_arguments(arguments: dict[str, Any], retry: Any) -> dict[str, Any]:
@@ -680,6 +713,7 @@ def forget_connections(**kwargs: Any) -> None:
     global _pool, _shared
     if kwargs.get("setting", "DELAYQ") not in ("DELAYQ", "CACHES", "DEBUG", "BASE_DIR"):
         return
+    hide_password()
     with _lock:
         get_settings.cache_clear()
         pools = [pool for pool in (_pool, _shared and _shared.connection_pool) if pool]

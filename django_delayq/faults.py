@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
+from django_delayq.redaction import redact
 
 
 class Fault(NamedTuple):
@@ -29,7 +30,7 @@ def describe_fault(error: Exception) -> Fault:
     """Say what an error of the server, the connection or the settings means."""
     # Half a surrogate pair can be neither sent nor printed.
     told = str(error).encode("utf-8", "backslashreplace").decode()
-    message = told or type(error).__name__
+    message = redact(told) or type(error).__name__
     what, hint = _meaning(error, message)
     return Fault(what, message, hint)
 

@@ -228,7 +228,7 @@ def test_misspelt_key_is_told_with_a_suggestion(value: Any, text: str) -> None:
         ),
         ({"CONNECTION": ""}, "DELAYQ['CONNECTION'] is ''."),
         ({"CONNECTION": "http://x"}, "DELAYQ['CONNECTION'] is 'http://x'. Give the"),
-        ({"CONNECTION": "redis://h:port/0"}, "is 'redis://h:port/0'."),
+        ({"CONNECTION": "redis://h:port/0"}, "is 'redis://h:***/0'."),
         ({"EMBEDDED_DIR": 5}, "DELAYQ['EMBEDDED_DIR'] is 5. Give a folder."),
         ({"QUEUES": ["a"]}, "DELAYQ['QUEUES'] is ['a']. Give a dict of queue names to"),
         (

@@ -17,6 +17,7 @@ from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.registry import register, register_handler
 from django_delayq.jobs.scheduling import asend, send
+from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
 
 P = ParamSpec("P")
@@ -132,7 +133,7 @@ class DelayedTask(Generic[P, R]):
             key = unique(*args, **kwargs)
             if not isinstance(key, str) or not key:
                 raise InvalidArguments(
-                    f"unique of {self.name!r} returned {key!r}; a key is a string, not empty"
+                    f"unique of {self.name!r} returned {show(key)}; a key is a string, not empty"
                 )
             return f"{self.name}:{key}"
         bound = self._signature.bind(*args, **kwargs)
@@ -172,8 +173,9 @@ def _positional_range(signature: inspect.Signature) -> tuple[int, int]:
 
 
 def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    parts = [repr(arg) for arg in args] + [
-        f"{name}={value!r}" for name, value in kwargs.items()
+    # What does not fit is how many there are and what they are called: the values are the caller's own.
+    parts = [f"<{type(arg).__qualname__}>" for arg in args] + [
+        f"{name}=<{type(value).__qualname__}>" for name, value in kwargs.items()
     ]
     text = ", ".join(parts)
     return f"({text if len(text) <= 200 else text[:200] + '…'})"
@@ -232,7 +234,7 @@ def _make_task(
         raise InvalidTask(f"{function.name!r} is a delayed_task already")
     if not inspect.isfunction(function):
         raise InvalidTask(
-            f"delayed_task needs a function, got {function!r}, a {type(function).__name__}"
+            f"delayed_task needs a function, got {show(function)}, a {type(function).__name__}"
             " (is the order of the decorators right?)"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

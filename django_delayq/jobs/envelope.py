@@ -6,9 +6,16 @@ The scripts read the token at the front (``_job.lua``, token_of), so its place a
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 import msgspec
+from django.db.models import Model, QuerySet
+from django.utils.functional import LazyObject, Promise
 
 from django_delayq.exceptions import (
     DecodeError,
@@ -16,6 +23,7 @@ from django_delayq.exceptions import (
     EncodeError,
     InvalidArguments,
 )
+from django_delayq.redaction import show
 from django_delayq.wire.codecs import Codec
 
 
@@ -133,39 +141,70 @@ def plain_value(value: object, name: str) -> Any:
 
 def _plain(value: Any, path: str, depth: int) -> Any:
     # Subclasses are written as what they are: a TextChoices member as a string, an IntegerChoices member as an int,
-    # what a codec of Java's brought as the number or dict that it is.
-    if type(value) in _ATOMS:
+    # what a codec of Java's brought as the number or dict that it is. By type() and not by isinstance: a lazy object
+    # would say what it stands for, and ask the database for it.
+    cls = type(value)
+    if cls in _ATOMS:
         return value
     if depth > MAX_DEPTH:
         raise InvalidArguments(
             f"{path} is nested more than {MAX_DEPTH} deep; pass an id instead"
         )
-    if isinstance(value, str):
+    if issubclass(cls, str):
         return str.__str__(value)
-    if isinstance(value, int):
+    if issubclass(cls, int):
         return int(value)
-    if isinstance(value, float):
+    if issubclass(cls, float):
         if not math.isfinite(value):
             raise InvalidArguments(
-                f"{path} is {value!r}, which JSON does not have; pass None or a string instead"
+                f"{path} is {float(value)!r}, which JSON does not have; pass None or a string instead"
             )
         return float(value)
-    if isinstance(value, dict):
+    if issubclass(cls, dict):
         for key in value:
-            if not isinstance(key, str):
+            if not issubclass(type(key), str):
                 raise InvalidArguments(
-                    f"{path} has the key {key!r} of type {type(key).__name__}; the keys of JSON are strings"
+                    f"{path} has the key {show(key)} of type {type(key).__name__}; the keys of JSON are strings"
                 )
         return {
-            str.__str__(key): _plain(item, f"{path}[{key!r}]", depth + 1)
+            str.__str__(key): item
+            if type(item) in _ATOMS
+            else _plain(item, f"{path}[{show(key)}]", depth + 1)
             for key, item in value.items()
         }
-    if isinstance(value, list | tuple):
-        return [_plain(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
-    hint = "its primary key" if hasattr(value, "pk") else "something that JSON has"
+    if issubclass(cls, list | tuple):
+        return [
+            item if type(item) in _ATOMS else _plain(item, f"{path}[{i}]", depth + 1)
+            for i, item in enumerate(value)
+        ]
     raise InvalidArguments(
-        f"{path} is {value!r} of type {type(value).__name__}, which is not JSON; pass {hint} instead"
+        f"{path} is of type {cls.__qualname__}, which is not JSON; pass {_instead_of(cls)} instead"
     )
+
+
+#: What to pass instead of a value that is not JSON, by its type; the first that fits.
+_INSTEAD: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (Promise, "str(value)"),
+    (LazyObject, "the primary key of what it stands for"),
+    (Model, "its primary key, value.pk,"),
+    (
+        QuerySet,
+        "a list of primary keys, such as list(value.values_list('pk', flat=True)),",
+    ),
+    ((date, time), "value.isoformat()"),
+    (timedelta, "value.total_seconds()"),
+    ((UUID, Decimal, PurePath), "str(value)"),
+    ((bytes, bytearray, memoryview), "text, such as base64.b64encode(value).decode(),"),
+    ((set, frozenset), "list(value)"),
+    (Enum, "value.value"),
+)
+
+
+def _instead_of(cls: type) -> str:
+    for types, advice in _INSTEAD:
+        if issubclass(cls, types):
+            return advice
+    return "something that JSON has, such as an id,"
 
 
 def result_text(

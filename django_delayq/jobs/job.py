@@ -24,6 +24,7 @@ from django_delayq.delivery.operations import Inspected, NewJob, Outcome, PageRo
 from django_delayq.exceptions import DecodeError, InvalidTask, JobFailed, JobNotFound
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
+from django_delayq.redaction import show
 from django_delayq.wire.call import arun, run
 from django_delayq.wire.delay import MAX_START_TIME_MS, Delay, parse_delay
 
@@ -462,7 +463,7 @@ def _handle(job_id: str) -> Job[Any]:
     )
     if not colon or not queue or not token:
         raise JobNotFound(
-            f"{job_id!r} is no job id; one looks like 'default:0Vb3-…', as Job.id returns it"
+            f"{show(job_id)} is no job id; one looks like 'default:0Vb3-…', as Job.id returns it"
         )
     return Job(conf.get_settings().queue(queue).name, token, None, [], {})
 

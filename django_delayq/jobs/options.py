@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from django_delayq.conf import Backoff
 from django_delayq.exceptions import InvalidSettings, InvalidTask
+from django_delayq.redaction import show
 
 Seconds = float | timedelta
 
@@ -169,7 +170,7 @@ class TaskOptions:
                 base, factor, longest, jitter = options["backoff"]
             except (TypeError, ValueError):
                 raise InvalidSettings(
-                    f"backoff {options['backoff']!r} is not four numbers"
+                    f"backoff {show(options['backoff'])} is not four numbers"
                 ) from None
             options["backoff"] = Backoff(
                 base=base, factor=factor, max=longest, jitter=jitter
@@ -180,7 +181,7 @@ class TaskOptions:
 class _Checker:
     def __call__(self, is_good: bool, name: str, value: object, wanted: str) -> None:
         if not is_good:
-            raise InvalidTask(f"{name}={value!r}: give {wanted}")
+            raise InvalidTask(f"{name}={show(value)}: give {wanted}")
 
 
 def _is_int(value: object) -> bool:

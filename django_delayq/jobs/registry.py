@@ -8,6 +8,7 @@ import difflib
 from typing import TYPE_CHECKING, Any
 
 from django_delayq.exceptions import InvalidTask, TaskNotFound
+from django_delayq.redaction import show
 
 if TYPE_CHECKING:
     from django_delayq.jobs.decorator import DelayedTask
@@ -55,7 +56,7 @@ def get_task(name: str) -> "DelayedTask[Any, Any]":
     except KeyError:
         close = difflib.get_close_matches(name, _tasks, n=1)
         raise TaskNotFound(
-            f"no task is registered as {name!r}."
+            f"no task is registered as {show(name)}."
             + (f" Did you mean {close[0]!r}?" if close else "")
             + " Tasks are found in tasks.py of every app in INSTALLED_APPS."
         ) from None

@@ -15,6 +15,7 @@ from django_delayq.delivery.operations import Scheduled, State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
 from django_delayq.jobs.job import Job, explain
 from django_delayq.jobs.registry import get_task
+from django_delayq.redaction import show
 from django_delayq.wire.call import Call, arun, run, run_stream
 from django_delayq.wire.delay import Delay
 
@@ -64,7 +65,7 @@ def _find(task: Any) -> "DelayedTask[Any, Any]":
         return get_task(task)
     if not hasattr(task, "prepare"):
         raise InvalidTask(
-            f"{task!r} is no task, so it cannot be scheduled; decorate the function with @delayed_task"
+            f"{show(task)} is no task, so it cannot be scheduled; decorate the function with @delayed_task"
         )
     found: DelayedTask[Any, Any] = task
     return found

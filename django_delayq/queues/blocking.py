@@ -27,6 +27,7 @@ from django_delayq.queues.steps import (
 )
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.queues.waiting import Peeks
+from django_delayq.redaction import show
 from django_delayq.wire.codecs import Codec
 from django_delayq.wire.scripts import PAGE
 
@@ -343,6 +344,6 @@ def _milliseconds(timeout: float | timedelta) -> float:
         or timeout != timeout
     ):
         raise TypeError(
-            f"a timeout is a number of seconds or a timedelta; got {timeout!r}"
+            f"a timeout is a number of seconds or a timedelta; got {show(timeout)}"
         )
     return timeout * 1000

@@ -32,6 +32,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from django_delayq.exceptions import InvalidSettings, MaybeScheduled
+from django_delayq.redaction import SecretUrl, conceal, redact_url, show
 from django_delayq.transfer.connection import POOL_ARGUMENTS, node_of
 from django_delayq.wire.call import Call
 
@@ -74,12 +75,14 @@ class Clients:
 
     def __init__(self, connection: Given | None) -> None:
         """Raise InvalidSettings unless ``connection`` is a client, a URL, or None for the process's own."""
+        if isinstance(connection, str):
+            connection = _read_url(connection)
         if not isinstance(connection, Redis | aio.Redis | str | None) and not hasattr(
             connection, "get_node_from_key"
         ):
             raise InvalidSettings(
                 "connection has to be a redis.Redis, a redis.asyncio.Redis or a URL;"
-                f" got {connection!r}"
+                f" got {show(connection)}"
             )
         self._given = connection
         self._sync: Redis | None = None
@@ -126,7 +129,9 @@ class Clients:
         # redis-py would repeat whatever it sent; what may be repeated, and how often, is for ``wire.call`` to know.
         retry = Retry(NoBackoff(), 0)
         if isinstance(given, str):
-            return Redis.from_url(given, retry=retry, **_DEADLINES_S)
+            client = Redis.from_url(given, retry=retry, **_DEADLINES_S)
+            _conceal_pool(client)
+            return client
         arguments = _arguments_of(given)
         if isinstance(given, Redis) and not arguments.get("decode_responses"):
             return given
@@ -179,13 +184,32 @@ _async_clients: weakref.WeakKeyDictionary[
 def _make_async(given: Given) -> aio.Redis:
     retry = AsyncRetry(NoBackoff(), 0)
     if isinstance(given, str):
-        return aio.Redis.from_url(given, retry=retry, **_DEADLINES_S)
+        client = aio.Redis.from_url(given, retry=retry, **_DEADLINES_S)
+        _conceal_pool(client)
+        return client
     pool = AsyncConnectionPool(
         connection_class=_twin_class(given, 1),
         **_shared(_arguments_of(given)),
         retry=retry,
     )
     return aio.Redis.from_pool(pool)
+
+
+def _read_url(url: str) -> SecretUrl:
+    try:
+        ConnectionPool.from_url(url)  # opens nothing
+    except ValueError:
+        # Not chained: what redis-py says of a URL may repeat a part of its password.
+        raise InvalidSettings(
+            f"connection is {redact_url(url)!r}, which is not a URL that redis-py reads; give one such as"
+            " 'redis://localhost:6379/0', special characters of a password as %23"
+        ) from None
+    return SecretUrl(url)
+
+
+def _conceal_pool(client: Redis | aio.Redis) -> None:
+    pool: Any = client.connection_pool
+    pool.connection_kwargs = conceal(pool.connection_kwargs)
 
 
 async def _close_with_loop(client: aio.Redis) -> AsyncGenerator[None, None]:
@@ -221,7 +245,7 @@ def _twin_class(client: Any, kind: int) -> type:
         if issubclass(cls, twins) and not cls.__name__.startswith("Sentinel"):
             return twins[kind]
     raise InvalidSettings(
-        f"cannot make the other kind of client, sync or async, from {client!r};"
+        f"cannot make the other kind of client, sync or async, from {show(client)};"
         " give a URL, or use the methods of the kind that it has"
     )
 

@@ -14,6 +14,7 @@ from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import monotonic_ms
+from django_delayq.redaction import redact
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.connection import (
     DedicatedConnection,
@@ -128,7 +129,7 @@ class _Listening:
                     "lost the connection that listens to %s; again in %d ms: %s",
                     ", ".join(self._callbacks) or "nothing",
                     backoff_ms,
-                    error,
+                    redact(str(error)),
                 )
                 wait_readable([self._waker], backoff_ms / 1000)
                 self._waker.clear()

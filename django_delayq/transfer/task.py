@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from django_delayq.redaction import redact
 from django_delayq.transfer.alarm import CAP_MS, Alarm
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.channel import ChannelListener
@@ -105,7 +106,7 @@ class _Transferring:
                     "cannot transfer %r, again in %d ms: %s",
                     self._name,
                     backoff_ms,
-                    error,
+                    redact(str(error)),
                 )
                 self.alarm.forget(None)
                 # A new subscription ends the wait: the server is back.

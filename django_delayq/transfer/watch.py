@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import monotonic_ms
+from django_delayq.redaction import redact
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.connection import (
     DedicatedConnection,
@@ -198,7 +199,10 @@ class _Watching:
                     peek.begin()
         except Exception as error:
             logger.warning(
-                "cannot watch %r, again in %d ms: %s", key, BACKOFF_MS, error
+                "cannot watch %r, again in %d ms: %s",
+                key,
+                BACKOFF_MS,
+                redact(str(error)),
             )
             self._close(key)
             self._not_before_ms[key] = monotonic_ms() + BACKOFF_MS

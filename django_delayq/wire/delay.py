@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, Context, Decimal
 
 from django_delayq.exceptions import InvalidDelay
+from django_delayq.redaction import show
 
 #: What can be asked for: seconds, a timedelta, or an aware datetime.
 Delay = int | float | Decimal | timedelta | datetime
@@ -49,13 +50,15 @@ def parse_delay(delay: Delay) -> str:
     else:
         raise InvalidDelay(
             "a delay is a number of seconds, a timedelta or an aware datetime;"
-            f" got {delay!r}, a {type(delay).__name__}"
+            f" got {show(delay)}, a {type(delay).__name__}"
         )
     if is_negative:
-        raise InvalidDelay(f"a delay cannot be negative; got {delay!r}. For now, say 0")
+        raise InvalidDelay(
+            f"a delay cannot be negative; got {show(delay)}. For now, say 0"
+        )
     if delay_ms > MAX_DELAY_MS:
         raise InvalidDelay(
-            f"a delay cannot be longer than {MAX_DELAY_MS // 86_400_000:,} days; got {delay!r}"
+            f"a delay cannot be longer than {MAX_DELAY_MS // 86_400_000:,} days; got {show(delay)}"
         )
     return f"+{delay_ms}"
 
@@ -67,7 +70,7 @@ def _seconds(delay: int | float | Decimal) -> Decimal:
     if isinstance(seconds, Decimal):
         if not seconds.is_finite():
             raise InvalidDelay(
-                f"a delay has to be a finite number of seconds; got {delay!r}"
+                f"a delay has to be a finite number of seconds; got {show(delay)}"
             )
         return seconds
     return Decimal(int(seconds))
@@ -76,13 +79,13 @@ def _seconds(delay: int | float | Decimal) -> Decimal:
 def _start_time_ms(moment: datetime) -> int:
     if moment.utcoffset() is None:
         raise InvalidDelay(
-            f"a datetime needs a time zone to say when it is; got {moment!r}. django.utils.timezone.now() has one,"
+            f"a datetime needs a time zone to say when it is; got {show(moment)}. django.utils.timezone.now() has one,"
             " make_aware() adds one"
         )
     start_time_ms = max(0, -((_EPOCH - moment) // _MILLISECOND))
     # The last microseconds of the year 9999 round up into the year 10000.
     if start_time_ms > MAX_START_TIME_MS + 1:
         raise InvalidDelay(
-            f"a datetime has to lie before the year 10000 in UTC; got {moment!r}"
+            f"a datetime has to lie before the year 10000 in UTC; got {show(moment)}"
         )
     return min(start_time_ms, MAX_START_TIME_MS)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 
 #: Hash slots of a Redis Cluster.
 CLUSTER_SLOTS = 16384
@@ -78,12 +79,12 @@ def key_slot(key: str) -> int:
 @lru_cache(maxsize=4096)
 def _keys_of(name: str) -> QueueKeys:
     if not isinstance(name, str) or not name:
-        raise EncodeError(f"a queue needs a name, a non-empty string; got {name!r}")
+        raise EncodeError(f"a queue needs a name, a non-empty string; got {show(name)}")
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise EncodeError(
-            f"queue name {name!r} is no text that UTF-8 can hold"
+            f"queue name {show(name)} is no text that UTF-8 can hold"
         ) from error
     tag = name if "{" in name else f"{{{name}}}"
     keys = QueueKeys(

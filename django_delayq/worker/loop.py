@@ -20,6 +20,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, Claimed, Mode, State
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.registry import all_tasks
+from django_delayq.redaction import redact
 from django_delayq.server_checks import LONG_LIST
 from django_delayq.transfer.alarm import Alarm
 from django_delayq.wire.call import UnderWay, run
@@ -280,7 +281,8 @@ class ClaimLoop:
         if not self._is_away:
             self._is_away = True
             logger.warning(
-                "the server does not serve, trying again until it does: %s", error
+                "the server does not serve, trying again until it does: %s",
+                redact(str(error)),
             )
         for queue in self.queues.values():
             queue.is_ready = queue.is_due = True
@@ -370,7 +372,7 @@ class ClaimLoop:
             logger.error(
                 "queue %s cannot be served, trying again: %s",
                 queue.settings.name,
-                error,
+                redact(str(error)),
                 exc_info=not isinstance(error, RedisError),
             )
         queue.problem = str(error)

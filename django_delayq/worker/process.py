@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.redaction import redact
 from django_delayq.transfer.channel import ChannelListener
 from django_delayq.transfer.watch import DestinationWatch
 from django_delayq.transfer.wheel import HashedWheelTimer
@@ -154,7 +155,7 @@ class WorkerProcess:
         except (RedisError, OSError) as error:
             logger.error(
                 "could not settle with the server before the end; the leases end by themselves: %s",
-                error,
+                redact(str(error)),
             )
             return 1
         if self.loop.is_unable:

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
+from django_delayq.redaction import redact
 from django_delayq.wire.call import run
 from django_delayq.worker.outcomes import is_queues_own
 from django_delayq.worker.process import (
@@ -236,7 +237,7 @@ class Supervisor:
             if self._stops:
                 logger.error(
                     "the leases of a dead process end by themselves, the server is away: %s",
-                    error,
+                    redact(str(error)),
                 )
                 self._orphans.clear()
 

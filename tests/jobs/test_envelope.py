@@ -1,7 +1,7 @@
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import User
 from django.db import models
+from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 from hypothesis import given, settings
@@ -203,26 +204,67 @@ def cycle() -> Any:
     return value
 
 
+class Plain(Enum):
+    A = 1
+
+
+def woken() -> object:
+    raise AssertionError("the lazy object was asked what it stands for")
+
+
+class Loud(bytes):
+    """A value whose repr is long, secret and a query."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("somebody's __repr__ was called")
+
+
+def test_lazy_object_is_refused_and_not_woken() -> None:
+    with pytest.raises(InvalidArguments, match="the primary key of what it stands for"):
+        plain([SimpleLazyObject(woken)], {})
+
+
+@pytest.mark.parametrize(
+    "value", [Loud(), {Loud()}, b"hunter2" * 2_000_000], ids=["loud", "set", "long"]
+)
+def test_refused_argument_is_told_by_its_type_and_not_by_its_value(value: Any) -> None:
+    with pytest.raises(InvalidArguments) as refused:
+        plain([], {"password": [value]})
+
+    assert "password[0] is of type" in str(refused.value)
+    assert len(str(refused.value)) < 200
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
         (math.nan, "args[0] is nan, which JSON does not have; pass None or a string"),
         (math.inf, "args[0] is inf, which JSON does not have"),
         ({"a": [1, -math.inf]}, "args[0]['a'][1] is -inf"),
-        (b"x", "args[0] is b'x' of type bytes, which is not JSON; pass something"),
-        ({1, 2}, "args[0] is {1, 2} of type set"),
-        (Decimal("1.5"), "of type Decimal"),
-        (datetime(2030, 1, 1, tzinfo=UTC), "of type datetime"),
-        (date(2030, 1, 1), "of type date"),
-        (UUID(int=5), "of type UUID"),
-        (PurePath("x"), "which is not JSON"),
+        (b"x", "args[0] is of type bytes, which is not JSON; pass text, such as base6"),
+        ({1, 2}, "args[0] is of type set, which is not JSON; pass list(value) instead"),
+        (Decimal("1.5"), "of type Decimal, which is not JSON; pass str(value) instead"),
+        (datetime(2030, 1, 1, tzinfo=UTC), "of type datetime, which is not JSON; pass"),
+        (date(2030, 1, 1), "pass value.isoformat() instead"),
+        (
+            timedelta(1),
+            "of type timedelta, which is not JSON; pass value.total_seconds()",
+        ),
+        (UUID(int=5), "of type UUID, which is not JSON; pass str(value) instead"),
+        (PurePath("x"), "pass str(value) instead"),
+        (Plain.A, "of type Plain, which is not JSON; pass value.value instead"),
         (object, "of type type"),
-        (1j, "of type complex"),
-        (gettext_lazy("hello"), "of type __proxy__"),
-        (User(pk=5), "of type User, which is not JSON; pass its primary key instead"),
+        (1j, "of type complex, which is not JSON; pass something that JSON has"),
+        (gettext_lazy("hello"), "which is not JSON; pass str(value) instead"),
+        (User(pk=5), "of type User, which is not JSON; pass its primary key, value.pk"),
+        (
+            User.objects.all(),
+            "of type QuerySet, which is not JSON; pass a list of prim",
+        ),
         ({5: 1}, "args[0] has the key 5 of type int; the keys of JSON are strings"),
         ({"a": {None: 1}}, "args[0]['a'] has the key None of type NoneType"),
-        ([{"list": [object()]}], "args[0][0]['list'][0] is <object object"),
+        ([{"list": [object()]}], "args[0][0]['list'][0] is of type object"),
         (nested(MAX_DEPTH + 2), f"is nested more than {MAX_DEPTH} deep"),
         (nested(5_000), f"is nested more than {MAX_DEPTH} deep"),
         (cycle(), f"is nested more than {MAX_DEPTH} deep"),

@@ -199,7 +199,7 @@ def test_the_password_is_not_printed(told, settings):
     _, output = told()
 
     assert "secret" not in output
-    assert output.splitlines()[0].endswith("on redis://127.0.0.1:1/0")
+    assert output.splitlines()[0].endswith("on redis://user:***@127.0.0.1:1/0")
 
 
 def test_nothing_is_printed_where_nothing_is_to_be(configure, told):

@@ -21,6 +21,7 @@ from django_delayq import __version__, conf
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import registry
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.redaction import redact, redact_url
 from django_delayq.server_checks import Level, find_server_problems
 from django_delayq.worker.process import WorkerOptions
 from django_delayq.worker.supervisor import Supervisor
@@ -147,7 +148,8 @@ class Command(CommandWithExamples):
             raise CommandError(str(error)) from error
         except (RedisError, OSError) as error:
             logger.warning(
-                "the server cannot be reached, the worker waits for it: %s", error
+                "the server cannot be reached, the worker waits for it: %s",
+                redact(str(error)),
             )
         stop_with = None
         if pipe is not None:
@@ -177,7 +179,7 @@ class Command(CommandWithExamples):
     def _greet(self, options: WorkerOptions) -> None:
         worker = options.worker
         url = conf.get_settings().connection
-        server = "the embedded server" if url is None else _without_password(url)
+        server = "the embedded server" if url is None else redact_url(url)
         order = "by weight" if options.is_weighted else "in this order"
         tasks = [task.name for task in registry.all_tasks()]
         rows = {
@@ -310,11 +312,6 @@ def _read_queues(
             "give weights to all queues or to none: without weights the order decides"
         )
     return list(queues.values()), weighted > 0
-
-
-def _without_password(url: str) -> str:
-    scheme, slashes, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if slashes else url
 
 
 def _log_to_stderr(verbosity: int) -> None:

@@ -1,0 +1,200 @@
+"""How values and texts are shown to people: without passwords, short, and without running anybody's code.
+
+Messages, logs, pages and reprs of this package show what a user gave through one of these. Which of them belongs
+where: `redact_url` for a value that ought to be a URL, `redact` for a text that may contain some, `show` for any
+value; `SecretUrl` and `Password` for values that others may show, such as Django's debug page.
+"""
+
+import enum
+import re
+from datetime import date, time, timedelta, timezone
+from decimal import Decimal
+from types import FunctionType
+from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
+
+#: Characters of a value that `show` repeats.
+SHOWN = 80
+#: Types whose repr is short.
+_PLAIN = frozenset({bool, float, complex, date, timedelta, timezone, UUID})
+#: Items of a container, and containers in each other, that `show` repeats.
+SHOWN_ITEMS, SHOWN_DEPTH = 10, 3
+#: Bits of an integer that `show` repeats; of a long one Python refuses to write the digits.
+SHOWN_BITS = 256
+MASK = "***"
+
+#: The name of a URL's parameter, or of a dict's key, whose value nobody is shown.
+_SECRET = re.compile(r"pass|pwd|secret|token|auth|credential|api.?key", re.IGNORECASE)
+#: The parameters of a URL that are shown.
+_HARMLESS = re.compile(
+    r"db|protocol|username|client_name|timeout|max_connections|health_check_interval|decode_responses"
+    r"|(socket|retry|encoding|ssl)_(?!password)\w+"
+)
+_PLACE = re.compile(r"\A([^/#]*)(.*)\Z", re.DOTALL)
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
+#: A URL whose slashes were forgotten.
+_NEAR_URL = re.compile(r"(rediss?|valkeys?|unix):", re.IGNORECASE)
+_HOST = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:\d*)?")
+#: An old server repeats the arguments of a command that it does not know; those of HELLO and AUTH are a password.
+_REPEATED = re.compile(r"(with args beginning with:).*")
+#: Python repeats what it took for the port: the start of a password with a slash in it.
+_PORT = re.compile(r"(Port could not be cast to integer value as).*")
+
+
+def redact_url(url: str) -> str:
+    """Return the URL of a server without its password; of one that is not well formed, little more than its scheme.
+
+    The alias of a django-redis cache is no URL and has no password: it stays.
+    """
+    scheme, slashes, rest = url.partition("://")
+    if not slashes:
+        if "@" in url:
+            return f"{MASK}@{url.rpartition('@')[2]}"
+        near = _NEAR_URL.match(url)
+        return f"{near[0]}{MASK}" if near else url
+    rest, question, query = rest.partition("?")
+    place, path = _PLACE.findall(rest)[0]
+    parameters = query.split("&") if question else []
+    if "@" in path or any("@" in item and "=" not in item for item in parameters):
+        # A slash, a question mark or the like in the password, not encoded: nobody can tell where it ends.
+        return f"{scheme}://{MASK}"
+    account, at, host = place.rpartition("@")
+    if at:
+        user, colon, _ = account.partition(":")
+        place = f"{user}:{MASK}@{host}" if colon else f"{MASK}@{host}"
+    elif not _HOST.fullmatch(host):
+        # A port that is no number, or a password and no server. A path is shown where it can be a database only.
+        name, _, _ = host.partition(":")
+        if question or not re.fullmatch(r"(/\d*)?", path):
+            return f"{scheme}://{MASK}"
+        place = f"{name}:{MASK}"
+    return f"{scheme}://{place}{path}{question}" + "&".join(
+        map(_redact_parameter, parameters)
+    )
+
+
+def _redact_parameter(parameter: str) -> str:
+    name, equals, _ = parameter.partition("=")
+    if equals and _HARMLESS.fullmatch(unquote(name)):
+        return parameter
+    # An unknown name may be what follows an & in a password.
+    return f"{name}={MASK}" if equals and _SECRET.search(unquote(name)) else MASK
+
+
+def redact(text: str) -> str:
+    """Return a text without the passwords of the URLs in it, nor of what servers repeat of their commands."""
+    for repeated in (_REPEATED, _PORT):
+        text = repeated.sub(rf"\1 {MASK}", text)
+    return _URL.sub(_redact_match, text)
+
+
+def _redact_match(match: re.Match[str]) -> str:
+    # What ends the sentence or closes a quotation is no part of the URL.
+    url = match[0].rstrip("'\"`.,;:)>]}")
+    return redact_url(url) + match[0][len(url) :]
+
+
+def show(value: object) -> str:
+    """Return a value for a message: a short repr where that runs nobody's code, else its type.
+
+    Strings, numbers, times and containers of them are shown, cut after some 80 characters and without passwords.
+    Of anything else the repr may be long, secret, or a query.
+    """
+    return _show(value, SHOWN_DEPTH)
+
+
+def _show(value: object, depth: int) -> str:
+    # By type() and not by isinstance, which would wake a lazy object and have it ask the database.
+    cls = type(value)
+    if value is None or cls in _PLAIN:
+        return repr(value)
+    if cls is Decimal and len(text := repr(value)) <= SHOWN:
+        return text
+    if cls is int:
+        assert isinstance(value, int)
+        return _show_int(value)
+    if issubclass(cls, str) and not issubclass(cls, enum.Enum):
+        return _show_text(str.__str__(value))
+    if issubclass(cls, date | time) and cls.__module__ == "datetime":
+        return repr(value)
+    if cls in (dict, list, tuple, set, frozenset) and depth:
+        return _show_container(value, depth - 1)
+    if issubclass(cls, type) or cls is FunctionType:
+        return f"<{cls.__name__} {getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}>"
+    return f"<{cls.__qualname__}>"
+
+
+def _show_int(value: int) -> str:
+    if value.bit_length() > SHOWN_BITS:
+        return f"<int of {value.bit_length():,} bits>"
+    return repr(value)
+
+
+def _show_text(text: str) -> str:
+    # Cut before it is searched, and once more when it has been: ten megabytes are no message.
+    start = text[: SHOWN * 10]
+    start = redact_url(start) if "://" in start else redact(start)
+    if len(start) <= SHOWN and len(text) <= SHOWN * 10:
+        return repr(start)
+    return f"{start[:SHOWN] + '…'!r} ({len(text):,} characters)"
+
+
+def _show_container(value: object, depth: int) -> str:
+    if isinstance(value, dict):
+        pairs = zip(value.items(), range(SHOWN_ITEMS), strict=False)
+        parts = [_show_pair(key, item, depth) for (key, item), _ in pairs]
+        opening, closing = "{", "}"
+    else:
+        assert isinstance(value, list | tuple | set | frozenset)
+        items = zip(value, range(SHOWN_ITEMS), strict=False)
+        parts = [_show(item, depth) for item, _ in items]
+        brackets = {list: ("[", "]"), tuple: ("(", ")")}
+        opening, closing = brackets.get(type(value), ("{", "}"))
+        if not value and isinstance(value, set | frozenset):
+            return f"{type(value).__name__}()"
+    if len(value) > SHOWN_ITEMS:
+        parts.append("…")
+    if isinstance(value, tuple) and len(value) == 1:
+        parts.append("")
+    text = ", ".join(parts).rstrip()
+    if len(text) > SHOWN * 2:
+        text = text[: SHOWN * 2] + "…"
+    return opening + text + closing
+
+
+def _show_pair(key: object, item: object, depth: int) -> str:
+    is_secret = isinstance(key, str) and _SECRET.search(key)
+    return f"{_show(key, depth)}: {MASK if is_secret else _show(item, depth)}"
+
+
+def conceal(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of redis-py's connections with a password that a pool's repr does not show."""
+    password = arguments.get("password")
+    if password is None:
+        return arguments
+    return arguments | {"password": Password(password)}
+
+
+class SecretUrl(str):
+    """A URL whose repr has no password: for debug pages, error mails and logs that show whatever they find."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(redact_url(str.__str__(self)))
+
+
+class Password(str):
+    """A password that shows itself to nobody, and is still the text that a connection sends."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(MASK)
+
+    def __str__(self) -> str:
+        return MASK
+
+    def __format__(self, spec: str) -> str:
+        return MASK
