@@ -328,7 +328,7 @@ _HASHES = (
     "claims",
     "counters",
 )
-_ZSETS = ("leases", "retries", "dead", "quarantine", "ended")
+_ZSETS = ("leases", "retries", "returned", "dead", "quarantine", "ended")
 
 
 def kinds_of(keys: DeliveryKeys) -> dict[str, str]:

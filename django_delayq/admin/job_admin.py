@@ -422,9 +422,7 @@ class JobAdmin(_ModelAdmin):
             seen.payload, len(seen.payload), settings, in_full=True
         )
         failure = display.read_failure(seen.error, seen.now_ms)
-        state = pages.state_text(
-            seen.state, seen.score_ms, seen.attempts + seen.kills, seen.now_ms
-        )
+        state = pages.state_text(seen.state, seen.score_ms, seen.now_ms)
         has_expired = state == "lease expired"
         waits = (
             seen.state in (State.SCHEDULED, State.RETRYING, State.UNKNOWN)

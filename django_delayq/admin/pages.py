@@ -40,7 +40,8 @@ TABS = {
         Tab(
             State.SCHEDULED,
             "Pending",
-            "Waiting for their start time, the next first; and due ones that no worker has had room for yet.",
+            "Waiting for their start time, the next first; and due ones that no worker has had room for yet."
+            " What was given back, moved or replayed before its first attempt leads.",
             "Due",
             "waiting",
             has_attempts=False,
@@ -63,7 +64,7 @@ TABS = {
         Tab(
             State.RETRYING,
             "Retrying",
-            "Waiting for another attempt after a failure; also what was moved, given back or replayed.",
+            "Waiting for another attempt after a failure, or after its worker died.",
             "Next attempt",
             "retrying",
             has_errors=True,
@@ -118,7 +119,7 @@ def rows_of(
 
 def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) -> Row:
     content = read_content(row.payload, row.payload_size, queue)
-    state = state_text(tab.state, row.score_ms, row.attempts + row.kills, now_ms)
+    state = state_text(tab.state, row.score_ms, now_ms)
     if tab.state is State.SCHEDULED and not row.token:
         content = Content(
             "",
@@ -140,16 +141,13 @@ def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) 
     )
 
 
-def state_text(state: State, score_ms: int | None, tries: int, now_ms: int) -> str:
+def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
     """Name a state, with what the score adds to it."""
     is_past = score_ms is not None and score_ms <= now_ms
     if state is State.SCHEDULED and is_past:
         return "due"
     if state is State.RUNNING and is_past:
         return "lease expired"
-    if state is State.RETRYING and not tries:
-        # Moved, given back or replayed: the first attempt is still to come.
-        return "due" if is_past else "scheduled"
     return str(state)
 
 

@@ -33,8 +33,10 @@ class DeliveryKeys:
     counters: str = field(init=False)
     #: ZSET token → end of the lease, epoch ms.
     leases: str = field(init=False)
-    #: ZSET token → start time of the next attempt, epoch ms.
+    #: ZSET token → start time of the next attempt, epoch ms, once one has failed or lost its worker.
     retries: str = field(init=False)
+    #: ZSET token → start time of the first attempt, epoch ms, of what was given back, moved or replayed.
+    returned: str = field(init=False)
     #: ZSET token → when it was given up, epoch ms.
     dead: str = field(init=False)
     #: ZSET token → when it was put aside, epoch ms.

@@ -176,9 +176,11 @@ class Page(NamedTuple):
 class Counts(NamedTuple):
     """A queue in numbers."""
 
-    #: In the timeout set, due ones included.
+    #: Before their first attempt, due ones included: frames in the timeout set, and what was returned.
     waiting: int
     due: int
+    #: Of those that wait: given back, moved while they lay in the destination queue, or replayed. No frame is left.
+    returned: int
     delay_queue: int
     destination: int
     running: int
@@ -332,6 +334,7 @@ def claim(
             keys.dead,
             keys.quarantine,
             keys.errors,
+            keys.returned,
         ),
         (
             _now(now_us),
@@ -484,6 +487,7 @@ def give_back(
             keys.payloads,
             keys.queue.destination,
             keys.channel,
+            keys.returned,
         ),
         args,
     )
@@ -551,6 +555,7 @@ def cancel(
             keys.unique,
             keys.ended,
             keys.counters,
+            keys.returned,
         ),
         (_now(now_us), token),
         _read_cancelled,
@@ -585,6 +590,7 @@ def reschedule(
             keys.unique,
             keys.ended,
             keys.channel,
+            keys.returned,
         ),
         (_now(now_us), token, when, _new_request()),
         _read_rescheduled,
@@ -619,6 +625,7 @@ def inspect(
             keys.locators,
             keys.errors,
             keys.ended,
+            keys.returned,
         ),
         (_now(now_us), token),
         _read_inspected,
@@ -654,7 +661,7 @@ def replay(
         load_script(PACKAGES, "replay"),
         (
             graves,
-            keys.retries,
+            keys.returned,
             keys.headers,
             keys.payloads,
             keys.channel,
@@ -703,7 +710,8 @@ def page(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
 ) -> Call[Page]:
-    """Read a page: SCHEDULED is the timeout set by start time, DUE the destination queue, the others our sets.
+    """Read a page: SCHEDULED is what was returned before its first attempt, then the timeout set, each by start time;
+    DUE is the destination queue; the others are our sets.
 
     ``frame_format`` as for `transfer`.
     It has fewer rows than asked for where their payloads are so large that the server would be held for long.
@@ -718,7 +726,7 @@ def page(
     }
     return Call(
         load_script(PACKAGES, "page"),
-        (sets[state], keys.headers, keys.payloads, keys.errors),
+        (sets[state], keys.headers, keys.payloads, keys.errors, keys.returned),
         (
             PAGES[state],
             first,
@@ -768,6 +776,7 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
             keys.dead,
             keys.quarantine,
             keys.counters,
+            keys.returned,
         ),
         (_now(now_us),),
         _read_counts,
@@ -775,19 +784,21 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 
 def _read_counts(reply: list[Any]) -> Counts:
-    numbers = reply[10:]
+    numbers = reply[12:]
     counters = {
         numbers[i].decode(): int(numbers[i + 1]) for i in range(0, len(numbers), 2)
     }
     # Every frame that we write has its number.
     counters["offered"] = counters.pop("number", 0)
     first = reply[8] if reply[8] >= 0 else None
-    waiting, due, delay_queue, destination, running, retrying, dead, quarantined = (
-        reply[:8]
-    )
+    frames, due, delay_queue, destination, running, retrying, dead, quarantined = reply[
+        :8
+    ]
+    returned, returned_due = reply[10:12]
     return Counts(
-        waiting,
-        due,
+        frames + returned,
+        due + returned_due,
+        returned,
         delay_queue,
         destination,
         running,

@@ -170,7 +170,8 @@ def take_survey(
     """Look at everything that waits in a queue, in many short calls that change nothing."""
     survey = Survey(run(client, operations.counts(keys)))
     candidates: dict[tuple[float, bytes], FrameName] = {}
-    for stretch in _stretches(client, keys, "zset", survey.counts.waiting, progress):
+    frames = survey.counts.waiting - survey.counts.returned
+    for stretch in _stretches(client, keys, "zset", frames, progress):
         for frame in stretch:
             _add_waiting(survey, frame, candidates)
         _add_samples(survey, stretch)

@@ -340,9 +340,6 @@ class Job(Generic[R]):
         self.attempts, self.kills = seen.attempts, seen.kills
         self.error = envelopes.read_error(seen.error)
         self.unique = seen.unique
-        if self.state is State.RETRYING and not self.attempts and not self.kills:
-            # Given back, moved or replayed: it waits for its first attempt.
-            self.state = State.DUE if seen.score_ms <= seen.now_ms else State.SCHEDULED
         return self.state
 
     def _read(self, payload: bytes) -> None:

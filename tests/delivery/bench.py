@@ -408,6 +408,7 @@ class Bench:
             ],
             "leases": scores(keys.leases),
             "retries": scores(keys.retries),
+            "returned": scores(keys.returned),
             "dead": scores(keys.dead),
             "quarantine": scores(keys.quarantine),
             "unique": {
@@ -447,9 +448,19 @@ class Bench:
         payloads = set(client.hkeys(keys.payloads))
         errors = set(client.hkeys(keys.errors))
         places = Counter[bytes]()
-        for key in (keys.leases, keys.retries, keys.dead, keys.quarantine):
+        for key in (
+            keys.leases,
+            keys.retries,
+            keys.returned,
+            keys.dead,
+            keys.quarantine,
+        ):
             places.update(client.zrange(key, 0, -1))
         quarantined = set(client.zrange(keys.quarantine, 0, -1))
+        for key, has_tried in ((keys.retries, True), (keys.returned, False)):
+            for name in client.zrange(key, 0, -1):
+                tries = client.hget(keys.headers, name)[:8]
+                assert any(tries) == has_tried, "only what was tried is among retries"
         assert set(places.values()) <= {1}, "a job is in one place"
         assert payloads == set(places), "a payload belongs to a job, and each has one"
         assert headers <= set(places)

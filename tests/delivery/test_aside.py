@@ -25,7 +25,7 @@ def test_replayed_job_starts_over_with_its_first_attempt(
 
     assert bench.replay("a", state=state) == 1
 
-    assert bench.state()["retries"] == {"a": 50}
+    assert bench.state()["returned"] == {"a": 50}
     job = bench.lease()
     assert (job.attempts, job.kills, job.start_time_ms) == (0, 0, T0 + 50)
     assert job.payload == payload("a")
@@ -42,7 +42,7 @@ def test_replay_is_never_early(bench: Bench, when: str, due: int) -> None:
 
     bench.replay("a", when=when)
 
-    assert bench.state()["retries"] == {"a": due}
+    assert bench.state()["returned"] == {"a": due}
 
 
 def test_replay_is_told_on_our_channel(bench: Bench) -> None:

@@ -119,7 +119,7 @@ LIVES: dict[Life, tuple[str, str, str]] = {
     lease_expired: ("running", "running", "running"),
     worker_dead: ("cancelled", "rescheduled", "running"),
     retrying: ("cancelled", "rescheduled", "retrying"),
-    given_back: ("cancelled", "rescheduled", "retrying"),
+    given_back: ("cancelled", "rescheduled", "due"),
     dead: ("dead", "dead", "dead"),
     quarantined: ("quarantined", "quarantined", "quarantined"),
     succeeded: ("succeeded", "succeeded", "succeeded"),

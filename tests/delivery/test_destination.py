@@ -288,7 +288,7 @@ def test_thousands_that_fill_no_room_are_taken_in_bounded_calls(
 
     assert got == ["last"]
     assert sizes == [2_000] * 4 + [1_001]
-    assert len(bench.state().get("retries", {})) == (9_000 if what == "moved" else 0)
+    assert len(bench.state().get("returned", {})) == (9_000 if what == "moved" else 0)
 
 
 @pytest.mark.parametrize("what", ["doubles", "cancelled"])
@@ -387,7 +387,7 @@ def test_job_noted_as_moved_runs_at_its_new_time_with_its_first_attempt(
     assert bench.reschedule("a", 700) == ("noted", 700)
     assert claim_all(bench, Mode.SHARED) == []
 
-    assert bench.state() == {"retries": {"a": 700}, "unique": {"k": "a"}}
+    assert bench.state() == {"returned": {"a": 700}, "unique": {"k": "a"}}
     bench.now = 699
     assert bench.claim().jobs == []
     bench.now = 700
@@ -416,7 +416,7 @@ def test_last_note_counts(bench: Bench) -> None:
 
     assert claim_all(bench, Mode.SHARED) == []
 
-    assert bench.state() == {"retries": {"a": 50}}
+    assert bench.state() == {"returned": {"a": 50}}
 
 
 def test_note_about_a_job_that_java_took_is_forgotten_with_the_empty_queue(

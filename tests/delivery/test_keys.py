@@ -17,6 +17,7 @@ OWN = {
     "counters": "delayq_counters:{q}",
     "leases": "delayq_leases:{q}",
     "retries": "delayq_retries:{q}",
+    "returned": "delayq_returned:{q}",
     "dead": "delayq_dead:{q}",
     "quarantine": "delayq_quarantine:{q}",
     "ended": "delayq_ended:{q}",

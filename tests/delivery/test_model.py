@@ -275,7 +275,7 @@ class QueueMachine(RuleBasedStateMachine):
             "waiting": [name for name, _ in state.get("timeout_set", [])],
             "destination": state.get("destination", []),
             "leased": list(state.get("leases", {})),
-            "retrying": list(state.get("retries", {})),
+            "retrying": [*state.get("retries", {}), *state.get("returned", {})],
             "dead": list(state.get("dead", {})),
         }
         for place, names in found.items():

@@ -319,7 +319,7 @@ def test_renewal_brings_no_lease_back(bench: Bench) -> None:
 # Give back.
 
 
-def test_own_jobs_that_were_not_used_wait_among_the_retries_due_at_once(
+def test_own_jobs_that_were_not_used_wait_for_their_first_attempt_due_at_once(
     bench: Bench,
 ) -> None:
     bench.schedule({"a": 0, "b": 5}, unique="")
@@ -330,7 +330,7 @@ def test_own_jobs_that_were_not_used_wait_among_the_retries_due_at_once(
     assert bench.give_back(*jobs) == []
 
     assert bench.state() == {
-        "retries": {"a": 0, "b": 5, "c": 100},
+        "returned": {"a": 0, "b": 5, "c": 100},
         "unique": {"k": "c"},
     }
     again = bench.claim().jobs
@@ -359,7 +359,7 @@ def test_foreign_and_own_jobs_of_one_claim_go_their_ways(bench: Bench) -> None:
 
     bench.give_back(*bench.claim().jobs)
 
-    assert bench.state() == {"destination": ["x", "y"], "retries": {"a": 0}}
+    assert bench.state() == {"destination": ["x", "y"], "returned": {"a": 0}}
 
 
 @pytest.mark.parametrize("how", ["attempt", "kill"])

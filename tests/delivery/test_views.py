@@ -220,6 +220,7 @@ def test_counts_of_every_part(bench: Bench) -> None:
     assert bench.run(operations.counts(bench.keys, now_us=bench.now_us)) == Counts(
         waiting=3,
         due=1,
+        returned=0,
         delay_queue=2,
         destination=2,
         running=2,
@@ -239,10 +240,71 @@ def test_counts_of_every_part(bench: Bench) -> None:
     )
 
 
+def test_job_given_back_before_its_first_attempt_is_due_and_counted_so(
+    bench: Bench,
+) -> None:
+    bench.schedule({"a": 0, "b": 5, "later": 50, "failed": 3})
+    bench.now = 5
+    a, failed, b = bench.claim().jobs
+    bench.retry(failed, wait=0)
+    bench.give_back(a, b)
+    bench.now = 2
+
+    counts = bench.run(operations.counts(bench.keys, now_us=bench.now_us))
+
+    assert (counts.waiting, counts.due, counts.returned) == (3, 1, 2)
+    assert (counts.retrying, counts.next_ms) == (1, T0)
+    assert names(page(bench, State.SCHEDULED)) == ["a", "b", "later"]
+    assert names(page(bench, State.SCHEDULED, newest=True)) == ["later", "b", "a"]
+    assert names(page(bench, State.RETRYING)) == ["failed"]
+    states = [bench.inspect(name).state for name in ("a", "b", "later", "failed")]
+    assert states == ["due", "scheduled", "scheduled", "retrying"]
+
+
+def test_job_moved_or_replayed_before_its_first_attempt_is_no_retry(
+    bench: Bench,
+) -> None:
+    bench.schedule({"moved": 0, "replayed": 0, "died": 0})
+    moved, replayed, _ = bench.claim().jobs
+    bench.give_back(moved)
+    bench.bury(replayed)
+    bench.reschedule("moved", 70)
+    bench.replay("replayed", when="+60")
+    bench.now = LEASE
+    (died,) = bench.claim(1).jobs
+    bench.give_back(died)
+    bench.reschedule("died", 90)
+
+    counts = bench.run(operations.counts(bench.keys, now_us=bench.now_us))
+
+    assert (counts.waiting, counts.due, counts.next_ms) == (2, 2, T0 + 60)
+    assert counts.retrying == 1
+    assert names(page(bench, State.SCHEDULED)) == ["replayed", "moved"]
+    assert bench.inspect("died").state is State.RETRYING
+    assert bench.inspect("died").kills == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_pages_go_from_what_was_returned_on_to_the_frames(
+    bench: Bench, count: int
+) -> None:
+    bench.schedule({f"r{n}": 0 for n in range(3)})
+    bench.give_back(*bench.claim().jobs)
+    bench.schedule({f"w{n}": 10 + n for n in range(4)})
+
+    got: list[str] = []
+    while len(got) < 7:
+        found = page(bench, State.SCHEDULED, first=len(got), count=count)
+        assert found.total == 7
+        got += names(found)
+
+    assert got == ["r0", "r1", "r2", "w0", "w1", "w2", "w3"]
+
+
 def test_counts_of_an_empty_queue(bench: Bench) -> None:
     found = bench.run(operations.counts(bench.keys, now_us=bench.now_us))
 
-    assert found[:8] == (0,) * 8
+    assert found[:9] == (0,) * 9
     assert found.next_ms is None
     assert found.counters == {"offered": 0}
 

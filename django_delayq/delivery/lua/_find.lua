@@ -14,17 +14,24 @@ end
 
 -- Returns a table with .state, and what belongs to it:
 --   running, retrying, dead, quarantined: .header (may be false), .score
---   scheduled, due: .locator and .frame, or .locator and .payload where it lies in the destination queue
+--   scheduled, due: .locator and .frame; .locator and .payload where it lies in the destination queue; or .header
+--     where it was returned before its first attempt
+--   .waits is the set of ours that it waits in: retries or returned
 --   unknown: .locator: somewhere in a long destination queue, or taken by Java
 --   missing: .locator where a stale one is left; or how it ended
 local function find_job(keys, token, now_ms)
-  local places = { { 'running', keys.leases }, { 'retrying', keys.retries }, { 'dead', keys.dead },
-    { 'quarantined', keys.quarantine } }
+  local places = { { 'running', keys.leases }, { 'retrying', keys.retries, true }, { 'returned', keys.returned, true },
+    { 'dead', keys.dead }, { 'quarantined', keys.quarantine } }
   local header = redis.call('HGET', keys.headers, token)
   for _, place in ipairs(places) do
     if header or place[1] == 'quarantined' then
       local score = redis.call('ZSCORE', place[2], token)
-      if score then return { state = place[1], header = header, score = tonumber(score) } end
+      if score then
+        local state = place[1]
+        score = tonumber(score)
+        if state == 'returned' then state = score <= now_ms and 'due' or 'scheduled' end
+        return { state = state, header = header, score = score, waits = place[3] and place[2] }
+      end
     end
   end
   local locator = locator_of(keys.locators, token)

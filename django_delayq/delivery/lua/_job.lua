@@ -100,6 +100,12 @@ local function release_unique(unique, key, token)
   if key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
 end
 
+-- Where a job of ours waits outside the timeout set: among the retries once an attempt has failed or a lease has
+-- expired, else among the returned, whose first attempt is still to come. Nobody else decides that.
+local function waiting_set(retries, returned, attempts, kills)
+  return attempts + kills > 0 and retries or returned
+end
+
 -- How a job ended stays known for a while, so that a repeated schedule or delivery of it is noticed.
 local ENDED_MS = 30000
 local OUTCOMES = { succeeded = 1, cancelled = 2, failed = 3, expired = 4, taken = 5 }

@@ -16,6 +16,7 @@
 -- KEYS[13]  hash  unique keys: holder's token
 -- KEYS[14]  zset  ended: token, score epoch ms * 8 + outcome
 -- KEYS[15]  hash  counters
+-- KEYS[16]  zset  returned, before their first attempt: token, score start time (epoch ms)
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- Returns  'cancelled'; 'noted': it lies in a long destination queue, and will not run if we and not Java take it;
@@ -25,22 +26,22 @@ local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
   dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
   errors = KEYS[11], notes = KEYS[12], unique = KEYS[13], ended = KEYS[14], counters = KEYS[15],
+  returned = KEYS[16],
 }
 local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 local job = find_job(keys, token, now_ms)
 local key = ''
 
-if job.frame or job.payload or job.state == 'retrying' or is_given_up(job) then
+if job.frame or job.payload or job.waits or is_given_up(job) then
   redis.call('LLEN', keys.delay_queue)
   check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
   check_sets(keys.ended)
 end
 
-if job.state == 'retrying' or is_given_up(job) then
-  local _
+if job.waits or is_given_up(job) then
+  local place, _ = job.waits or keys.leases
   _, _, _, _, _, key = read_header(job.header)
-  redis.call('ZREM', keys.retries, token)
-  redis.call('ZREM', keys.leases, token)
+  redis.call('ZREM', place, token)
   redis.call('HDEL', keys.headers, token)
   redis.call('HDEL', keys.payloads, token)
   redis.call('HDEL', keys.errors, token)

@@ -1,5 +1,5 @@
--- Lease what is waiting, up to a number and a size: expired leases, due retries, what others put into the
--- destination queue, due frames.
+-- Lease what is waiting, up to a number and a size: expired leases, due retries, what was returned before its first
+-- attempt and is due, what others put into the destination queue, due frames.
 --
 -- Prelude  clock, frame, list, job, transfer
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
@@ -18,6 +18,7 @@
 -- KEYS[14]  zset  dead letters: token, score when
 -- KEYS[15]  zset  quarantine: token, score when
 -- KEYS[16]  hash  errors by token
+-- KEYS[17]  zset  returned, before their first attempt: token, score start time (epoch ms)
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; the same again returns the same leases
@@ -37,7 +38,7 @@ local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
   headers = KEYS[6], payloads = KEYS[7], locators = KEYS[8], notes = KEYS[9], unique = KEYS[10],
   ended = KEYS[11], counters = KEYS[12], claims = KEYS[13], dead = KEYS[14], quarantine = KEYS[15],
-  errors = KEYS[16],
+  errors = KEYS[16], returned = KEYS[17],
 }
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -52,6 +53,13 @@ local function hand_out(token, attempts, kills, due, payload, foreign)
   reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, foreign and 1 or 0
 end
 
+-- When the first of a set comes; seen once, it is not asked for again until `heads` forgets it.
+local heads = {}
+local function head_of(set)
+  if not heads[set] then heads[set] = tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge) end
+  return heads[set]
+end
+
 local function finish()
   local wait = math.huge
   if mode ~= 'take' then
@@ -61,8 +69,7 @@ local function finish()
   -- Who has no room is not told of what waits for room, only of the next transfer.
   if limit > 0 then
     if mode ~= 'take' then
-      local head = redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2]
-      if head then wait = math.min(wait, tonumber(head)) end
+      wait = math.min(wait, head_of(keys.retries), head_of(keys.returned))
     end
     local head = redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2]
     if head then wait = math.min(wait, tonumber(head)) end
@@ -92,7 +99,7 @@ end
 
 local count, byte_count = 0, 0
 local leased, frames, seen, buried = {}, {}, {}, {}
-local expired, retried, popped, gone, moved, cancelled = {}, {}, 0, {}, {}, {}
+local expired, retried, returned, popped, gone, moved, cancelled = {}, {}, {}, 0, {}, {}, {}
 local bad = {}
 
 local function is_full()
@@ -113,6 +120,16 @@ local function held_job(token)
   return attempts, kills, due, key, payload
 end
 
+local function lease_due(set, taken)
+  if is_full() or head_of(set) > now_ms then return end
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', now_ms, 'LIMIT', 0, limit - count)) do
+    if is_full() then break end
+    local attempts, kills, due, key, payload = held_job(token)
+    taken[#taken + 1] = token
+    if payload then lease(token, attempts, kills, due, key, payload, false, not token_of(payload)) end
+  end
+end
+
 if limit > 0 then
   for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.leases, '-inf', now_ms, 'LIMIT', 0, limit)) do
     if is_full() then break end
@@ -126,12 +143,8 @@ if limit > 0 then
     end
   end
   if mode ~= 'take' then
-    for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.retries, '-inf', now_ms, 'LIMIT', 0, limit)) do
-      if is_full() then break end
-      local attempts, kills, due, key, payload = held_job(token)
-      retried[#retried + 1] = token
-      if payload then lease(token, attempts, kills, due, key, payload, false, not token_of(payload)) end
-    end
+    lease_due(keys.retries, retried)
+    lease_due(keys.returned, returned)
   end
 end
 
@@ -211,7 +224,7 @@ elseif mode == 'shared' then
   transferred = #due_frames
 end
 
-if count == 0 and popped == 0 and #due_frames == 0 and #expired == 0 and #retried == 0 then
+if count == 0 and popped == 0 and #due_frames == 0 and #expired + #retried + #returned == 0 then
   -- Nothing in the destination queue: whatever the notes were about was taken by Java.
   if waiting == 0 and redis.call('HLEN', keys.notes) > 0 then redis.call('UNLINK', keys.notes) end
   return finish()
@@ -222,7 +235,7 @@ if #bad > 0 or #buried > 0 then
   check_hashes(keys.errors)
   check_sets(keys.quarantine, keys.dead)
 end
-if #moved > 0 then check_sets(keys.retries) end
+if #moved > 0 then check_sets(keys.returned) end
 
 -- Writes. Removals first, which a full server does not refuse.
 
@@ -242,6 +255,7 @@ if #gone > 0 then
 end
 if #expired > 0 then redis.call('ZREM', keys.leases, unpack(expired)) end
 if #retried > 0 then redis.call('ZREM', keys.retries, unpack(retried)) end
+if #returned > 0 then redis.call('ZREM', keys.returned, unpack(returned)) end
 for i, frame in ipairs(bad) do
   quarantine_frame(keys.quarantine, keys.payloads, keys.errors, keys.counters, now_ms,
     seed .. string.format('b%05d', i), frame)
@@ -280,8 +294,8 @@ for _, job in ipairs(buried) do
   redis.call('HINCRBY', keys.counters, 'dead', 1)
 end
 for _, job in ipairs(moved) do
-  -- Moved while it lay in the destination queue: it waits with the retries, attempts untouched.
-  redis.call('ZADD', keys.retries, job[2], job[1])
+  -- Moved while it lay in the destination queue: its first attempt is still to come.
+  redis.call('ZADD', keys.returned, job[2], job[1])
   redis.call('HSET', keys.headers, job[1], struct.pack(HEADER, 0, 0, job[2], NOBODY, NOBODY) .. job[3])
   redis.call('HSET', keys.payloads, job[1], job[4])
 end
@@ -295,4 +309,5 @@ if #cancelled > 0 then
   redis.call('HINCRBY', keys.counters, 'cancelled', #tokens)
 end
 if doubles > 0 then redis.call('HINCRBY', keys.counters, 'doubles', doubles) end
+heads = {}
 return finish()

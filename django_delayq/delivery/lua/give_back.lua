@@ -1,5 +1,5 @@
 -- Return leases that were not used: nothing counts. Foreign payloads go back to the head of the destination
--- queue, in order, where Java finds them; our own jobs wait among the retries, due at once.
+-- queue, in order, where Java finds them; our own jobs wait with us, due at once.
 --
 -- Prelude  clock, frame, job, settle
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
@@ -8,18 +8,20 @@
 -- KEYS[4]  hash  payloads by token
 -- KEYS[5]  list  destination queue
 -- KEYS[6]  channel  ours: a lease changed
+-- KEYS[7]  zset  returned, before their first attempt: token, score start time (epoch ms)
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, three a job, in the order they were claimed: token; fencing token; 1 for a foreign payload
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local leases, headers, retries, payloads, destination, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local returned = KEYS[7]
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
 redis.call('LLEN', destination)
 local held, lost = ours(headers, 2, 3)
 if #held == 0 then return lost end
 local bodies = redis.call('HMGET', payloads, unpack(tokens_of(held)))
-check_sets(retries)
+check_sets(retries, returned)
 redis.call('ZREM', leases, unpack(tokens_of(held)))
 for i = #held, 1, -1 do
   local job = held[i]
@@ -29,7 +31,8 @@ for i = #held, 1, -1 do
     redis.call('HDEL', payloads, job.token)
     redis.call('LPUSH', destination, bodies[i])
   else
-    redis.call('ZADD', retries, math.min(job.due, now_ms), job.token)
+    local waiting = waiting_set(retries, returned, job.attempts, job.kills)
+    redis.call('ZADD', waiting, math.min(job.due, now_ms), job.token)
     redis.call('HSET', headers, job.token,
       struct.pack(HEADER, job.attempts, job.kills, job.due, NOBODY, NOBODY) .. job.key)
   end

@@ -1,10 +1,11 @@
--- Read a page of one set of a queue: bounded by number and by bytes.
+-- Read a page of one set of a queue, or of two, one behind the other: bounded by number and by bytes.
 --
 -- Prelude  frame, job
 -- KEYS[1]  the set: timeout set, leases, retries, dead letters, quarantine; or list  destination queue
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token
 -- KEYS[4]  hash  errors by token
+-- KEYS[5]  zset  tokens that a page of frames has before the frames: what was returned before its first attempt
 -- ARGV[1]  what the set holds: 'frames', 'tokens' or 'payloads'
 -- ARGV[2]  first rank
 -- ARGV[3]  elements
@@ -12,13 +13,14 @@
 -- ARGV[5]  1: the highest score first
 -- ARGV[6]  budget, bytes: the page ends early with the element that exceeds it
 -- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- Returns  elements in the set; then seven an element: token or ''; score; attempts that failed; leases that
+-- Returns  elements in all; then seven an element: token or ''; score; attempts that failed; leases that
 --          expired; payload, cut; bytes of the whole payload; error as JSON
 
-local set, headers, payloads, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local set, headers, payloads, errors, returned = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local kind, first, count, cut = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local range, budget = ARGV[5] == '1' and 'ZREVRANGE' or 'ZRANGE', tonumber(ARGV[6])
-local reply, done, byte_count = {}, 0, 0
+local is_reversed, budget = ARGV[5] == '1', tonumber(ARGV[6])
+local range = is_reversed and 'ZREVRANGE' or 'ZRANGE'
+local reply, done, byte_count = { 0 }, 0, 0
 
 local function add(token, score, attempts, kills, payload, err)
   local n = #reply
@@ -44,28 +46,40 @@ local function add_job(token, score)
   add(token, score, attempts, kills, redis.call('HGET', payloads, token) or '', redis.call('HGET', errors, token) or '')
 end
 
-reply[1] = redis.call(kind == 'payloads' and 'LLEN' or 'ZCARD', set)
 -- An element is copied to Lua whole, however little of it is returned: a page of huge ones would hold the server for
 -- long. So the first few tell how many more may be read at a time.
-local size = kind == 'tokens' and count or 4
-while done < count and byte_count < budget do
-  local from = first + done
-  local to = from + math.min(size, count - done) - 1
-  if kind == 'payloads' then
-    local part = redis.call('LRANGE', set, from, to)
-    for _, payload in ipairs(part) do add(token_of(payload) or '', '', 0, 0, payload, '') end
-    if #part <= to - from then break end
-  else
-    local part = redis.call(range, set, from, to, 'WITHSCORES')
-    for i = 1, #part, 2 do
-      if kind == 'frames' then
-        add_frame(part[i], part[i + 1])
-      elseif byte_count < budget then
-        add_job(part[i], part[i + 1])
+local function read_part(key, holds, rank)
+  local size = holds == 'tokens' and count or 4
+  while done < count and byte_count < budget do
+    local from = rank + done
+    local to = from + math.min(size, count - done) - 1
+    local part
+    if holds == 'payloads' then
+      part = redis.call('LRANGE', key, from, to)
+      for _, payload in ipairs(part) do add(token_of(payload) or '', '', 0, 0, payload, '') end
+      if #part <= to - from then break end
+    else
+      part = redis.call(range, key, from, to, 'WITHSCORES')
+      for i = 1, #part, 2 do
+        if holds == 'frames' then
+          add_frame(part[i], part[i + 1])
+        elseif byte_count < budget then
+          add_job(part[i], part[i + 1])
+        end
       end
+      if #part <= 2 * (to - from) or holds == 'tokens' then break end
     end
-    if #part <= 2 * (to - from) or kind == 'tokens' then break end
+    size = math.max(1, math.floor((budget - byte_count) * done / (byte_count + 1)))
   end
-  size = math.max(1, math.floor((budget - byte_count) * done / (byte_count + 1)))
 end
+
+local parts, total = { { key = set, holds = kind } }, 0
+if kind == 'frames' then table.insert(parts, is_reversed and 2 or 1, { key = returned, holds = 'tokens' }) end
+for _, part in ipairs(parts) do
+  local length = redis.call(part.holds == 'payloads' and 'LLEN' or 'ZCARD', part.key)
+  -- Ranks count through both parts.
+  if first + done < total + length then read_part(part.key, part.holds, first - total) end
+  total = total + length
+end
+reply[1] = total
 return reply

@@ -2,7 +2,7 @@
 --
 -- Prelude  clock, frame, job
 -- KEYS[1]  zset  where it is: dead letters or quarantine: token, score when
--- KEYS[2]  zset  retries: token, score start time (epoch ms)
+-- KEYS[2]  zset  returned, before their first attempt: token, score start time (epoch ms)
 -- KEYS[3]  hash  headers by token
 -- KEYS[4]  hash  payloads by token
 -- KEYS[5]  channel  ours: a lease changed
@@ -14,7 +14,7 @@
 -- ARGV[4]  and on: tokens
 -- Returns  how many were there; where the channel is closed to us, a list of that and what the server said
 
-local graves, retries, headers, payloads, channel, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local graves, returned, headers, payloads, channel, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local now_us, request = read_clock(ARGV[1]), ARGV[3]
 local due, notes = start_time(ARGV[2], now_us), {}
 
@@ -22,14 +22,14 @@ local due, notes = start_time(ARGV[2], now_us), {}
 local done = noted(ended, request, #ARGV - 3)
 if done > 0 then return done end
 
-check_sets(retries)
+check_sets(returned)
 check_hashes(headers, payloads)
 for i = 4, #ARGV do
   local token = ARGV[i]
   if redis.call('ZREM', graves, token) == 1 and redis.call('HEXISTS', payloads, token) == 1 then
     local result = KEYS[i + 3]
     redis.call('DEL', result)
-    redis.call('ZADD', retries, due, token)
+    redis.call('ZADD', returned, due, token)
     redis.call('HSET', headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY))
     notes[#notes + 1] = request .. '-' .. (#notes + 1)
   end

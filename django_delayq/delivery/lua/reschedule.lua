@@ -16,6 +16,7 @@
 -- KEYS[12]  hash  unique keys: holder's token
 -- KEYS[13]  zset  ended: token, score epoch ms * 8 + outcome
 -- KEYS[14]  channel  ours: a lease changed
+-- KEYS[15]  zset  returned, before their first attempt: token, score start time (epoch ms)
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
@@ -28,6 +29,7 @@ local keys = {
   timeout_set = KEYS[1], channel = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
   dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
   notes = KEYS[11], unique = KEYS[12], ended = KEYS[13], leases_channel = KEYS[14],
+  returned = KEYS[15],
 }
 local now_us, token, request = read_clock(ARGV[1]), ARGV[2], ARGV[4]
 
@@ -37,14 +39,14 @@ if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(do
 
 local now_ms, due, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
 local job = find_job(keys, token, now_ms)
-check_sets(keys.retries)
+check_sets(keys.retries, keys.returned)
 check_hashes(keys.payloads)
 
-if job.state == 'retrying' or is_given_up(job) then
+if job.waits or is_given_up(job) then
   local attempts, kills, _, _, _, key = read_header(job.header)
-  redis.call('ZREM', keys.leases, token)
-  redis.call('ZREM', keys.retries, token)
-  redis.call('ZADD', keys.retries, due, token)
+  local place, waiting = job.waits or keys.leases, waiting_set(keys.retries, keys.returned, attempts, kills)
+  redis.call('ZREM', place, token)
+  redis.call('ZADD', waiting, due, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. key)
   refusal = publish(keys.leases_channel, due)
 elseif job.frame then
@@ -60,7 +62,7 @@ elseif job.payload then
   local _, _, _, key = read_locator(job.locator)
   redis.call('LREM', keys.destination, 1, job.payload)
   redis.call('HDEL', keys.locators, token)
-  redis.call('ZADD', keys.retries, due, token)
+  redis.call('ZADD', keys.returned, due, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY) .. key)
   redis.call('HSET', keys.payloads, token, job.payload)
   refusal = publish(keys.leases_channel, due)
