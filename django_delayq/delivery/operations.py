@@ -4,6 +4,7 @@ Every function returns a `Call`; `run`, `arun` and `run_all` of ``wire.call`` ex
 call is ``transfer`` and ``worker``; what a payload means is left to ``jobs``.
 """
 
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ PREVIEW_BYTES = 16_384
 TOKEN_LENGTH = 22
 #: How long an ended job is remembered, so that a repeated schedule of it is noticed. `_job.lua` has it too.
 ENDED_MS = 30_000
+
+#: What HINCRBY writes.
+_NUMBER = re.compile(rb"-?\d{1,19}")
 
 PACKAGES = ("django_delayq.delivery", "django_delayq.wire")
 
@@ -125,6 +129,8 @@ class Claimed(NamedTuple):
     transferred: int
     #: Payloads dropped because their job is known already.
     doubles: int
+    #: Jobs dropped because their payload is gone: somebody deleted it.
+    vanished: int
     jobs: list[Leased]
 
 
@@ -303,7 +309,7 @@ def claim(
     def read(reply: list[Any]) -> Claimed:
         jobs = [
             Leased(
-                reply[i].decode(),
+                reply[i].decode(errors="replace"),
                 reply[i + 1],
                 reply[i + 2],
                 reply[i + 3],
@@ -311,9 +317,9 @@ def claim(
                 reply[i + 5] == 1,
                 request,
             )
-            for i in range(4, len(reply), 6)
+            for i in range(5, len(reply), 6)
         ]
-        return Claimed(reply[0], reply[1], reply[2], reply[3], jobs)
+        return Claimed(reply[0], reply[1], reply[2], reply[3], reply[4], jobs)
 
     return Call(
         load_script(PACKAGES, "claim"),
@@ -642,7 +648,7 @@ def _read_inspected(reply: list[Any]) -> Inspected:
         due,
         payload,
         error,
-        unique.decode(),
+        unique.decode(errors="replace"),
         now_ms,
     )
 
@@ -666,6 +672,7 @@ def replay(
             keys.payloads,
             keys.channel,
             keys.ended,
+            keys.errors,
             *map(keys.result, tokens),
         ),
         (_now(now_us), when, _new_request(), *tokens),
@@ -785,8 +792,11 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 def _read_counts(reply: list[Any]) -> Counts:
     numbers = reply[12:]
+    # What is no number is none of ours, and costs a page nothing.
     counters = {
-        numbers[i].decode(): int(numbers[i + 1]) for i in range(0, len(numbers), 2)
+        numbers[i].decode(errors="replace"): int(numbers[i + 1])
+        for i in range(0, len(numbers), 2)
+        if _NUMBER.fullmatch(numbers[i + 1])
     }
     # Every frame that we write has its number.
     counters["offered"] = counters.pop("number", 0)

@@ -420,6 +420,13 @@ class ClaimLoop:
                 settings.name,
                 reply.doubles,
             )
+        if reply.vanished:
+            logger.error(
+                "queue %s: %d jobs dropped, their payloads are gone from %s: somebody deleted them",
+                settings.name,
+                reply.vanished,
+                settings.keys.payloads,
+            )
         # Nothing may come between a reply and its jobs: whatever goes wrong with this is kept for `finish`.
         self._ask_ahead(queue, len(reply.jobs))
         if reply.jobs:

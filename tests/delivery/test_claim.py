@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Mode, NewJob
+from django_delayq.delivery.operations import Mode, NewJob, State
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import (
     LEASE,
@@ -676,22 +676,101 @@ def test_payload_that_a_codec_wrapped_is_found_by_its_token(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("where", ["retries", "leases"])
-@pytest.mark.parametrize("gone", ["headers", "payloads"])
-def test_token_without_its_job_is_dropped_and_not_stumbled_over_for_ever(
-    bench: Bench, where: str, gone: str
+def test_job_without_its_payload_goes_whole_is_counted_and_frees_its_key(
+    bench: Bench, where: str
 ) -> None:
-    bench.schedule({"a": 0})
+    bench.schedule({"a": 0}, unique="ek")
     job = bench.lease()
     if where == "retries":
         bench.retry(job, wait=0)
-    bench.client.delete(getattr(bench.keys, gone))
+    bench.client.delete(bench.keys.payloads)
     bench.now = LEASE
 
-    bench.claim()
+    first, second = bench.claim(), bench.claim()
+
+    assert (first.jobs, first.vanished) == ([], 1)
+    assert (second.jobs, second.vanished, second.wait_us) == ([], 0, -1)
+    assert bench.counters()["vanished"] == 1
+    assert bench.leftovers() == []
+    assert bench.schedule({"b": 5}, unique="ek")[0].holder == ""
+
+
+@pytest.mark.parametrize("where", ["retries", "leases"])
+@pytest.mark.parametrize("header", [None, b"", b"short", b"\xff" * 40])
+def test_job_whose_header_cannot_be_read_begins_anew(
+    bench: Bench, where: str, header: bytes | None
+) -> None:
+    bench.schedule({"a": 0, "b": 0})
+    a, b = bench.claim().jobs
+    if where == "retries":
+        bench.retry(a, b, wait=0)
+    bench.client.hdel(bench.keys.headers, a.token)
+    if header is not None:
+        bench.client.hset(bench.keys.headers, a.token, header)
+    bench.now = LEASE
+
+    assert bench.inspect("a").attempts == 0
+    page = operations.page(
+        bench.keys, State.RETRYING if where == "retries" else State.RUNNING
+    )
+    assert bench.run(page).rows[0].attempts == 0
+    if where == "leases":
+        assert bench.renew(a) == [0]
     claimed = bench.claim()
 
-    assert (claimed.jobs, claimed.wait_us) == ([], -1)
-    bench.is_checked = False  # half of it is gone
+    assert names_of(claimed) == ["a", "b"]
+    assert claimed.jobs[0].attempts == 0
+    assert bench.acknowledge(*claimed.jobs) == []
+
+
+@pytest.mark.parametrize("locator", [b"", b"short", b"\xff" * 30])
+def test_job_whose_locator_cannot_be_read_is_missing_by_its_id_and_runs(
+    any_bench: Bench, locator: bytes
+) -> None:
+    bench = any_bench
+    bench.schedule({"a": 5, "b": 5})
+    bench.schedule({"u": 5}, unique="ek")
+    for name in ("a", "u"):
+        bench.client.hset(bench.keys.locators, token(name), locator)
+    bench.now = 5
+
+    assert bench.inspect("a").state is State.MISSING
+    bench.schedule({"a": 9}, again=True)
+    # Nobody can tell whether its holder still waits.
+    assert bench.schedule({"v": 0}, unique="ek")[0].holder == ""
+    bench.client.hset(bench.keys.locators, token("a"), locator)
+
+    assert sorted(names_of(bench.claim())) == ["a", "b", "u", "v"]
+    assert bench.client.hlen(bench.keys.locators) == 0
+
+
+def test_unreadable_locator_does_not_stop_a_transfer(bench: Bench) -> None:
+    bench.schedule({"a": 0, "b": 0})
+    bench.client.hset(bench.keys.locators, token("a"), b"short")
+
+    assert bench.transfer().moved == 2
+    assert names_of(bench.claim(mode=Mode.SHARED)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", ["many", "", str(2**63 - 1), "1.5"])
+def test_counter_that_is_no_number_begins_anew(bench: Bench, value: str) -> None:
+    bench.schedule({"a": 0, "b": 0, "c": 0})
+    names = "number", "succeeded", "retried", "dead", "offered"
+    bench.client.hset(bench.keys.counters, mapping=dict.fromkeys(names, value))
+    bench.counters()
+
+    bench.schedule({"d": 0})
+    bench.client.hset(bench.keys.counters, "number", value)
+    jobs = bench.claim().jobs
+    bench.acknowledge(jobs[0])
+    bench.retry(jobs[1])
+    bench.bury(jobs[2])
+
+    assert sorted(job.token[0] for job in jobs) == ["a", "b", "c", "d"]
+    counters = bench.counters()
+    assert [counters[name] for name in names[1:4]] == [1, 1, 1]
+    assert bench.frames() == []
+    bench.is_checked = False
 
 
 def test_owners_last_request_is_forgotten_with_a_claim_that_finds_something(

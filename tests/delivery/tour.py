@@ -124,6 +124,30 @@ def _(bench: Bench) -> Callable[[], object]:
     return lambda: bench.claim(mode=Mode.SHARED)
 
 
+@stop("claim of foreign elements alone", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.client.rpush(bench.keys.queue.destination, b"x", b"y")
+    return lambda: bench.claim(mode=Mode.TAKE)
+
+
+@stop("claim of what lost its payload", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0, "b": 0}, unique="")
+    bench.schedule({"u": 0}, unique="ek")
+    bench.claim()
+    bench.client.hdel(bench.keys.payloads, token("u"))
+    bench.now = LEASE
+    return lambda: bench.claim()
+
+
+@stop("replay of what lost its payload", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0, "b": 0})
+    bench.bury(*bench.claim().jobs)
+    bench.client.hdel(bench.keys.payloads, token("b"))
+    return lambda: bench.replay("a", "b")
+
+
 @stop("claim of noted jobs", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     deep(bench)

@@ -1,6 +1,6 @@
 -- Prelude: where a job is, for those who want to see, move or cancel it by its id.
 --
--- Needs _clock, _frame, _list, _job. An element that somebody else offered has no token; while it waits it goes by
+-- Needs _clock, _window, _frame, _list, _job. An element that somebody else offered has no token; while it waits it goes by
 -- 'f' format '-' start time '-' 16 hex digits, its frame's 8 bytes.
 
 local ENDED_STATES = { 'succeeded', 'cancelled', 'failed', 'expired', 'taken' }
@@ -13,7 +13,7 @@ local function locator_of(locators, token)
 end
 
 -- Returns a table with .state, and what belongs to it:
---   running, retrying, dead, quarantined: .header (may be false), .score
+--   running, retrying, dead, quarantined: .header, a fresh one where it is missing or unreadable, .score
 --   scheduled, due: .locator and .frame; .locator and .payload where it lies in the destination queue; or .header
 --     where it was returned before its first attempt
 --   .waits is the set of ours that it waits in: retries or returned
@@ -24,19 +24,18 @@ local function find_job(keys, token, now_ms)
     { 'dead', keys.dead }, { 'quarantined', keys.quarantine } }
   local header = redis.call('HGET', keys.headers, token)
   for _, place in ipairs(places) do
-    if header or place[1] == 'quarantined' then
-      local score = redis.call('ZSCORE', place[2], token)
-      if score then
-        local state = place[1]
-        score = tonumber(score)
-        if state == 'returned' then state = score <= now_ms and 'due' or 'scheduled' end
-        return { state = state, header = header, score = score, waits = place[3] and place[2] }
-      end
+    local score = redis.call('ZSCORE', place[2], token)
+    if score then
+      local state = place[1]
+      score = tonumber(score)
+      if state == 'returned' then state = score <= now_ms and 'due' or 'scheduled' end
+      if not read_header(header) then header = struct.pack(HEADER, 0, 0, is_score(score) and score or 0, NOBODY, NOBODY) end
+      return { state = state, header = header, score = score, waits = place[3] and place[2] }
     end
   end
   local locator = locator_of(keys.locators, token)
-  if locator then
-    local due, format, id = read_locator(locator)
+  local due, format, id = read_locator(locator)
+  if due then
     local frame = find_frame(keys.timeout_set, due, format, id)
     if frame then
       return { state = due <= now_ms and 'due' or 'scheduled', locator = locator, frame = frame, score = due }

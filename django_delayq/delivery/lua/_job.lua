@@ -1,6 +1,6 @@
 -- Prelude: what we keep of a job beside Redisson's keys. docs/internals.md, "Our keys".
 --
--- Needs _frame. A locator (hash field by token, while the job waits) is
+-- Needs _window, _frame. A locator (hash field by token, while the job waits) is
 --   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | unique key
 -- and a header (hash field by token, from the first claim on)
 --   u32 attempts | u32 kills | f64 start time | 8 bytes fencing token | 8 bytes owner | unique key
@@ -10,13 +10,23 @@ local HEADER = '<I4I4dc8c8'
 local LOCATOR = '<dBc8'
 local NOBODY = '\0\0\0\0\0\0\0\0'
 
+-- Whether a number can be printed as a score: neither a NaN nor beyond what a double counts exactly.
+local function is_score(number)
+  return number > -9007199254740992 and number < 9007199254740992
+end
+
+-- Both return nothing for bytes that no script of ours has written: what cannot be read is missing, and no error.
 local function read_header(header)
+  if not header or #header < 32 then return nil end
   local attempts, kills, due, fence, owner = struct.unpack(HEADER, header)
+  if not is_score(due) then return nil end
   return attempts, kills, due, fence, owner, header:sub(33)
 end
 
 local function read_locator(locator)
+  if not locator or #locator < 17 then return nil end
   local due, format, id = struct.unpack(LOCATOR, locator)
+  if format > 2 or not is_score(due) then return nil end
   return due, format, id, locator:sub(18)
 end
 
@@ -82,22 +92,26 @@ local function find_frame(timeout_set, due, format, id)
   return nil
 end
 
+local SEARCHED = 1000
+local SEARCHED_BYTES = 1048576
+
 -- Look for a job of ours among what lies in the destination queue. Bounded: 1,000 elements or 1 MB from its
 -- head. Returns the payload; or nil and whether everything was looked at.
 local function find_in_destination(destination, token)
-  local from, byte_count, length = 0, 0, redis.call('LLEN', destination)
-  while from < length and from < 1000 and byte_count < 1048576 do
-    for _, payload in ipairs(redis.call('LRANGE', destination, from, from + 49)) do
+  local from, size, byte_count, length = 0, 0, 0, redis.call('LLEN', destination)
+  while from < math.min(length, SEARCHED) and byte_count < SEARCHED_BYTES do
+    size = math.min(next_size(size, from, byte_count, SEARCHED_BYTES), SEARCHED - from)
+    for _, payload in ipairs(redis.call('LRANGE', destination, from, from + size - 1)) do
       if token_of(payload) == token then return payload end
       byte_count = byte_count + #payload
     end
-    from = from + 50
+    from = from + size
   end
   return nil, from >= length
 end
 
 local function release_unique(unique, key, token)
-  if key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
+  if key and key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
 end
 
 -- Where a job of ours waits outside the timeout set: among the retries once an attempt has failed or a lease has

@@ -1,6 +1,6 @@
 -- Prelude: what the end of an attempt has in common.
 --
--- Needs _frame, _job. ARGV[first] and on hold jobs of some width, token and fencing token first.
+-- Needs _window, _frame, _job. ARGV[first] and on hold jobs of some width, token and fencing token first.
 
 -- Returns the jobs whose lease is still the caller's, with their headers; and the indexes of the others.
 local function ours(headers, first, width)
@@ -12,9 +12,8 @@ local function ours(headers, first, width)
   local seen = {}
   for n, token in ipairs(tokens) do
     local at = first + (n - 1) * width
-    local attempts, kills, due, fence, owner, key
-    if found[n] then attempts, kills, due, fence, owner, key = read_header(found[n]) end
-    if found[n] and fence == ARGV[at + 1] and not seen[token] then
+    local attempts, kills, due, fence, owner, key = read_header(found[n])
+    if fence == ARGV[at + 1] and not seen[token] then
       seen[token] = true
       held[#held + 1] = { token = token, attempts = attempts, kills = kills, due = due, owner = owner, key = key, at = at }
     else

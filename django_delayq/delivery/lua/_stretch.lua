@@ -1,12 +1,9 @@
--- Prelude: a stretch of the frames that wait, for who reads or rewrites all of them. Needs no other.
+-- Prelude: a stretch of the frames that wait, for who reads or rewrites all of them. Needs _window.
 --
 -- Between two calls elements come and go. The delay queue is walked from its tail to its head: whatever is taken out
 -- moves those behind it towards the head, so none is passed by. The timeout set is walked in its own order, and the
 -- place to go on is the score and the bytes of the member last seen, not its rank: they name a place even when that
 -- member is gone.
-
--- Read at a time, so that a stretch of huge frames is not copied to Lua whole before its bytes are counted.
-local CHUNK = 64
 
 -- Whether a member comes after another one of the same score. Lua would compare strings by the server's locale.
 local function is_behind(frame, place)
@@ -37,16 +34,16 @@ end
 local function read_list(list, index, count, budget)
   local last = redis.call('LLEN', list) - 1
   local at = index and math.min(index, last) or last
-  local entries, byte_count, size = {}, 0, 1
+  local entries, byte_count, size = {}, 0, 0
   while at >= 0 and #entries < count and byte_count < budget do
-    local from = math.max(0, at - math.min(size, count - #entries) + 1)
+    size = math.min(next_size(size, #entries, byte_count, budget), count - #entries)
+    local from = math.max(0, at - size + 1)
     local part = redis.call('LRANGE', list, from, at)
     for i = #part, 1, -1 do
       if byte_count >= budget then break end
       entries[#entries + 1] = { frame = part[i], index = at }
       at, byte_count = at - 1, byte_count + #part[i]
     end
-    size = math.min(2 * size, CHUNK)
   end
   return entries, at < 0
 end
@@ -54,9 +51,9 @@ end
 -- From behind a place on, up to a score. Returns entries with .frame and .score, and whether it is the end.
 local function read_set(set, score, place, limit, count, budget)
   local at = rank_behind(set, score, place)
-  local entries, byte_count, size = {}, 0, 1
+  local entries, byte_count, size = {}, 0, 0
   while #entries < count and byte_count < budget do
-    size = math.min(size, count - #entries)
+    size = math.min(next_size(size, #entries, byte_count, budget), count - #entries)
     local part = redis.call('ZRANGE', set, at, at + size - 1, 'WITHSCORES')
     for i = 1, #part, 2 do
       if byte_count >= budget then return entries, false end
@@ -65,7 +62,6 @@ local function read_set(set, score, place, limit, count, budget)
       at, byte_count = at + 1, byte_count + #part[i]
     end
     if #part < 2 * size then return entries, true end
-    size = math.min(2 * size, CHUNK)
   end
   return entries, false
 end

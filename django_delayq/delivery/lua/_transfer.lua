@@ -1,6 +1,6 @@
 -- Prelude: due frames to the destination queue, as Redisson's pushTask, but whatever lies among them.
 --
--- Needs _clock, _frame, _list, _job. find_due() reads, transfer_due() writes.
+-- Needs _clock, _count, _window, _frame, _list, _job. find_due() reads, transfer_due() writes.
 
 -- Lua unpacks some 8,000 values, a ZADD or HSET takes two for each job, and an error halfway is not undone.
 local MOST = 2000
@@ -10,8 +10,9 @@ local MOST = 2000
 -- Returns entries as find_due(), with their indexes, or nil where there are not enough.
 local function find_at_head(timeout_set, delay_queue, score, limit, budget)
   if redis.call('ZCOUNT', timeout_set, score, score) <= limit then return nil end
-  local found, seen, from, size, byte_count = {}, {}, 0, 8, 0
+  local found, seen, from, size, byte_count = {}, {}, 0, 0, 0
   while #found < limit and from < 2 * limit and byte_count < budget do
+    size = next_size(size, from, byte_count, budget)
     local part = redis.call('LRANGE', delay_queue, from, from + size - 1)
     if #part == 0 then break end
     for i, known in ipairs(redis.call('ZMSCORE', timeout_set, unpack(part))) do
@@ -24,20 +25,20 @@ local function find_at_head(timeout_set, delay_queue, score, limit, budget)
         found[#found + 1] = { frame, tonumber(score), from + i - 1 }
       end
     end
-    from, size = from + size, math.min(2 * size, 256)
+    from = from + #part
   end
   return 2 * #found >= limit and found or nil
 end
 
--- Due frames up to a number, a size, and what it costs to take foreign ones out of a long list. Read in growing
--- chunks, so that huge ones are not all copied to Lua.
+-- Due frames up to a number, a size, and what it costs to take foreign ones out of a long list.
 local function find_due(timeout_set, delay_queue, now_ms, limit, budget)
-  local found, from, size, byte_count, foreign = {}, 0, 8, 0, 0
+  local found, size, byte_count, foreign = {}, 0, 0, 0
   local length = redis.call('LLEN', delay_queue)
-  while #found < limit and byte_count < budget do
-    size = math.min(size, limit - #found)
-    local part = redis.call('ZRANGEBYSCORE', timeout_set, '-inf', now_ms, 'WITHSCORES', 'LIMIT', from, size)
-    if from == 0 and part[1] and length > limit and is_foreign(part[1]) then
+  local due = math.min(limit, redis.call('ZCOUNT', timeout_set, '-inf', now_ms))
+  while #found < due and byte_count < budget do
+    size = math.min(next_size(size, #found, byte_count, budget), due - #found)
+    local part = redis.call('ZRANGE', timeout_set, #found, #found + size - 1, 'WITHSCORES')
+    if #found == 0 and part[1] and length > limit and is_foreign(part[1]) then
       local at_head = find_at_head(timeout_set, delay_queue, part[2], limit, budget)
       if at_head then return at_head end
     end
@@ -49,8 +50,6 @@ local function find_due(timeout_set, delay_queue, now_ms, limit, budget)
       end
       found[#found + 1] = { part[i], tonumber(part[i + 1]) }
     end
-    if #part < 2 * size then break end
-    from, size = from + size, size * 2
   end
   return found
 end
@@ -61,7 +60,7 @@ local function quarantine_frame(quarantine, payloads, errors, counters, now_ms, 
   redis.call('HSET', payloads, token, frame)
   redis.call('HSET', errors, token, cjson.encode({ kind = 'frame', at = now_ms,
     error = string.format('not a Redisson frame: %d bytes, neither dLc0 nor Bc0Lc0', #frame) }))
-  redis.call('HINCRBY', counters, 'quarantined', 1)
+  add_to(counters, 'quarantined', 1)
 end
 
 -- Where find_due() knows it: index by frame.
@@ -88,9 +87,8 @@ local function plan_transfer(delay_queue, locators, counters, due, format)
   plan.listed = locate_listed(delay_queue, plan.frames, counters, known_indexes(due))
   plan.places = {}
   for _, item in ipairs(plan.tokens) do
-    local locator = redis.call('HGET', locators, item[1])
-    if locator then
-      local _, _, _, key = read_locator(locator)
+    local _, _, _, key = read_locator(redis.call('HGET', locators, item[1]))
+    if key and is_score(item[2]) then
       plan.places[#plan.places + 1] = item[1]
       plan.places[#plan.places + 1] = struct.pack(LOCATOR, item[2], 0, item[3]) .. key
     end

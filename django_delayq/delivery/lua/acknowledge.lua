@@ -1,6 +1,6 @@
 -- End jobs: they ran, or will not run. Only for those whose lease is still the caller's.
 --
--- Prelude  clock, frame, job, settle
+-- Prelude  clock, count, window, frame, job, settle
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token
@@ -29,7 +29,7 @@ redis.call('HDEL', payloads, unpack(tokens))
 redis.call('HDEL', errors, unpack(tokens))
 for _, job in ipairs(held) do release_unique(unique, job.key, job.token) end
 remember(ended, now_ms, outcome, tokens)
-redis.call('HINCRBY', counters, outcome, #held)
+add_to(counters, outcome, #held)
 local results, kept = {}, 7
 for i = 3, #ARGV, 4 do
   if ARGV[i + 2] ~= '' then

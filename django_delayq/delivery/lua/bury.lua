@@ -1,6 +1,6 @@
 -- End jobs that failed for good: dead letters; or that nobody here can read: quarantine.
 --
--- Prelude  clock, frame, job, settle
+-- Prelude  clock, count, window, frame, job, settle
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  zset  where to: dead letters or quarantine: token, score when
@@ -37,5 +37,5 @@ for _, job in ipairs(held) do
   redis.call('ZADD', graves, now_ms, job.token)
   if results[job.at] then keep_result(results[job.at], ARGV[job.at + 4], ARGV[job.at + 3]) end
 end
-redis.call('HINCRBY', counters, counter, #held)
+add_to(counters, counter, #held)
 return lost

@@ -1,6 +1,6 @@
 -- Cancel a job that is not running.
 --
--- Prelude  clock, frame, list, job, find
+-- Prelude  clock, count, window, frame, list, job, find
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  list  destination queue
@@ -68,5 +68,5 @@ else
 end
 release_unique(keys.unique, key, token)
 remember(keys.ended, now_ms, 'cancelled', { token })
-redis.call('HINCRBY', keys.counters, 'cancelled', 1)
+add_to(keys.counters, 'cancelled', 1)
 return 'cancelled'

@@ -1,7 +1,7 @@
 -- Lease what is waiting, up to a number and a size: expired leases, due retries, what was returned before its first
 -- attempt and is due, what others put into the destination queue, due frames.
 --
--- Prelude  clock, frame, list, job, transfer
+-- Prelude  clock, count, window, frame, list, job, transfer
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  list  destination queue
@@ -31,7 +31,7 @@
 -- ARGV[10]  16 random characters: foreign payloads are given tokens that start so
 -- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
 -- Returns  now (epoch us); us until the next event, 0 when more waits now, -1 when nothing does; frames
---          transferred; payloads dropped as double; then six a job: token, attempts that failed, leases that
+--          transferred; payloads dropped as double; jobs dropped whose payload is gone; then six a job: token, attempts that failed, leases that
 --          expired, start time (epoch ms), payload, 1 for a foreign payload
 
 local keys = {
@@ -46,7 +46,7 @@ local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonum
 local format = ARGV[11]
 local now_ms = math.floor(now_us / 1000)
 
-local reply, transferred, doubles = { now_us, -1, 0, 0 }, 0, 0
+local reply, transferred, doubles, vanished = { now_us, -1, 0, 0, 0 }, 0, 0, {}
 local function hand_out(token, attempts, kills, due, payload, foreign)
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = token, attempts, kills
@@ -76,21 +76,16 @@ local function finish()
     if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
   end
   if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
-  reply[3], reply[4] = transferred, doubles
+  reply[3], reply[4], reply[5] = transferred, doubles, #vanished
   return reply
 end
 
 -- A repeat: its reply was lost. The leases it was given are those that carry its fencing token.
 if redis.call('HGET', keys.claims, owner) == request then
   for _, token in ipairs(redis.call('ZRANGE', keys.leases, 0, -1)) do
-    local header = redis.call('HGET', keys.headers, token)
-    if header then
-      local attempts, kills, due, fence = read_header(header)
-      if fence == request then
-        local payload = redis.call('HGET', keys.payloads, token)
-        hand_out(token, attempts, kills, due, payload, not token_of(payload))
-      end
-    end
+    local attempts, kills, due, fence = read_header(redis.call('HGET', keys.headers, token))
+    local payload = fence == request and redis.call('HGET', keys.payloads, token)
+    if payload then hand_out(token, attempts, kills, due, payload, not token_of(payload)) end
   end
   return finish()
 end
@@ -100,7 +95,7 @@ end
 local count, byte_count = 0, 0
 local leased, frames, seen, buried = {}, {}, {}, {}
 local expired, retried, returned, popped, gone, moved, cancelled = {}, {}, {}, 0, {}, {}, {}
-local bad = {}
+local bad, vanished_keys = {}, {}
 
 local function is_full()
   return count >= limit or byte_count >= budget
@@ -112,12 +107,16 @@ local function lease(token, attempts, kills, due, key, payload, fresh, foreign)
   seen[token] = true
 end
 
--- A token without its payload (somebody deleted a key of ours) is dropped, not stumbled over for ever.
+-- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
+-- run, so all that is left of it goes.
 local function held_job(token)
-  local header, payload = redis.call('HGET', keys.headers, token), redis.call('HGET', keys.payloads, token)
-  if not header or not payload then return nil end
-  local attempts, kills, due, _, _, key = read_header(header)
-  return attempts, kills, due, key, payload
+  local attempts, kills, due, _, _, key = read_header(redis.call('HGET', keys.headers, token))
+  local payload = redis.call('HGET', keys.payloads, token)
+  if not payload then
+    vanished[#vanished + 1] = token
+    vanished_keys[#vanished] = key
+  end
+  return attempts or 0, kills or 0, due or now_ms, key or '', payload
 end
 
 local function lease_due(set, taken)
@@ -148,12 +147,14 @@ if limit > 0 then
   end
 end
 
-local waiting, size = redis.call('LLEN', keys.destination), 8
+local waiting, size, read_count, read_bytes = redis.call('LLEN', keys.destination), 0, 0, 0
 -- What is dropped, cancelled or moved fills no room, so it is bounded by itself.
 while popped < math.min(waiting, MOST) and not is_full() do
+  size = next_size(size, read_count, read_bytes, read_bytes + budget - byte_count)
   local part = redis.call('LRANGE', keys.destination, popped, popped + math.min(size, limit - count) - 1)
   for _, payload in ipairs(part) do
     if is_full() or popped == MOST then break end
+    read_count, read_bytes = read_count + 1, read_bytes + #payload
     popped = popped + 1
     local token, due, key = token_of(payload), now_ms, ''
     if not token then
@@ -163,11 +164,8 @@ while popped < math.min(waiting, MOST) and not is_full() do
       byte_count = byte_count + #payload
       gone[#gone + 1] = token
     else
-      local locator = redis.call('HGET', keys.locators, token)
-      if locator then
-        local _
-        due, _, _, key = read_locator(locator)
-      end
+      local place, _, _, held_key = read_locator(redis.call('HGET', keys.locators, token))
+      if place then due, key = place, held_key end
       local note = redis.call('HGET', keys.notes, token)
       gone[#gone + 1] = token
       seen[token] = true
@@ -182,7 +180,6 @@ while popped < math.min(waiting, MOST) and not is_full() do
       end
     end
   end
-  size = size * 2
 end
 
 local due_frames = {}
@@ -212,10 +209,9 @@ if mode == 'direct' and not is_full() then
         doubles = doubles + 1
         gone[#gone + 1] = token
       else
-        local key, _ = ''
-        if locators[i] then _, _, _, key = read_locator(locators[i]) end
+        local _, _, _, key = read_locator(locators[i])
         gone[#gone + 1] = token
-        lease(token, 0, 0, item[2], key, item[3], true, item[4])
+        lease(token, 0, 0, is_score(item[2]) and item[2] or now_ms, key or '', item[3], true, item[4])
       end
     end
   end
@@ -230,8 +226,9 @@ if count == 0 and popped == 0 and #due_frames == 0 and #expired + #retried + #re
   return finish()
 end
 
-check_hashes(keys.payloads, keys.notes, keys.unique)
-if #bad > 0 or #buried > 0 then
+check_hashes(keys.headers, keys.payloads, keys.locators, keys.notes, keys.unique, keys.counters)
+check_sets(keys.leases, keys.ended)
+if #bad > 0 or #buried > 0 or #vanished > 0 then
   check_hashes(keys.errors)
   check_sets(keys.quarantine, keys.dead)
 end
@@ -256,6 +253,11 @@ end
 if #expired > 0 then redis.call('ZREM', keys.leases, unpack(expired)) end
 if #retried > 0 then redis.call('ZREM', keys.retries, unpack(retried)) end
 if #returned > 0 then redis.call('ZREM', keys.returned, unpack(returned)) end
+if #vanished > 0 then
+  redis.call('HDEL', keys.headers, unpack(vanished))
+  redis.call('HDEL', keys.errors, unpack(vanished))
+  for i, token in ipairs(vanished) do release_unique(keys.unique, vanished_keys[i], token) end
+end
 for i, frame in ipairs(bad) do
   quarantine_frame(keys.quarantine, keys.payloads, keys.errors, keys.counters, now_ms,
     seed .. string.format('b%05d', i), frame)
@@ -291,7 +293,7 @@ for _, job in ipairs(buried) do
   redis.call('HSET', keys.errors, token, cjson.encode({ kind = 'killed', at = now_ms,
     error = string.format('its worker died or lost the lease %d times while it ran', job[3]) }))
   redis.call('ZADD', keys.dead, now_ms, token)
-  redis.call('HINCRBY', keys.counters, 'dead', 1)
+  add_to(keys.counters, 'dead', 1)
 end
 for _, job in ipairs(moved) do
   -- Moved while it lay in the destination queue: its first attempt is still to come.
@@ -306,8 +308,8 @@ if #cancelled > 0 then
     tokens[i] = job[1]
   end
   remember(keys.ended, now_ms, 'cancelled', tokens)
-  redis.call('HINCRBY', keys.counters, 'cancelled', #tokens)
+  add_to(keys.counters, 'cancelled', #tokens)
 end
-if doubles > 0 then redis.call('HINCRBY', keys.counters, 'doubles', doubles) end
-heads = {}
+if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
+if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
 return finish()

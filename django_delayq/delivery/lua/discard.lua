@@ -1,6 +1,6 @@
 -- Delete dead letters or quarantined payloads for good: they have failed. Safe to repeat.
 --
--- Prelude  clock, frame, job
+-- Prelude  clock, window, frame, job
 -- KEYS[1]  zset  where they are: dead letters or quarantine: token, score when
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token

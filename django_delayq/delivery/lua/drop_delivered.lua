@@ -1,7 +1,7 @@
 -- Take out of the timeout set what was delivered already: frames that are gone from the delay queue, where a
 -- Redisson that stopped in the middle of a transfer has pushed and unlisted them.
 --
--- Prelude  frame, job
+-- Prelude  window, frame, job
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- ARGV[1]  1: take them out; 0: only look

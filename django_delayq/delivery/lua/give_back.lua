@@ -1,7 +1,7 @@
 -- Return leases that were not used: nothing counts. Foreign payloads go back to the head of the destination
 -- queue, in order, where Java finds them; our own jobs wait with us, due at once.
 --
--- Prelude  clock, frame, job, settle
+-- Prelude  clock, window, frame, job, settle
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  zset  retries: token, score start time (epoch ms)
@@ -20,13 +20,19 @@ local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 redis.call('LLEN', destination)
 local held, lost = ours(headers, 2, 3)
 if #held == 0 then return lost end
-local bodies = redis.call('HMGET', payloads, unpack(tokens_of(held)))
+check_hashes(payloads)
+local bodies = {}
+for i, job in ipairs(held) do
+  -- A foreign payload with a history stays with us: in the list it would lose its attempts.
+  if ARGV[job.at + 2] == '1' and job.attempts + job.kills == 0 then
+    bodies[i] = redis.call('HGET', payloads, job.token) or nil
+  end
+end
 check_sets(retries, returned)
 redis.call('ZREM', leases, unpack(tokens_of(held)))
 for i = #held, 1, -1 do
   local job = held[i]
-  -- A foreign payload with a history stays with us: in the list it would lose its attempts.
-  if ARGV[job.at + 2] == '1' and job.attempts + job.kills == 0 then
+  if bodies[i] then
     redis.call('HDEL', headers, job.token)
     redis.call('HDEL', payloads, job.token)
     redis.call('LPUSH', destination, bodies[i])

@@ -1,6 +1,6 @@
 -- Read one job, wherever it is.
 --
--- Prelude  clock, frame, list, job, find
+-- Prelude  clock, count, window, frame, list, job, find
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  destination queue
 -- KEYS[3]  zset  leases: token, score end (epoch ms)
@@ -28,7 +28,7 @@ local job = find_job(keys, token, now_ms)
 local attempts, kills, due, key, payload, _ = 0, 0, job.score or 0, '', job.payload or ''
 if job.header then
   attempts, kills, due, _, _, key = read_header(job.header)
-elseif job.locator then
+elseif read_locator(job.locator) then
   due, _, _, key = read_locator(job.locator)
 end
 if job.frame then

@@ -1,6 +1,6 @@
 -- Read a page of one set of a queue, or of two, one behind the other: bounded by number and by bytes.
 --
--- Prelude  frame, job
+-- Prelude  window, frame, job
 -- KEYS[1]  the set: timeout set, leases, retries, dead letters, quarantine; or list  destination queue
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token
@@ -40,17 +40,15 @@ local function add_frame(member, score)
 end
 
 local function add_job(token, score)
-  local header = redis.call('HGET', headers, token)
-  local attempts, kills = 0, 0
-  if header then attempts, kills = read_header(header) end
-  add(token, score, attempts, kills, redis.call('HGET', payloads, token) or '', redis.call('HGET', errors, token) or '')
+  local attempts, kills = read_header(redis.call('HGET', headers, token))
+  add(token, score, attempts or 0, kills or 0, redis.call('HGET', payloads, token) or '', redis.call('HGET', errors, token) or '')
 end
 
--- An element is copied to Lua whole, however little of it is returned: a page of huge ones would hold the server for
--- long. So the first few tell how many more may be read at a time.
 local function read_part(key, holds, rank)
-  local size = holds == 'tokens' and count or 4
+  local size = 0
   while done < count and byte_count < budget do
+    -- A token is small, and its payload is read by itself.
+    size = holds == 'tokens' and count or next_size(size, done, byte_count, budget)
     local from = rank + done
     local to = from + math.min(size, count - done) - 1
     local part
@@ -69,7 +67,6 @@ local function read_part(key, holds, rank)
       end
       if #part <= 2 * (to - from) or holds == 'tokens' then break end
     end
-    size = math.max(1, math.floor((budget - byte_count) * done / (byte_count + 1)))
   end
 end
 

@@ -1,6 +1,6 @@
 -- End the leases of a process that is known to be dead, now instead of at their end. They count as expired.
 --
--- Prelude  clock, frame, job
+-- Prelude  clock, window, frame, job
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  claims: the last request of each owner
@@ -19,7 +19,7 @@ local tokens = redis.call('ZRANGE', leases, from, from + batch - 1)
 local ends, count = {}, 0
 if #tokens > 0 then
   for i, header in ipairs(redis.call('HMGET', headers, unpack(tokens))) do
-    local _, _, _, _, holder = read_header(header or string.rep('\0', 32))
+    local _, _, _, _, holder = read_header(header)
     if holder == owner then
       count = count + 1
       ends[2 * count - 1], ends[2 * count] = 0, tokens[i]

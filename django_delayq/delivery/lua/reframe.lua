@@ -1,7 +1,7 @@
 -- Rewrite a stretch of frames to the other format, each in its place: same 8 bytes, same score, same index. Safe to
 -- repeat: what the format asked for can read is left alone. Frames of neither format go into quarantine.
 --
--- Prelude  clock, frame, list, job, transfer, stretch
+-- Prelude  clock, count, window, frame, list, job, transfer, stretch
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  hash  locators by token
@@ -34,7 +34,7 @@ check_sets(keys.timeout_set, keys.quarantine)
 check_hashes(keys.locators, keys.payloads, keys.errors, keys.counters)
 local length = redis.call('LLEN', keys.delay_queue)
 sweep_tombstones(keys.delay_queue, keys.counters)
-highest = tonumber(redis.call('HGET', keys.counters, 'number') or 0)
+highest = tonumber(redis.call('HGET', keys.counters, 'number') or 0) or 0
 
 -- Seventeen bytes can be both; whoever asks for a format reads them in it, now and when the call is made again.
 local function is_target(frame, format)

@@ -1,6 +1,6 @@
 -- Extend leases that are still the caller's.
 --
--- Prelude  clock, frame, job, settle
+-- Prelude  clock, window, frame, job, settle
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
 -- KEYS[2]  hash  headers by token
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)

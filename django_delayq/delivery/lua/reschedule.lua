@@ -1,7 +1,7 @@
 -- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: a job that has
 -- been claimed since is told as it was.
 --
--- Prelude  clock, frame, list, job, find
+-- Prelude  clock, count, window, frame, list, job, find
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  channel  the new head's start time
 -- KEYS[3]  list  destination queue

@@ -1,6 +1,6 @@
 -- End an attempt that failed: the same job again, later. The lease becomes a place among the retries.
 --
--- Prelude  clock, frame, job, settle
+-- Prelude  clock, count, window, frame, job, settle
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  zset  retries: token, score start time (epoch ms)
@@ -28,6 +28,6 @@ for _, job in ipairs(held) do
     struct.pack(HEADER, job.attempts + 1, job.kills, job.due, NOBODY, NOBODY) .. job.key)
   redis.call('HSET', errors, job.token, ARGV[job.at + 3])
 end
-redis.call('HINCRBY', counters, 'retried', #held)
+add_to(counters, 'retried', #held)
 if not head or first < tonumber(head) then publish(channel, first) end
 return lost

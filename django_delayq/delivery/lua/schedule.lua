@@ -1,6 +1,6 @@
 -- Store jobs of ours until they are due. Safe to repeat: a token that is known is not stored again.
 --
--- Prelude  clock, frame, list, job
+-- Prelude  clock, count, window, frame, list, job
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  channel  the new head's start time
@@ -30,9 +30,8 @@ check_hashes(locators)
 
 local function is_alive(token)
   if redis.call('HEXISTS', headers, token) == 1 then return true end
-  local locator = redis.call('HGET', locators, token)
-  if not locator then return false end
-  local due, kind, id = read_locator(locator)
+  local due, kind, id = read_locator(redis.call('HGET', locators, token))
+  if not due then return false end
   if find_frame(timeout_set, due, kind, id) then return true end
   local payload, complete = find_in_destination(destination, token)
   return payload ~= nil or not complete
@@ -45,7 +44,7 @@ for i = 5, #ARGV, 4 do
   if is_repeat then
     local locator = redis.call('HGET', locators, token)
     if locator then
-      known, due = true, read_locator(locator)
+      known, due = true, read_locator(locator) or due
     else
       known = redis.call('HEXISTS', headers, token) == 1 or how_ended(ended, now_ms, token)
     end

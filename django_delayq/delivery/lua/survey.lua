@@ -1,6 +1,6 @@
 -- Read a stretch of the frames that wait: how long they are, how they begin, and whether they are in the timeout set.
 --
--- Prelude  clock, stretch
+-- Prelude  clock, window, stretch
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)

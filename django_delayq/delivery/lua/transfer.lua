@@ -1,6 +1,6 @@
 -- Move due elements from the timeout set to the destination queue.
 --
--- Prelude  clock, frame, list, job, transfer
+-- Prelude  clock, count, window, frame, list, job, transfer
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  list  destination queue

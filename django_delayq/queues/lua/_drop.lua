@@ -1,6 +1,6 @@
 -- Prelude: taking frames out before they are due, for good.
 --
--- Needs _clock, _frame, _list, _job. All reading was done by the caller; drop() only writes, removals first.
+-- Needs _clock, _count, _window, _frame, _list, _job. All reading was done by the caller; drop() only writes, removals first.
 
 -- What we know about those of the frames that are jobs of ours: found before the first write.
 local function jobs_among(locators, frames)
@@ -27,7 +27,7 @@ local function forget_jobs(keys, jobs, outcome, now_ms)
   for i, token in ipairs(jobs.tokens) do release_unique(keys.unique, jobs.holders[i], token) end
   -- A schedule that is repeated because its reply was lost must not bring them back.
   remember(keys.ended, now_ms, outcome, jobs.tokens)
-  redis.call('HINCRBY', keys.counters, outcome, #jobs.tokens)
+  add_to(keys.counters, outcome, #jobs.tokens)
 end
 
 -- plan: as of locate_listed(): where the frames are in the delay queue.

@@ -1,6 +1,6 @@
 -- Delete everything that waits: at once for everybody else, page by page for the server.
 --
--- Prelude  clock, frame, job, list, drop
+-- Prelude  clock, count, window, frame, job, list, walk, drop
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  hash  locators by token
@@ -39,9 +39,9 @@ if begins and listed > 0 then
   redis.call('HDEL', keys.counters, 'sweeping')
 end
 if unfinished > 0 then
-  local frames = redis.call('ZRANGE', keys.cleared, 0, batch - 1)
+  local frames = read_page(keys.cleared, 'zset', 0, '', '', batch)
   local jobs = jobs_among(keys.locators, frames)
-  redis.call('ZREMRANGEBYRANK', keys.cleared, 0, batch - 1)
+  redis.call('ZREMRANGEBYRANK', keys.cleared, 0, #frames - 1)
   forget_jobs(keys, jobs, 'cancelled', now_ms)
 end
 return { begins and 1 or 0, found and 1 or 0, redis.call('ZCARD', keys.cleared) }

@@ -1,6 +1,6 @@
 -- Confirm that elements were taken: only now are they gone. Safe to repeat: a reply that was lost is given again.
 --
--- Prelude  clock, frame, job
+-- Prelude  clock, count, window, frame, job
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token
@@ -50,6 +50,6 @@ if #tokens > 0 then
   redis.call('HDEL', errors, unpack(tokens))
   for i, token in ipairs(tokens) do release_unique(unique, holders[i], token) end
   remember(ended, now_ms, 'taken', tokens)
-  redis.call('HINCRBY', counters, 'taken', #tokens)
+  add_to(counters, 'taken', #tokens)
 end
 return table.concat(flags)

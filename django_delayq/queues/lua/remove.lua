@@ -1,6 +1,6 @@
 -- Take elements out by their payloads, among a page of what waits: from the timeout set and from the delay queue.
 --
--- Prelude  clock, frame, list, job, walk, drop
+-- Prelude  clock, count, window, frame, list, job, walk, drop
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  hash  locators by token

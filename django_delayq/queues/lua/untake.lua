@@ -3,7 +3,7 @@
 -- What nobody has had yet goes back to the head of the destination queue, in order, where Java finds it, too. What
 -- has a history, or an id, stays among the leases and can be claimed at once: in the list it would lose both.
 --
--- Prelude  clock, frame, job
+-- Prelude  clock, count, window, frame, job
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token
@@ -55,7 +55,7 @@ if #held > 0 then
 end
 if #confirmed > 0 then
   redis.call('ZREM', ended, unpack(confirmed))
-  redis.call('HINCRBY', counters, 'taken', -#confirmed)
+  add_to(counters, 'taken', -#confirmed)
 end
 if #backwards > 0 then redis.call('LPUSH', destination, unpack(backwards)) end
 if #expired > 0 then

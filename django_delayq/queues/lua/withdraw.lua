@@ -1,6 +1,6 @@
 -- Take out frames that the caller has read; once, however often the call is repeated.
 --
--- Prelude  clock, frame, list, job, drop
+-- Prelude  clock, count, window, frame, list, job, drop
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  hash  locators by token

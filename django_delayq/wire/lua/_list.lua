@@ -1,6 +1,6 @@
 -- Prelude: taking frames out of the delay queue, Redisson's list of all that was offered.
 --
--- Needs _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are numbered in list
+-- Needs _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are numbered in list
 -- order, so an interpolation search finds their index; they are overwritten by a tombstone each, and one LREM
 -- takes all the tombstones out. locate_listed() only reads, unlist() only writes: nothing between the first
 -- LSET and the LREM can fail, and should the server stop there all the same, the flag tells the next script.
@@ -22,12 +22,12 @@ end
 -- counter is new or was lost, that is above the last one in the list; else the list is not asked, as one of Java's
 -- frames with our mark at its end would spoil the counter, and with it `own_number`.
 local function next_numbers(delay_queue, counters, count)
-  local number = redis.call('HINCRBY', counters, 'number', count) - count
+  local number = add_to(counters, 'number', count) - count
   if number > 0 then return number end
   local last = redis.call('LINDEX', delay_queue, -1)
   local floor = last and listed_number(last)
   if not floor or floor >= UNLIKELY then return number end
-  redis.call('HINCRBY', counters, 'number', floor)
+  add_to(counters, 'number', floor)
   return floor
 end
 
@@ -84,7 +84,7 @@ end
 -- Foreign frames carry no number. A few are left to LREM; for many the list is looked through once, which costs as
 -- much as some ten LREMs, where it is short and its frames are small.
 local MANY = 16
-local PAGE = 512
+local PAGE = 128
 local PASS_LENGTH = 24576
 local PASS_BYTES = 1572864
 
@@ -105,16 +105,20 @@ local function locate_foreign(delay_queue, plan, length)
     byte_count = byte_count + #frame
   end
   if left < MANY or not can_pass(length, byte_count / left) then return end
-  local from = 0
-  while left > 0 and from < length do
-    for i, frame in ipairs(redis.call('LRANGE', delay_queue, from, from + PAGE - 1)) do
+  -- Those that are sought may be small, and others huge: what is not found in time is left to LREM, which copies none.
+  local from, size, seen_bytes = 0, 0, 0
+  while left > 0 and from < length and seen_bytes < 2 * PASS_BYTES do
+    size = next_size(size, from, seen_bytes, 2 * PASS_BYTES)
+    if size == WIDEST then size = PAGE end
+    for i, frame in ipairs(redis.call('LRANGE', delay_queue, from, from + size - 1)) do
+      seen_bytes = seen_bytes + #frame
       if sought[frame] then
         sought[frame] = nil
         left = left - 1
         plan.indexes[#plan.indexes + 1] = from + i - 1
       end
     end
-    from = from + PAGE
+    from = from + size
   end
   local rest = {}
   for _, frame in ipairs(plan.rest) do
@@ -130,7 +134,7 @@ local function locate_listed(delay_queue, frames, counters, known)
   local plan = { indexes = {}, rest = {} }
   local length = redis.call('LLEN', delay_queue)
   if length == 0 then return plan end
-  if counters then highest = tonumber(redis.call('HGET', counters, 'number') or 0) end
+  if counters then highest = tonumber(redis.call('HGET', counters, 'number') or 0) or 0 end
   local wanted, byte_count = {}, 0
   for _, frame in ipairs(frames) do
     local index = known and known[frame]

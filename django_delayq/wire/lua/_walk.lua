@@ -1,5 +1,5 @@
 -- Prelude: a page of the frames that wait, from the delay queue in arrival order or from the timeout set by start
--- time. Needs no other.
+-- time. Needs _window.
 --
 -- Between two pages elements come and go, so the place to go on is told by the frame last seen, too: what was
 -- taken out before it shifts everything behind it.
@@ -11,10 +11,17 @@ local PAGE_BYTES = 1048576
 local function resume_list(list, index, anchor, count)
   if index == 0 then return 0 end
   if redis.call('LINDEX', list, index - 1) == anchor then return index end
-  local first = math.max(0, math.min(index, redis.call('LLEN', list)) - count)
-  local part = redis.call('LRANGE', list, first, index - 1)
-  for i = #part, 1, -1 do
-    if part[i] == anchor then return first + i end
+  local last = math.min(index, redis.call('LLEN', list))
+  local first, size, done, byte_count = math.max(0, last - count), 0, 0, 0
+  while last > first and byte_count < PAGE_BYTES do
+    size = next_size(size, done, byte_count, PAGE_BYTES)
+    local from = math.max(first, last - size)
+    local part = redis.call('LRANGE', list, from, last - 1)
+    for i = #part, 1, -1 do
+      if part[i] == anchor then return from + i end
+      done, byte_count = done + 1, byte_count + #part[i]
+    end
+    last = from
   end
   return first
 end
@@ -27,14 +34,13 @@ local function resume_set(set, index, anchor, score)
 end
 
 -- A page of the cursor { kind, index, anchor, score }: the frames, the index of the first, whether it is the last.
--- Read in growing chunks, so that huge frames are not all copied to Lua.
 local function read_page(key, kind, index, anchor, score, count)
   local first = kind == 'list' and resume_list(key, index, anchor, count) or 0
   if kind == 'zset' then first = resume_set(key, index, anchor, score) end
   local command = kind == 'list' and 'LRANGE' or 'ZRANGE'
-  local frames, byte_count, size, is_last = {}, 0, 8, false
+  local frames, byte_count, size, is_last = {}, 0, 0, false
   while #frames < count and byte_count < PAGE_BYTES and not is_last do
-    size = math.min(size, count - #frames)
+    size = math.min(next_size(size, #frames, byte_count, PAGE_BYTES), count - #frames)
     local from = first + #frames
     local part = redis.call(command, key, from, from + size - 1)
     for _, frame in ipairs(part) do
@@ -42,7 +48,6 @@ local function read_page(key, kind, index, anchor, score, count)
       byte_count = byte_count + #frame
     end
     is_last = #part < size
-    size = size * 2
   end
   return frames, first, is_last
 end

@@ -1,6 +1,6 @@
 -- Look for payloads in a page of what waits.
 --
--- Prelude  frame, walk
+-- Prelude  window, frame, walk
 -- KEYS[1]  list  delay queue; or zset  timeout set
 -- ARGV[1]  'list' or 'zset'
 -- ARGV[2]  cursor: index, 0 at first

@@ -1,6 +1,6 @@
 -- Store one payload until it is due. Not safe to repeat: nothing tells two equal payloads apart.
 --
--- Prelude  clock, frame, list
+-- Prelude  clock, count, window, frame, list
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  channel  the new head's start time

@@ -1,6 +1,6 @@
 -- Read a page of the frames that wait.
 --
--- Prelude  walk
+-- Prelude  window, walk
 -- KEYS[1]  list  delay queue; or zset  timeout set
 -- ARGV[1]  'list' or 'zset'
 -- ARGV[2]  cursor: index, 0 at first
