@@ -1,4 +1,4 @@
-"""The two clocks of this machine, kept apart by name.
+"""The clocks of this machine, kept apart by name.
 
 Due times are decided by the server's TIME inside a script; nothing here takes part in that.
 """
@@ -14,3 +14,12 @@ def epoch_ms() -> int:
 def monotonic_ms() -> float:
     """Return a clock that never steps, in ms, for every wait."""
     return time.monotonic() * 1000.0
+
+
+#: On Linux the monotonic clock stands still while the machine is suspended. Elsewhere the only one goes on.
+_COUNTS_SUSPENSION = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boottime_ms() -> float:
+    """Return a clock that never steps and goes on while the machine is suspended, in ms: leases end by it."""
+    return time.clock_gettime(_COUNTS_SUSPENSION) * 1000.0

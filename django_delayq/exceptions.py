@@ -84,7 +84,7 @@ class MaybeScheduled(DelayqError):
 
 
 class LeaseLost(DelayqError):
-    """Raised when a lease is not ours any more: the job may be running elsewhere."""
+    """Raised by ``current_job().check()`` when the lease is over: the job may be running elsewhere."""
 
 
 class TimeLimitExceeded(DelayqError):

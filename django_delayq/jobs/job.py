@@ -6,7 +6,7 @@ is not known here.
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar, overload
 
@@ -21,7 +21,13 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import Inspected, NewJob, Outcome, PageRow, State
-from django_delayq.exceptions import DecodeError, InvalidTask, JobFailed, JobNotFound
+from django_delayq.exceptions import (
+    DecodeError,
+    InvalidTask,
+    JobFailed,
+    JobNotFound,
+    LeaseLost,
+)
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
@@ -43,6 +49,7 @@ class Job(Generic[R]):
     """
 
     __slots__ = (
+        "_has_lease",
         "_unsent",
         "_was_sent",
         "args",
@@ -91,6 +98,8 @@ class Job(Generic[R]):
         #: False: the unique key was held by another job, and this is that one.
         self.created = True
         self._unsent: NewJob | None = None
+        # Set for the handle of a job that runs here.
+        self._has_lease: Callable[[], bool] | None = None
         self._was_sent = False
 
     @property
@@ -127,6 +136,25 @@ class Job(Generic[R]):
     @property
     def _keys(self) -> DeliveryKeys:
         return DeliveryKeys.of(self.queue)
+
+    def check(self) -> None:
+        """Make sure that a job that runs here is still its worker's: ``current_job().check()``.
+
+        For a task to call before what must not happen twice. It asks no server, and costs next to nothing: the worker
+        renews the lease, and knows when it has run out. In a process that the task has forked nothing is renewed.
+
+        Raises:
+            LeaseLost: the lease was lost, or could not be renewed in time; the job may run elsewhere.
+            InvalidTask: this is not what `current_job` returned.
+        """
+        if self._has_lease is None:
+            raise InvalidTask(
+                f"job {self.id} does not run here, so it has no lease to check; call current_job().check() in its task"
+            )
+        if not self._has_lease():
+            raise LeaseLost(
+                f"the lease of job {self.id} is over, and it may be running elsewhere: stop writing"
+            )
 
     def refresh(self) -> State:
         """Look where the job is; returns its state, MISSING when no such job is known any more."""

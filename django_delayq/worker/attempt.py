@@ -10,12 +10,13 @@ import traceback as tracebacks
 from types import TracebackType
 from typing import Any
 
-from django_delayq.clock import epoch_ms, monotonic_ms
+from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery.operations import Done, Failed, Leased, Rejected, State
 from django_delayq.exceptions import (
     DelayqError,
     EncodeError,
+    LeaseLost,
     TaskNotFound,
     TimeLimitExceeded,
 )
@@ -75,9 +76,9 @@ class Attempt:
     ) -> None:
         self.queue = queue
         self.leased = leased
-        #: Until when the lease is ours, by our monotonic clock; moved on by renewals.
+        #: Until when the lease is ours, by `boottime_ms`; moved on by the watchdog.
         self.lease_end_ms = lease_end_ms
-        #: Added to our monotonic clock it gives the server's, epoch ms.
+        #: Added to `boottime_ms` it gives the server's, epoch ms.
         self.server_minus_local_ms = offset_ms
 
     @property
@@ -87,6 +88,11 @@ class Attempt:
     @property
     def name(self) -> str:
         return self.task.name if self.task is not None else "?"
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether the job can be nobody else's: the lease was not refused to us, and has not run out."""
+        return not self.is_lost and boottime_ms() < self.lease_end_ms
 
     def prepare(self) -> bool:
         """Find the task and read the arguments; False where that already decides the outcome."""
@@ -124,7 +130,7 @@ class Attempt:
         """Decide at the last moment whether the job is still to be run, and note the start."""
         if self.is_lost:
             return False
-        now_ms = monotonic_ms()
+        now_ms = boottime_ms()
         if now_ms >= self.lease_end_ms:
             # Somebody else may have it by now; where nobody has, it is free again at once, and no kill counts.
             self.give_back()
@@ -154,7 +160,7 @@ class Attempt:
         else:
             self.outcome = State.EXPIRED
         self.result = envelopes.result_text(State.EXPIRED, error=text)
-        self.ended_ms = monotonic_ms()
+        self.ended_ms = boottime_ms()
 
     @property
     def time_limit_s(self) -> float | None:
@@ -165,7 +171,7 @@ class Attempt:
 
     def succeed(self, value: object) -> None:
         """The function returned."""
-        self.ended_ms = monotonic_ms()
+        self.ended_ms = boottime_ms()
         if self.options is not None and self.options.keep_result is not None:
             try:
                 self.result = envelopes.result_text(
@@ -202,7 +208,7 @@ class Attempt:
 
     def _fail_in_few_words(self, error: BaseException) -> None:
         """Do as `fail`, and ask nothing of the exception but the name of its class."""
-        self.ended_ms = self.ended_ms or monotonic_ms()
+        self.ended_ms = self.ended_ms or boottime_ms()
         self.exception = None
         self.message = f"{class_name(error)}: (nothing more can be said of it)"
         self.error = envelopes.error_text(self.message, kind="failed", at_ms=epoch_ms())
@@ -217,12 +223,16 @@ class Attempt:
             self.outcome = State.DEAD
 
     def _fail(self, error: BaseException) -> None:
-        self.ended_ms = monotonic_ms()
+        self.ended_ms = boottime_ms()
         assert self.task is not None
         assert self.options is not None
         base = self.task.base
         failures = self.leased.attempts + 1
         most = self.options.max_attempts or self.queue.max_attempts
+        if isinstance(error, LeaseLost) and not self.has_lease:
+            # It has stopped because another may run it. Whether one does is the server's to say, when the lease ends
+            # there: that counts as a kill, as of a worker that died, and not as a failure.
+            self.is_lost = True
         is_retryable = isinstance(error, (*base.retry_on, TimeLimitExceeded))
         if is_retryable and not isinstance(error, base.no_retry_on) and failures < most:
             self._note(error, "failed")
@@ -235,7 +245,7 @@ class Attempt:
     def _reject(self, state: State, error: BaseException, *, kind: str) -> None:
         self._note(error, kind)
         self.result = envelopes.result_text(state, error=self.message)
-        self.ended_ms = self.ended_ms or monotonic_ms()
+        self.ended_ms = self.ended_ms or boottime_ms()
         self.outcome = state
 
     def _note(self, error: BaseException, kind: str) -> None:
@@ -289,6 +299,7 @@ class Attempt:
         job.state = State.RUNNING
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
+        job._has_lease = lambda: self.has_lease
         return job
 
     def log(self) -> None:
@@ -303,7 +314,7 @@ class Attempt:
             level = _LEVELS.get(outcome, logging.INFO)
         if not logger.isEnabledFor(level):
             return
-        ended_ms = self.ended_ms or monotonic_ms()
+        ended_ms = self.ended_ms or boottime_ms()
         fields: dict[str, Any] = {
             "job": self.id,
             "task": self.name,

@@ -6,6 +6,7 @@ handled as Django handles them around a request.
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -70,8 +71,14 @@ def _note_connection(**kwargs: object) -> None:
     _database_use.has_connected = True
 
 
+class _Sign:
+    """Asks the threads for a sign of life."""
+
+
 class ThreadExecutor:
     """Runs sync tasks in a fixed number of threads."""
+
+    what = "the queue of the threads"
 
     def __init__(
         self,
@@ -90,7 +97,7 @@ class ThreadExecutor:
         self._died = died
         self._is_closed = False
         self._is_fork = False
-        self._queue: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._queue: SimpleQueue[Attempt | _Sign | None] = SimpleQueue()
         self._threads = [
             threading.Thread(
                 target=self._work, args=(i,), name=f"delayq-task-{i}", daemon=True
@@ -99,8 +106,11 @@ class ThreadExecutor:
         ]
         #: What each thread holds; each writes its own place.
         self._held: list[Attempt | None] = [None] * threads
-        # What threads held when they ended.
-        self._orphans: list[Attempt] = []
+        # What threads held when they ended, by their number.
+        self._orphans: dict[int, Attempt] = {}
+        # Set by the watchdog.
+        self.is_stuck = False
+        self._is_asked = self._has_answered = False
 
     def start(self) -> None:
         """Start the threads.
@@ -117,7 +127,26 @@ class ThreadExecutor:
 
     def orphans(self) -> list[Attempt]:
         """Return what a dead thread held: nobody will end it."""
-        return list(self._orphans)
+        return list(self._orphans.values())
+
+    def attempts(self) -> list[Attempt]:
+        """Return nothing: a thread that holds an attempt shows life by that, and what waits is given back."""
+        return []
+
+    def has_shown_life(self) -> bool:
+        """Return whether each thread runs something, or an idle one has answered since the last call; ask one."""
+        frames = sys._current_frames()
+        for i, thread in enumerate(self._threads):
+            if thread.ident not in frames and not self._is_closed:
+                # Python code can do nothing about it; C code can.
+                self._bury(i, RuntimeError())
+        if self._is_closed or None not in self._held:
+            return True
+        has_answered, self._has_answered = self._has_answered, False
+        if not self._is_asked:
+            self._is_asked = True
+            self._queue.put(_Sign())
+        return has_answered
 
     def submit(self, attempt: Attempt) -> None:
         self._queue.put(attempt)
@@ -135,7 +164,9 @@ class ThreadExecutor:
                 attempt = self._queue.get_nowait()
             except Empty:
                 return attempts
-            if attempt is not None:
+            if isinstance(attempt, _Sign):
+                self._is_asked = False
+            elif attempt is not None:
                 attempts.append(attempt)
 
     def close(self) -> list[Attempt]:
@@ -156,6 +187,9 @@ class ThreadExecutor:
         get, held = self._queue.get, self._held
         try:
             while (attempt := get()) is not None and not self._is_closed:
+                if isinstance(attempt, _Sign):
+                    self._is_asked, self._has_answered = False, True
+                    continue
                 held[index] = attempt
                 try:
                     if attempt.may_start():
@@ -176,7 +210,7 @@ class ThreadExecutor:
         """This thread ends, although nothing should be able to end it."""
         attempt = self._held[index]
         if attempt is not None and attempt.outcome is None:
-            self._orphans.append(attempt)
+            self._orphans[index] = attempt
         self._died(f"a thread that runs tasks has ended: {class_name(error)}")
 
     def _run(self, attempt: Attempt) -> None:
@@ -223,6 +257,8 @@ class ThreadExecutor:
 class LoopExecutor:
     """Runs ``async def`` tasks on one event loop in a thread of its own."""
 
+    what = "the event loop"
+
     def __init__(
         self,
         coroutines: int,
@@ -240,6 +276,9 @@ class LoopExecutor:
         self._died = died
         self._is_fork = False
         self._is_over = False
+        # Set by the watchdog.
+        self.is_stuck = False
+        self._is_asked = self._has_answered = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         # Owned by the loop's thread.
@@ -313,6 +352,28 @@ class LoopExecutor:
         if self._thread is None or self._thread.is_alive() or self._is_over:
             return []
         return list(self._running)
+
+    def attempts(self) -> list[Attempt]:
+        """Return what runs on the loop."""
+        return list(self._running)
+
+    def has_shown_life(self) -> bool:
+        """Return whether the loop has answered since the last call, or runs nothing and never did; ask it."""
+        loop = self._loop
+        if loop is None or self._is_over:
+            return True
+        has_answered, self._has_answered = self._has_answered, False
+        if not self._is_asked:
+            self._is_asked = True
+            try:
+                loop.call_soon_threadsafe(self._answer)
+            except RuntimeError:
+                # It is closed.
+                return False
+        return has_answered
+
+    def _answer(self) -> None:
+        self._is_asked, self._has_answered = False, True
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)

@@ -7,14 +7,13 @@ a job's end. A server that goes away is waited for; what ended meanwhile is sett
 import logging
 import os
 import random
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, Claimed, Mode, State
@@ -27,7 +26,7 @@ from django_delayq.wire.call import UnderWay, run
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
-from django_delayq.worker.outcomes import Outcomes, is_queues_own, renew
+from django_delayq.worker.outcomes import Outcomes, is_queues_own
 from django_delayq.worker.time_limit import exceeds
 
 logger = logging.getLogger("django_delayq.worker")
@@ -76,7 +75,7 @@ class QueueState:
         self.is_due = True
         #: The reply to the last claim was lost: ask with the same request, for the same leases.
         self.open_request: bytes | None = None
-        #: When it was first sent.
+        #: When it was first sent, by `boottime_ms`.
         self.open_since_ms = 0.0
         #: A claim that was sent ahead: while the server works on it the last one's jobs are handed out.
         self.under_way: _Asked | None = None
@@ -136,7 +135,6 @@ class ClaimLoop:
         self._running: dict[Attempt, None] = {}
         self._stop_ms: float | None = None
         self._grace_ms = 0.0
-        self._is_renewal_due = threading.Event()
         self._settle_ms: float | None = None
         self._handed_out_ms = 0.0
         self._rate = 0.0
@@ -184,10 +182,9 @@ class ClaimLoop:
         self.queues[queue].is_watched = False
         self.alarm.wake(queue)
 
-    def renew_soon(self) -> None:
-        """Leases are to be renewed: the watchdog's timer."""
-        self._is_renewal_due.set()
-        self.alarm.wake(_SELF)
+    def running(self) -> list[Attempt]:
+        """Return everything that was claimed and is not settled. The copy is made in one step of the interpreter."""
+        return list(self._running)
 
     def stop(self, grace_s: float) -> None:
         """Claim no more; give what runs so long to end, and give back the rest."""
@@ -236,8 +233,6 @@ class ClaimLoop:
         if self._held_suspect is not None:
             suspect, self._held_suspect = self._held_suspect, None
             self._begin(suspect)
-        if self._is_renewal_due.is_set():
-            self._renew()
         if self._stop_ms is None:
             if self._claim_round() or self._held_suspect is not None:
                 return
@@ -431,6 +426,7 @@ class ClaimLoop:
         self._ask_ahead(queue, len(reply.jobs))
         if reply.jobs:
             middle_ms = sent_ms if is_ahead else (sent_ms + now_ms) / 2
+            middle_ms += boottime_ms() - monotonic_ms()
             lease_end_ms = since_ms + self._worker.lease_ms
             self._hand_out(queue, reply, lease_end_ms, reply.now_us / 1000 - middle_ms)
         if now_ms >= queue.look_after_ms:
@@ -448,7 +444,7 @@ class ClaimLoop:
         # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
         # The leases begin no earlier than it was first sent.
         if queue.open_request is None:
-            queue.open_request, queue.open_since_ms = os.urandom(8), sent_ms
+            queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
         call = operations.claim(
             queue.settings.keys,
             owner=self._owner,
@@ -621,18 +617,6 @@ class ClaimLoop:
             else None
         )
 
-    def _renew(self) -> None:
-        attempts = [attempt for attempt in self._running if not attempt.is_lost]
-        for attempt in renew(self._client, attempts, lease_ms=self._worker.lease_ms):
-            logger.warning(
-                "job %s (%s) lost its lease while it runs; it may run elsewhere, too",
-                attempt.id,
-                attempt.name,
-            )
-        if attempts:
-            self._note_reply()
-        self._is_renewal_due.clear()
-
     # The end.
 
     def _return_queued(self) -> None:
@@ -662,11 +646,11 @@ class ClaimLoop:
                 error.add_note("It did not react, so its process was replaced.")
                 attempt.fail(error)
                 self._ended.append(attempt)
-        orphans = self._orphans()
+        hopeless = self._hopeless()
         running = [
             attempt
             for attempt in self._running
-            if attempt.outcome is None and attempt not in orphans
+            if attempt.outcome is None and attempt not in hopeless
         ]
         self._settle(force=True, is_last=True)
         for attempt in running:
@@ -683,6 +667,14 @@ class ClaimLoop:
         if not self._inability:
             return []
         return self._threads.orphans() + self._coroutines.orphans()
+
+    def _hopeless(self) -> list[Attempt]:
+        """Return the orphans, and what runs on an executor that gives no sign of life."""
+        attempts = self._orphans()
+        for executor in (self._threads, self._coroutines):
+            if executor.is_stuck:
+                attempts += executor.attempts()
+        return attempts
 
     @property
     def is_stuck(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from redis.client import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, State
@@ -219,7 +219,7 @@ def renew(
         for part in parts
     ]
     # The lease begins when the server reads the call: no earlier than this.
-    lease_end_ms = monotonic_ms() + lease_ms
+    lease_end_ms = boottime_ms() + lease_ms
     lost: list[Attempt] = []
     failure: Exception | None = None
     for part, reply in zip(parts, run_all(client, calls), strict=True):

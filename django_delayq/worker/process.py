@@ -21,6 +21,7 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.forks import HEEDED, let_go_when_forked
 from django_delayq.worker.loop import ClaimLoop
+from django_delayq.worker.watchdog import Watchdog
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -60,7 +61,7 @@ class WorkerProcess:
         self._options = options
         worker = options.worker
         client = conf.make_client()
-        self._timer = HashedWheelTimer(name="delayq-watchdog")
+        self._timer = HashedWheelTimer(name="delayq-time-limits")
         self._threads = ThreadExecutor(
             worker.threads,
             timer=self._timer,
@@ -93,7 +94,13 @@ class WorkerProcess:
             if conf.get_settings().connection is None
             else None,
         )
-        self._is_ending = False
+        self._watchdog = Watchdog(
+            conf.make_client(),
+            lease_ms=worker.lease_ms,
+            executors=(self._threads, self._coroutines),
+            running=self.loop.running,
+            cannot_work=self.loop.cannot_work,
+        )
         # The supervisor's pipe and our own, once `heed` has been called.
         self._pipes: tuple[int, ...] = ()
 
@@ -121,13 +128,13 @@ class WorkerProcess:
                 error,
             )
             return UNABLE
-        self._renew_later()
         self.loop.run()
         return self._end(before_giving_back)
 
     def _start(self) -> None:
         self._timer.start()
         self._threads.start()
+        self._watchdog.start()
         for name, queue in self.loop.queues.items():
             for channel in (
                 queue.settings.keys.queue.channel,
@@ -138,15 +145,7 @@ class WorkerProcess:
                     lambda message, name=name: self.loop.alarm.wake(name),  # type: ignore[misc]
                 )
 
-    def _renew_later(self) -> None:
-        self.loop.renew_soon()
-        if not self._is_ending:
-            self._timer.new_timeout(
-                self._renew_later, self._options.worker.lease_ms / 3
-            )
-
     def _end(self, before_giving_back: Callable[[], None]) -> int:
-        self._is_ending = True
         self._threads.close()
         self._coroutines.stop(CANCEL_S)
         self._threads.stop(CANCEL_S)
@@ -158,6 +157,8 @@ class WorkerProcess:
                 redact(str(error)),
             )
             return 1
+        finally:
+            self._watchdog.stop()
         if self.loop.is_unable:
             return UNABLE
         is_burst = self._options.is_burst
@@ -213,6 +214,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Let go of threads and connections, where the end of the process does not see to it."""
+        self._watchdog.stop()
         self._timer.stop()
         self._listener.stop()
         self._destinations.stop()

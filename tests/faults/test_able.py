@@ -1,5 +1,6 @@
 """A process that leases jobs can run them, or ends: what tasks do to their worker, on real processes."""
 
+import os
 import signal
 
 import pytest
@@ -252,3 +253,52 @@ def test_a_fork_that_fails_is_tried_again_and_costs_no_healthy_process(
     assert worker.log.count("cannot start a worker process, trying again in") == 3
     assert "trying again in 0.4 s: [Errno 11]" in worker.log
     assert worker.stop() == 0
+
+
+# Leases.
+
+
+def test_a_worker_that_is_cut_off_notices_and_its_task_can(
+    start_worker, records, queue_name, proxy, use, lasting
+):
+    use(proxy.url, LEASE=2)
+    cut_off = start_worker()
+    job = schedule(able.check_until_lost.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+
+    use(lasting, LEASE=2)
+    start_worker()
+    proxy.is_refusing = True
+    proxy.cut()
+
+    wait_until(lambda: records.count("lost") == 1, description="it is lost")
+    wait_until(lambda: ended(job), description="another has run it")
+    assert [line["kills"] for line in records.all("start")] == [0, 1]
+    # Its end changes nothing, not even when the server is back.
+    proxy.is_refusing = False
+    cut_off.wait_for_log("outcome=lost")
+    assert "leases cannot be renewed, trying again until they can" in cut_off.log
+    assert job.refresh() is State.SUCCEEDED
+
+
+def test_a_process_that_was_stopped_notices_that_its_leases_are_over(
+    start_worker, records, queue_name, use, lasting
+):
+    use(lasting, LEASE=2)
+    stopped = start_worker()
+    job = schedule(able.check_until_lost.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+    (child,) = stopped.children()
+
+    os.kill(child, signal.SIGSTOP)
+    start_worker()
+    wait_until(lambda: ended(job), description="another has run it")
+    assert records.count("lost") == 0
+    os.kill(child, signal.SIGCONT)
+
+    wait_until(lambda: records.count("lost") == 1, description="it is lost")
+    stopped.wait_for_log("outcome=lost")
+    assert [line["kills"] for line in records.all("start")] == [0, 1]
+    # It was not stuck: it was not let run.
+    assert stopped.children() == [child]
+    assert "will be replaced" not in stopped.log

@@ -10,10 +10,10 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import NoReturn
 
-from django_delayq import current_job, delayed_task
+from django_delayq import LeaseLost, current_job, delayed_task
 from django_delayq.conf import Backoff
 from django_delayq.worker.attempt import Attempt
-from tests.worker.records import record
+from tests.worker.records import gate_of_test, record
 
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
 _fork = multiprocessing.get_context("fork")
@@ -171,3 +171,31 @@ def _kills() -> int:
     job = current_job()
     assert job is not None
     return job.kills
+
+
+@delayed_task(max_attempts=1)
+def check_until_lost() -> None:
+    """Work for as long as the job is this worker's; a second worker ends it at once."""
+    job = current_job()
+    assert job is not None
+    record("start")
+    end_s = time.monotonic() + 120
+    while not job.kills and time.monotonic() < end_s:
+        try:
+            job.check()
+        except LeaseLost:
+            record("lost")
+            raise
+        time.sleep(0.005)
+    record("end")
+
+
+@delayed_task
+async def block_until_told() -> None:
+    """Do what no coroutine should, until the test lets go."""
+    gate = gate_of_test()
+    record("start")
+    end_s = time.monotonic() + 120
+    while not gate.exists() and time.monotonic() < end_s:
+        time.sleep(0.005)
+    record("end")

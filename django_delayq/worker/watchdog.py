@@ -1,0 +1,182 @@
+"""The watchdog of one worker process: leases are renewed while what they are for can run, and no longer.
+
+A thread with a connection of its own, which no task, no claim and no slow queue delays. It asks the executors for signs
+of life, renews, says which leases were lost, and leaves the heartbeat. What ends the process is left to the claim loop.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from redis.client import Redis
+from redis.exceptions import RedisError
+
+from django_delayq.clock import boottime_ms
+from django_delayq.worker.attempt import Attempt, class_name
+from django_delayq.worker.outcomes import renew
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: How often it looks: a lease that has run out is noticed within a second.
+TICK_MS = 500.0
+#: An executor without a sign of life for so long is stuck, and for a lease where that is longer.
+STUCK_AFTER_MS = 10_000.0
+
+
+class Executor(Protocol):
+    """What runs attempts."""
+
+    #: What it is called in messages.
+    what: str
+    #: It gives no sign of life: what it runs will have no end.
+    is_stuck: bool
+
+    def has_shown_life(self) -> bool:
+        """Return whether it has done something since the last call, and ask it to do something."""
+
+    def attempts(self) -> list[Attempt]:
+        """Return what is not to be renewed while it shows no life."""
+
+    def orphans(self) -> list[Attempt]:
+        """Return what nobody will end, because the thread that ran it is dead."""
+
+
+class Watchdog:
+    """Runs from `start` to `stop`."""
+
+    def __init__(
+        self,
+        client: Redis,
+        *,
+        lease_ms: int,
+        executors: Sequence[Executor],
+        running: Callable[[], list[Attempt]],
+        cannot_work: Callable[[str], None],
+        while_able: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``client`` is its own. ``running`` returns what is claimed and not settled; ``while_able`` is called every tick."""
+        self._client = client
+        self._lease_ms = lease_ms
+        self._executors = executors
+        self._running = running
+        self._cannot_work = cannot_work
+        self._while_able = while_able
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="delayq-watchdog", daemon=True
+        )
+        # Owned by the thread. Time that this process was let run, by our own ticks: a process that was stopped for an
+        # hour has no stuck executors.
+        self._awake_ms = 0.0
+        self._ticked_ms = 0.0
+        self._shown_ms = [0.0] * len(executors)
+        self._renew_ms = 0.0
+        self._is_failing = False
+        # Those whose leases ran out, and that were told of.
+        self._lapsed: set[Attempt] = set()
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: the machine gives no more threads.
+        """
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have the thread end soon; a call that is under way is not waited for."""
+        self._is_over.set()
+
+    def _run(self) -> None:
+        try:
+            self._ticked_ms = boottime_ms()
+            self._renew_ms = self._ticked_ms + self._lease_ms / 3
+            while not self._is_over.wait(self._next_s()):
+                self._tick()
+        except BaseException as error:
+            logger.exception("the watchdog failed")
+            self._cannot_work(f"the watchdog has ended: {class_name(error)}")
+        finally:
+            self._client.close()
+            self._client.connection_pool.disconnect()
+
+    def _next_s(self) -> float:
+        wait_ms = min(TICK_MS, self._renew_ms - boottime_ms())
+        return max(0.0, wait_ms) / 1000
+
+    def _tick(self) -> None:
+        now_ms = boottime_ms()
+        self._awake_ms += min(now_ms - self._ticked_ms, 2 * TICK_MS)
+        self._ticked_ms = now_ms
+        is_able = self._look_at_executors()
+        if now_ms >= self._renew_ms:
+            self._renew(now_ms)
+        self._notice_lapsed()
+        if is_able:
+            self._while_able()
+
+    def _look_at_executors(self) -> bool:
+        longest_ms = max(self._lease_ms, STUCK_AFTER_MS)
+        is_able = True
+        for i, executor in enumerate(self._executors):
+            if executor.has_shown_life():
+                self._shown_ms[i] = self._awake_ms
+            silent_ms = self._awake_ms - self._shown_ms[i]
+            executor.is_stuck = silent_ms > longest_ms
+            is_able = is_able and silent_ms <= self._lease_ms
+            if executor.is_stuck:
+                self._cannot_work(
+                    f"{executor.what} has given no sign of life for {silent_ms / 1000:.0f} s"
+                )
+        return is_able
+
+    def _to_renew(self) -> list[Attempt]:
+        left_out: set[Attempt] = set()
+        for i, executor in enumerate(self._executors):
+            left_out.update(executor.orphans())
+            if self._awake_ms - self._shown_ms[i] > self._lease_ms:
+                left_out.update(executor.attempts())
+        return [
+            attempt
+            for attempt in self._running()
+            if not attempt.is_lost and attempt not in left_out
+        ]
+
+    def _renew(self, now_ms: float) -> None:
+        attempts = self._to_renew()
+        try:
+            lost = renew(self._client, attempts, lease_ms=self._lease_ms)
+        except (RedisError, OSError) as error:
+            # The next tick tries again.
+            if not self._is_failing:
+                logger.warning(
+                    "leases cannot be renewed, trying again until they can: %s", error
+                )
+            self._is_failing = True
+            return
+        self._is_failing = False
+        self._renew_ms = now_ms + self._lease_ms / 3
+        for attempt in lost:
+            logger.warning(
+                "job %s (%s) lost its lease while it runs; it may run elsewhere, too",
+                attempt.id,
+                attempt.name,
+            )
+
+    def _notice_lapsed(self) -> None:
+        now_ms = boottime_ms()
+        lapsed = {
+            attempt
+            for attempt in self._running()
+            if attempt.lease_end_ms <= now_ms
+            and attempt.outcome is None
+            and not attempt.is_lost
+        }
+        for attempt in lapsed - self._lapsed:
+            logger.warning(
+                "the lease of job %s (%s) ran out while it runs; it may run elsewhere, too",
+                attempt.id,
+                attempt.name,
+            )
+        self._lapsed = lapsed
