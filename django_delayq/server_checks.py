@@ -309,7 +309,17 @@ REMOVALS = (
     Try("list", "LTRIM", (1, 0)),
 )
 #: Commands that are tried in other ways, with no key of their own or with two.
-OTHERS = ("EVAL", "EVALSHA", "TIME", "BLMOVE", "RENAME", "PUBLISH", "SUBSCRIBE")
+OTHERS = (
+    "EVAL",
+    "EVALSHA",
+    "TIME",
+    "PING",
+    "BLMOVE",
+    "RENAME",
+    "PUBLISH",
+    "SUBSCRIBE",
+    "UNSUBSCRIBE",
+)
 
 #: What each of a queue's keys holds, and the command that changes nothing in it and needs the right to write.
 _READS = {"list": ("LLEN",), "zset": ("ZCARD",), "hash": ("HLEN",)}
@@ -464,6 +474,7 @@ class _Rights:
         ]
         first, second = self._throwaway["list"], f"{self._throwaway['list']}-2"
         commands += [
+            ("PING", ("PING",)),
             # Returns at once where the list has something, else after a tenth of a second.
             ("BLMOVE", ("BLMOVE", first, first, "LEFT", "LEFT", 0.01)),
             ("RENAME", ("RENAME", first, second)),
@@ -507,9 +518,20 @@ class _Rights:
             connection.command("SUBSCRIBE", *names)
             for _ in names[1:]:
                 connection.read()
+            self._unsubscribe(connection, names)
         except ResponseError as error:
             return error
         return None
+
+    def _unsubscribe(
+        self, connection: DedicatedConnection, names: Sequence[str]
+    ) -> None:
+        try:
+            connection.command("UNSUBSCRIBE", *names)
+            for _ in names[1:]:
+                connection.read()
+        except ResponseError as error:
+            self._take("UNSUBSCRIBE", error)
 
     def _take(self, command: str, reply: Any) -> None:
         """Note what a reply that is an error means."""

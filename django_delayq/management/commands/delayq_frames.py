@@ -14,7 +14,7 @@ from django.core.management.base import (
     CommandParser,
 )
 from redis.client import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from django_delayq import conf
 from django_delayq.clock import monotonic_ms
@@ -186,8 +186,13 @@ class Command(CommandWithExamples):
 
     def _describe_absence(self, client: Redis, name: str) -> Iterator[str]:
         yield f"Nothing lies in the queue {name!r}, and none of its keys exists."
-        similar = similar_queues(client, name, progress=self._progress)
-        self._progress.end()
+        try:
+            similar = similar_queues(client, name, progress=self._progress)
+        except NoPermissionError as error:
+            yield f"Queues of similar names were not looked for, the user may not: {error}"
+            return
+        finally:
+            self._progress.end()
         if not similar:
             yield "No other queue has this name in its own, either. Redisson deletes the keys of an empty queue."
             return
