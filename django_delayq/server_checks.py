@@ -287,6 +287,7 @@ TRIES = (
     Try("zset", "ZRANGE", (0, 0)),
     Try("zset", "ZREVRANGE", (0, 0)),
     Try("zset", "ZRANGEBYSCORE", ("-inf", "+inf")),
+    Try("zset", "ZRANGEBYLEX", ("-", "+")),
     Try("zset", "ZRANK", ("1",)),
     Try("zset", "ZSCORE", ("1",)),
     Try("zset", "ZREM", ("1",)),
@@ -338,7 +339,16 @@ _HASHES = (
     "claims",
     "counters",
 )
-_ZSETS = ("leases", "retries", "returned", "dead", "quarantine", "ended")
+_ZSETS = (
+    "leases",
+    "retries",
+    "returned",
+    "held",
+    "held_tasks",
+    "dead",
+    "quarantine",
+    "ended",
+)
 
 
 def kinds_of(keys: DeliveryKeys) -> dict[str, str]:

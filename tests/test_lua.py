@@ -114,6 +114,7 @@ GLOBALS = set(
         "unpack",
         "type",
         "error",
+        "pcall",
     ]
 )
 

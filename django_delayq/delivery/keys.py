@@ -37,6 +37,10 @@ class DeliveryKeys:
     retries: str = field(init=False)
     #: ZSET token → start time of the first attempt, epoch ms, of what was given back, moved or replayed.
     returned: str = field(init=False)
+    #: ZSET token → until when it is held for a worker that knows its task, epoch ms.
+    held: str = field(init=False)
+    #: ZSET of what is held, by name of the task and start time.
+    held_tasks: str = field(init=False)
     #: ZSET token → when it was given up, epoch ms.
     dead: str = field(init=False)
     #: ZSET token → when it was put aside, epoch ms.

@@ -6,7 +6,7 @@ call is ``transfer`` and ``worker``; what a payload means is left to ``jobs``.
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
@@ -25,6 +25,10 @@ MAX_BATCH = 500
 BYTE_BUDGET = 1 << 20
 #: Bytes of each payload that a page shows.
 PREVIEW_BYTES = 16_384
+#: Bytes of the longest name of a task that is held.
+MAX_HELD_NAME = 255
+#: Names of tasks that one `release` looks at.
+HELD_NAMES = 100
 #: Length of a job's token: 16 random bytes in URL-safe base64.
 TOKEN_LENGTH = 22
 #: How long an ended job is remembered, so that a repeated schedule of it is noticed. `_job.lua` has it too.
@@ -45,6 +49,8 @@ class State(StrEnum):
     DUE = "due"
     RUNNING = "running"
     RETRYING = "retrying"
+    #: A worker had it that does not know its task; kept for one that does.
+    HELD = "held"
     SUCCEEDED = "succeeded"
     #: Failed for good, and not kept: a dead letter that was discarded.
     FAILED = "failed"
@@ -146,7 +152,7 @@ class Inspected(NamedTuple):
     """One job as it is."""
 
     state: State
-    #: Its start time, the end of its lease, or when it was put aside; epoch ms.
+    #: Its start time, the end of its lease, until when it is held, or when it was put aside; epoch ms.
     score_ms: int
     attempts: int
     kills: int
@@ -191,6 +197,8 @@ class Counts(NamedTuple):
     destination: int
     running: int
     retrying: int
+    #: For a worker that knows their tasks.
+    held: int
     dead: int
     quarantined: int
     #: Start time of the first that waits, epoch ms; None when none does.
@@ -477,6 +485,85 @@ def bury(
     )
 
 
+class Held(NamedTuple):
+    """One job whose task this process does not know, for `hold`."""
+
+    token: str
+    fence: bytes
+    #: Of the task, as `can_be_held` accepts it.
+    name: str
+    #: What the user is told of it.
+    why: str
+
+
+def can_be_held(name: str) -> bool:
+    """Return whether jobs of a task can be held: its name fits among the others in one set."""
+    return len(name.encode(errors="replace")) <= MAX_HELD_NAME and "\0" not in name
+
+
+def hold(
+    keys: DeliveryKeys,
+    jobs: Sequence[Held],
+    *,
+    hold_ms: int,
+    now_us: int | None = None,
+) -> Call[list[int]]:
+    """Keep jobs for a worker that knows their tasks; returns the indexes of those whose lease was lost.
+
+    They are held until ``hold_ms`` after they were first held; `release` quarantines them then.
+    """
+    args: list[Argument] = [_now(now_us), hold_ms]
+    for job in jobs:
+        args += job
+    return Call(
+        load_script(PACKAGES, "hold"),
+        (keys.leases, keys.headers, keys.held, keys.held_tasks, keys.errors),
+        args,
+    )
+
+
+class Released(NamedTuple):
+    """The reply to a `release` call."""
+
+    released: int
+    #: They were held for too long.
+    quarantined: int
+    #: Where to go on; empty at the end of what is held.
+    cursor: bytes
+
+
+def release(
+    keys: DeliveryKeys,
+    names: Iterable[str],
+    *,
+    limit: int,
+    cursor: bytes = b"",
+    name_limit: int = HELD_NAMES,
+    now_us: int | None = None,
+) -> Call[Released]:
+    """Let up to ``limit`` held jobs of the named tasks run, the first due first; quarantine up to ``limit`` others
+    that were held for too long.
+
+    Of the tasks that something is held of, at most ``name_limit`` are looked at, from a cursor on.
+    """
+    return Call(
+        load_script(PACKAGES, "release"),
+        (
+            keys.held,
+            keys.held_tasks,
+            keys.headers,
+            keys.errors,
+            keys.retries,
+            keys.returned,
+            keys.quarantine,
+            keys.unique,
+            keys.counters,
+        ),
+        (_now(now_us), limit, name_limit, cursor, *names),
+        lambda reply: Released(*reply),
+    )
+
+
 def give_back(
     keys: DeliveryKeys, jobs: Sequence[Leased], *, now_us: int | None = None
 ) -> Call[list[int]]:
@@ -562,6 +649,8 @@ def cancel(
             keys.ended,
             keys.counters,
             keys.returned,
+            keys.held,
+            keys.held_tasks,
         ),
         (_now(now_us), token),
         _read_cancelled,
@@ -597,6 +686,9 @@ def reschedule(
             keys.ended,
             keys.channel,
             keys.returned,
+            keys.held,
+            keys.held_tasks,
+            keys.errors,
         ),
         (_now(now_us), token, when, _new_request()),
         _read_rescheduled,
@@ -632,6 +724,7 @@ def inspect(
             keys.errors,
             keys.ended,
             keys.returned,
+            keys.held,
         ),
         (_now(now_us), token),
         _read_inspected,
@@ -702,6 +795,7 @@ PAGES: dict[State, str] = {
     State.DUE: "payloads",
     State.RUNNING: "tokens",
     State.RETRYING: "tokens",
+    State.HELD: "tokens",
     State.DEAD: "tokens",
     State.QUARANTINED: "tokens",
 }
@@ -728,6 +822,7 @@ def page(
         State.DUE: keys.queue.destination,
         State.RUNNING: keys.leases,
         State.RETRYING: keys.retries,
+        State.HELD: keys.held,
         State.DEAD: keys.dead,
         State.QUARANTINED: keys.quarantine,
     }
@@ -784,6 +879,7 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
             keys.quarantine,
             keys.counters,
             keys.returned,
+            keys.held,
         ),
         (_now(now_us),),
         _read_counts,
@@ -791,7 +887,7 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 
 def _read_counts(reply: list[Any]) -> Counts:
-    numbers = reply[12:]
+    numbers = reply[13:]
     # What is no number is none of ours, and costs a page nothing.
     counters = {
         numbers[i].decode(errors="replace"): int(numbers[i + 1])
@@ -804,7 +900,7 @@ def _read_counts(reply: list[Any]) -> Counts:
     frames, due, delay_queue, destination, running, retrying, dead, quarantined = reply[
         :8
     ]
-    returned, returned_due = reply[10:12]
+    returned, returned_due, held = reply[10:13]
     return Counts(
         frames + returned,
         due + returned_due,
@@ -813,6 +909,7 @@ def _read_counts(reply: list[Any]) -> Counts:
         destination,
         running,
         retrying,
+        held,
         dead,
         quarantined,
         first,

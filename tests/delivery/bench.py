@@ -20,6 +20,7 @@ from django_delayq.delivery.operations import (
     Claimed,
     Done,
     Failed,
+    Held,
     Inspected,
     Leased,
     Mode,
@@ -27,6 +28,7 @@ from django_delayq.delivery.operations import (
     Outcome,
     Recovered,
     Rejected,
+    Released,
     Scheduled,
     State,
     Transferred,
@@ -39,6 +41,7 @@ T = TypeVar("T")
 #: Epoch ms at which every test begins.
 T0 = 1_700_000_000_000
 LEASE = 30_000
+HOLD = 900_000
 OWNER = b"owner--1"
 LISTED, UNLISTED = b"\xd9L", b"\xd9U"
 #: What Redisson's transfer does, in its order: push and unlist each, take them all out at the end. A frame of the
@@ -248,6 +251,19 @@ class Bench:
     def give_back(self, *jobs: Leased) -> list[int]:
         return self.run(operations.give_back(self.keys, jobs, now_us=self.now_us))
 
+    def hold(self, *jobs: Leased, task: str = "shop.new", hold_ms: int = HOLD) -> Any:
+        held = [Held(job.token, job.fence, task, f"no task {task}.") for job in jobs]
+        return self.run(
+            operations.hold(self.keys, held, hold_ms=hold_ms, now_us=self.now_us)
+        )
+
+    def release(self, *names: str, limit: int = 500, **options: Any) -> Released:
+        return self.run(
+            operations.release(
+                self.keys, names, limit=limit, now_us=self.now_us, **options
+            )
+        )
+
     def renew(self, *jobs: Leased, lease_ms: int = LEASE) -> list[int]:
         held = [(job.token, job.fence) for job in jobs]
         return self.run(
@@ -409,6 +425,7 @@ class Bench:
             "leases": scores(keys.leases),
             "retries": scores(keys.retries),
             "returned": scores(keys.returned),
+            "held": scores(keys.held),
             "dead": scores(keys.dead),
             "quarantine": scores(keys.quarantine),
             "unique": {
@@ -452,11 +469,16 @@ class Bench:
             keys.leases,
             keys.retries,
             keys.returned,
+            keys.held,
             keys.dead,
             keys.quarantine,
         ):
             places.update(client.zrange(key, 0, -1))
         quarantined = set(client.zrange(keys.quarantine, 0, -1))
+        members = client.zrange(keys.held_tasks, 0, -1)
+        assert sorted(m.rpartition(b"\0")[2] for m in members) == sorted(
+            client.zrange(keys.held, 0, -1)
+        ), "what is held is found by its task"
         for key, has_tried in ((keys.retries, True), (keys.returned, False)):
             for name in client.zrange(key, 0, -1):
                 tries = client.hget(keys.headers, name)[:8]

@@ -57,6 +57,11 @@ def given_back(bench: Bench) -> None:
     bench.give_back(bench.lease())
 
 
+def held(bench: Bench) -> None:
+    due(bench)
+    bench.hold(bench.lease())
+
+
 def dead(bench: Bench) -> None:
     due(bench)
     bench.bury(bench.lease())
@@ -120,6 +125,7 @@ LIVES: dict[Life, tuple[str, str, str]] = {
     worker_dead: ("cancelled", "rescheduled", "running"),
     retrying: ("cancelled", "rescheduled", "retrying"),
     given_back: ("cancelled", "rescheduled", "due"),
+    held: ("cancelled", "rescheduled", "held"),
     dead: ("dead", "dead", "dead"),
     quarantined: ("quarantined", "quarantined", "quarantined"),
     succeeded: ("succeeded", "succeeded", "succeeded"),

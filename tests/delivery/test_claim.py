@@ -431,6 +431,19 @@ def test_hundreds_of_leases_that_expire_at_once_are_claimed_in_bounded_calls(
     assert sizes == [500, 500, 200]
 
 
+@pytest.mark.parametrize("how", ["retried", "returned"])
+def test_reply_tells_the_next_event_without_what_it_leased(
+    bench: Bench, how: str
+) -> None:
+    bench.schedule({"a": 0})
+    if how == "retried":
+        bench.retry(bench.lease(), wait=0)
+    else:
+        bench.give_back(bench.lease())
+
+    assert bench.claim().wait_us == LEASE * 1000
+
+
 def test_takers_do_not_touch_retries(bench: Bench) -> None:
     bench.schedule({"a": 0})
     bench.retry(bench.lease(), wait=0)

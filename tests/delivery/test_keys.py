@@ -18,6 +18,8 @@ OWN = {
     "leases": "delayq_leases:{q}",
     "retries": "delayq_retries:{q}",
     "returned": "delayq_returned:{q}",
+    "held": "delayq_held:{q}",
+    "held_tasks": "delayq_held_tasks:{q}",
     "dead": "delayq_dead:{q}",
     "quarantine": "delayq_quarantine:{q}",
     "ended": "delayq_ended:{q}",

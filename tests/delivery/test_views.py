@@ -225,6 +225,7 @@ def test_counts_of_every_part(bench: Bench) -> None:
         destination=2,
         running=2,
         retrying=2,
+        held=0,
         dead=3,
         quarantined=1,
         next_ms=T0,
@@ -304,7 +305,7 @@ def test_pages_go_from_what_was_returned_on_to_the_frames(
 def test_counts_of_an_empty_queue(bench: Bench) -> None:
     found = bench.run(operations.counts(bench.keys, now_us=bench.now_us))
 
-    assert found[:9] == (0,) * 9
+    assert found[:10] == (0,) * 10
     assert found.next_ms is None
     assert found.counters == {"offered": 0}
 

@@ -213,6 +213,36 @@ def _(bench: Bench) -> Callable[[], object]:
     return lambda: bench.give_back(*jobs)
 
 
+@stop("hold", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    job = bench.lease()
+    return lambda: bench.hold(job)
+
+
+@stop("release", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"known": 0})
+    bench.hold(bench.lease(), task="known")
+    bench.schedule({"over": 0}, unique="ek")
+    bench.hold(bench.lease(), hold_ms=0)
+    return lambda: bench.release("known")
+
+
+@stop("cancel what is held", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.hold(bench.lease())
+    return lambda: bench.cancel("a")
+
+
+@stop("reschedule what is held", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.hold(bench.lease())
+    return lambda: bench.reschedule("a", 5)
+
+
 @stop("renew", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.schedule({"a": 0})

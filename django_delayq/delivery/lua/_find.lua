@@ -13,15 +13,15 @@ local function locator_of(locators, token)
 end
 
 -- Returns a table with .state, and what belongs to it:
---   running, retrying, dead, quarantined: .header, a fresh one where it is missing or unreadable, .score
+--   running, retrying, held, dead, quarantined: .header, a fresh one where it is missing or unreadable, .score
 --   scheduled, due: .locator and .frame; .locator and .payload where it lies in the destination queue; or .header
 --     where it was returned before its first attempt
---   .waits is the set of ours that it waits in: retries or returned
+--   .waits is the set of ours that it waits in: retries, returned or held
 --   unknown: .locator: somewhere in a long destination queue, or taken by Java
 --   missing: .locator where a stale one is left; or how it ended
 local function find_job(keys, token, now_ms)
   local places = { { 'running', keys.leases }, { 'retrying', keys.retries, true }, { 'returned', keys.returned, true },
-    { 'dead', keys.dead }, { 'quarantined', keys.quarantine } }
+    { 'held', keys.held, true }, { 'dead', keys.dead }, { 'quarantined', keys.quarantine } }
   local header = redis.call('HGET', keys.headers, token)
   for _, place in ipairs(places) do
     local score = redis.call('ZSCORE', place[2], token)

@@ -1,6 +1,6 @@
 -- Cancel a job that is not running.
 --
--- Prelude  clock, count, window, frame, list, job, find
+-- Prelude  clock, count, window, frame, list, job, find, held
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  list  destination queue
@@ -17,6 +17,8 @@
 -- KEYS[14]  zset  ended: token, score epoch ms * 8 + outcome
 -- KEYS[15]  hash  counters
 -- KEYS[16]  zset  returned, before their first attempt: token, score start time (epoch ms)
+-- KEYS[17]  zset  held: token, score until when (epoch ms)
+-- KEYS[18]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- Returns  'cancelled'; 'noted': it lies in a long destination queue, and will not run if we and not Java take it;
@@ -26,7 +28,7 @@ local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
   dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
   errors = KEYS[11], notes = KEYS[12], unique = KEYS[13], ended = KEYS[14], counters = KEYS[15],
-  returned = KEYS[16],
+  returned = KEYS[16], held = KEYS[17], held_tasks = KEYS[18],
 }
 local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 local job = find_job(keys, token, now_ms)
@@ -35,13 +37,15 @@ local key = ''
 if job.frame or job.payload or job.waits or is_given_up(job) then
   redis.call('LLEN', keys.delay_queue)
   check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
-  check_sets(keys.ended)
+  check_sets(keys.ended, keys.held_tasks)
 end
 
 if job.waits or is_given_up(job) then
-  local place, _ = job.waits or keys.leases
-  _, _, _, _, _, key = read_header(job.header)
+  local place, due, _ = job.waits or keys.leases
+  _, _, due, _, _, key = read_header(job.header)
+  local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
   redis.call('ZREM', place, token)
+  if name then redis.call('ZREM', keys.held_tasks, held_member(name, due, token)) end
   redis.call('HDEL', keys.headers, token)
   redis.call('HDEL', keys.payloads, token)
   redis.call('HDEL', keys.errors, token)

@@ -53,11 +53,11 @@ local function hand_out(token, attempts, kills, due, payload, foreign)
   reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, foreign and 1 or 0
 end
 
--- When the first of a set comes; seen once, it is not asked for again until `heads` forgets it.
-local heads = {}
+-- When the first of a set comes. Seen once, it is not asked for again; what is written makes it be forgotten.
+local firsts = {}
 local function head_of(set)
-  if not heads[set] then heads[set] = tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge) end
-  return heads[set]
+  if not firsts[set] then firsts[set] = tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge) end
+  return firsts[set]
 end
 
 local function finish()
@@ -312,4 +312,5 @@ if #cancelled > 0 then
 end
 if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
+firsts = {}
 return finish()

@@ -1,7 +1,7 @@
 -- Read a page of one set of a queue, or of two, one behind the other: bounded by number and by bytes.
 --
 -- Prelude  window, frame, job
--- KEYS[1]  the set: timeout set, leases, retries, dead letters, quarantine; or list  destination queue
+-- KEYS[1]  the set: timeout set, leases, retries, held, dead letters, quarantine; or list  destination queue
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token
 -- KEYS[4]  hash  errors by token

@@ -1,7 +1,7 @@
 -- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: a job that has
 -- been claimed since is told as it was.
 --
--- Prelude  clock, count, window, frame, list, job, find
+-- Prelude  clock, count, window, frame, list, job, find, held
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  channel  the new head's start time
 -- KEYS[3]  list  destination queue
@@ -17,6 +17,9 @@
 -- KEYS[13]  zset  ended: token, score epoch ms * 8 + outcome
 -- KEYS[14]  channel  ours: a lease changed
 -- KEYS[15]  zset  returned, before their first attempt: token, score start time (epoch ms)
+-- KEYS[16]  zset  held: token, score until when (epoch ms)
+-- KEYS[17]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
+-- KEYS[18]  hash  errors by token
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
@@ -29,7 +32,7 @@ local keys = {
   timeout_set = KEYS[1], channel = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
   dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
   notes = KEYS[11], unique = KEYS[12], ended = KEYS[13], leases_channel = KEYS[14],
-  returned = KEYS[15],
+  returned = KEYS[15], held = KEYS[16], held_tasks = KEYS[17], errors = KEYS[18],
 }
 local now_us, token, request = read_clock(ARGV[1]), ARGV[2], ARGV[4]
 
@@ -39,13 +42,19 @@ if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(do
 
 local now_ms, due, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
 local job = find_job(keys, token, now_ms)
-check_sets(keys.retries, keys.returned)
-check_hashes(keys.payloads)
+check_sets(keys.retries, keys.returned, keys.held_tasks)
+check_hashes(keys.payloads, keys.errors)
 
 if job.waits or is_given_up(job) then
-  local attempts, kills, _, _, _, key = read_header(job.header)
+  local attempts, kills, first_due, _, _, key = read_header(job.header)
+  local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
   local place, waiting = job.waits or keys.leases, waiting_set(keys.retries, keys.returned, attempts, kills)
   redis.call('ZREM', place, token)
+  if name then
+    -- Who moves it may well have held it for long: from its next start on it can be held anew.
+    redis.call('ZREM', keys.held_tasks, held_member(name, first_due, token))
+    redis.call('HDEL', keys.errors, token)
+  end
   redis.call('ZADD', waiting, due, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. key)
   refusal = publish(keys.leases_channel, due)

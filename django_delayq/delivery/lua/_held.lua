@@ -1,0 +1,29 @@
+-- Prelude: jobs that are held until a worker comes that knows their task.
+--
+-- Needs _frame, _job. Beside the set of held tokens there is one that is ordered by task and start time, so that a
+-- worker finds what it knows without reading the rest. The error of a held job says since when, and which task.
+
+local function held_member(name, due, token)
+  return name .. '\0' .. string.format('%016.0f', due) .. '\0' .. token
+end
+
+local function split_member(member)
+  return member:match('^(%Z*)%z%Z*%z(%Z*)$')
+end
+
+local function held_error(name, why, since_ms)
+  return cjson.encode({ kind = 'task', error = why, task = name, at = since_ms, held = since_ms })
+end
+
+-- Since when a job is held, or was before a worker that does not know it took it; nil: it was not. A text within the
+-- JSON would have its quotes escaped.
+local function held_since(text)
+  return tonumber(text and text:match('"held":(%d+)'))
+end
+
+-- The task of a held job, and why it is held; both are text, whatever somebody else has written.
+local function read_held(text)
+  local is_json, body = pcall(cjson.decode, text or '')
+  if not is_json or type(body) ~= 'table' then body = {} end
+  return tostring(body.task or ''), tostring(body.error or 'its task is unknown')
+end

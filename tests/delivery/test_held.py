@@ -1,0 +1,200 @@
+"""Jobs of tasks that a worker does not know: held, released by one that does, quarantined when nobody came."""
+
+import json
+
+import pytest
+
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import Released, State, can_be_held
+from tests.delivery.bench import HOLD, T0, Bench, name_in, names_of, token
+
+
+def hold(bench: Bench, *names: str, task: str = "shop.new", **options: int) -> None:
+    """Schedule jobs of a task, due now, and have them held by a worker that does not know it."""
+    bench.schedule(dict.fromkeys(names, 0))
+    assert bench.hold(*bench.claim(len(names)).jobs, task=task, **options) == []
+
+
+def error_of(bench: Bench, name: str) -> dict[str, object]:
+    found = json.loads(bench.inspect(name).error)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_held_job_keeps_its_place_its_counts_and_its_unique_key(bench: Bench) -> None:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.retry(bench.lease(), wait=0)
+    bench.now = 7
+
+    assert bench.hold(bench.lease()) == []
+
+    assert bench.state() == {"held": {"a": 7 + HOLD}, "unique": {"k": "a"}}
+    seen = bench.inspect("a")
+    assert (seen.state, seen.score_ms) == (State.HELD, T0 + 7 + HOLD)
+    assert (seen.attempts, seen.kills, seen.start_time_ms) == (1, 0, T0)
+    error = error_of(bench, "a")
+    assert (error["kind"], error["at"], error["task"]) == ("task", T0 + 7, "shop.new")
+    assert error["error"] == "no task shop.new."
+    assert bench.schedule({"b": 0}, unique="ek")[0].holder == "a"
+    assert bench.claim().jobs == []
+    (row,) = bench.run(operations.page(bench.keys, State.HELD)).rows
+    assert (row.token, row.score_ms, row.attempts) == (token("a"), T0 + 7 + HOLD, 1)
+    assert bench.run(operations.counts(bench.keys, now_us=bench.now_us)).held == 1
+
+
+def test_lost_lease_is_not_held(bench: Bench) -> None:
+    bench.schedule({"a": 0})
+    job = bench.lease()
+    bench.acknowledge(job)
+
+    assert bench.hold(job) == [0]
+
+    assert bench.state() == {}
+
+
+def test_delivered_again_while_it_is_held_it_is_a_double(bench: Bench) -> None:
+    hold(bench, "a")
+    bench.schedule({"a": 0})
+
+    assert bench.claim().doubles == 1
+    assert bench.claim().jobs == []
+
+
+def test_worker_that_knows_the_task_releases_its_jobs_in_the_order_of_their_start_times(
+    bench: Bench,
+) -> None:
+    bench.schedule({"c": 3, "a": 1, "b": 2})
+    bench.now = 3
+    bench.hold(*bench.claim().jobs)
+    hold(bench, "other", task="shop.other")
+    hold(bench, "longer", task="shop.new.er")
+
+    assert bench.release("shop.new", "shop.old", limit=2) == Released(
+        2, 0, b"shop.new\0%016d\0" % (T0 + 2) + token("b").encode() + b"\0"
+    )
+    assert names_of(bench.claim()) == ["a", "b"]
+    assert bench.release("shop.new") == Released(1, 0, b"")
+    (last,) = bench.claim().jobs
+    assert (name_in(last.payload), last.attempts, last.kills) == ("c", 0, 0)
+    assert list(bench.state()["held"]) == ["longer", "other"]
+
+
+def test_released_job_that_has_failed_before_is_a_retry(bench: Bench) -> None:
+    bench.schedule({"a": 0})
+    bench.retry(bench.lease(), wait=0)
+    bench.hold(bench.lease())
+
+    bench.release("shop.new")
+
+    assert bench.state() == {"retries": {"a": 0}}
+    assert bench.lease().attempts == 1
+
+
+def test_worker_that_does_not_know_the_task_leaves_it_until_its_time_is_over(
+    bench: Bench,
+) -> None:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.hold(bench.lease())
+    bench.now = HOLD - 1
+    before = bench.state()
+
+    assert bench.release("shop.old") == Released(0, 0, b"")
+    assert bench.state() == before
+
+    bench.now = HOLD
+    assert bench.release("shop.old") == Released(0, 1, b"")
+    assert bench.state() == {"quarantine": {"a": HOLD}}
+    assert bench.counters()["quarantined"] == 1
+    error = error_of(bench, "a")
+    assert str(error["error"]).startswith("no task shop.new. It was held")
+    assert "held" not in error
+    assert bench.replay("a", state=State.QUARANTINED) == 1
+    bench.hold(bench.lease())
+    assert bench.state()["held"] == {"a": HOLD + HOLD}, "a replay starts over"
+
+
+def test_worker_that_knows_the_task_comes_too_late_for_nothing_that_is_held(
+    bench: Bench,
+) -> None:
+    hold(bench, "a")
+    bench.now = 10 * HOLD
+
+    assert bench.release("shop.new", limit=1) == Released(1, 0, b"")
+    assert names_of(bench.claim()) == ["a"]
+
+
+def test_time_counts_from_the_first_time_that_a_job_was_held(bench: Bench) -> None:
+    hold(bench, "a")
+    for _ in range(3):
+        bench.now += 1_000
+        bench.release("shop.new")
+        bench.hold(bench.lease())
+
+    assert bench.state()["held"] == {"a": HOLD}
+    assert error_of(bench, "a")["at"] == T0
+
+
+@pytest.mark.parametrize("wait", [0, HOLD])
+def test_moved_by_hand_it_runs_at_its_time_and_may_be_held_anew(
+    bench: Bench, wait: int
+) -> None:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.hold(bench.lease())
+    bench.now = 5
+
+    assert bench.reschedule("a", wait) == ("rescheduled", 5 + wait)
+
+    assert bench.state() == {"returned": {"a": 5 + wait}, "unique": {"k": "a"}}
+    assert bench.inspect("a").error == b""
+    bench.now += wait
+    bench.hold(bench.lease())
+    assert bench.state()["held"] == {"a": 5 + wait + HOLD}
+
+
+def test_tasks_of_what_is_held_are_looked_at_in_bounded_calls(bench: Bench) -> None:
+    for n in range(7):
+        hold(bench, f"j{n}", task=f"task{n}")
+
+    found, cursor, calls = 0, b"", 0
+    while True:
+        reply = bench.release("task1", "task6", cursor=cursor, name_limit=2)
+        found, cursor, calls = found + reply.released, reply.cursor, calls + 1
+        if not cursor:
+            break
+
+    assert (found, calls) == (2, 4)
+    assert sorted(bench.state()["held"]) == ["j0", "j2", "j3", "j4", "j5"]
+
+
+def test_many_that_were_held_for_too_long_go_in_bounded_calls(bench: Bench) -> None:
+    hold(bench, *(f"j{n}" for n in range(30)), hold_ms=0)
+
+    assert bench.release(limit=20).quarantined == 20
+    assert bench.release(limit=20).quarantined == 10
+    assert bench.release(limit=20).quarantined == 0
+
+
+def test_what_somebody_deleted_or_wrote_into_our_keys_stops_nobody(
+    bench: Bench,
+) -> None:
+    hold(bench, "header", "error", "token", "fine")
+    keys, client = bench.keys, bench.client
+    client.hdel(keys.headers, token("header"))
+    client.hset(keys.errors, token("error"), b"no JSON")
+    client.zrem(keys.held, token("token"))
+    client.zadd(keys.held_tasks, {b"nothing of ours": 0})
+    bench.is_checked = False
+
+    reply = bench.release("shop.new")
+
+    assert (reply.released, reply.quarantined, reply.cursor) == (3, 0, b"")
+    assert sorted(names_of(bench.claim())) == ["error", "fine", "header"]
+    assert client.zcard(keys.held) == client.zcard(keys.held_tasks) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "is_held"),
+    [("a", True), ("é" * 127, True), ("é" * 128, False), ("a\0b", False), ("", True)],
+)
+def test_name_that_fits_among_the_others_can_be_held(name: str, is_held: bool) -> None:
+    assert can_be_held(name) is is_held
