@@ -1,5 +1,10 @@
-"""What a type checker tells the users of tasks and jobs, held by mypy to the comments in tests/typing/."""
+"""What a type checker tells the users of tasks and jobs: mypy and pyright are held to the comments in tests/typing/.
 
+DELAYQ_TEST_REQUIRE_PYRIGHT=1   a pyright that is missing, or cannot fetch its own program, fails its test
+"""
+
+import json
+import os
 import re
 import subprocess
 import sys
@@ -62,6 +67,59 @@ def test_types_are_as_the_sample_says(
     assert len(expected) > 20
 
     assert told_by_mypy(sample, pytestconfig.cache.mkdir("mypy")) == expected
+
+
+def told_by_pyright(sample: Path) -> Told:
+    """Return what pyright says, in the form of the comments; an error without its kind, which it names differently."""
+    output = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pyright",
+            "--outputjson",
+            f"--pythonpath={sys.executable}",
+            str(sample.relative_to(HERE.parent)),
+        ],
+        cwd=HERE.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        found = json.loads(output.stdout)["generalDiagnostics"]
+    except ValueError:
+        reason = f"pyright did not run: {output.stdout}{output.stderr}"
+        if os.environ.get("DELAYQ_TEST_REQUIRE_PYRIGHT") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    told: Told = defaultdict(set)
+    for item in found:
+        line = item["range"]["start"]["line"] + 1
+        revealed = re.match(r'Type of ".*" is "(.*)"$', item["message"], re.DOTALL)
+        if item["severity"] == "error":
+            told[line].add("E")
+        elif revealed:
+            told[line].add(f"R: {revealed[1]}")
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
+def test_pyright_says_the_same(sample: Path) -> None:
+    if os.environ.get("DELAYQ_TEST_REQUIRE_PYRIGHT") != "1":
+        pytest.importorskip("pyright")
+    # The two show a signature in different words.
+    expected = {
+        line: {text[:1] if text.startswith("E") else text for text in texts}
+        for line, texts in expected_in(sample).items()
+        if "DelayedTask[" not in str(texts)
+    }
+
+    told = told_by_pyright(sample)
+
+    assert {
+        line: texts for line, texts in told.items() if "DelayedTask[" not in str(texts)
+    } == expected
 
 
 def test_package_says_that_it_is_typed() -> None:

@@ -4,9 +4,10 @@ import functools
 import hashlib
 import inspect
 import json
+import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from django_delayq import conf
 from django_delayq.delivery import operations
@@ -22,6 +23,23 @@ from django_delayq.wire.delay import Delay, parse_delay
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: Names that the tasks of other libraries have for this, and what to write here.
+HINTS = {
+    "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
+    "apply_async": ".schedule(delay, …) takes the delay first, then the arguments of the function",
+    "delay_on_commit": ".using(on_commit=True).schedule(0, …) sends it after the commit",
+    "apply_async_on_commit": ".using(on_commit=True).schedule(delay, …) sends it after the commit",
+    "enqueue": ".schedule(0, …) has a worker run it at once",
+    "aenqueue": "await .aschedule(0, …) has a worker run it at once",
+    "send": ".schedule(0, …) has a worker run it at once",
+    "send_with_options": ".using(…).schedule(delay, …) changes options for a call",
+    "s": ".prepare(delay, …) makes a job that schedule_many sends",
+    "si": ".prepare(delay, …) makes a job that schedule_many sends",
+    "signature": ".prepare(delay, …) makes a job that schedule_many sends",
+}
+#: Some 31 years: nobody waits as long, but clocks and generated keys count from there.
+NO_DELAY_S = 10**9
 
 
 class DelayedTask(Generic[P, R]):
@@ -42,6 +60,7 @@ class DelayedTask(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self._signature = inspect.signature(function)
         self._positional = _positional_range(self._signature)
+        self._optional = _optional_first(self._signature)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -52,6 +71,17 @@ class DelayedTask(Generic[P, R]):
 
     def __reduce__(self) -> str:
         return self.function.__qualname__
+
+    if not TYPE_CHECKING:  # to a type checker it would be every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = HINTS.get(name)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}"
+                + (f": {hint}" if hint else ""),
+                name=name,
+                obj=self,
+            )
 
     def using(self, **options: Any) -> "DelayedTask[P, R]":
         """Return this task with other options, for the calls made through it.
@@ -79,7 +109,7 @@ class DelayedTask(Generic[P, R]):
         settings = conf.get_settings()
         options = self.options
         queue = settings.queue(options.queue)
-        self._check_call(args, kwargs)
+        self._check_call(delay, args, kwargs)
         plain_args, plain_kwargs = envelopes.plain(args, kwargs)
         job: Job[R] = Job(
             queue.name, operations.new_token(), self.name, plain_args, plain_kwargs
@@ -116,16 +146,39 @@ class DelayedTask(Generic[P, R]):
         on_commit = self.options.on_commit
         return conf.get_settings().on_commit if on_commit is None else on_commit
 
-    def _check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check_call(
+        self, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         least, most = self._positional
         if not kwargs and least <= len(args) <= most:
+            if not args and self._optional:
+                self._warn_of_forgotten_delay(delay)
             return
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
+            forgotten = (
+                f". The first argument of the call is the delay, {delay!r} here: was the delay forgotten?"
+                if not args and type(delay) in (int, float) and least
+                else ""
+            )
             raise InvalidArguments(
-                f"{self.name}{self._signature} cannot be called with {_show_call(args, kwargs)}: {error}"
+                f"{self.name}{self._signature} cannot be called with {_show_call(args, kwargs)}: {error}{forgotten}"
             ) from error
+
+    def _warn_of_forgotten_delay(self, delay: Delay) -> None:
+        """Warn where a number stands alone that is more likely the argument than the delay."""
+        # A timedelta or a datetime is never meant as an argument.
+        if type(delay) not in (int, float):
+            return
+        if not _names_an_id(self._optional) and delay < NO_DELAY_S:  # type: ignore[operator]
+            return
+        warnings.warn(
+            f"{self.name} is scheduled in {delay!r} seconds and without arguments. If {delay!r} was meant as"
+            f" {self._optional!r}, the delay is missing before it: schedule(0, {delay!r}). If it is the delay, say"
+            f" so: timedelta(seconds={delay!r})",
+            stacklevel=_caller_level(),
+        )
 
     def _unique_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         unique = self.options.unique
@@ -170,6 +223,35 @@ def _positional_range(signature: inspect.Signature) -> tuple[int, int]:
         ):
             return 1, 0
     return least, most
+
+
+def _optional_first(signature: inspect.Signature) -> str:
+    """Return the name of the first positional parameter where it has a default, else ""."""
+    for parameter in signature.parameters.values():
+        if (
+            parameter.kind
+            in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            and parameter.default is not parameter.empty
+        ):
+            return parameter.name
+        break
+    return ""
+
+
+def _names_an_id(name: str) -> bool:
+    return name in ("id", "pk") or name.endswith(("_id", "_pk"))
+
+
+def _caller_level() -> int:
+    """Return the ``stacklevel`` of who called into this package, for the function that calls this."""
+    frame = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(
+        "django_delayq."
+    ):
+        frame = frame.f_back
+        level += 1
+    return level
 
 
 def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -34,7 +34,8 @@ from django_delayq.redaction import show
 from django_delayq.wire.call import arun, run
 from django_delayq.wire.delay import MAX_START_TIME_MS, Delay, parse_delay
 
-R = TypeVar("R")
+#: What its function returns. Covariant: a checker may give an async task's call a type of its own below Coroutine.
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 #: A wait for a result looks this often whether the job is still there at all.
 WAIT_SLICE_S = 3.0
@@ -42,7 +43,7 @@ WAIT_SLICE_S = 3.0
 FULL_PAUSE_S = 0.1
 
 
-class Job(Generic[R]):
+class Job(Generic[R_co]):
     """One call of a task, scheduled or found by its id.
 
     What the attributes say is as of the last look: scheduling, `refresh`, `get_job`, or a call below.
@@ -275,7 +276,7 @@ class Job(Generic[R]):
         self: "Job[Coroutine[Any, Any, T]]", timeout: float | None = None
     ) -> T: ...
     @overload
-    def wait(self, timeout: float | None = None) -> R: ...
+    def wait(self, timeout: float | None = None) -> R_co: ...
     def wait(self, timeout: float | None = None) -> Any:
         """Wait for the job's end and return its result, for tasks that keep it.
 
@@ -321,7 +322,7 @@ class Job(Generic[R]):
         self: "Job[Coroutine[Any, Any, T]]", timeout: float | None = None
     ) -> T: ...
     @overload
-    async def await_result(self, timeout: float | None = None) -> R: ...
+    async def await_result(self, timeout: float | None = None) -> R_co: ...
     async def await_result(self, timeout: float | None = None) -> Any:
         """`wait` on the event loop."""
         self._check_waitable()
@@ -421,12 +422,12 @@ class Job(Generic[R]):
                 " decorate the task with keep_result=seconds, or use task.using(keep_result=seconds)"
             )
 
-    def _result(self, text: bytes | str) -> R:
+    def _result(self, text: bytes | str) -> R_co:
         body = envelopes.read_result(text)
         self.state = State(body["state"])
         if "error" in body:
             raise JobFailed(f"job {self.id} is {self.state}: {body['error']}")
-        result: R = body.get("result")  # type: ignore[assignment]
+        result: R_co = body.get("result")  # type: ignore[assignment]
         return result
 
     def _check_alive(self, state: State) -> None:

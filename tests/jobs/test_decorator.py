@@ -12,9 +12,11 @@ from django_delayq import (
     Backoff,
     DelayedTask,
     InvalidArguments,
+    InvalidDelay,
     InvalidTask,
     delayed_task,
     queue_handler,
+    schedule,
 )
 from django_delayq.jobs.decorator import _positional_range
 from django_delayq.jobs.registry import all_tasks, get_handler, get_task
@@ -370,3 +372,89 @@ def test_queue_has_one_handler() -> None:
         queue_handler("dest_queue1")(variadic)
 
     assert get_handler("dest_queue1").function is positional  # type: ignore[union-attr]
+
+
+# What a new user writes by habit, or forgets.
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("delay", r"'delay': \.schedule\(0, …\) has a worker run it at once"),
+        ("apply_async", r"'apply_async': \.schedule\(delay, …\)"),
+        ("enqueue", r"'enqueue': \.schedule\(0, …\)"),
+        ("delay_on_commit", r"\.using\(on_commit=True\)"),
+        ("s", r"'s': \.prepare\(delay, …\)"),
+        ("shedule", r"has no attribute 'shedule'"),
+    ],
+)
+def test_call_of_another_library_is_no_attribute_and_says_what_to_write(
+    name: str, said: str
+) -> None:
+    with pytest.raises(AttributeError, match=said):
+        getattr(samples.add, name)
+    assert not hasattr(samples.add, name)
+
+
+def test_a_task_can_still_be_copied_and_pickled() -> None:
+    assert copy.copy(samples.add) is samples.add
+    assert pickle.loads(pickle.dumps(samples.add)) is samples.add
+
+
+@pytest.fixture
+def close(queue: str) -> Any:
+    """A task that may be called without arguments."""
+
+    @delayed_task(queue=queue)
+    def close(order_id: int = 0, note: str = "") -> None: ...
+
+    return close
+
+
+@pytest.mark.parametrize("delay", [4711, 7, 1_790_000_000.5])
+def test_number_that_stands_alone_and_seems_to_be_the_argument_is_warned_of(
+    close: Any, delay: float
+) -> None:
+    with pytest.warns(UserWarning, match="the delay is missing before it") as caught:
+        job = close.prepare(delay)
+    assert [item.filename for item in caught] == [__file__]
+    assert job.args == []
+    for call in (close.schedule, functools.partial(schedule, close)):
+        with pytest.warns(UserWarning, match="meant as 'order_id'") as caught:
+            call(delay).cancel()
+        assert [item.filename for item in caught] == [__file__]
+
+
+def test_key_without_a_delay_is_warned_of_whatever_it_is_called(queue: str) -> None:
+    @delayed_task(queue=queue)
+    def clean(days: int = 30) -> None: ...
+
+    clean.prepare(3_600)
+    with pytest.warns(UserWarning, match="meant as 'days'"):
+        clean.prepare(7_000_000_000)
+
+
+def test_delay_that_is_meant_is_not_warned_of(close: Any) -> None:
+    close.prepare(timedelta(seconds=4711))
+    close.prepare(4711, 5)
+    close.prepare(4711, note="x")
+    close.prepare(4711, order_id=5)
+
+
+def test_missing_argument_is_told_with_the_delay_that_took_its_place(
+    queue: str,
+) -> None:
+    @delayed_task(queue=queue)
+    def pay(order_id: int, amount: int) -> None: ...
+
+    with pytest.raises(
+        InvalidArguments, match="the delay, 4711 here: was the delay forgotten"
+    ):
+        pay.prepare(4711)
+    with pytest.raises(InvalidArguments) as caught:
+        pay.prepare(0, 5)
+    assert "forgotten" not in str(caught.value)
+    with pytest.raises(
+        InvalidDelay, match="comes first, before the arguments of the function"
+    ):
+        pay.prepare("4711", 5)
