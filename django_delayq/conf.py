@@ -165,6 +165,8 @@ class WorkerSettings:
     grace_s: float = 25.0
     #: Times that a job may lose its worker before it becomes a dead letter.
     max_kills: int = 3
+    #: Directory in which each process leaves a file while it is able to run jobs, for a probe; None: nowhere.
+    heartbeat: str | os.PathLike[str] | None = None
 
     @property
     def lease_ms(self) -> int:
@@ -240,6 +242,10 @@ def _is_grace(value: Any) -> bool:
 
 def _optional(check: _Check) -> _Check:
     return lambda value: value is None or check(value)
+
+
+def _is_directory(value: Any) -> bool:
+    return value is None or (isinstance(value, str | os.PathLike) and str(value) != "")
 
 
 def _is_backoff(value: Any) -> bool:
@@ -356,6 +362,7 @@ _WORKER: dict[str, tuple[str, _Check, str]] = {
     "LEASE": ("lease_s", _is_seconds, "a number of seconds above 0"),
     "GRACE": ("grace_s", _is_grace, "a number of seconds, 0 or more"),
     "MAX_KILLS": ("max_kills", _is_count(0), "a number, 0 or more"),
+    "HEARTBEAT": ("heartbeat", _is_directory, "the path of a directory, or None"),
 }
 
 

@@ -133,6 +133,8 @@ class ClaimLoop:
         self._ended = self._outcomes.ended
         # Owned by the loop. Everything that was claimed and is not settled.
         self._running: dict[Attempt, None] = {}
+        #: How often it has gone round.
+        self.turns = 0
         self._stop_ms: float | None = None
         self._grace_ms = 0.0
         self._settle_ms: float | None = None
@@ -221,6 +223,7 @@ class ClaimLoop:
         return monotonic_ms() >= self._stop_ms + self._grace_ms
 
     def _turn(self) -> None:
+        self.turns += 1
         is_stalled = self._is_stalled()
         if is_stalled:
             self._return_queued()

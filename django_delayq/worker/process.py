@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from redis.exceptions import RedisError
 
@@ -20,6 +21,7 @@ from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.forks import HEEDED, let_go_when_forked
+from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.watchdog import Watchdog
 
@@ -100,7 +102,15 @@ class WorkerProcess:
             executors=(self._threads, self._coroutines),
             running=self.loop.running,
             cannot_work=self.loop.cannot_work,
+            while_able=self._beat,
         )
+        self._heartbeat: Heartbeat | None = None
+        if worker.heartbeat is not None:
+            self._heartbeat = Heartbeat(
+                Path(worker.heartbeat),
+                queues=list(self.loop.queues),
+                turns=lambda: self.loop.turns,
+            )
         # The supervisor's pipe and our own, once `heed` has been called.
         self._pipes: tuple[int, ...] = ()
 
@@ -109,6 +119,10 @@ class WorkerProcess:
 
     def _job_stuck(self, attempt: Attempt) -> None:
         self.loop.job_stuck(attempt)
+
+    def _beat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.beat()
 
     def _cannot_work(self, why: str) -> None:
         self.loop.cannot_work(why)

@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
@@ -21,6 +22,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.redaction import redact
 from django_delayq.wire.call import run
+from django_delayq.worker import heartbeat
 from django_delayq.worker.outcomes import is_queues_own
 from django_delayq.worker.process import (
     DONE,
@@ -185,6 +187,8 @@ class Supervisor:
             if ended == 0:
                 continue
             child = self._children.pop(pid)
+            if self._options.worker.heartbeat is not None:
+                heartbeat.remove(Path(self._options.worker.heartbeat), pid)
             code = os.waitstatus_to_exitcode(raw)
             is_failure = code not in (DONE, REPLACE_ME)
             if is_failure:

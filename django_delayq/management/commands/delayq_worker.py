@@ -7,6 +7,7 @@ import subprocess
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,6 +24,7 @@ from django_delayq.jobs import registry
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.redaction import redact, redact_url
 from django_delayq.server_checks import Level, find_server_problems
+from django_delayq.worker import heartbeat
 from django_delayq.worker.process import WorkerOptions
 from django_delayq.worker.supervisor import Supervisor
 
@@ -125,6 +127,13 @@ class Command(CommandWithExamples):
             f" Default: DELAYQ['WORKER']['GRACE'], else {worker.grace_s:g}.",
         )
         parser.add_argument(
+            "--heartbeat",
+            metavar="DIR",
+            help="a directory of this worker's own, in which each process leaves worker-PID.json, written anew every"
+            " few seconds while it is able to run jobs: a probe looks at its age, see docs/howto/deploy.md."
+            " Default: DELAYQ['WORKER']['HEARTBEAT'], else none.",
+        )
+        parser.add_argument(
             "--reload",
             action="store_true",
             help="restart when code changes; for development.",
@@ -139,6 +148,11 @@ class Command(CommandWithExamples):
         pipe = os.environ.pop(RELOADER, None)
         if options["reload"] and pipe is None:
             raise SystemExit(self._reload())
+        try:
+            if worker_options.worker.heartbeat is not None:
+                heartbeat.clear(Path(worker_options.worker.heartbeat))
+        except DelayqError as error:
+            raise CommandError(str(error)) from error
         if options["verbosity"]:
             self._greet(worker_options)
         try:
@@ -164,6 +178,7 @@ class Command(CommandWithExamples):
             ("processes", "processes"),
             ("threads", "threads"),
             ("grace", "grace_s"),
+            ("heartbeat", "heartbeat"),
         ):
             if options[option] is not None:
                 worker = replace(worker, **{field: options[option]})
