@@ -10,7 +10,7 @@ DelayqError
 ├── QueueNotFound      a name that is not in DELAYQ["QUEUES"]
 ├── JobNotFound        an id that no job has (any more)
 ├── JobFailed          the job one waits for ended without a result
-├── MaybeScheduled     the connection broke before the reply; .unsent may exist
+├── MaybeScheduled     an error on the way; .scheduled exist, .unsent do not, or .unknown
 ├── LeaseLost          the job may be running elsewhere; stop writing
 ├── TimeLimitExceeded  a task ran longer than its time limit
 ├── EmbeddedServerError the embedded Valkey did not start
@@ -21,6 +21,7 @@ one of the classes above adds a decision to them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -73,14 +74,25 @@ class JobFailed(DelayqError):
 
 
 class MaybeScheduled(DelayqError):
-    """Raised when the reply to a schedule or offer was lost; it may have been stored.
+    """Raised when an error came up while something was stored, and not all of it is.
 
-    ``unsent`` holds the jobs that are not known to be stored; to send those again is safe.
+    ``scheduled`` holds the jobs that are stored, ``unsent`` all the others: to send those again is safe for some
+    seconds, and refused later. ``unknown`` holds those of the unsent that may be stored, because their reply was
+    lost; the rest is not stored. The lists are empty where bare elements were offered.
     """
 
-    def __init__(self, message: str, unsent: Sequence[object] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        unsent: Sequence[Any] = (),
+        *,
+        scheduled: Sequence[Any] = (),
+        unknown: Sequence[Any] = (),
+    ) -> None:
         super().__init__(message)
         self.unsent = list(unsent)
+        self.scheduled = list(scheduled)
+        self.unknown = list(unknown)
 
 
 class LeaseLost(DelayqError):

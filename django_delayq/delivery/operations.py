@@ -33,6 +33,9 @@ HELD_NAMES = 100
 TOKEN_LENGTH = 22
 #: How long an ended job is remembered, so that a repeated schedule of it is noticed. `_job.lua` has it too.
 ENDED_MS = 30_000
+#: How long after its first try a call may be repeated that relies on this. The rest is for a repeat that is long on its
+#: way: twice the time-out of a socket.
+REPEAT_MS = 20_000
 
 #: What HINCRBY writes.
 _NUMBER = re.compile(rb"-?\d{1,19}")
@@ -94,6 +97,8 @@ class Scheduled(NamedTuple):
     start_time_ms: int
     #: Token of the job that holds the unique key; the new one was not stored then. Else empty.
     holder: str
+    #: How a job that was stored before has ended, or UNKNOWN: it has begun. None: it waits.
+    beyond: State | None = None
 
 
 class NewJob(NamedTuple):
@@ -247,6 +252,7 @@ def schedule(
         args,
         _read_scheduled,
         repeat={3: "1"},
+        window_ms=REPEAT_MS,
     )
 
 
@@ -254,8 +260,26 @@ def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
     if len(reply) % 2:
         note_refusal(reply.pop())
     return [
-        Scheduled(int(reply[i]), reply[i + 1].decode()) for i in range(0, len(reply), 2)
+        _beyond(second)
+        if second[:1] == b"="
+        else Scheduled(int(first), second.decode())
+        for first, second in zip(reply[::2], reply[1::2], strict=True)
     ]
+
+
+#: How a job ended, in the order of OUTCOMES in `_job.lua`; first, one that has not.
+_BEYOND = (
+    State.UNKNOWN,
+    State.SUCCEEDED,
+    State.CANCELLED,
+    State.FAILED,
+    State.EXPIRED,
+    State.TAKEN,
+)
+
+
+def _beyond(second: bytes) -> Scheduled:
+    return Scheduled(0, "", _BEYOND[int(second[1:])])
 
 
 def transfer(
@@ -654,6 +678,7 @@ def cancel(
         ),
         (_now(now_us), token),
         _read_cancelled,
+        window_ms=REPEAT_MS,
     )
 
 
@@ -692,6 +717,7 @@ def reschedule(
         ),
         (_now(now_us), token, when, _new_request()),
         _read_rescheduled,
+        window_ms=REPEAT_MS,
     )
 
 
@@ -770,6 +796,7 @@ def replay(
         ),
         (_now(now_us), when, _new_request(), *tokens),
         read_published,
+        window_ms=REPEAT_MS,
     )
 
 
@@ -786,6 +813,7 @@ def discard(
         load_script(PACKAGES, "discard"),
         (graves, keys.headers, keys.payloads, keys.errors, keys.ended),
         (_now(now_us), _new_request(), *tokens),
+        window_ms=REPEAT_MS,
     )
 
 

@@ -6,14 +6,23 @@ is not known here.
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, overload
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
@@ -31,8 +40,13 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
-from django_delayq.wire.call import arun, run
-from django_delayq.wire.delay import MAX_START_TIME_MS, Delay, parse_delay
+from django_delayq.wire.call import arun, may_have_run, run
+from django_delayq.wire.delay import (
+    MAX_START_TIME_MS,
+    Delay,
+    parse_delay,
+    parse_timeout_ms,
+)
 
 #: What its function returns. Covariant: a checker may give an async task's call a type of its own below Coroutine.
 R_co = TypeVar("R_co", covariant=True)
@@ -51,8 +65,9 @@ class Job(Generic[R_co]):
 
     __slots__ = (
         "_has_lease",
+        "_hook",
+        "_sent_ms",
         "_unsent",
-        "_was_sent",
         "args",
         "attempts",
         "created",
@@ -101,7 +116,10 @@ class Job(Generic[R_co]):
         self._unsent: NewJob | None = None
         # Set for the handle of a job that runs here.
         self._has_lease: Callable[[], bool] | None = None
-        self._was_sent = False
+        #: When the server may have got it first, by `monotonic_ms`.
+        self._sent_ms: float | None = None
+        #: What sends it with the commit; the database connection holds that until then, or drops it with a rollback.
+        self._hook: weakref.ref[Any] | None = None
 
     @property
     def id(self) -> str:
@@ -157,14 +175,34 @@ class Job(Generic[R_co]):
                 f"the lease of job {self.id} is over, and it may be running elsewhere: stop writing"
             )
 
+    @property
+    def _is_unsent(self) -> bool:
+        """Whether this very object is all that there is of the job: nothing was sent."""
+        return self._unsent is not None and self._sent_ms is None
+
+    def _look_here(self) -> State:
+        """Tell the state of a job that was not sent."""
+        if self._hook is not None and self.state is State.PENDING:
+            hook = self._hook()
+            if hook is None or hook.has_run:
+                self.state = State.MISSING
+        return self.state
+
     def refresh(self) -> State:
-        """Look where the job is; returns its state, MISSING when no such job is known any more."""
+        """Look where the job is; returns its state, MISSING when no such job is known any more.
+
+        One that waits for a commit is PENDING; it is MISSING when the transaction was rolled back.
+        """
+        if self._is_unsent:
+            return self._look_here()
         return self._take(
             run(conf.get_client(), operations.inspect(self._keys, self.token))
         )
 
     async def arefresh(self) -> State:
         """`refresh` on the event loop."""
+        if self._is_unsent:
+            return self._look_here()
         client = await conf.get_async_client()
         return self._take(
             await arun(client, operations.inspect(self._keys, self.token))
@@ -177,7 +215,9 @@ class Job(Generic[R_co]):
         commit is not sent then. On a queue shared with Java `state` is UNKNOWN where the job lay deep in the
         destination queue: no worker of ours will run it, but Java may have taken it.
         """
-        if self._is_withdrawn():
+        if self._is_unsent:
+            # This very object is what the commit would send.
+            self.state = State.CANCELLED
             return True
         return self._cancelled(
             run(conf.get_client(), operations.cancel(self._keys, self.token))
@@ -185,19 +225,14 @@ class Job(Generic[R_co]):
 
     async def acancel(self) -> bool:
         """`cancel` on the event loop."""
-        if self._is_withdrawn():
+        if self._is_unsent:
+            # This very object is what the commit would send.
+            self.state = State.CANCELLED
             return True
         client = await conf.get_async_client()
         return self._cancelled(
             await arun(client, operations.cancel(self._keys, self.token))
         )
-
-    def _is_withdrawn(self) -> bool:
-        if self.state is not State.PENDING or self._was_sent:
-            return False
-        # This is the very object that the commit would send.
-        self.state = State.CANCELLED
-        return True
 
     def discard(self) -> bool:
         """Delete a dead letter or a quarantined payload for good; False: it is neither."""
@@ -224,9 +259,13 @@ class Job(Generic[R_co]):
     def reschedule(self, delay: Delay) -> bool:
         """Give the job another start time unless it runs; True: it has it. Its id and attempts stay.
 
+        One that waits for a commit is sent with the new one; a relative delay counts from there.
+
         Raises:
             InvalidDelay: see `parse_delay`.
         """
+        if self._is_unsent:
+            return self._moved_here(delay)
         return self._moved(
             run(
                 conf.get_client(),
@@ -236,6 +275,8 @@ class Job(Generic[R_co]):
 
     async def areschedule(self, delay: Delay) -> bool:
         """`reschedule` on the event loop."""
+        if self._is_unsent:
+            return self._moved_here(delay)
         client = await conf.get_async_client()
         return self._moved(
             await arun(
@@ -273,23 +314,25 @@ class Job(Generic[R_co]):
     # The call of an async task makes a coroutine; its job brings what that returns.
     @overload
     def wait(
-        self: "Job[Coroutine[Any, Any, T]]", timeout: float | None = None
+        self: "Job[Coroutine[Any, Any, T]]", timeout: float | timedelta | None = None
     ) -> T: ...
     @overload
-    def wait(self, timeout: float | None = None) -> R_co: ...
-    def wait(self, timeout: float | None = None) -> Any:
+    def wait(self, timeout: float | timedelta | None = None) -> R_co: ...
+    def wait(self, timeout: float | timedelta | None = None) -> Any:
         """Wait for the job's end and return its result, for tasks that keep it.
 
         Raises:
             TimeoutError: it has not ended within ``timeout`` seconds.
             JobFailed: it ended without a result: a dead letter, cancelled, expired.
-            JobNotFound: it is not there any more, and neither is a result.
+            JobNotFound: it is not there any more, and neither is a result; or it is not sent yet, as it waits for a
+                commit that this call would keep from coming.
+            InvalidDelay: ``timeout`` is no number of seconds.
             InvalidTask: the task keeps no result.
         """
         self._check_waitable()
         client = conf.get_client()
         key = self._keys.result(self.token)
-        deadline = None if timeout is None else monotonic_ms() + timeout * 1000
+        deadline = _deadline(timeout)
         while True:
             slice_s = _next_slice(deadline, client)
             try:
@@ -314,21 +357,21 @@ class Job(Generic[R_co]):
             self._check_alive(state)
             if deadline is not None and monotonic_ms() >= deadline:
                 raise TimeoutError(
-                    f"job {self.id} has not ended within {timeout} s; it is {self.state}"
+                    f"job {self.id} has not ended within {timeout}{_unit(timeout)}; it is {self.state}"
                 )
 
     @overload
     async def await_result(
-        self: "Job[Coroutine[Any, Any, T]]", timeout: float | None = None
+        self: "Job[Coroutine[Any, Any, T]]", timeout: float | timedelta | None = None
     ) -> T: ...
     @overload
-    async def await_result(self, timeout: float | None = None) -> R_co: ...
-    async def await_result(self, timeout: float | None = None) -> Any:
+    async def await_result(self, timeout: float | timedelta | None = None) -> R_co: ...
+    async def await_result(self, timeout: float | timedelta | None = None) -> Any:
         """`wait` on the event loop."""
         self._check_waitable()
         client = await conf.get_async_client()
         key = self._keys.result(self.token)
-        deadline = None if timeout is None else monotonic_ms() + timeout * 1000
+        deadline = _deadline(timeout)
         while True:
             slice_s = _next_slice(deadline, client)
             try:
@@ -350,7 +393,7 @@ class Job(Generic[R_co]):
             self._check_alive(state)
             if deadline is not None and monotonic_ms() >= deadline:
                 raise TimeoutError(
-                    f"job {self.id} has not ended within {timeout} s; it is {self.state}"
+                    f"job {self.id} has not ended within {timeout}{_unit(timeout)}; it is {self.state}"
                 )
 
     def _take(self, seen: Inspected) -> State:
@@ -395,6 +438,13 @@ class Job(Generic[R_co]):
         self.state = outcome
         return outcome is State.CANCELLED
 
+    def _moved_here(self, delay: Delay) -> bool:
+        when = parse_delay(delay)
+        if self._look_here() is not State.PENDING:
+            return False
+        self._unsent = self.unsent._replace(when=when)
+        return True
+
     def _moved(self, reply: tuple[Outcome | State, int]) -> bool:
         outcome, start_time_ms = reply
         if isinstance(outcome, State):
@@ -421,6 +471,19 @@ class Job(Generic[R_co]):
                 f"job {self.id} keeps no result, so there is nothing to wait for;"
                 " decorate the task with keep_result=seconds, or use task.using(keep_result=seconds)"
             )
+        if self._is_unsent:
+            state = self._look_here()
+            if state is State.CANCELLED:
+                self._check_alive(state)
+            if self._hook is None:
+                why = "schedule_many([job]) sends it"
+            elif state is State.PENDING:
+                why = (
+                    "it waits for the commit of its transaction; wait for it after that"
+                )
+            else:
+                why = "its transaction was rolled back, or the server refused it after the commit"
+            raise JobNotFound(f"job {self.id} was not sent: {why}")
 
     def _result(self, text: bytes | str) -> R_co:
         body = envelopes.read_result(text)
@@ -457,6 +520,17 @@ _OVER = frozenset(
 )
 
 
+def _deadline(timeout: float | timedelta | None) -> float | None:
+    """Return when a wait ends, by `monotonic_ms`; None: never."""
+    if timeout is None:
+        return None
+    return monotonic_ms() + parse_timeout_ms(timeout)
+
+
+def _unit(timeout: float | timedelta | None) -> str:
+    return "" if isinstance(timeout, timedelta) else " s"
+
+
 def _next_slice(deadline: float | None, client: Redis | AsyncRedis) -> float:
     # A server that says nothing for the length of the socket's time-out counts as dead.
     silence_s = client.connection_pool.connection_kwargs.get("socket_timeout")
@@ -487,11 +561,20 @@ def _handle(job_id: str) -> Job[Any]:
     queue, colon, token = (
         job_id.rpartition(":") if isinstance(job_id, str) else ("", "", "")
     )
-    if not colon or not queue or not token:
+    if not colon or not queue or not token or not _is_unicode(job_id):
         raise JobNotFound(
             f"{show(job_id)} is no job id; one looks like 'default:0Vb3-…', as Job.id returns it"
         )
     return Job(conf.get_settings().queue(queue).name, token, None, [], {})
+
+
+def _is_unicode(text: str) -> bool:
+    # Half a surrogate pair cannot be sent.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _found(job: Job[Any], state: State) -> Job[Any]:
@@ -520,23 +603,38 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
     names = ", ".join(job.id for job in jobs[:3]) + (
         f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
     )
-    text = str(error)
-    if isinstance(error, RedisConnectionError | RedisTimeoutError):
-        error.add_note(
-            f"django-delayq: no reply to scheduling {names}; it may be stored or not. Is the server of"
-            " DELAYQ['CONNECTION'] up and reachable? To be able to repeat it safely, make the job first:"
-            " job = task.prepare(delay, ...), then schedule_many([job])."
+    if not names:
+        return
+    if may_have_run(error):
+        became = f"no reply to scheduling {names}; it may be stored or not."
+        if not isinstance(error, RedisConnectionError | RedisTimeoutError):
+            became = f"{names} may be stored or not: the server stopped halfway."
+        advice = (
+            " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
+            f" schedule_many([job]), and again within {operations.REPEAT_MS // 1000} s."
         )
-    elif isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
-        error.add_note(
-            f"django-delayq: {names} not stored: the server is at its maxmemory. Due jobs go on running and make room;"
+    else:
+        became, advice = f"{names} not stored:", ""
+    error.add_note(f"django-delayq: {became} {_reason(error)}{advice}")
+
+
+def _reason(error: RedisError) -> str:
+    text = str(error)
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return "the server does not accept the account of DELAYQ['CONNECTION']; check its user and password."
+    if isinstance(error, BusyLoadingError):
+        return "the server is starting and loads its data; try again in a moment."
+    if isinstance(error, RedisConnectionError | RedisTimeoutError):
+        return "Is the server of DELAYQ['CONNECTION'] up and reachable?"
+    if isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
+        return (
+            "the server is at its maxmemory. Due jobs go on running and make room;"
             " raise maxmemory, and keep maxmemory-policy at noeviction."
         )
-    elif isinstance(error, ReadOnlyError) or "READONLY" in text:
-        error.add_note(
-            f"django-delayq: {names} not stored: DELAYQ['CONNECTION'] leads to a replica; name the primary."
-        )
-    elif isinstance(error, ResponseError) and "WRONGTYPE" in text:
-        error.add_note(
-            f"django-delayq: {names} not stored: something else uses the queue's keys; choose another name."
-        )
+    if isinstance(error, ReadOnlyError) or "READONLY" in text:
+        return "DELAYQ['CONNECTION'] leads to a replica; name the primary."
+    if "WRONGTYPE" in text:
+        return "something else uses the queue's keys; choose another name."
+    if isinstance(error, NoPermissionError):
+        return "the account of DELAYQ['CONNECTION'] lacks rights; docs/howto/deploy.md has the least that works."
+    return "See the server's own words above."

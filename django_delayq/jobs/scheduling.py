@@ -1,22 +1,35 @@
 """From a call to the server: `schedule`, `schedule_many` and their async twins."""
 
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Scheduled, State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
+from django_delayq.jobs.commit import CommitHook
 from django_delayq.jobs.job import Job, explain
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
-from django_delayq.wire.call import Call, arun, run, run_stream
+from django_delayq.wire.call import (
+    Call,
+    arun,
+    mark_unsent,
+    may_have_run,
+    run,
+    run_stream,
+)
 from django_delayq.wire.delay import Delay
 
 if TYPE_CHECKING:
@@ -74,16 +87,14 @@ def _find(task: Any) -> "DelayedTask[Any, Any]":
 def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     """Send a prepared job, now or with the commit of the transaction."""
     if on_commit:
-        transaction.on_commit(
-            lambda: _send_after_commit(job),
-            using=None if on_commit is True else on_commit,
-        )
+        using = None if on_commit is True else on_commit
+        hook = CommitHook(job, send)
+        job._hook = weakref.ref(hook)
+        transaction.on_commit(hook, using=using)
         return job
-    try:
-        _take(job, run(conf.get_client(), _call([job]))[0])
-    except RedisError as error:
-        explain(error, [job])
-        raise
+    with _explained([job]):
+        client = _connected(conf.get_client)
+        _take(job, run(client, _call([job]))[0])
     return job
 
 
@@ -91,25 +102,39 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     """`send` on the event loop; transactions live in Django's thread for the database."""
     if on_commit:
         return await sync_to_async(send)(job, on_commit)
-    client = await conf.get_async_client()
-    try:
+    with _explained([job]):
+        client = await conf.get_async_client()
         _take(job, (await arun(client, _call([job])))[0])
-    except RedisError as error:
-        explain(error, [job])
-        raise
     return job
 
 
-def _send_after_commit(job: Job[Any]) -> None:
-    if job.state is State.CANCELLED:
-        return
+def _connected(get_client: Callable[[], Redis]) -> Redis:
     try:
-        send(job)
-    except Exception as error:
-        error.add_note(
-            f"django-delayq: the transaction is committed, but job {job.id} ({job.task}) was not scheduled"
-        )
+        return get_client()
+    except RedisError as error:
+        # A client has its connection from the beginning.
+        mark_unsent(error)
         raise
+
+
+@contextmanager
+def _explained(jobs: Sequence[Job[Any]]) -> Iterator[None]:
+    """Say on an error of the server what became of the jobs."""
+    before = [job._sent_ms for job in jobs]
+    try:
+        yield
+    except RedisError as error:
+        _forget_sending(jobs, before, error)
+        explain(error, jobs)
+        raise
+
+
+def _forget_sending(
+    jobs: Sequence[Job[Any]], before: Sequence[float | None], error: Exception
+) -> None:
+    if not may_have_run(error):
+        for job, sent_ms in zip(jobs, before, strict=True):
+            job._sent_ms = sent_ms
 
 
 def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
@@ -120,14 +145,33 @@ def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
         frame_format=settings.frame_format,
         insertion_list=settings.insertion_list,
     )
-    if any(job._was_sent for job in jobs):
-        call = call.again()
+    now_ms = monotonic_ms()
+    first_ms = now_ms
+    is_repeat = False
     for job in jobs:
-        job._was_sent = True
+        if job._sent_ms is None:
+            job._sent_ms = now_ms
+        else:
+            is_repeat = True
+            first_ms = min(first_ms, job._sent_ms)
+    if is_repeat:
+        call = replace(call.again(), window_ms=call.window_ms - (now_ms - first_ms))
     return call
 
 
+def _is_too_late(job: Job[Any]) -> bool:
+    """Whether sending a job again could run it twice: the server may have forgotten that it had it."""
+    return (
+        job._sent_ms is not None
+        and monotonic_ms() - job._sent_ms > operations.REPEAT_MS
+    )
+
+
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
+    if scheduled.beyond is not None:
+        # A repeat: it was stored the first time, and has begun or ended since.
+        job.state = scheduled.beyond
+        return
     if scheduled.holder:
         job.token, job.created = scheduled.holder, False
     job.start_time_ms = scheduled.start_time_ms
@@ -140,38 +184,50 @@ def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     Not atomic as a whole, and it does not wait for a transaction's commit. Returns the jobs, stored.
 
     Raises:
-        MaybeScheduled: an error came up on the way; ``unsent`` holds the jobs that are not known to be stored. To
-            send those again is safe.
+        MaybeScheduled: an error came up on the way, of the server or of ``jobs`` itself; ``scheduled`` holds what is
+            stored, ``unsent`` what is not known to be, and ``unknown`` the part of that which may be. To send
+            ``unsent`` again is safe for 20 s; what is older is refused, and ``job.refresh()`` tells whether it is
+            there.
     """
     sending = _Sending(jobs)
-    stream = sending.calls()
-    for call in islice(stream, 1):
-        # By itself: it brings the script to a server that has not seen it.
-        sending.take(_run_or_error(call))
-    if sending.failure is None:
-        with conf.lent_client() as client:
-            for reply in run_stream(client, stream):
-                sending.take(reply)
+    try:
+        stream = sending.calls()
+        for call in islice(stream, 1):
+            # By itself: it brings the script to a server that has not seen it.
+            sending.take(_run_or_error(call))
+        if sending.failure is None:
+            with conf.lent_client() as client:
+                for reply in run_stream(client, stream):
+                    sending.take(reply)
+    except RedisError as error:
+        sending.fail(error)
+    except BaseException as error:
+        sending.note(error)
+        raise
     return sending.finish()
 
 
 async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     """`schedule_many` on the event loop."""
     sending = _Sending(jobs)
-    client = await conf.get_async_client()
-    for call in sending.calls():
-        try:
-            reply = await arun(client, call)
-            sending.take(reply)
-        except RedisError as error:
-            sending.take(error)
-            break
+    try:
+        client = await conf.get_async_client()
+        for call in sending.calls():
+            try:
+                reply = await arun(client, call)
+                sending.take(reply)
+            except RedisError as error:
+                sending.take(error)
+                break
+    except BaseException as error:
+        sending.note(error)
+        raise
     return sending.finish()
 
 
 def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
     try:
-        return run(conf.get_client(), call)
+        return run(_connected(conf.get_client), call)
     except RedisError as error:
         return error
 
@@ -182,15 +238,17 @@ class _Sending:
     def __init__(self, jobs: Iterable[Job[Any]]) -> None:
         self._jobs = iter(jobs)
         self._batch: list[Job[Any]] = []
-        self._under_way: deque[list[Job[Any]]] = deque()
+        #: With when each was sent first, before this.
+        self._under_way: deque[tuple[list[Job[Any]], list[float | None]]] = deque()
         self._sent: list[Job[Any]] = []
         self._unsent: list[Job[Any]] = []
+        self._too_late: list[Job[Any]] = []
         self.failure: Exception | None = None
 
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
-        """Yield one call a batch: of one queue, bounded in number and size."""
+        """Yield one call a batch: of one queue, bounded in number and size; ends where no more jobs come."""
         size, tokens = 0, set[str]()
-        for job in self._jobs:
+        for job in self._until_one_fails():
             unsent = job.unsent
             is_full = self._batch and (
                 len(self._batch) == operations.SCHEDULE_BATCH
@@ -207,36 +265,95 @@ class _Sending:
                 size, tokens = 0, set()
             size += len(unsent.payload)
             tokens.add(unsent.token)
-        if self._batch:
+        if self._batch and self.failure is None:
             yield self._begin()
+
+    def _until_one_fails(self) -> Iterator[Job[Any]]:
+        """Yield the jobs that can be sent; an error of whatever makes them ends this, and is kept."""
+        while True:
+            try:
+                job = next(self._jobs, None)
+                if job is None:
+                    return
+                # Raises where it was not prepared.
+                _ = job.unsent
+            except Exception as error:
+                if isinstance(error, RedisError):
+                    mark_unsent(error)
+                self.fail(error)
+                return
+            if _is_too_late(job):
+                self._too_late.append(job)
+            else:
+                yield job
 
     def _begin(self) -> Call[list[Scheduled]]:
         batch, self._batch = self._batch, []
-        self._under_way.append(batch)
+        self._under_way.append((batch, [job._sent_ms for job in batch]))
         return _call(batch)
 
     def take(self, reply: list[Scheduled] | Exception) -> None:
         """Take in the reply to the oldest call that is under way."""
-        batch = self._under_way.popleft()
+        batch, before = self._under_way.popleft()
         if isinstance(reply, Exception):
-            self.failure = self.failure or reply
+            self.fail(reply)
+            _forget_sending(batch, before, reply)
             self._unsent += batch
             return
         for job, scheduled in zip(batch, reply, strict=True):
             _take(job, scheduled)
         self._sent += batch
 
+    def fail(self, error: Exception) -> None:
+        """Keep the first error that came up."""
+        self.failure = self.failure or error
+
+    def note(self, error: BaseException) -> None:
+        """Say on what goes through to the caller, an interrupt mostly, what it has left."""
+        unknown = sum(len(batch) for batch, _ in self._under_way)
+        error.add_note(
+            f"django-delayq: {len(self._sent)} jobs are scheduled, {unknown} may be"
+        )
+
     def finish(self) -> list[Job[Any]]:
         """Return the jobs, or raise with those that are not known to be stored."""
-        if self.failure is None:
+        if self.failure is None and not self._too_late:
             return self._sent
+        for batch, _ in self._under_way:
+            self._unsent += batch
         self._unsent += self._batch
-        self._unsent += self._jobs
-        count = len(self._sent) + len(self._unsent)
+        try:
+            self._unsent += self._jobs
+        except Exception as error:
+            self.failure = self.failure or error
+            self.failure.add_note(
+                f"django-delayq: what makes the jobs failed, so the rest of them is not known: {error!r}"
+            )
+        unsent = self._too_late + self._unsent
+        unknown = [job for job in unsent if job._sent_ms is not None]
+        is_ours = isinstance(self.failure, RedisError | None)
+        if self.failure is not None and not is_ours and not self._sent and not unknown:
+            raise self.failure
         if isinstance(self.failure, RedisError):
-            explain(self.failure, self._unsent)
+            explain(self.failure, unknown or unsent)
+        text = (
+            f"{len(self._sent)} of {len(self._sent) + len(unsent)} jobs are scheduled"
+        )
+        if unknown:
+            text += f", {len(unknown)} may be"
+        if len(unsent) > len(unknown):
+            text += f", {len(unsent) - len(unknown)} are not"
+        if self.failure is not None:
+            text += f": {type(self.failure).__name__}: {self.failure}"
+        seconds = operations.REPEAT_MS // 1000
+        if self._unsent:
+            text += f". Pass error.unsent to schedule_many within {seconds} s: none is stored twice"
+        if self._too_late:
+            text += (
+                f". {len(self._too_late)} of them, {self._too_late[0].id} first, were sent more than {seconds} s ago"
+                " and not sent again: the server may have run and forgotten them. job.refresh() tells: MISSING has"
+                " ended, or never was stored; anything else is stored"
+            )
         raise MaybeScheduled(
-            f"{len(self._sent)} of {count} jobs are scheduled, {len(self._unsent)} are not known to be:"
-            f" {self.failure}; pass error.unsent to schedule_many again, which is safe",
-            self._unsent,
+            text, unsent, scheduled=self._sent, unknown=unknown
         ) from self.failure

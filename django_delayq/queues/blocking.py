@@ -27,8 +27,8 @@ from django_delayq.queues.steps import (
 )
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.queues.waiting import Peeks
-from django_delayq.redaction import show
 from django_delayq.wire.codecs import Codec
+from django_delayq.wire.delay import parse_timeout_ms
 from django_delayq.wire.scripts import PAGE
 
 T = TypeVar("T")
@@ -119,10 +119,10 @@ class BlockingQueue:
         Raises:
             As `take`.
         """
-        return self._perform(self._take([self._keys], _milliseconds(timeout)))
+        return self._perform(self._take([self._keys], parse_timeout_ms(timeout)))
 
     async def apoll(self, timeout: float | timedelta = 0) -> Any:
-        return await self._aperform(self._take([self._keys], _milliseconds(timeout)))
+        return await self._aperform(self._take([self._keys], parse_timeout_ms(timeout)))
 
     def poll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
         """Do as `poll` on this and other queues, the first that has an element; earlier ones are preferred."""
@@ -245,7 +245,7 @@ class BlockingQueue:
         self, timeout: float | timedelta, names: Sequence[str]
     ) -> Steps[Any]:
         queues = [self._keys, *(DeliveryKeys.of(name) for name in names)]
-        return self._take(list(dict.fromkeys(queues)), _milliseconds(timeout))
+        return self._take(list(dict.fromkeys(queues)), parse_timeout_ms(timeout))
 
     def _take(self, queues: Sequence[DeliveryKeys], timeout_ms: float) -> Steps[Any]:
         end_ms = monotonic_ms() + timeout_ms
@@ -333,17 +333,3 @@ class BlockingQueue:
     def _count(self) -> Steps[int]:
         count: int = yield Command(("LLEN", self._keys.queue.destination))
         return count
-
-
-def _milliseconds(timeout: float | timedelta) -> float:
-    if isinstance(timeout, timedelta):
-        return timeout / timedelta(milliseconds=1)
-    if (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, int | float)
-        or timeout != timeout
-    ):
-        raise TypeError(
-            f"a timeout is a number of seconds or a timedelta; got {show(timeout)}"
-        )
-    return timeout * 1000

@@ -34,7 +34,7 @@ from redis.retry import Retry
 from django_delayq.exceptions import InvalidSettings, MaybeScheduled
 from django_delayq.redaction import SecretUrl, conceal, redact_url, show
 from django_delayq.transfer.connection import POOL_ARGUMENTS, node_of
-from django_delayq.wire.call import Call
+from django_delayq.wire.call import Call, borrow
 
 #: What ``connection=`` takes.
 Given = Redis | aio.Redis | str
@@ -275,7 +275,7 @@ def send_once(client: Redis, call: Call[Any] | Command) -> Any:
         redis.exceptions.RedisError: it was not sent, or the server refused it.
     """
     pool = node_of(client, call.keys[0]).connection_pool
-    connection = _borrowed(pool)
+    connection = borrow(pool)
     try:
         try:
             return call.read(_ask(connection, call.command()))
@@ -303,7 +303,7 @@ async def asend_once(client: aio.Redis, call: Call[Any] | Command) -> Any:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     pool = node_of(client, call.keys[0]).connection_pool
-    connection = await _borrowed(pool)
+    connection = await borrow(pool)
     try:
         try:
             return call.read(await _aask(connection, call.command()))
@@ -322,13 +322,6 @@ async def _aask(connection: Any, command: tuple[Any, ...]) -> Any:
         raise
     except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         raise _maybe_scheduled(error) from error
-
-
-def _borrowed(pool: Any) -> Any:
-    try:
-        return pool.get_connection()
-    except TypeError:
-        return pool.get_connection("EVALSHA")  # before redis-py 5.3
 
 
 def _maybe_scheduled(error: Exception) -> MaybeScheduled:

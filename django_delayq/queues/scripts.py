@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Leased
+from django_delayq.delivery.operations import REPEAT_MS, Leased
 from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.scripts import PAGE, START, Cursor, walk
@@ -93,6 +93,7 @@ def withdraw(
             *frames,
         ),
         lambda reply: [flag == ord("1") for flag in reply],
+        window_ms=REPEAT_MS,
     )
 
 

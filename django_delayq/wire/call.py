@@ -5,6 +5,7 @@ A `Call` names the script, its keys and arguments, and how to read the reply. `r
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +17,21 @@ from typing import Any, Generic, TypeVar
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq.clock import monotonic_ms
 
 T = TypeVar("T")
 #: What redis-py can put on the wire as it stands.
@@ -87,6 +95,8 @@ class Call(Generic[T]):
     #: Arguments, by index, that are different when the call is made again because its reply was lost. None: making it
     #: twice would do it twice, so a lost reply is an error.
     repeat: Mapping[int, Argument] | None = field(default_factory=dict)
+    #: A repeat is known to be one for so long: what a script remembers of the first, it forgets.
+    window_ms: float = math.inf
 
     def command(self) -> tuple[Argument, ...]:
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
@@ -110,26 +120,94 @@ UNDER_WAY = 2
 #: Waits before a call is made again, s. A lost connection is quickly told; a silent server has cost its time-out.
 PAUSES_S = (0.05, 0.2, 0.5)
 _LOST = (RedisConnectionError, RedisTimeoutError)
+#: Errors of the connection by which the server says that it has not even looked at the call.
+_TURNED_AWAY = (AuthenticationError, AuthorizationError, BusyLoadingError)
+#: The attribute by which an error of a call knows whether the call may have been carried out.
+_MAY_HAVE_RUN = "_delayq_may_have_run"
+
+
+def may_have_run(error: Exception) -> bool:
+    """Tell whether a call that failed so may have been carried out, in part at least.
+
+    False where no connection came about, and where the server refused the call before its first write.
+    """
+    marked: bool | None = getattr(error, _MAY_HAVE_RUN, None)
+    if marked is not None:
+        return marked
+    if isinstance(error, _LOST):
+        return not isinstance(error, _TURNED_AWAY)
+    return not (
+        isinstance(error, OutOfMemoryError | ReadOnlyError | NoPermissionError)
+        or "WRONGTYPE" in str(error)
+    )
+
+
+def mark_unsent(error: Exception) -> None:
+    """Note on an error that it came up before anything was sent."""
+    setattr(error, _MAY_HAVE_RUN, False)
+
+
+class _Repeats(Generic[T]):
+    """When a call whose reply was lost is made again, and what its last error says of all of them."""
+
+    def __init__(self, call: Call[T], first_ms: float, lost: Exception) -> None:
+        if call.repeat is None:
+            raise lost
+        self._call = call
+        self._first_ms = first_ms
+        self._may_have_run = False
+        self.lost = lost
+        self.note(lost)
+
+    def pauses_s(self) -> Iterator[float]:
+        """Yield how long to wait before each; ends where one more would not be known as a repeat."""
+        if isinstance(self.lost, AuthenticationError | AuthorizationError):
+            return
+        for pause_s in _pauses(self.lost):
+            passed_ms = monotonic_ms() + pause_s * 1000 - self._first_ms
+            if self._may_have_run and passed_ms > self._call.window_ms:
+                self.lost.add_note(
+                    f"django-delayq: not asked again: the server tells a repeat for {self._call.window_ms / 1000:g} s"
+                    f" only, and {passed_ms / 1000:.1f} s have passed"
+                )
+                return
+            yield pause_s
+
+    @property
+    def call(self) -> Call[T]:
+        """What to send: as a repeat only where it is one."""
+        return self._call.again() if self._may_have_run else self._call
+
+    def note(self, error: Exception) -> None:
+        """Take in an error; an earlier try may have been carried out whatever the last one says."""
+        self.lost = error
+        if self._may_have_run and not isinstance(error, OutOfMemoryError):
+            # A full server refuses to store, so the repeat did not find it stored.
+            setattr(error, _MAY_HAVE_RUN, True)
+        self._may_have_run = may_have_run(error)
 
 
 def run(client: Redis, call: Call[T]) -> T:
     """Make one call, and again where its reply was lost and that is safe.
 
-    The client is one that does not repeat by itself. Other errors of the server pass through.
+    The client is one that does not repeat by itself. Other errors of the server pass through; `may_have_run` tells
+    what they mean.
     """
+    first_ms = monotonic_ms()
     try:
         return _run(client, call)
     except _LOST as error:
-        if call.repeat is None:
-            raise
-        lost = error
-    for pause_s in _pauses(lost):
+        repeats = _Repeats(call, first_ms, error)
+    for pause_s in repeats.pauses_s():
         time.sleep(pause_s)
         try:
-            return _run(client, call.again())
+            return _run(client, repeats.call)
         except _LOST as error:
-            lost = error
-    raise lost
+            repeats.note(error)
+        except RedisError as error:
+            repeats.note(error)
+            raise
+    raise repeats.lost
 
 
 def _run(client: Redis, call: Call[T]) -> T:
@@ -170,6 +248,12 @@ def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
     if connection is None:
         return client.execute_command(*command)
     # A client with a connection of its own, see conf.get_client: the pool's bookkeeping would cost as much as the call.
+    if getattr(connection, "_sock", None) is None:
+        try:
+            connection.connect()
+        except _LOST as error:
+            mark_unsent(error)
+            raise
     try:
         connection.send_command(*command)
         return connection.read_response()
@@ -187,31 +271,62 @@ def _pauses(error: Exception) -> tuple[float, ...]:
 
 async def arun(client: AsyncRedis, call: Call[T]) -> T:
     """`run` on an asyncio client."""
+    first_ms = monotonic_ms()
     try:
         return await _arun(client, call)
     except _LOST as error:
-        if call.repeat is None:
-            raise
-        lost = error
-    for pause_s in _pauses(lost):
+        repeats = _Repeats(call, first_ms, error)
+    for pause_s in repeats.pauses_s():
         await asyncio.sleep(pause_s)
         try:
-            return await _arun(client, call.again())
+            return await _arun(client, repeats.call)
         except _LOST as error:
-            lost = error
-    raise lost
+            repeats.note(error)
+        except RedisError as error:
+            repeats.note(error)
+            raise
+    raise repeats.lost
 
 
 async def _arun(client: AsyncRedis, call: Call[T]) -> T:
     try:
         try:
-            reply = await client.execute_command(*call.command())
+            reply = await _aexecute(client, call.command())
         except NoScriptError:
-            reply = await client.execute_command(*call.full_command())
+            reply = await _aexecute(client, call.full_command())
     except ResponseError as error:
         _raise_hidden(error)
         raise
     return call.read(reply)
+
+
+async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
+    # By hand, as execute_command() does not say whether it was the connecting that failed.
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or client.connection is not None:
+        return await client.execute_command(*command)
+    try:
+        connection = await borrow(pool)
+    except _LOST as error:
+        mark_unsent(error)
+        if isinstance(error.__cause__, _TURNED_AWAY):
+            # redis.asyncio wraps what redis raises as it is.
+            mark_unsent(error.__cause__)
+            raise error.__cause__ from None
+        raise
+    try:
+        await connection.send_command(*command)
+        return await connection.read_response()
+    finally:
+        await pool.release(connection)
+
+
+def borrow(pool: Any) -> Any:
+    """Take a connection from a pool; from an asyncio pool, something to await."""
+    try:
+        return pool.get_connection()
+    except TypeError:
+        return pool.get_connection("EVALSHA")  # before redis-py 5.3
 
 
 class UnderWay(Generic[T]):

@@ -76,6 +76,26 @@ def _seconds(delay: int | float | Decimal) -> Decimal:
     return Decimal(int(seconds))
 
 
+def parse_timeout_ms(timeout: float | timedelta) -> float:
+    """Bring a number of seconds, or a timedelta, that somebody will wait into ms; what is below 0 is no wait.
+
+    Raises:
+        InvalidDelay: it is NaN or no time at all.
+    """
+    if isinstance(timeout, timedelta):
+        return timeout / _MILLISECOND
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or timeout != timeout
+    ):
+        raise InvalidDelay(
+            f"a timeout is a number of seconds or a timedelta; got {show(timeout)}"
+        )
+    # As a float, a longer one would be too large.
+    return float(max(0, min(timeout, MAX_DELAY_MS))) * 1000
+
+
 def _start_time_ms(moment: datetime) -> int:
     if moment.utcoffset() is None:
         raise InvalidDelay(

@@ -3,18 +3,33 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group
 from django.db import transaction
 from django.db.utils import ConnectionDoesNotExist
+from redis.exceptions import ConnectionError, ResponseError
 
-from django_delayq import Job, State, aschedule, get_job, schedule, schedule_many
+from django_delayq import (
+    InvalidDelay,
+    Job,
+    JobNotFound,
+    State,
+    aschedule,
+    get_job,
+    schedule,
+    schedule_many,
+)
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.jobs import commit as commit_module
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
+from tests.queues.proxy import Proxy
+from tests.servers import Server
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
@@ -220,7 +235,7 @@ def test_failure_after_the_commit_is_raised_and_names_the_job(queue: str) -> Non
         commit()
 
     notes = "\n".join(failure.value.__notes__)
-    assert "the transaction is committed, but job" in notes
+    assert "the transaction is committed; what failed is its job" in notes
     assert job.id in notes
     assert samples.add.name in notes
     assert Group.objects.filter(name="committed").exists()
@@ -247,6 +262,109 @@ def test_job_that_failed_to_be_sent_can_be_sent_again(
     assert hand.tokens() == [job.token]
 
 
+def spoil(hand: Hand) -> Any:
+    """Return a task whose queue the server refuses, for another application uses its key."""
+    other = hand.keys.queue.name + "-2"
+    hand.client.set(DeliveryKeys.of(other).queue.timeout_set, "somebody's")
+    return on(other)
+
+
+@pytest.mark.parametrize("undoes_a_part", [False, True])
+def test_refused_hook_stops_no_later_one_and_is_raised_after_them(
+    queue: str, hand: Hand, undoes_a_part: bool
+) -> None:
+    ran: list[str] = []
+    spoilt = spoil(hand)
+    jobs: list[Job[int]] = []
+
+    def commit() -> None:
+        with transaction.atomic():
+            jobs.append(schedule(spoilt, LATER, 1))
+            transaction.on_commit(lambda: ran.append("first"))
+            jobs.append(schedule(on(queue), LATER, 2))
+            jobs.append(schedule(spoilt, LATER, 3))
+            if undoes_a_part:
+                with rolled_back():
+                    schedule(on(queue), LATER, 4)
+            transaction.on_commit(lambda: ran.append("last"))
+
+    with pytest.raises(ResponseError, match="WRONGTYPE") as failure:
+        commit()
+
+    assert ran == ["first", "last"]
+    assert hand.tokens() == [jobs[1].token]
+    notes = "\n".join(failure.value.__notes__)
+    assert all(job.id in notes for job in (jobs[0], jobs[2]))
+    assert jobs[1].id not in notes
+    assert [job.refresh() for job in jobs] == ["missing", "scheduled", "missing"]
+    with transaction.atomic():
+        transaction.on_commit(lambda: ran.append("next"))
+    assert ran[-1] == "next", "the connection's hooks go on"
+
+
+def test_failure_of_somebodys_own_hook_hides_no_failure_of_ours(
+    queue: str, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("somebody's own")
+
+    def commit() -> Job[int]:
+        with transaction.atomic():
+            job = schedule(spoilt, LATER, 1)
+            transaction.on_commit(fail)
+        return job
+
+    spoilt = spoil(hand)
+
+    with pytest.raises(RuntimeError, match="somebody's own"):
+        commit()
+
+    assert "sending its job" in caplog.text
+    assert "not stored" in caplog.text
+
+
+def test_lost_reply_after_the_commit_says_one_thing(
+    settings: Any, server: Server, queue: str, hand: Hand
+) -> None:
+    schedule(samples.add.using(queue=queue), LATER, 0).cancel()
+    proxy = Proxy(server)
+    settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
+    proxy.lose_reply_to(b"tests.jobs.samples.add", refuse=True)
+
+    def commit() -> None:
+        with transaction.atomic():
+            schedule(on(queue), LATER, 1)
+
+    with pytest.raises(ConnectionError) as failure:
+        commit()
+    proxy.close()
+
+    notes = "\n".join(failure.value.__notes__)
+    assert "may be stored or not" in notes
+    assert "not stored" not in notes
+    assert "was not" not in notes
+    assert len(hand.tokens()) == 1
+
+
+def test_hooks_that_fail_slowly_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, queue: str
+) -> None:
+    monkeypatch.setattr(commit_module, "PATIENCE_MS", -1)
+    settings.DELAYQ = settings.DELAYQ | {"CONNECTION": "unix:///dev/null/nobody"}
+    jobs: list[Job[int]] = []
+
+    def commit() -> None:
+        with transaction.atomic():
+            jobs.extend(schedule(on(queue), LATER, n) for n in range(3))
+
+    with pytest.raises(ConnectionError) as failure:
+        commit()
+
+    notes = failure.value.__notes__
+    assert sum("it was not sent" in note for note in notes) == 2
+    assert [job.refresh() for job in jobs] == [State.MISSING] * 3
+
+
 # Before the commit.
 
 
@@ -258,6 +376,112 @@ def test_job_cancelled_before_the_commit_is_never_sent(queue: str, hand: Hand) -
 
     assert hand.tokens() == []
     assert job.state is State.CANCELLED
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_job_that_was_looked_at_before_the_commit_is_sent_all_the_same(
+    queue: str, hand: Hand, is_async: bool
+) -> None:
+    def call(job: Job[Any], name: str, *args: Any) -> Any:
+        if is_async:
+            return async_to_sync(getattr(job, f"a{name}"))(*args)
+        return getattr(job, name)(*args)
+
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+        assert call(job, "refresh") is State.PENDING
+        assert not call(job, "discard")
+        assert job.state is State.PENDING
+
+    assert hand.tokens() == [job.token]
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+        call(job, "refresh")
+        assert call(job, "cancel")
+        assert call(job, "refresh") is State.CANCELLED
+    assert len(hand.tokens()) == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_job_moved_before_the_commit_is_sent_with_its_new_time(
+    queue: str, hand: Hand, is_async: bool
+) -> None:
+    moment = datetime(2100, 1, 1, tzinfo=UTC)
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+        if is_async:
+            assert async_to_sync(job.areschedule)(moment)
+        else:
+            assert job.reschedule(moment)
+        assert job.state is State.PENDING
+        with pytest.raises(InvalidDelay):
+            job.reschedule(-1)
+
+    assert job.start_time == moment
+    assert get_job(job.id).start_time == moment
+
+
+def test_job_of_a_transaction_that_was_rolled_back_is_missing(
+    queue: str, hand: Hand
+) -> None:
+    with transaction.atomic():
+        with rolled_back():
+            job = schedule(on(queue), LATER, 1)
+            assert job.refresh() is State.PENDING
+        assert job.refresh() is State.MISSING
+        assert not job.reschedule(LATER)
+        assert not job.run_now()
+
+    assert job.refresh() is State.MISSING
+    assert job.cancel(), "it will not run"
+    assert hand.tokens() == []
+
+
+def test_job_is_pending_for_the_hooks_that_run_before_its_own(
+    queue: str, hand: Hand
+) -> None:
+    seen: list[State] = []
+    jobs: list[Job[int]] = []
+    with transaction.atomic():
+        transaction.on_commit(lambda: seen.append(jobs[0].refresh()))
+        jobs.append(schedule(on(queue), LATER, 1))
+        transaction.on_commit(lambda: seen.append(jobs[0].refresh()))
+
+    assert seen == [State.PENDING, State.SCHEDULED]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_wait_before_the_commit_says_what_it_would_wait_for(
+    queue: str, is_async: bool
+) -> None:
+    def wait(job: Job[Any]) -> None:
+        if is_async:
+            async_to_sync(job.await_result)(60)
+        else:
+            job.wait(60)
+
+    task = samples.double.using(queue=queue, on_commit=True)
+    with rolled_back():
+        job = schedule(task, LATER, 1)
+        with pytest.raises(JobNotFound, match="waits for the commit"):
+            wait(job)
+
+    with pytest.raises(JobNotFound, match="was rolled back"):
+        wait(job)
+    with pytest.raises(JobNotFound, match="schedule_many"):
+        wait(task.prepare(LATER, 1))
+
+
+def test_job_sent_by_hand_before_the_commit_is_not_sent_with_it(
+    queue: str, hand: Hand
+) -> None:
+    with transaction.atomic():
+        job = schedule(on(queue), 0, 1)
+        schedule_many([job])
+        hand.succeed(hand.take(), keep=False)
+        hand.client.delete(hand.keys.ended)
+
+    assert hand.tokens() == []
 
 
 def test_job_cancelled_after_the_commit_is_taken_out(queue: str, hand: Hand) -> None:

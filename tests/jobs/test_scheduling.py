@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError
 
 from django_delayq import (
     InvalidArguments,
@@ -360,11 +361,63 @@ def test_failing_generator_leaves_a_connection_that_works(
             yield on(queue).prepare(LATER, n)
         raise RuntimeError("half of it")
 
-    with pytest.raises(RuntimeError, match="half of it"):
+    with pytest.raises(MaybeScheduled, match="half of it"):
         schedule_many(jobs())
 
     job = schedule(on(queue), LATER, 5)
     assert get_job(job.id) == job
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_failing_generator_is_told_with_what_is_stored(
+    queue: str, hand: Hand, is_async: bool
+) -> None:
+    made: list[Job[int]] = []
+
+    def jobs() -> Iterator[Job[int]]:
+        for n in range(1_600):
+            made.append(on(queue).prepare(LATER, n))
+            yield made[-1]
+        raise RuntimeError("half of it")
+
+    with pytest.raises(MaybeScheduled) as failure:
+        send_many(jobs(), is_async)
+
+    assert isinstance(failure.value.__cause__, RuntimeError)
+    stored = set(hand.tokens())
+    assert {job.token for job in failure.value.scheduled} == stored
+    assert failure.value.scheduled + failure.value.unsent == made
+    assert len(stored) == 1_500
+    assert failure.value.unknown == []
+    assert "1500 of 1600 jobs are scheduled, 100 are not" in str(failure.value)
+    schedule_many(failure.value.unsent)
+    assert len(hand.tokens()) == 1_600
+
+
+def test_job_that_was_not_prepared_is_told_with_what_is_stored(
+    queue: str, hand: Hand
+) -> None:
+    jobs = [on(queue).prepare(LATER, n) for n in range(600)]
+    found = get_job(schedule(on(queue), LATER, 1).id)
+
+    with pytest.raises(MaybeScheduled) as failure:
+        schedule_many([*jobs, found])
+
+    assert isinstance(failure.value.__cause__, InvalidTask)
+    assert failure.value.scheduled == jobs[:500]
+    assert failure.value.unsent == jobs[500:]
+
+
+def test_interrupt_tells_how_many_are_stored(queue: str) -> None:
+    def jobs() -> Iterator[Job[int]]:
+        for n in range(1_600):
+            yield on(queue).prepare(LATER, n)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        schedule_many(jobs())
+
+    assert "jobs are scheduled" in "".join(interrupt.value.__notes__)
 
 
 def test_order_of_many_jobs_with_one_start_time_is_kept_among_calls(
@@ -562,4 +615,117 @@ def test_payload_that_is_too_large_is_told_with_both_sizes(
     with pytest.raises(Exception, match=r"has \d+ bytes, more than .* 200;"):
         schedule(task, LATER, "x" * 150)
 
+    assert len(hand.tokens()) == 1
+
+
+# Repeats.
+
+
+def send_many(jobs: Iterable[Job[Any]], is_async: bool) -> list[Job[Any]]:
+    return asyncio.run(aschedule_many(jobs)) if is_async else schedule_many(jobs)
+
+
+@pytest.fixture
+def lost(queue: str, proxied: tuple[Proxy, Hand]) -> Job[int]:
+    """A job that is stored, due, and whose sender had no reply."""
+    proxy, _ = proxied
+    schedule(on(queue), LATER, 0).cancel()
+    proxy.lose_reply_to(b"tests.jobs.samples.add", refuse=True)
+    job: Job[int] = on(queue).prepare(0, 1)
+    with pytest.raises(MaybeScheduled) as failure:
+        schedule_many([job])
+    assert failure.value.unknown == failure.value.unsent == [job]
+    assert "1 may be" in str(failure.value)
+    proxy.is_refusing = False
+    return job
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        ("succeed", State.SUCCEEDED),
+        ("cancel", State.CANCELLED),
+        ("take", State.UNKNOWN),
+        ("wait", State.SCHEDULED),
+    ],
+)
+def test_repeat_tells_what_became_of_the_job(
+    proxied: tuple[Proxy, Hand],
+    lost: Job[int],
+    end: str,
+    state: State,
+    is_async: bool,
+) -> None:
+    _, hand = proxied
+    if end == "cancel":
+        assert get_job(lost.id).cancel()
+    elif end != "wait":
+        leased = hand.take()
+        if end == "succeed":
+            hand.succeed(leased, keep=False)
+
+    sent = send_many([lost], is_async)
+
+    assert sent == [lost]
+    assert lost.state is state
+    assert len(hand.tokens()) == (1 if end == "wait" else 0)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_repeat_that_the_server_could_not_tell_is_refused(
+    queue: str, proxied: tuple[Proxy, Hand], lost: Job[int], is_async: bool
+) -> None:
+    _, hand = proxied
+    hand.succeed(hand.take(), keep=False)
+    # As it is half a minute later.
+    hand.client.delete(hand.keys.ended)
+    assert lost._sent_ms is not None
+    lost._sent_ms -= 30_000
+    other = on(queue).prepare(LATER, 2)
+
+    with pytest.raises(MaybeScheduled, match=r"were sent more than 20 s ago") as late:
+        send_many([lost, other], is_async)
+
+    assert (late.value.scheduled, late.value.unsent) == ([other], [lost])
+    assert late.value.unknown == [lost]
+    assert hand.tokens() == [other.token], "it would run a second time"
+    assert lost.refresh() is State.MISSING
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_lost_reply_is_not_asked_for_again_when_it_is_too_late(
+    queue: str,
+    proxied: tuple[Proxy, Hand],
+    monkeypatch: pytest.MonkeyPatch,
+    is_async: bool,
+) -> None:
+    """A time-out of the socket may be longer than the server remembers."""
+    proxy, hand = proxied
+    schedule(on(queue), LATER, 0).cancel()
+    monkeypatch.setattr(operations, "REPEAT_MS", 0)
+    lost = proxy.lose_reply_to(b"tests.jobs.samples.add", 2)
+
+    with pytest.raises(MaybeScheduled) as failure:
+        send_many([on(queue).prepare(LATER, 1)], is_async)
+
+    assert lost.is_set()
+    assert failure.value.__cause__ is not None
+    notes = "\n".join(failure.value.__cause__.__notes__)
+    assert "not asked again" in notes
+    assert "may be stored or not" in notes
+    assert len(hand.tokens()) == 1
+
+
+def test_answer_to_a_repeat_does_not_say_what_became_of_the_first(
+    queue: str, proxied: tuple[Proxy, Hand]
+) -> None:
+    proxy, hand = proxied
+    schedule(on(queue), LATER, 0).cancel()
+    proxy.lose_reply_to(b"tests.jobs.samples.add", refuse=True)
+
+    with pytest.raises(ConnectionError) as failure:
+        schedule(on(queue), LATER, 1)
+
+    assert "may be stored or not" in "".join(failure.value.__notes__)
     assert len(hand.tokens()) == 1

@@ -1,6 +1,8 @@
 """Servers that cannot store a job: the error is theirs, with a note on what became of the job and what to do."""
 
 import asyncio
+import socketserver
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +81,30 @@ def test_unreachable_server(point_at: Callable[[str], Any], way: str) -> None:
     notes = notes_of(failure.value)
     assert "DELAYQ['CONNECTION']" in notes
     assert "up and reachable" in notes
+    assert "not stored" in notes
+    assert "may be" not in notes
+
+
+@ways
+def test_server_that_speaks_no_tls(point_at: Callable[[str], Any], way: str) -> None:
+    """What fails before anything is sent has stored nothing, and says so."""
+
+    class NoTls(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"-ERR what is this\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), NoTls) as listener:
+        thread = threading.Thread(target=listener.serve_forever)
+        thread.start()
+        task = point_at(f"rediss://127.0.0.1:{listener.server_address[1]}/0")
+        with pytest.raises(ConnectionError) as failure:
+            schedule_by(way, task)
+        listener.shutdown()
+        thread.join()
+
+    notes = notes_of(failure.value)
+    assert "not stored" in notes
+    assert "may be" not in notes
 
 
 @ways
@@ -159,8 +185,12 @@ def test_wrong_password(
     server = private_server(requirepass="secret")
     task = point_at(server.socket_url + "&password=wrong")
 
-    with pytest.raises(RedisError, match="password"):
+    with pytest.raises(RedisError, match="password") as failure:
         schedule_by(way, task)
+
+    notes = notes_of(failure.value)
+    assert "not stored: the server does not accept the account" in notes
+    assert "may be" not in notes
 
     job = schedule_by(way, point_at(server.socket_url + "&password=secret"))
     assert job.state is State.SCHEDULED

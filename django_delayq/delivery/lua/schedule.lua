@@ -15,7 +15,9 @@
 -- ARGV[3]  1: the frames go into the delay queue, too
 -- ARGV[4]  1: this may have been sent before, so look for each token first
 -- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload
--- Returns  two a job: start time (epoch ms), and the token of the job that holds the unique key or ''
+-- Returns  two a job: start time (epoch ms), and '', or the token of the job that holds the unique key; where a repeat
+--          finds the job beyond its wait, 0 and '=' with how it ended (see OUTCOMES), or with 0 where it has not;
+--          then, where the channel is closed to us, what the server said
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
 local timeout_set, delay_queue, channel, destination = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -40,13 +42,14 @@ end
 local reply, fresh, claimed, displaced = {}, {}, {}, {}
 for i = 5, #ARGV, 4 do
   local token, due, key = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
-  local holder, known = '', false
+  local holder, known, beyond = '', false, nil
   if is_repeat then
     local locator = redis.call('HGET', locators, token)
     if locator then
       known, due = true, read_locator(locator) or due
     else
-      known = redis.call('HEXISTS', headers, token) == 1 or how_ended(ended, now_ms, token)
+      beyond = redis.call('HEXISTS', headers, token) == 1 and 0 or how_ended(ended, now_ms, token)
+      if beyond then known, due, holder = true, 0, '=' .. beyond end
     end
   end
   if key ~= '' and not known then

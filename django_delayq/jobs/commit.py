@@ -1,0 +1,118 @@
+"""Sending a job with the commit of a transaction: a failure is told, and stops no other hook.
+
+Django ends the run of its commit hooks with the first that raises, and drops the rest. So a failure of ours is kept
+until all the others have run, and is raised then, to whoever committed.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from django_delayq.clock import monotonic_ms
+from django_delayq.delivery.operations import State
+from django_delayq.exceptions import MaybeScheduled
+from django_delayq.jobs.job import Job
+
+logger = logging.getLogger("django_delayq")
+
+#: Failures of one commit may take so long, ms; what is left to be sent by then is not tried: somebody waits for it.
+PATIENCE_MS = 10_000
+#: Django runs commit hooks in this function, and keeps those to come in this variable of it.
+_RUN_HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
+_TO_COME = "current_run_on_commit"
+
+
+class CommitHook:
+    """Sends one job when the transaction has been committed."""
+
+    def __init__(self, job: Job[Any], send: Callable[[Job[Any]], object]) -> None:
+        self._job = job
+        self._send = send
+        #: Whatever became of it; until then the job waits.
+        self.has_run = False
+
+    def __call__(self) -> None:
+        try:
+            # Django, and nobody in between, is who calls this.
+            self._run(_hooks_to_come())
+        finally:
+            self.has_run = True
+
+    def _run(self, to_come: list[tuple[Any, Any, bool]] | None) -> None:
+        job = self._job
+        if job.state is State.CANCELLED or not job._is_unsent:
+            # Withdrawn; or sent by hand meanwhile, and whoever did that was told.
+            return
+        if to_come is None:
+            # Run by somebody else, or at once, as there is no transaction: Django drops nothing.
+            self._send(job)
+            return
+        failures = next(
+            (hook for _, hook, _ in to_come if isinstance(hook, _Failures)), None
+        )
+        begun_ms = monotonic_ms()
+        try:
+            if failures is not None and failures.took_ms > PATIENCE_MS:
+                raise failures.error_of(job)
+            self._send(job)
+        except Exception as error:
+            if failures is None:
+                failures = _Failures()
+                to_come.append((set(), failures, False))
+            failures.add(job, error, monotonic_ms() - begun_ms)
+
+
+class _Failures:
+    """The last hook of a commit: raises what went wrong in ours."""
+
+    def __init__(self) -> None:
+        self._failed: list[tuple[Job[Any], Exception]] = []
+        self.took_ms = 0.0
+
+    def add(self, job: Job[Any], error: Exception, took_ms: float) -> None:
+        self._failed.append((job, error))
+        self.took_ms += took_ms
+        # A hook of somebody else's that raises, too, would keep the error below from being seen.
+        logger.error(
+            "the transaction is committed, but sending its job %s (%s) failed: %s",
+            job.id,
+            job.task,
+            "\n".join([_text_of(error), *getattr(error, "__notes__", [])]),
+        )
+
+    def error_of(self, job: Job[Any]) -> Exception:
+        """Return the error of a job that is not tried any more."""
+        return MaybeScheduled(
+            f"job {job.id} is not stored: after {self.took_ms / 1000:.0f} s of failures it was not sent",
+            [job],
+        )
+
+    def __call__(self) -> None:
+        (job, error), *others = self._failed
+        error.add_note(
+            f"django-delayq: the transaction is committed; what failed is its job {job.id} ({job.task})"
+        )
+        for other, its_error in others:
+            error.add_note(
+                f"django-delayq: and its job {other.id} ({other.task}): {_text_of(its_error)}"
+            )
+        raise error
+
+
+def _text_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _hooks_to_come() -> list[tuple[Any, Any, bool]] | None:
+    """Return Django's list of the commit hooks that come after the one that calls this; None: it is not running any.
+
+    Nothing public leads there: the list that one adds to is another by then, and a savepoint's rollback replaces it.
+    """
+    frame = sys._getframe(2)
+    if frame.f_code is not _RUN_HOOKS:
+        return None
+    to_come: list[tuple[Any, Any, bool]] | None = frame.f_locals.get(_TO_COME)
+    return to_come
