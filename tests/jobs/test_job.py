@@ -830,4 +830,4 @@ def test_call_whose_reply_was_lost_tells_what_it_did(
         assert getattr(job, do)(*([5] if do == "reschedule" else []))
     finally:
         proxy.close()
-    assert lost.is_set()
+    assert lost.wait(10)
