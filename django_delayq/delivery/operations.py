@@ -6,10 +6,11 @@ call is ``transfer`` and ``worker``; what a payload means is left to ``jobs``.
 
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from django_delayq.delivery.keys import DeliveryKeys
@@ -128,6 +129,8 @@ class Leased:
     is_foreign: bool
     #: Fencing token: the request that claimed it.
     fence: bytes
+    #: It was given back before, as its lease had ended before it began.
+    was_late: bool = False
 
 
 class Claimed(NamedTuple):
@@ -346,8 +349,9 @@ def claim(
                 reply[i + 2],
                 reply[i + 3],
                 reply[i + 4],
-                reply[i + 5] == 1,
+                reply[i + 5] & 1 == 1,
                 request,
+                reply[i + 5] > 1,
             )
             for i in range(5, len(reply), 6)
         ]
@@ -589,12 +593,26 @@ def release(
 
 
 def give_back(
-    keys: DeliveryKeys, jobs: Sequence[Leased], *, now_us: int | None = None
+    keys: DeliveryKeys,
+    jobs: Sequence[Leased],
+    *,
+    late: Collection[str] = (),
+    waits_ms: Mapping[str, int] = MappingProxyType({}),
+    now_us: int | None = None,
 ) -> Call[list[int]]:
-    """Return leases that were not used, in the order they were claimed; nothing counts."""
+    """Return leases that were not used, in the order they were claimed; nothing counts.
+
+    ``late`` has the tokens of jobs whose lease ended before they began: that counts as a kill the second time.
+    ``waits_ms`` has by token how long a job is not to be claimed again.
+    """
     args: list[Argument] = [_now(now_us)]
     for job in jobs:
-        args += (job.token, job.fence, int(job.is_foreign))
+        how = int(job.is_foreign)
+        if job.token in late:
+            how += 6 if job.was_late else 2
+        elif job.was_late:
+            how += 2
+        args += (job.token, job.fence, how, waits_ms.get(job.token, 0))
     return Call(
         load_script(PACKAGES, "give_back"),
         (

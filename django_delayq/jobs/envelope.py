@@ -5,6 +5,7 @@ The scripts read the token at the front (``_job.lua``, token_of), so its place a
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -46,6 +47,9 @@ _decoder = msgspec.json.Decoder(Envelope)
 _START = b'{"delayq":"'
 #: The scripts look for the token's name in so many bytes.
 TOKEN_BEFORE = 80
+#: `peek_task` looks at so many bytes.
+PEEK_BYTES = 512
+_TASK = re.compile(rb'"delayq":"[\w-]{22}","task":("(?:[^"\\]|\\.)*")')
 # Codecs whose payload of a JSON object is that object's JSON.
 _PLAIN = frozenset(
     {
@@ -91,6 +95,20 @@ def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
         f"a job cannot be scheduled on a queue with {codec.name}: the scripts would not find its token;"
         " set CODEC to StringCodec, or offer the value with DelayedQueue"
     )
+
+
+def task_text(name: str) -> bytes:
+    """Return a task's name as `peek_task` finds it: a JSON string."""
+    return _encoder.encode(name)
+
+
+def peek_task(payload: bytes) -> bytes | None:
+    """Return the name of a job's task as a JSON string, without decoding the payload; None: it is not where we write it.
+
+    It costs the same for every payload, so the claim loop can afford it. What it says is not checked: `decode` does.
+    """
+    found = _TASK.search(payload, 0, PEEK_BYTES)
+    return found[1] if found is not None else None
 
 
 def decode(payload: bytes, codec: Codec | None = None) -> Envelope:

@@ -5,6 +5,8 @@ imported, or it is quarantined.
 """
 
 import difflib
+import heapq
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from django_delayq.exceptions import InvalidTask, TaskNotFound
@@ -12,6 +14,11 @@ from django_delayq.redaction import show
 
 if TYPE_CHECKING:
     from django_delayq.jobs.decorator import DelayedTask
+
+#: A suggestion for an unknown name is looked for among so many names of about its length: 3 ms at most.
+MAX_CANDIDATES = 50
+#: A longer name gets no suggestion: to compare it costs its length each time.
+MAX_SUGGESTED = 200
 
 _tasks: "dict[str, DelayedTask[Any, Any]]" = {}
 _handlers: "dict[str, DelayedTask[Any, Any]]" = {}
@@ -29,6 +36,7 @@ def register(task: "DelayedTask[Any, Any]") -> None:
             f"two tasks are named {task.name!r}: {_place(other)} and {_place(task)}; give one of them another name="
         )
     _tasks[task.name] = task
+    _suggestion.cache_clear()
 
 
 def register_handler(queue: str, task: "DelayedTask[Any, Any]") -> None:
@@ -54,12 +62,24 @@ def get_task(name: str) -> "DelayedTask[Any, Any]":
     try:
         return _tasks[name]
     except KeyError:
-        close = difflib.get_close_matches(name, _tasks, n=1)
         raise TaskNotFound(
             f"no task is registered as {show(name)}."
-            + (f" Did you mean {close[0]!r}?" if close else "")
+            + _suggestion(name)
             + " Tasks are found in tasks.py of every app in INSTALLED_APPS."
         ) from None
+
+
+@lru_cache(maxsize=256)
+def _suggestion(name: str) -> str:
+    # Cached: after a deploy a thousand jobs may name the same missing task. A comparison with hundreds of names takes
+    # tens of milliseconds, in which nothing else of this process runs.
+    if len(name) > MAX_SUGGESTED:
+        return ""
+    names = heapq.nsmallest(
+        MAX_CANDIDATES, _tasks, key=lambda known: abs(len(known) - len(name))
+    )
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def get_handler(queue: str) -> "DelayedTask[Any, Any] | None":

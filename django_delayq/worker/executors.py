@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -28,6 +29,10 @@ from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
 
 logger = logging.getLogger("django_delayq.worker")
+
+
+#: Threads that decode what would hold up the event loop; they start when they are needed.
+READERS = 4
 
 
 class _DatabaseUse(threading.local):
@@ -88,13 +93,19 @@ class ThreadExecutor:
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
+        found_async: Callable[[Attempt], None],
     ) -> None:
-        """``died`` is called when a thread has ended that should not: from then on fewer jobs run than are claimed."""
+        """Make the threads; `start` starts them.
+
+        ``died`` is called when a thread has ended that should not: from then on fewer jobs run than are claimed.
+        ``found_async`` takes an attempt that turns out to belong on the event loop.
+        """
         self.size = threads
         self._timer = timer
         self._done = done
         self._stuck = stuck
         self._died = died
+        self._found_async = found_async
         self._is_closed = False
         self._is_fork = False
         self._queue: SimpleQueue[Attempt | _Sign | None] = SimpleQueue()
@@ -192,7 +203,13 @@ class ThreadExecutor:
                     continue
                 held[index] = attempt
                 try:
-                    if attempt.may_start():
+                    if not attempt.prepare():
+                        pass
+                    elif attempt.task is not None and attempt.task.is_async:
+                        held[index] = None
+                        self._found_async(attempt)
+                        continue
+                    elif attempt.may_start():
                         self._run(attempt)
                 except BaseException as error:
                     # Ours to be ashamed of, but no reason to lose a thread and leave the job without an end.
@@ -285,6 +302,7 @@ class LoopExecutor:
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._is_closed = False
         self._is_cancelling = False
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="delayq-read")
         # What no coroutine is free for yet; appended to by who submits, taken from by both.
         self._waiting: deque[Attempt] = deque()
         # Two counters, one owner each, so that neither needs a lock.
@@ -417,7 +435,7 @@ class LoopExecutor:
 
     async def _run(self, attempt: Attempt) -> None:
         try:
-            if attempt.may_start():
+            if await self._prepare(attempt) and attempt.may_start():
                 await self._call(attempt)
         except BaseException as error:
             self._take(attempt, error)
@@ -426,6 +444,22 @@ class LoopExecutor:
             self._finished += 1
             self._done(attempt)
             self._begin()
+
+    async def _prepare(self, attempt: Attempt) -> bool:
+        if attempt.task is not None:
+            # A thread has read it, and found that it belongs here.
+            return True
+        if attempt.is_quick_to_read:
+            return attempt.prepare()
+        if not attempt.holds_lease():
+            return False
+        assert self._loop is not None
+        try:
+            reading = self._loop.run_in_executor(self._readers, attempt.read)
+        except RuntimeError:
+            # The machine gives no more threads: late is better than never.
+            return attempt.prepare()
+        return attempt.take(await reading)
 
     def _take(self, attempt: Attempt, error: BaseException) -> None:
         if attempt.outcome is not None:
@@ -508,6 +542,7 @@ class LoopExecutor:
     def stop(self, timeout_s: float) -> None:
         """Cancel what still runs, wait so long for it to notice, and end the loop if it did."""
         self.close()
+        self._readers.shutdown(wait=False)
         if self._loop is None or self._thread is None:
             return
         # Nothing here waits for the loop without a limit: a coroutine may be blocking it.

@@ -7,8 +7,10 @@ a job's end. A server that goes away is waited for; what ended meanwhile is sett
 import logging
 import os
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from redis.client import Redis
 from redis.exceptions import RedisError
@@ -16,9 +18,16 @@ from redis.exceptions import RedisError
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import MAX_BATCH, Claimed, Mode, State
+from django_delayq.delivery.operations import (
+    MAX_BATCH,
+    Claimed,
+    Leased,
+    Mode,
+    State,
+)
 from django_delayq.exceptions import DelayqError
-from django_delayq.jobs.registry import all_tasks
+from django_delayq.jobs.envelope import peek_task, task_text
+from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.redaction import redact
 from django_delayq.server_checks import LONG_LIST
 from django_delayq.transfer.alarm import Alarm
@@ -44,8 +53,17 @@ SETTLE_BATCH = 100
 SETTLE_AFTER_MS = 5.0
 #: Between attempts to reach a server that is away: from the first to the second of these, doubling.
 BACKOFF_MS = (50.0, 1_000.0)
+#: A job that may have killed its workers and meets another such job here is looked at again after the time that one
+#: has run, from the first to the second of these, or after so long for each that was met, up to the last.
+SUSPECT_MS = (20.0, 1_000.0)
+SUSPECT_EACH_MS = 5.0
+SUSPECT_MOST_MS = 10_000.0
 #: In burst mode, what falls due so soon is waited for: a job that was just scheduled for now is due within a ms.
 SOON_MS = 2.0
+#: With room for jobs of one kind only, sync or async, a worker looks past so many of the other kind at most, and looks
+#: again after this where it found some.
+LOOK_PAST = 100
+LOOK_PAUSE_MS = 1_000.0
 #: How often a queue is looked after: stale locators, the length of its insertion list.
 LOOK_AFTER_MS = 60_000.0
 
@@ -53,12 +71,33 @@ LOOK_AFTER_MS = 60_000.0
 _SELF = ""
 
 
+class _Room(NamedTuple):
+    """How many jobs of each kind this process can take on."""
+
+    sync: int
+    coroutines: int
+
+
+NO_ROOM = _Room(0, 0)
+
+
+class _Plan(NamedTuple):
+    """What to ask a queue for."""
+
+    limit: int
+    #: There is room for one kind only: what comes of the other, and what is too much, is given back.
+    only: _Room | None = None
+
+
+NOTHING = _Plan(0)
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """A claim that was sent."""
 
     call: UnderWay[Claimed]
-    limit: int
+    plan: _Plan
     sent_ms: float
 
 
@@ -85,6 +124,9 @@ class QueueState:
         self.is_watched = False
         #: The last error that the server had for this queue alone.
         self.problem = ""
+        #: The last reply had sync jobs, async jobs; and when it came.
+        self.had_sync = self.had_async = False
+        self.had_ms = 0.0
         self.sizer = BatchSizer()
         self.transfer_sizer = BatchSizer(first=100)
         self.look_after_ms = 0.0
@@ -118,7 +160,12 @@ class ClaimLoop:
         self._threads = threads
         self._coroutines = coroutines
         self._is_weighted = is_weighted
-        self._has_async = any(task.is_async for task in all_tasks())
+        # Told apart by their names alone: to decode a payload is not for this thread.
+        self._async_names = frozenset(
+            task_text(task.name) for task in all_tasks() if task.is_async
+        )
+        # Attempts that a thread has read, and that belong on the event loop.
+        self._found_async: deque[Attempt] = deque()
         self._is_burst = is_burst
         # In burst mode: nothing has come since every queue was last made ready.
         self._is_confirmed = False
@@ -138,13 +185,16 @@ class ClaimLoop:
         self._stop_ms: float | None = None
         self._grace_ms = 0.0
         self._settle_ms: float | None = None
-        self._handed_out_ms = 0.0
+        # When the threads, and the coroutines, were last given something.
+        self._submitted_ms = self._submitted_async_ms = 0.0
+        self._look_ms = float("inf")
         self._rate = 0.0
         self._rate_from: tuple[float, int] | None = None
         self._finished = 0
-        # Two jobs that may have killed their workers are never run together, see _is_only_suspect.
+        # Two jobs that may have killed their workers are never run together, see _put_off.
         self._suspect: Attempt | None = None
-        self._has_more_suspects = False
+        self._suspect_since_ms = 0.0
+        self._suspects_put_off = 0
         # It is not begun before the others are given back: it might not leave us the time.
         self._held_suspect: Attempt | None = None
         self._backoff_ms = BACKOFF_MS[0]
@@ -177,6 +227,11 @@ class ClaimLoop:
         if not self._inability:
             self._inability = why
             logger.error("this process cannot go on and will be replaced: %s", why)
+        self.alarm.wake(_SELF)
+
+    def found_async(self, attempt: Attempt) -> None:
+        """Take in an attempt that a thread has read and that belongs on the event loop."""
+        self._found_async.append(attempt)
         self.alarm.wake(_SELF)
 
     def destination_changed(self, queue: str) -> None:
@@ -224,10 +279,18 @@ class ClaimLoop:
 
     def _turn(self) -> None:
         self.turns += 1
-        is_stalled = self._is_stalled()
-        if is_stalled:
-            self._return_queued()
+        now_ms = monotonic_ms()
+        is_stalled = False
+        if now_ms > self._submitted_ms + STALLED_MS and self._threads.queued():
+            # They wait here for longer than was foreseen, while others may be idle.
+            is_stalled = True
+            self._give_back(self._threads.take_back())
             self._rate, self._rate_from = 0.0, None
+        if now_ms > self._submitted_async_ms + STALLED_MS and self._coroutines.queued():
+            is_stalled = True
+            self._give_back(self._coroutines.take_back())
+        while self._found_async:
+            self._submit(self._found_async.popleft(), is_async=True)
         self._settle(
             force=is_stalled
             or self._stop_ms is not None
@@ -270,6 +333,8 @@ class ClaimLoop:
             timeout_ms = again_ms - now_ms
         if self._stop_ms is not None:
             timeout_ms = min(timeout_ms, self._stop_ms + self._grace_ms - now_ms)
+        else:
+            timeout_ms = min(timeout_ms, self._look_ms - now_ms)
         for name in self.alarm.wait(max(0.0, timeout_ms)):
             if name in self.queues:
                 queue = self.queues[name]
@@ -306,23 +371,58 @@ class ClaimLoop:
     def _queued(self) -> int:
         return self._threads.queued() + self._coroutines.queued()
 
-    def _room(self) -> int:
-        """How many jobs may be taken on: what free threads can start, or what is started within AHEAD_MS."""
+    @property
+    def _has_async(self) -> bool:
+        return bool(self._async_names)
+
+    def _room(self) -> _Room:
+        """Return how many jobs may be taken on: what free threads can start, or is started within AHEAD_MS; and coroutines."""
         if self._jobs_left is not None and self._jobs_left <= 0:
-            return 0
-        if self._has_more_suspects:
-            return 0 if self._has_suspect() else 1
+            return NO_ROOM
         coroutines = self._coroutines.count()
         # What ended takes up no thread, whether the server knows it yet or not.
         busy = len(self._running) - coroutines - self._outcomes.count()
-        busy += sum(q.under_way.limit for q in self.queues.values() if q.under_way)
-        room = max(self._threads.size, int(self._rate * AHEAD_MS)) - busy
-        if self._has_async:
-            # What comes may be of either kind, so there has to be room for both.
-            room = min(room, self._coroutines.size - coroutines)
-        if self._jobs_left is not None:
-            room = min(room, self._jobs_left)
-        return max(0, min(room, MAX_BATCH))
+        busy += sum(q.under_way.plan.limit for q in self.queues.values() if q.under_way)
+        most = MAX_BATCH if self._jobs_left is None else self._jobs_left
+        most = min(most, MAX_BATCH)
+        threads = max(self._threads.size, int(self._rate * AHEAD_MS)) - busy
+        free = self._coroutines.size - coroutines
+        return _Room(max(0, min(threads, most)), max(0, min(free, most)))
+
+    def _common(self, room: _Room) -> int:
+        """Return how many jobs may be taken on of whatever kind they turn out to be."""
+        return min(room) if self._has_async else room.sync
+
+    def _plan(self, queue: QueueState, *, is_enough: bool) -> _Plan:
+        """Decide what to ask a queue for now."""
+        if self._outcomes.is_refused(queue.settings.name):
+            # What it gives us it does not take back.
+            return NOTHING
+        room = self._room()
+        common = 0 if is_enough else self._common(room)
+        # Where jobs are waiting here already, one call for many is cheaper than many for one.
+        enough = min(self._threads.size, queue.sizer.size)
+        if common >= enough or (common and not self._queued()):
+            return _Plan(min(common, queue.sizer.size))
+        if not self._has_async:
+            return NOTHING
+        # There is room for one kind at most. What busy threads cannot start must not keep async jobs waiting, nor the
+        # other way round: a queue is claimed for the kind that can be started.
+        if room.coroutines:
+            if not self._coroutines.queued():
+                return self._look(queue, _Room(0, room.coroutines), queue.had_sync)
+        elif room.sync and not is_enough and not self._threads.queued():
+            return self._look(queue, _Room(room.sync, 0), queue.had_async)
+        return NOTHING
+
+    def _look(self, queue: QueueState, room: _Room, had_others: bool) -> _Plan:
+        if not had_others:
+            return _Plan(min(max(room), queue.sizer.size), room)
+        again_ms = queue.had_ms + LOOK_PAUSE_MS
+        if monotonic_ms() < again_ms:
+            self._look_ms = min(self._look_ms, again_ms)
+            return NOTHING
+        return _Plan(LOOK_PAST, room)
 
     def _order(self) -> list[QueueState]:
         ready = [queue for queue in self.queues.values() if queue.is_ready]
@@ -336,20 +436,15 @@ class ClaimLoop:
     def _claim_round(self) -> bool:
         """Claim from the queues that may have something, in order; False: wait for something to happen."""
         is_progress = is_enough = False
+        self._look_ms = float("inf")
         for queue in self._order():
-            room = 0 if is_enough else self._room()
-            if self._outcomes.is_refused(queue.settings.name):
-                # What it gives us it does not take back.
-                room = 0
-            if room < min(self._threads.size, queue.sizer.size) and self._queued():
-                # Jobs are waiting here already: one call for many is cheaper than many for one.
-                room = 0
+            plan = self._plan(queue, is_enough=is_enough)
             is_transfer = queue.is_due and queue.mode is Mode.SHARED
-            if room == 0 and not is_transfer and queue.under_way is None:
+            if not plan.limit and not is_transfer and queue.under_way is None:
                 # It stays ready.
                 continue
             try:
-                self._claim(queue, room)
+                self._claim(queue, plan)
             except Exception as error:
                 if isinstance(error, (RedisError, OSError)) and not is_queues_own(
                     error
@@ -357,10 +452,12 @@ class ClaimLoop:
                     raise
                 self._set_aside(queue, error)
                 continue
-            if room and queue.is_ready:
+            if plan.limit and queue.is_ready and plan.only is None:
                 # It has more. Whose turn it is now is decided anew; for others there are only transfers.
                 is_enough = True
-            is_progress = is_progress or (queue.is_ready if room else queue.is_due)
+            is_progress = is_progress or (
+                queue.is_ready if plan.limit else queue.is_due
+            )
         return is_progress
 
     def _set_aside(self, queue: QueueState, error: Exception) -> None:
@@ -379,12 +476,12 @@ class ClaimLoop:
         queue.open_request = None
         self.alarm.ring_in(queue.settings.name, -1)
 
-    def _claim(self, queue: QueueState, room: int) -> None:
+    def _claim(self, queue: QueueState, plan: _Plan) -> None:
         settings = queue.settings
         is_ahead = queue.under_way is not None
-        asked = queue.under_way or self._ask(queue, min(room, queue.sizer.size))
+        asked = queue.under_way or self._ask(queue, plan)
         queue.under_way = None
-        limit, sent_ms, read_ms = asked.limit, asked.sent_ms, monotonic_ms()
+        limit, sent_ms, read_ms = asked.plan.limit, asked.sent_ms, monotonic_ms()
         # Where this fails the request stays open, and is repeated.
         reply = asked.call.finish()
         self._note_reply()
@@ -431,7 +528,10 @@ class ClaimLoop:
             middle_ms = sent_ms if is_ahead else (sent_ms + now_ms) / 2
             middle_ms += boottime_ms() - monotonic_ms()
             lease_end_ms = since_ms + self._worker.lease_ms
-            self._hand_out(queue, reply, lease_end_ms, reply.now_us / 1000 - middle_ms)
+            offset_ms = reply.now_us / 1000 - middle_ms
+            self._hand_out(queue, reply, asked.plan.only, lease_end_ms, offset_ms)
+        elif limit:
+            queue.had_sync = queue.had_async = False
         if now_ms >= queue.look_after_ms:
             self._look_after(queue, now_ms)
 
@@ -442,7 +542,7 @@ class ClaimLoop:
             # The jobs of this reply are not handed out yet, and would be nobody's.
             self.cannot_work(f"the watch of a destination queue: {error}")
 
-    def _ask(self, queue: QueueState, limit: int) -> _Asked:
+    def _ask(self, queue: QueueState, plan: _Plan) -> _Asked:
         sent_ms = monotonic_ms()
         # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
         # The leases begin no earlier than it was first sent.
@@ -452,14 +552,14 @@ class ClaimLoop:
             queue.settings.keys,
             owner=self._owner,
             request=queue.open_request,
-            limit=limit,
+            limit=plan.limit,
             lease_ms=self._worker.lease_ms,
             mode=queue.mode,
             transfer_limit=queue.transfer_sizer.size,
             max_kills=self._worker.max_kills,
             frame_format=queue.settings.frame_format,
         )
-        return _Asked(UnderWay(self._client, call), limit, sent_ms)
+        return _Asked(UnderWay(self._client, call), plan, sent_ms)
 
     def _ask_ahead(self, queue: QueueState, count: int) -> None:
         """Send the next claim before the jobs of the last are handed out, where there is more and room for it."""
@@ -470,16 +570,16 @@ class ClaimLoop:
         if any(other.is_ready for other in self.queues.values() if other is not queue):
             # Whose turn it is then is not decided yet.
             return
-        room = self._room() - count
-        if room >= self._threads.size and not self._has_more_suspects:
-            queue.under_way = self._ask(queue, min(room, queue.sizer.size))
+        room = self._common(self._room()) - count
+        if room >= self._threads.size:
+            queue.under_way = self._ask(queue, _Plan(min(room, queue.sizer.size)))
 
     def _take_under_way(self) -> None:
         """Read the replies to what was asked ahead: those jobs are ours, and nobody else would give them back."""
         for queue in self.queues.values():
             if queue.under_way is not None:
                 try:
-                    self._claim(queue, 0)
+                    self._claim(queue, NOTHING)
                 except Exception as error:
                     queue.open_request = None
                     logger.warning(
@@ -492,55 +592,80 @@ class ClaimLoop:
         self,
         queue: QueueState,
         reply: Claimed,
+        only: _Room | None,
         lease_end_ms: float,
         offset_ms: float,
     ) -> None:
         # On its last chance, or the one before.
         most_kills = max(0, self._worker.max_kills - 2)
-        self._has_more_suspects = self._has_more_suspects and any(
-            leased.kills > most_kills for leased in reply.jobs
-        )
-        self._handed_out_ms = monotonic_ms()
         self._is_confirmed = False
+        is_stopping = self._stop_ms is not None
+        left = list(only or ())
+        had = [False, False]
+        put_back: list[Attempt] = []
         for leased in reply.jobs:
             attempt = Attempt(queue.settings, leased, lease_end_ms, offset_ms)
             self._running[attempt] = None
-            is_suspect = leased.kills > most_kills
-            if self._stop_ms is not None or (
-                is_suspect and not self._is_only_suspect(attempt)
-            ):
-                attempt.give_back()
-                self._ended.append(attempt)
-            elif is_suspect:
-                self._held_suspect = attempt
-            else:
+            if self._async_names:
+                attempt.is_async = self._is_async(queue, leased)
+            had[attempt.is_async] = True
+            if is_stopping or (left and not left[attempt.is_async]):
+                put_back.append(attempt)
+                continue
+            if left:
+                left[attempt.is_async] -= 1
+            if leased.kills <= most_kills:
                 self._begin(attempt)
+            elif self._has_suspect():
+                self._put_off(attempt)
+            else:
+                self._suspect = self._held_suspect = attempt
+                self._suspect_since_ms = monotonic_ms()
+                self._suspects_put_off = 0
+        queue.had_sync, queue.had_async = had
+        queue.had_ms = monotonic_ms()
+        if put_back:
+            self._give_back(put_back)
+            # They wait there.
+            queue.is_ready = True
+
+    def _is_async(self, queue: QueueState, leased: Leased) -> bool:
+        """Guess where a job belongs. A wrong guess costs it a detour through a thread, where its payload is decoded."""
+        if leased.is_foreign:
+            handler = get_handler(queue.settings.name)
+            return handler is not None and handler.is_async
+        return peek_task(leased.payload) in self._async_names
 
     def _begin(self, attempt: Attempt) -> None:
         if self._jobs_left is not None:
             self._jobs_left -= 1
-        if not attempt.prepare():
-            self.job_ended(attempt)
-        elif attempt.task is not None and attempt.task.is_async:
-            try:
-                self._coroutines.submit(attempt)
-            except RuntimeError as error:
-                # It is given back with whatever else has not begun.
-                self.cannot_work(f"the event loop: {error}")
-        else:
-            self._threads.submit(attempt)
+        self._submit(attempt, is_async=attempt.is_async)
 
-    def _is_only_suspect(self, attempt: Attempt) -> bool:
-        """Return whether a job that may have killed its workers can be run here and now.
+    def _submit(self, attempt: Attempt, *, is_async: bool) -> None:
+        if not is_async:
+            self._submitted_ms = monotonic_ms()
+            self._threads.submit(attempt)
+            return
+        self._submitted_async_ms = monotonic_ms()
+        try:
+            self._coroutines.submit(attempt)
+        except RuntimeError as error:
+            # It is given back with whatever else has not begun.
+            self.cannot_work(f"the event loop: {error}")
+
+    def _put_off(self, attempt: Attempt) -> None:
+        """Give back a job that may have killed its workers while another such job runs here.
 
         Whoever dies takes all that ran beside it along. Two such jobs are never run together: else those that only
         happened to be there would be killed with the culprit, as often as it is, and become dead letters with it.
+        It is looked at again after a pause, so that others find room meanwhile: the longer the one that runs takes,
+        and the more of them there are, the longer.
         """
-        if self._has_suspect():
-            self._has_more_suspects = True
-            return False
-        self._suspect = attempt
-        return True
+        self._suspects_put_off += 1
+        ran_ms = min(monotonic_ms() - self._suspect_since_ms, SUSPECT_MS[1])
+        wait_ms = max(SUSPECT_MS[0], ran_ms, SUSPECT_EACH_MS * self._suspects_put_off)
+        attempt.give_back(wait_ms=round(min(wait_ms, SUSPECT_MOST_MS)))
+        self._ended.append(attempt)
 
     def _has_suspect(self) -> bool:
         suspect = self._suspect
@@ -548,10 +673,6 @@ class ClaimLoop:
         return (
             suspect is not None and suspect.outcome is None and suspect in self._running
         )
-
-    def _is_stalled(self) -> bool:
-        """Return whether jobs wait here for longer than was foreseen, while others may be idle."""
-        return monotonic_ms() > self._handed_out_ms + STALLED_MS and self._queued() > 0
 
     def _look_after(self, queue: QueueState, now_ms: float) -> None:
         keys = queue.settings.keys
@@ -625,9 +746,14 @@ class ClaimLoop:
     def _return_queued(self) -> None:
         """Give back what was not begun."""
         attempts = self._threads.take_back() + self._coroutines.take_back()
+        while self._found_async:
+            attempts.append(self._found_async.popleft())
         if self._held_suspect is not None:
             attempts.append(self._held_suspect)
             self._held_suspect = None
+        self._give_back(attempts)
+
+    def _give_back(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
             attempt.give_back()
             self._ended.append(attempt)

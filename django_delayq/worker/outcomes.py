@@ -187,7 +187,16 @@ def _call(
     if outcome is State.RETRYING:
         return operations.retry(keys, [attempt.as_failed() for attempt in attempts])
     if outcome is State.SCHEDULED:
-        return operations.give_back(keys, [attempt.leased for attempt in attempts])
+        return operations.give_back(
+            keys,
+            [attempt.leased for attempt in attempts],
+            late={attempt.leased.token for attempt in attempts if attempt.is_late},
+            waits_ms={
+                attempt.leased.token: attempt.retry_delay_ms
+                for attempt in attempts
+                if attempt.retry_delay_ms
+            },
+        )
     assert outcome is not None
     return operations.bury(
         keys,

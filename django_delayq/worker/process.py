@@ -70,6 +70,7 @@ class WorkerProcess:
             done=self._job_ended,
             stuck=self._job_stuck,
             died=self._cannot_work,
+            found_async=self._found_async,
         )
         self._coroutines = LoopExecutor(
             worker.coroutines,
@@ -126,6 +127,9 @@ class WorkerProcess:
 
     def _cannot_work(self, why: str) -> None:
         self.loop.cannot_work(why)
+
+    def _found_async(self, attempt: Attempt) -> None:
+        self.loop.found_async(attempt)
 
     def _watch(self, queue: str) -> None:
         self._destinations.arm(queue, lambda: self.loop.destination_changed(queue))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from django_delayq.delivery.operations import Done, Rejected, State
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import Done, Leased, Rejected, State
 from tests.delivery.bench import LEASE, T0, Bench, name_in, names_of, payload
 
 #: Each can be called with any number of leases, and returns the indexes of those that were lost.
@@ -407,3 +408,91 @@ def test_many_given_back_keep_their_order(bench: Bench, count: int) -> None:
     assert sorted(after) == sorted(names_of(before))
     starts = [int(name[1:]) % 3 for name in after]
     assert starts == sorted(starts)
+
+
+# Given back, and looked at again.
+
+
+def test_jobs_of_one_start_time_keep_their_order_when_they_are_given_back(
+    bench: Bench,
+) -> None:
+    for letter in "ezbyaxc":
+        bench.schedule({letter: 5})
+    bench.now = 100
+    jobs = bench.claim().jobs
+    order = [job.token for job in jobs]
+
+    for _ in range(3):
+        bench.give_back(*jobs)
+        jobs = bench.claim().jobs
+        assert [job.token for job in jobs] == order
+
+
+def test_a_job_that_is_given_back_for_a_while_is_claimed_after_it(bench: Bench) -> None:
+    bench.schedule({"a": 0, "b": 0})
+    bench.now = 10
+    first, second = bench.claim().jobs
+    call = operations.give_back(
+        bench.keys,
+        [first, second],
+        waits_ms={first.token: 500},
+        now_us=bench.now_us,
+    )
+    assert bench.run(call) == []
+
+    claimed = bench.claim()
+    assert [job.token for job in claimed.jobs] == [second.token]
+    assert claimed.wait_us == 500_000
+    bench.now = 510
+    (again,) = bench.claim().jobs
+    assert (again.token, again.attempts, again.kills) == (first.token, 0, 0)
+
+
+def give_back_late(bench: Bench, job: Leased) -> None:
+    call = operations.give_back(
+        bench.keys, [job], late=[job.token], now_us=bench.now_us
+    )
+    assert bench.run(call) == []
+
+
+def test_a_lease_that_ends_before_the_job_begins_counts_the_second_time(
+    bench: Bench,
+) -> None:
+    bench.schedule({"a": 0})
+    kills = []
+    for _ in range(3):
+        (job,) = bench.claim().jobs
+        kills.append((job.kills, job.was_late))
+        give_back_late(bench, job)
+
+    assert kills == [(0, False), (0, True), (1, True)]
+
+
+def test_a_job_that_never_begins_in_time_is_a_dead_letter_in_the_end(
+    bench: Bench,
+) -> None:
+    bench.client.rpush(bench.keys.queue.destination, "x")
+    claims = 0
+    while jobs := bench.claim(max_kills=2).jobs:
+        claims += 1
+        give_back_late(bench, jobs[0])
+
+    assert claims == 4
+    (dead,) = bench.run(operations.page(bench.keys, State.DEAD)).rows
+    assert dead.kills == 3
+
+
+def test_only_an_attempt_makes_a_lease_that_ended_too_early_forgotten(
+    bench: Bench,
+) -> None:
+    bench.schedule({"a": 0})
+    give_back_late(bench, bench.lease())
+    bench.give_back(bench.lease())
+    after_another_return = bench.lease()
+    bench.retry(after_another_return)
+    bench.now = 1_000_000
+
+    after_an_attempt = bench.lease()
+
+    assert (after_another_return.was_late, after_another_return.kills) == (True, 0)
+    assert (after_an_attempt.was_late, after_an_attempt.kills) == (False, 0)

@@ -3,7 +3,12 @@ from types import FunctionType
 import pytest
 
 from django_delayq import InvalidTask, TaskNotFound, delayed_task, schedule
-from django_delayq.jobs.registry import all_tasks, get_task, handled_queues
+from django_delayq.jobs.registry import (
+    MAX_CANDIDATES,
+    all_tasks,
+    get_task,
+    handled_queues,
+)
 from tests.jobs import samples
 
 
@@ -25,6 +30,26 @@ def test_name_that_is_like_no_other_comes_without_a_guess() -> None:
         schedule("qqqqqqqqqqqqq", 0)
 
     assert "Did you mean" not in str(missing.value)
+
+
+def test_a_suggestion_is_made_once_and_from_a_bounded_number_of_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(2 * MAX_CANDIDATES):
+        delayed_task(name=f"a.task.of.about.this.length.{number:04}")(lambda: None)
+    compared = []
+
+    def get_close_matches(name: str, names: list[str], n: int) -> list[str]:
+        compared.append(len(names))
+        return names[:n]
+
+    monkeypatch.setattr("difflib.get_close_matches", get_close_matches)
+
+    for name in [*["a.task.of.about.this.length.xxxx"] * 5, "x" * 10_000]:
+        with pytest.raises(TaskNotFound):
+            get_task(name)
+
+    assert compared == [MAX_CANDIDATES]
 
 
 def test_name_never_imports_anything() -> None:

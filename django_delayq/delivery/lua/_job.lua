@@ -4,11 +4,12 @@
 --   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | unique key
 -- and a header (hash field by token, from the first claim on)
 --   u32 attempts | u32 kills | f64 start time | 8 bytes fencing token | 8 bytes owner | unique key
--- both little-endian. A unique key starts with 'e', held to the job's end, or 's', held to its start.
+-- both little-endian. Owner LATE: given back, as the lease ended before the job began. A unique key starts with 'e', held to the job's end, or 's', held to its start.
 
 local HEADER = '<I4I4dc8c8'
 local LOCATOR = '<dBc8'
 local NOBODY = '\0\0\0\0\0\0\0\0'
+local LATE = '\0\0\0\0\0\0\0\1'
 
 -- Whether a number can be printed as a score: neither a NaN nor beyond what a double counts exactly.
 local function is_score(number)

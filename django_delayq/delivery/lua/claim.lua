@@ -31,8 +31,9 @@
 -- ARGV[10]  16 random characters: foreign payloads are given tokens that start so
 -- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
 -- Returns  now (epoch us); us until the next event, 0 when more waits now, -1 when nothing does; frames
---          transferred; payloads dropped as double; jobs dropped whose payload is gone; then six a job: token, attempts that failed, leases that
---          expired, start time (epoch ms), payload, 1 for a foreign payload
+--          transferred; payloads dropped as double; jobs dropped whose payload is gone; then six a job: token,
+--          attempts that failed, leases that expired, start time (epoch ms), payload, sum of 1 for a foreign
+--          payload and 2 if it was given back because its lease had ended before it began
 
 local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
@@ -47,10 +48,10 @@ local format = ARGV[11]
 local now_ms = math.floor(now_us / 1000)
 
 local reply, transferred, doubles, vanished = { now_us, -1, 0, 0, 0 }, 0, 0, {}
-local function hand_out(token, attempts, kills, due, payload, foreign)
+local function hand_out(token, attempts, kills, due, payload, foreign, late)
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = token, attempts, kills
-  reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, foreign and 1 or 0
+  reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, (foreign and 1 or 0) + (late and 2 or 0)
 end
 
 -- When the first of a set comes. Seen once, it is not asked for again; what is written makes it be forgotten.
@@ -101,31 +102,37 @@ local function is_full()
   return count >= limit or byte_count >= budget
 end
 
-local function lease(token, attempts, kills, due, key, payload, fresh, foreign)
+local function lease(token, attempts, kills, due, key, payload, fresh, foreign, late)
   count, byte_count = count + 1, byte_count + #payload
-  leased[count] = { token, attempts, kills, due, key, payload, fresh, foreign }
+  leased[count] = { token, attempts, kills, due, key, payload, fresh, foreign, late }
   seen[token] = true
 end
 
 -- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
 -- run, so all that is left of it goes.
 local function held_job(token)
-  local attempts, kills, due, _, _, key = read_header(redis.call('HGET', keys.headers, token))
+  local attempts, kills, due, _, owner, key = read_header(redis.call('HGET', keys.headers, token))
   local payload = redis.call('HGET', keys.payloads, token)
   if not payload then
     vanished[#vanished + 1] = token
     vanished_keys[#vanished] = key
   end
-  return attempts or 0, kills or 0, due or now_ms, key or '', payload
+  return attempts or 0, kills or 0, due or now_ms, key or '', payload, owner == LATE
 end
 
 local function lease_due(set, taken)
   if is_full() or head_of(set) > now_ms then return end
   for _, token in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', now_ms, 'LIMIT', 0, limit - count)) do
     if is_full() then break end
-    local attempts, kills, due, key, payload = held_job(token)
+    local attempts, kills, due, key, payload, late = held_job(token)
     taken[#taken + 1] = token
-    if payload then lease(token, attempts, kills, due, key, payload, false, not token_of(payload)) end
+    if payload and max_kills >= 0 and kills > max_kills then
+      -- It was given back too often, each time because its lease had ended before it began.
+      buried[#buried + 1] = { token, attempts, kills, due, key }
+      seen[token] = true
+    elseif payload then
+      lease(token, attempts, kills, due, key, payload, false, not token_of(payload), late)
+    end
   end
 end
 
@@ -277,7 +284,7 @@ for i, job in ipairs(leased) do
     bodies[#bodies + 1] = token
     bodies[#bodies + 1] = job[6]
   end
-  hand_out(token, job[2], job[3], job[4], job[6], job[8])
+  hand_out(token, job[2], job[3], job[4], job[6], job[8], job[9])
 end
 if count > 0 then
   redis.call('ZADD', keys.leases, unpack(ends))
