@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,14 +110,23 @@ class QueueSettings:
     frame: str | None = None
     #: Codec of payloads that are no jobs of ours; None: as REDISSON has it by default, else JSON.
     codec: str | Codec | None = None
-    #: Attempts before a job becomes a dead letter, the first one included.
-    max_attempts: int = 5
+    #: Attempts before a job becomes a dead letter, the first one included. With the waits between them the default
+    #: outlasts a failure of more than two hours.
+    max_attempts: int = 10
     #: Waits between attempts.
     retry: Backoff = field(default_factory=Backoff)
     #: Seconds a task may run; None: as long as it likes.
     time_limit_s: float | None = None
     #: Share of the claims, where the worker is not told another.
     weight: int = 1
+    #: Seconds that dead letters are kept; None: for ever.
+    dead_ttl_s: float | None = 180 * 86_400.0
+    #: Dead letters that are kept: of more than these, those older than a day are deleted. None: any number.
+    max_dead: int | None = None
+    #: Seconds that quarantined payloads of others are kept; None: for ever.
+    quarantine_ttl_s: float | None = 30 * 86_400.0
+    #: Seconds that quarantined jobs of ours are kept; None: for ever.
+    quarantined_jobs_ttl_s: float | None = None
 
     @cached_property
     def is_shared(self) -> bool:
@@ -221,23 +230,32 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _is_count(least: int) -> _Check:
+#: Seconds of the longest time limit: thirty years, while a thread can wait for three hundred.
+LONGEST_S = 10**9
+#: Seconds of the shortest lease: it is renewed at a third of this, and a busy machine may pause a process for that long.
+SHORTEST_LEASE_S = 2.0
+#: Seconds of the longest lease: so long the jobs of a machine that died wait for another.
+LONGEST_LEASE_S = 86_400
+#: Seconds that what is given up is kept at least: a number that is smaller was meant as days.
+SHORTEST_TTL_S = 3_600
+#: Bytes of the largest payload: a script that moves more than these holds the server for half a second.
+LARGEST_PAYLOAD = 64 << 20
+
+
+def _is_count(least: int, most: int) -> _Check:
     return lambda value: (
-        isinstance(value, int) and not isinstance(value, bool) and value >= least
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and least <= value <= most
     )
 
 
-def _is_seconds(value: Any) -> bool:
-    return (
+def _is_number(least: float, most: float) -> _Check:
+    return lambda value: (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and value > 0
-        and value < 10**9
+        and least <= value <= most
     )
-
-
-def _is_grace(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 def _optional(check: _Check) -> _Check:
@@ -320,11 +338,13 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
     "WORKER": ("worker", lambda value: isinstance(value, dict), "a dict of options"),
     "MAX_PAYLOAD_BYTES": (
         "max_payload_bytes",
-        _is_count(1),
-        "a number of bytes, 1 or more",
+        _is_count(128, LARGEST_PAYLOAD),
+        f"a number of bytes, 128 to {LARGEST_PAYLOAD:,}",
     ),
     "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
 }
+_is_ttl = _optional(_is_number(SHORTEST_TTL_S, 100 * 365 * 86_400))
+_TTL = f"a number of seconds, {SHORTEST_TTL_S:,} or more, or None"
 _QUEUE: dict[str, tuple[str, _Check, str]] = {
     "INSERTION_LIST": ("insertion_list", _is_bool, "True or False"),
     "REDISSON": (
@@ -342,7 +362,11 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         _optional(_is_codec),
         "the name of a codec such as 'StringCodec', or a codec",
     ),
-    "MAX_ATTEMPTS": ("max_attempts", _is_count(1), "a number of attempts, 1 or more"),
+    "MAX_ATTEMPTS": (
+        "max_attempts",
+        _is_count(1, 1_000_000),
+        "a number of attempts, 1 to 1,000,000",
+    ),
     "RETRY": (
         "retry",
         _is_backoff,
@@ -350,18 +374,38 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
     ),
     "TIME_LIMIT": (
         "time_limit_s",
-        _optional(_is_seconds),
-        "a number of seconds above 0",
+        _optional(_is_number(0.001, LONGEST_S)),
+        f"a number of seconds, 0.001 to {LONGEST_S:,}, or None",
     ),
-    "WEIGHT": ("weight", _is_count(1), "a whole number, 1 or more"),
+    "WEIGHT": ("weight", _is_count(1, 1_000), "a whole number, 1 to 1,000"),
+    "DEAD_TTL": ("dead_ttl_s", _is_ttl, _TTL),
+    "MAX_DEAD": (
+        "max_dead",
+        _optional(_is_count(1, 10**9)),
+        "a number of dead letters, 1 to 1,000,000,000, or None",
+    ),
+    "QUARANTINE_TTL": ("quarantine_ttl_s", _is_ttl, _TTL),
+    "QUARANTINED_JOBS_TTL": ("quarantined_jobs_ttl_s", _is_ttl, _TTL),
 }
 _WORKER: dict[str, tuple[str, _Check, str]] = {
-    "PROCESSES": ("processes", _is_count(1), "a number of processes, 1 or more"),
-    "THREADS": ("threads", _is_count(1), "a number of threads, 1 or more"),
-    "COROUTINES": ("coroutines", _is_count(1), "a number of coroutines, 1 or more"),
-    "LEASE": ("lease_s", _is_seconds, "a number of seconds above 0"),
-    "GRACE": ("grace_s", _is_grace, "a number of seconds, 0 or more"),
-    "MAX_KILLS": ("max_kills", _is_count(0), "a number, 0 or more"),
+    "PROCESSES": ("processes", _is_count(1, 512), "a number of processes, 1 to 512"),
+    "THREADS": ("threads", _is_count(1, 1_000), "a number of threads, 1 to 1,000"),
+    "COROUTINES": (
+        "coroutines",
+        _is_count(1, 10_000),
+        "a number of coroutines, 1 to 10,000",
+    ),
+    "LEASE": (
+        "lease_s",
+        _is_number(SHORTEST_LEASE_S, LONGEST_LEASE_S),
+        f"a number of seconds, {SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:,}",
+    ),
+    "GRACE": (
+        "grace_s",
+        _is_number(0, LONGEST_LEASE_S),
+        f"a number of seconds, 0 to {LONGEST_LEASE_S:,}",
+    ),
+    "MAX_KILLS": ("max_kills", _is_count(0, 1_000), "a number, 0 to 1,000"),
     "HEARTBEAT": ("heartbeat", _is_directory, "the path of a directory, or None"),
 }
 
@@ -420,6 +464,20 @@ def _show_setting(key: str, value: Any) -> str:
     if key == "CONNECTION" and isinstance(value, str):
         return repr(redact_url(value))
     return show(value)
+
+
+def override_worker(worker: WorkerSettings, options: dict[str, Any]) -> WorkerSettings:
+    """Return settings of a worker with other options, by the keys that ``DELAYQ["WORKER"]`` has for them.
+
+    Raises:
+        InvalidSettings: one is out of its bounds.
+    """
+    problems = list(_check_keys("the command line", options, _WORKER))
+    if problems:
+        raise InvalidSettings(
+            "\n".join(f"{problem.message} {problem.hint}" for problem in problems)
+        )
+    return replace(worker, **{_WORKER[key][0]: value for key, value in options.items()})
 
 
 def _suggestion(name: object, known: Mapping[str, object]) -> str:

@@ -69,7 +69,7 @@ def test_checks_need_no_server() -> None:
             {"CONNECTION": URL, "WORKER": {"THREADS": "8"}},
             "E003",
             "DELAYQ['WORKER']['THREADS'] is '8'.",
-            "Give a number of threads, 1 or more.",
+            "Give a number of threads, 1 to 1,000.",
         ),
         (
             {"CONNECTION": URL, "QUEUES": {"x}y": {}}},

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from django_delayq.conf import (
     WorkerSettings,
     find_problems,
     get_settings,
+    override_worker,
     read_settings,
 )
 from django_delayq.exceptions import InvalidSettings, QueueNotFound
@@ -64,6 +66,10 @@ def test_everything_can_be_set() -> None:
                     "RETRY": {"BASE": 1, "FACTOR": 2, "MAX": 10, "JITTER": 0},
                     "TIME_LIMIT": 1.5,
                     "WEIGHT": 7,
+                    "DEAD_TTL": 86_400,
+                    "MAX_DEAD": 10_000,
+                    "QUARANTINE_TTL": None,
+                    "QUARANTINED_JOBS_TTL": 7_200.5,
                 },
             },
             "WORKER": {
@@ -74,7 +80,7 @@ def test_everything_can_be_set() -> None:
                 "GRACE": 0,
                 "MAX_KILLS": 0,
             },
-            "MAX_PAYLOAD_BYTES": 5,
+            "MAX_PAYLOAD_BYTES": 500,
             "ON_COMMIT": True,
         }
     )
@@ -93,6 +99,10 @@ def test_everything_can_be_set() -> None:
                 retry=Backoff(base=1, factor=2, max=10, jitter=0),
                 time_limit_s=1.5,
                 weight=7,
+                dead_ttl_s=86_400,
+                max_dead=10_000,
+                quarantine_ttl_s=None,
+                quarantined_jobs_ttl_s=7_200.5,
             ),
         },
         worker=WorkerSettings(
@@ -103,7 +113,7 @@ def test_everything_can_be_set() -> None:
             grace_s=0,
             max_kills=0,
         ),
-        max_payload_bytes=5,
+        max_payload_bytes=500,
         on_commit=True,
     )
     assert settings.worker.lease_ms == 12_500
@@ -236,7 +246,7 @@ def test_misspelt_key_is_told_with_a_suggestion(value: Any, text: str) -> None:
             "DELAYQ['QUEUES']['a'] is None. Give a dict of",
         ),
         ({"WORKER": 2}, "DELAYQ['WORKER'] is 2. Give a dict of options."),
-        ({"MAX_PAYLOAD_BYTES": 0}, "is 0. Give a number of bytes, 1 or more."),
+        ({"MAX_PAYLOAD_BYTES": 0}, "is 0. Give a number of bytes, 128 to 67,108,864."),
         ({"MAX_PAYLOAD_BYTES": True}, "is True. Give a number of bytes"),
         ({"ON_COMMIT": "default"}, "is 'default'. Give True or False."),
     ],
@@ -273,6 +283,15 @@ def test_wrong_value_is_told_with_what_is_wanted(value: Any, text: str) -> None:
         {"TIME_LIMIT": float("nan")},
         {"WEIGHT": 0},
         {"WEIGHT": "2"},
+        {"WEIGHT": 1_001},
+        {"MAX_ATTEMPTS": 1_000_001},
+        {"TIME_LIMIT": 2 * 10**9},
+        {"DEAD_TTL": 180},
+        {"DEAD_TTL": timedelta(days=180)},
+        {"MAX_DEAD": 0},
+        {"MAX_DEAD": 1e6},
+        {"QUARANTINE_TTL": -1},
+        {"QUARANTINED_JOBS_TTL": float("nan")},
     ],
 )
 def test_wrong_option_of_a_queue_is_told(options: dict[str, Any]) -> None:
@@ -291,8 +310,16 @@ def test_wrong_option_of_a_queue_is_told(options: dict[str, Any]) -> None:
         {"THREADS": None},
         {"COROUTINES": -1},
         {"LEASE": 0},
+        {"LEASE": 0.1},
+        {"LEASE": 1.9},
         {"LEASE": float("inf")},
+        {"LEASE": 86_401},
+        {"PROCESSES": 513},
+        {"THREADS": 1_001},
+        {"COROUTINES": 10_001},
         {"GRACE": -1},
+        {"GRACE": float("inf")},
+        {"MAX_KILLS": 1_001},
         {"GRACE": "25"},
         {"MAX_KILLS": -1},
     ],
@@ -360,16 +387,37 @@ def test_backoff_grows_to_its_limit(
     assert Backoff().delay_ms(failures, random) == delay_ms
 
 
+@pytest.mark.parametrize("random", [0.0, 0.5, 1.0])
+def test_default_attempts_outlast_a_failure_of_two_hours(random: float) -> None:
+    queue = QueueSettings(name="q")
+    waits = [queue.retry.delay_ms(n, random) for n in range(1, queue.max_attempts)]
+
+    assert queue.max_attempts == 10
+    # docs/settings.md tells both.
+    assert 2.6 * 3_600_000 < sum(waits) < 3.7 * 3_600_000
+
+
+def test_bounds_hold_for_the_command_line_too() -> None:
+    worker = WorkerSettings()
+
+    assert override_worker(worker, {"THREADS": 3}) == replace(worker, threads=3)
+    assert override_worker(worker, {}) == worker
+    with pytest.raises(
+        InvalidSettings, match=r"the command line.*'PROCESSES'.* is 513\. Give a number"
+    ):
+        override_worker(worker, {"PROCESSES": 513})
+
+
 # The settings of this process
 
 
 def test_settings_are_read_once_and_again_after_a_change() -> None:
-    with override_settings(DELAYQ={"MAX_PAYLOAD_BYTES": 1}):
+    with override_settings(DELAYQ={"MAX_PAYLOAD_BYTES": 1000}):
         first = get_settings()
         assert get_settings() is first
-        with override_settings(DELAYQ={"MAX_PAYLOAD_BYTES": 2}):
-            assert get_settings().max_payload_bytes == 2
-        assert get_settings().max_payload_bytes == 1
+        with override_settings(DELAYQ={"MAX_PAYLOAD_BYTES": 2000}):
+            assert get_settings().max_payload_bytes == 2000
+        assert get_settings().max_payload_bytes == 1000
 
 
 def test_wrong_settings_are_refused_when_they_are_used() -> None:

@@ -964,6 +964,15 @@ def _read_counts(reply: list[Any]) -> Counts:
     )
 
 
+def leave(keys: DeliveryKeys, *, owner: bytes) -> Call[int]:
+    """Forget the last request of a process that ends; returns 1 when there was one."""
+    return Call(load_script(PACKAGES, "leave"), (keys.claims,), (owner,))
+
+
+#: The hashes that `sweep` looks through, in this order: a note goes once its locator has gone.
+SWEPT = ("locators", "unique", "notes", "claims")
+
+
 class Swept(NamedTuple):
     """The reply to a `sweep` call."""
 
@@ -972,13 +981,76 @@ class Swept(NamedTuple):
     forgotten: int
 
 
-def sweep(keys: DeliveryKeys, *, cursor: int = 0, count: int = 100) -> Call[Swept]:
-    """Forget jobs whose frames Java has taken, among about ``count`` locators from a cursor on."""
+def sweep(
+    keys: DeliveryKeys,
+    which: str = "locators",
+    *,
+    cursor: int = 0,
+    count: int = 100,
+    now_us: int | None = None,
+) -> Call[Swept]:
+    """Forget what belongs to no job and no process any more, among about ``count`` fields of one hash of `SWEPT`."""
     return Call(
         load_script(PACKAGES, "sweep"),
-        (keys.queue.timeout_set, keys.queue.destination, keys.locators, keys.unique),
-        (cursor, count),
+        (
+            keys.queue.timeout_set,
+            keys.queue.destination,
+            keys.locators,
+            keys.unique,
+            keys.headers,
+            keys.notes,
+            keys.claims,
+        ),
+        (_now(now_us), which, cursor, count),
         lambda reply: Swept(int(reply[0]), reply[1]),
+    )
+
+
+class Which(StrEnum):
+    """What `expire` deletes."""
+
+    ALL = "all"
+    #: What others have offered.
+    FOREIGN = "foreign"
+    #: Jobs of ours.
+    JOBS = "jobs"
+
+
+class Expired(NamedTuple):
+    """The reply to an `expire` call."""
+
+    deleted: int
+    left: int
+    #: Rank to go on with, or -1 at the end.
+    next_rank: int
+    #: When the oldest that was deleted was put aside, epoch ms; -1: none was deleted.
+    oldest_ms: int
+
+
+def expire(
+    keys: DeliveryKeys,
+    *,
+    state: State = State.DEAD,
+    age_ms: int,
+    kept: int = 0,
+    which: Which = Which.ALL,
+    first_rank: int = 0,
+    batch: int = MAX_BATCH,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[Expired]:
+    """Delete dead letters (or quarantined payloads) of some age from a rank on, the oldest first, all but ``kept``."""
+    return Call(
+        load_script(PACKAGES, "expire"),
+        (
+            keys.dead if state is State.DEAD else keys.quarantine,
+            keys.headers,
+            keys.payloads,
+            keys.errors,
+            keys.ended,
+        ),
+        (_now(now_us), age_ms, kept, which, first_rank, batch, byte_budget),
+        lambda reply: Expired(*reply),
     )
 
 

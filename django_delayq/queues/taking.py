@@ -152,6 +152,9 @@ class Taker:
                 attempt_failed=False,
             )
         batch.jobs = readable
+        if not readable:
+            # Nothing is left to be confirmed, which would forget the request.
+            yield operations.leave(batch.keys, owner=batch.owner)
 
     def _confirm(self, batch: Batch) -> Steps[None]:
         """Make the elements of a batch the caller's; afterwards ``values`` are those that are."""

@@ -29,14 +29,14 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.redaction import redact
-from django_delayq.server_checks import LONG_LIST
 from django_delayq.transfer.alarm import Alarm
-from django_delayq.wire.call import UnderWay, run
+from django_delayq.wire.call import UnderWay, run_all
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.outcomes import Outcomes, is_queues_own
 from django_delayq.worker.time_limit import exceeds
+from django_delayq.worker.upkeep import Upkeep
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -64,8 +64,6 @@ SOON_MS = 2.0
 #: again after this where it found some.
 LOOK_PAST = 100
 LOOK_PAUSE_MS = 1_000.0
-#: How often a queue is looked after: stale locators, the length of its insertion list.
-LOOK_AFTER_MS = 60_000.0
 
 #: The alarm's key for everything that is no queue's.
 _SELF = ""
@@ -104,7 +102,7 @@ class _Asked:
 class QueueState:
     """What the loop knows of one queue."""
 
-    def __init__(self, settings: QueueSettings, weight: float) -> None:
+    def __init__(self, settings: QueueSettings, weight: float, upkeep: Upkeep) -> None:
         self.settings = settings
         self.weight = weight
         self.mode = Mode.SHARED if settings.is_shared else Mode.DIRECT
@@ -129,10 +127,7 @@ class QueueState:
         self.had_ms = 0.0
         self.sizer = BatchSizer()
         self.transfer_sizer = BatchSizer(first=100)
-        self.look_after_ms = 0.0
-        self.sweep_cursor = 0
-        #: A longer insertion list is worth a warning.
-        self.long_list = LONG_LIST
+        self.upkeep = upkeep
 
 
 class ClaimLoop:
@@ -173,7 +168,8 @@ class ClaimLoop:
         self._watch = watch
         self._revive = revive
         self.queues = {
-            settings.name: QueueState(settings, weight) for settings, weight in queues
+            settings.name: QueueState(settings, weight, Upkeep(client, settings))
+            for settings, weight in queues
         }
         self.alarm: Alarm[str] = Alarm()
         self._outcomes = Outcomes(client)
@@ -532,8 +528,8 @@ class ClaimLoop:
             self._hand_out(queue, reply, asked.plan.only, lease_end_ms, offset_ms)
         elif limit:
             queue.had_sync = queue.had_async = False
-        if now_ms >= queue.look_after_ms:
-            self._look_after(queue, now_ms)
+        if now_ms >= queue.upkeep.next_ms:
+            queue.upkeep.turn(now_ms)
 
     def _arm(self, queue: QueueState) -> None:
         try:
@@ -674,26 +670,6 @@ class ClaimLoop:
             suspect is not None and suspect.outcome is None and suspect in self._running
         )
 
-    def _look_after(self, queue: QueueState, now_ms: float) -> None:
-        keys = queue.settings.keys
-        queue.look_after_ms = now_ms + LOOK_AFTER_MS
-        length = self._client.llen(keys.queue.delay_queue)
-        if length > queue.long_list:
-            logger.warning(
-                "queue %s: its insertion list holds %d frames, and each due or cancelled job costs a scan of it;"
-                " if no Java client looks into this queue, set INSERTION_LIST to False",
-                queue.settings.name,
-                length,
-            )
-            queue.long_list = 2 * length
-        elif length < LONG_LIST:
-            queue.long_list = LONG_LIST
-        if queue.mode is Mode.SHARED:
-            swept = run(self._client, operations.sweep(keys, cursor=queue.sweep_cursor))
-            queue.sweep_cursor = swept.cursor
-            if swept.cursor:
-                queue.look_after_ms = now_ms
-
     # Settling.
 
     def _settle(self, *, force: bool, is_last: bool = False) -> None:
@@ -790,6 +766,21 @@ class ClaimLoop:
         before_giving_back()
         if self._outcomes:
             self._outcomes.settle(force=True)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Forget the last requests of this process: each would stay as long as its queue."""
+        calls = [
+            operations.leave(queue.settings.keys, owner=self._owner)
+            for queue in self.queues.values()
+        ]
+        try:
+            replies = run_all(self._client, calls)
+        except (RedisError, OSError) as error:
+            replies = [error]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                logger.info("a last request stays until it is swept: %s", reply)
 
     def _orphans(self) -> list[Attempt]:
         """Return what runs nowhere, because what ran it has died: its lease is left to end, as that of a dead process."""

@@ -7,9 +7,16 @@ from collections.abc import Callable
 
 from django_delayq.delivery import frames, operations
 from django_delayq.delivery.frames import FrameName
-from django_delayq.delivery.operations import Done, Mode, NewJob, Rejected, State
+from django_delayq.delivery.operations import (
+    Done,
+    Mode,
+    NewJob,
+    Rejected,
+    State,
+    Which,
+)
 from django_delayq.wire.frame import FrameFormat
-from tests.delivery.bench import LEASE, T0, Bench, payload, token
+from tests.delivery.bench import LEASE, OWNER, T0, Bench, payload, token
 
 Stop = Callable[[Bench], Callable[[], object]]
 TOUR: dict[str, Stop] = {}
@@ -378,6 +385,57 @@ def _(bench: Bench) -> Callable[[], object]:
     bench.java_transfer()
     bench.java_take()
     return lambda: bench.run(operations.sweep(bench.keys))
+
+
+@stop("sweep of unique keys", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.client.hset(bench.keys.unique, "k", token("a"))
+    return lambda: bench.run(operations.sweep(bench.keys, "unique"))
+
+
+@stop("sweep of notes", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.client.hset(bench.keys.notes, token("a"), "cancel")
+    return lambda: bench.run(operations.sweep(bench.keys, "notes"))
+
+
+@stop("sweep of claims", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.client.hset(bench.keys.claims, OWNER, b"request1")
+    return lambda: bench.run(operations.sweep(bench.keys, "claims"))
+
+
+@stop("leave", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0})
+    bench.lease()
+    return lambda: bench.run(operations.leave(bench.keys, owner=OWNER))
+
+
+@stop("expire", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0, "b": 0})
+    bench.bury(*bench.claim().jobs)
+    bench.now = 10
+    return lambda: bench.run(
+        operations.expire(bench.keys, age_ms=5, now_us=bench.now_us)
+    )
+
+
+@stop("expire in quarantine", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.java_offer("x", 0)
+    bench.bury(bench.lease(), state=State.QUARANTINED)
+    bench.now = 10
+    return lambda: bench.run(
+        operations.expire(
+            bench.keys,
+            state=State.QUARANTINED,
+            age_ms=5,
+            which=Which.FOREIGN,
+            now_us=bench.now_us,
+        )
+    )
 
 
 @stop("survey of the timeout set", drains=True)

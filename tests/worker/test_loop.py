@@ -13,6 +13,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
 from django_delayq.wire.call import run
 from django_delayq.worker import loop as loops
+from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.process import DONE, REPLACE_ME
 from tests.waiting import wait_until
@@ -429,7 +430,7 @@ def test_leases_of_other_queues_are_renewed_while_one_is_broken(
 def test_a_long_insertion_list_is_worth_a_warning(
     work, queue_name, monkeypatch, caplog
 ):
-    monkeypatch.setattr(loops, "LONG_LIST", 10)
+    monkeypatch.setattr(upkeep, "LONG_LIST", 10)
     schedule_many(
         tasks.nothing.using(queue=queue_name).prepare(3600) for _ in range(11)
     )

@@ -82,7 +82,7 @@ local function finish()
 end
 
 -- A repeat: its reply was lost. The leases it was given are those that carry its fencing token.
-if redis.call('HGET', keys.claims, owner) == request then
+if (redis.call('HGET', keys.claims, owner) or ''):sub(1, 8) == request then
   for _, token in ipairs(redis.call('ZRANGE', keys.leases, 0, -1)) do
     local attempts, kills, due, fence = read_header(redis.call('HGET', keys.headers, token))
     local payload = fence == request and redis.call('HGET', keys.payloads, token)
@@ -290,7 +290,8 @@ if count > 0 then
   redis.call('ZADD', keys.leases, unpack(ends))
   redis.call('HSET', keys.headers, unpack(heads))
   if #bodies > 0 then redis.call('HSET', keys.payloads, unpack(bodies)) end
-  redis.call('HSET', keys.claims, owner, request)
+  -- With the end of its leases, so that the entry of a process that vanished can be swept.
+  redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end))
 end
 
 for _, job in ipairs(buried) do

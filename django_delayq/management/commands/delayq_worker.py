@@ -6,7 +6,6 @@ import signal
 import subprocess
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -173,15 +172,12 @@ class Command(CommandWithExamples):
 
     def _read(self, options: dict[str, Any]) -> WorkerOptions:
         settings = conf.get_settings()
-        worker = settings.worker
-        for option, field in (
-            ("processes", "processes"),
-            ("threads", "threads"),
-            ("grace", "grace_s"),
-            ("heartbeat", "heartbeat"),
-        ):
-            if options[option] is not None:
-                worker = replace(worker, **{field: options[option]})
+        given = {
+            name.upper(): options[name]
+            for name in ("processes", "threads", "grace", "heartbeat")
+            if options[name] is not None
+        }
+        worker = conf.override_worker(settings.worker, given)
         queues, is_weighted = _read_queues(options["queue"], settings)
         return WorkerOptions(
             queues=queues,

@@ -1,0 +1,7 @@
+-- Forget the last request of a process that ends, or of a consumer that wants no more.
+--
+-- KEYS[1]  hash  claims: the last request of each owner
+-- ARGV[1]  owner, 8 bytes
+-- Returns  1 when there was one
+
+return redis.call('HDEL', KEYS[1], ARGV[1])

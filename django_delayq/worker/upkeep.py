@@ -1,0 +1,192 @@
+"""What a worker process does for a queue from time to time, so that nothing of the past grows without bound.
+
+It deletes dead letters and quarantined payloads that are too old, forgets what belongs to no job any more, and
+warns of what grows. Every step is one bounded call; the claim loop decides when it has a moment for the next.
+"""
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+
+from redis.client import Redis
+from redis.exceptions import RedisError
+
+from django_delayq.clock import epoch_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import State, Which
+from django_delayq.server_checks import LONG_LIST
+from django_delayq.wire.call import run
+from django_delayq.worker.outcomes import is_queues_own
+
+logger = logging.getLogger("django_delayq.worker")
+
+#: Between two rounds.
+ROUND_MS = 60_000.0
+#: Between two parts of a hash of which nothing was forgotten: a million fields take three hours, and no time.
+PART_MS = 1_000.0
+#: The same where something was: there is more of it.
+BUSY_MS = 20.0
+#: Dead letters that go because they are too many are at least so old: by then somebody has seen the warning.
+YOUNGEST = timedelta(days=1)
+#: Share of MAX_DEAD from which on there is a warning.
+NEARLY_FULL = 0.8
+
+
+class Upkeep:
+    """Looks after one queue; `turn` is called whenever `next_ms` has come."""
+
+    def __init__(self, client: Redis, settings: QueueSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._steps = self._rounds()
+        #: When the next step may be done, by our monotonic clock.
+        self.next_ms = 0.0
+        #: A longer insertion list is worth a warning.
+        self._long_list = LONG_LIST
+        # More dead letters than these are worth one.
+        self._many_dead = self._nearly_full()
+        self._problem = ""
+
+    def turn(self, now_ms: float) -> None:
+        """Do the next step.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the server is away.
+        """
+        try:
+            self.next_ms = now_ms + next(self._steps)
+            return
+        except RedisError as error:
+            # The step is over with its error: the next round begins anew.
+            self._steps = self._rounds()
+            self.next_ms = now_ms + ROUND_MS
+            if not is_queues_own(error):
+                raise
+            if str(error) != self._problem:
+                self._problem = str(error)
+                logger.error(
+                    "queue %s cannot be looked after, trying again every minute: %s",
+                    self._settings.name,
+                    error,
+                )
+
+    def _rounds(self) -> Iterator[float]:
+        """Do one step after the other, for ever; yields how long to wait before the next, in ms."""
+        while True:
+            self._warn_of_long_list()
+            yield from self._delete_old()
+            for which in operations.SWEPT:
+                yield from self._sweep(which)
+            yield ROUND_MS
+
+    def _warn_of_long_list(self) -> None:
+        length = self._client.llen(self._settings.keys.queue.delay_queue)
+        if length > self._long_list:
+            logger.warning(
+                "queue %s: its insertion list holds %d frames, and each due or cancelled job costs a scan of it;"
+                " if no Java client looks into this queue, set INSERTION_LIST to False",
+                self._settings.name,
+                length,
+            )
+            self._long_list = 2 * length
+        elif length < LONG_LIST:
+            self._long_list = LONG_LIST
+
+    def _sweep(self, which: str) -> Iterator[float]:
+        cursor = 0
+        while True:
+            swept = run(
+                self._client,
+                operations.sweep(self._settings.keys, which, cursor=cursor),
+            )
+            cursor = swept.cursor
+            if not cursor:
+                return
+            yield BUSY_MS if swept.forgotten else PART_MS
+
+    # What was given up.
+
+    def _nearly_full(self) -> float:
+        most = self._settings.max_dead
+        return float("inf") if most is None else NEARLY_FULL * most
+
+    def _delete_old(self) -> Iterator[float]:
+        settings = self._settings
+        dead, quarantined = State.DEAD, State.QUARANTINED
+        if settings.dead_ttl_s is not None:
+            yield from self._expire("DEAD_TTL", dead, settings.dead_ttl_s)
+        yield from self._limit_dead()
+        if settings.quarantine_ttl_s is not None:
+            yield from self._expire(
+                "QUARANTINE_TTL",
+                quarantined,
+                settings.quarantine_ttl_s,
+                which=Which.FOREIGN,
+            )
+        if settings.quarantined_jobs_ttl_s is not None:
+            yield from self._expire(
+                "QUARANTINED_JOBS_TTL",
+                quarantined,
+                settings.quarantined_jobs_ttl_s,
+                which=Which.JOBS,
+            )
+
+    def _limit_dead(self) -> Iterator[float]:
+        most = self._settings.max_dead
+        if most is None:
+            return
+        count = self._client.zcard(self._settings.keys.dead)
+        if count >= self._many_dead:
+            logger.warning(
+                "queue %s has %d dead letters, and keeps %d (MAX_DEAD): beyond that, those older than a day are"
+                " deleted, the oldest first; replay or discard them in the admin, or set MAX_DEAD higher",
+                self._settings.name,
+                count,
+                most,
+            )
+            self._many_dead = 2 * count
+        elif count < self._nearly_full():
+            self._many_dead = self._nearly_full()
+        if count > most:
+            yield from self._expire(
+                "MAX_DEAD", State.DEAD, YOUNGEST.total_seconds(), kept=most
+            )
+
+    def _expire(
+        self,
+        setting: str,
+        state: State,
+        age_s: float,
+        *,
+        kept: int = 0,
+        which: Which = Which.ALL,
+    ) -> Iterator[float]:
+        rank, deleted, oldest_ms = 0, 0, epoch_ms()
+        while rank >= 0:
+            reply = run(
+                self._client,
+                operations.expire(
+                    self._settings.keys,
+                    state=state,
+                    age_ms=int(age_s * 1000),
+                    kept=kept,
+                    which=which,
+                    first_rank=rank,
+                ),
+            )
+            rank = reply.next_rank
+            deleted += reply.deleted
+            if reply.oldest_ms >= 0:
+                oldest_ms = min(oldest_ms, reply.oldest_ms)
+            if rank >= 0:
+                yield BUSY_MS
+        if deleted:
+            logger.warning(
+                "queue %s: %d %s deleted, the oldest %s old (%s)",
+                self._settings.name,
+                deleted,
+                "dead letters" if state is State.DEAD else "quarantined payloads",
+                timedelta(seconds=(epoch_ms() - oldest_ms) // 1000),
+                setting,
+            )

@@ -1,0 +1,202 @@
+"""What a worker does for a queue from time to time: one step a turn, and what it says of it."""
+
+import os
+
+import pytest
+
+from django_delayq.clock import epoch_ms
+from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import NewJob, Rejected, State, new_token
+from django_delayq.wire.call import run
+from django_delayq.worker.upkeep import ROUND_MS, Upkeep
+from tests.waiting import wait_until
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def queue(configure, queue_name):
+    """Return the test's queue with some options."""
+
+    def queue(**options: object) -> QueueSettings:
+        configure(options)
+        return get_settings().queue(queue_name)
+
+    return queue
+
+
+def bury(client, settings, count, *, age_ms=0, state=State.DEAD, payload=None):
+    """Put jobs aside, some time ago; returns their tokens."""
+    keys = settings.keys
+    tokens = [new_token() for _ in range(count)]
+    if payload is None:
+        jobs = [
+            NewJob(token, "+0", "", b'{"delayq":"%b"}' % token.encode())
+            for token in tokens
+        ]
+        run(client, operations.schedule(keys, jobs))
+    else:
+        client.rpush(keys.queue.destination, *[payload] * count)
+    leased = run(
+        client,
+        operations.claim(
+            keys,
+            owner=b"12345678",
+            request=os.urandom(8),
+            limit=500,
+            lease_ms=60_000,
+            now_us=(epoch_ms() + 10_000) * 1000,
+        ),
+    ).jobs
+    assert len(leased) == count
+    run(
+        client,
+        operations.bury(
+            keys,
+            [Rejected(job.token, job.fence, b'{"error":"e"}') for job in leased],
+            state=state,
+            now_us=(epoch_ms() - age_ms) * 1000,
+        ),
+    )
+
+
+def one_round(looks_after: Upkeep) -> int:
+    """Take turns up to the pause between two rounds; returns how many."""
+    turns = 0
+    while True:
+        turns += 1
+        looks_after.turn(0.0)
+        if looks_after.next_ms == ROUND_MS:
+            return turns
+
+
+def count(client, settings, what):
+    return client.zcard(getattr(settings.keys, what))
+
+
+def test_dead_letters_are_kept_for_half_a_year(client, queue, caplog):
+    settings = queue()
+    bury(client, settings, 3, age_ms=180 * DAY_MS + 60_000)
+    bury(client, settings, 2, age_ms=180 * DAY_MS - 600_000)
+
+    one_round(Upkeep(client, settings))
+
+    assert count(client, settings, "dead") == 2
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        f"queue {settings.name}: 3 dead letters deleted, the oldest 180 days, 0:01:"
+    )
+    assert line.endswith("old (DEAD_TTL)")
+
+
+@pytest.mark.parametrize(
+    ("options", "left"), [({"DEAD_TTL": None}, 2), ({"DEAD_TTL": 3_600}, 0)]
+)
+def test_how_long_dead_letters_are_kept_is_a_setting(client, queue, options, left):
+    settings = queue(**options)
+    bury(client, settings, 2, age_ms=1_000 * DAY_MS)
+
+    one_round(Upkeep(client, settings))
+
+    assert count(client, settings, "dead") == left
+
+
+def test_dead_letters_by_number_are_warned_of_and_go_after_a_day(client, queue, caplog):
+    settings = queue(MAX_DEAD=10)
+    looks_after = Upkeep(client, settings)
+    bury(client, settings, 7, age_ms=2 * DAY_MS)
+    one_round(looks_after)
+    assert caplog.records == []
+
+    bury(client, settings, 1)
+    one_round(looks_after)
+    one_round(looks_after)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "has 8 dead letters, and keeps 10 (MAX_DEAD)" in line
+    caplog.clear()
+
+    bury(client, settings, 5)
+    one_round(looks_after)
+
+    assert count(client, settings, "dead") == 10
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert ": 3 dead letters deleted, the oldest 2 days, 0:0" in line
+    assert line.endswith("old (MAX_DEAD)")
+
+    bury(client, settings, 5)
+    one_round(looks_after)
+    # Four are old enough, the others were buried today.
+    assert count(client, settings, "dead") == 11
+
+
+def test_quarantined_jobs_stay_and_foreign_payloads_go_after_a_month(
+    client, queue, caplog
+):
+    settings = queue()
+    old = {"age_ms": 31 * DAY_MS, "state": State.QUARANTINED}
+    bury(client, settings, 2, **old)
+    bury(client, settings, 3, payload=b"foreign", **old)
+    bury(client, settings, 1, payload=b"foreign", state=State.QUARANTINED)
+
+    one_round(Upkeep(client, settings))
+
+    assert count(client, settings, "quarantine") == 3
+    assert ": 3 quarantined payloads deleted, the oldest 31 days" in caplog.text
+    assert "(QUARANTINE_TTL)" in caplog.text
+
+    settings = queue(QUARANTINED_JOBS_TTL=DAY_MS // 1000)
+    one_round(Upkeep(client, settings))
+    assert count(client, settings, "quarantine") == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"REDISSON": "3.16.6"}])
+def test_what_java_took_is_forgotten_on_every_queue(client, queue, options):
+    settings = queue(**options)
+    keys = settings.keys
+    jobs = [NewJob(new_token(), "+0", f"e{n}", b"payload") for n in range(300)]
+    run(client, operations.schedule(keys, jobs))
+    client.delete(keys.queue.timeout_set, keys.queue.delay_queue)
+    client.hset(keys.notes, jobs[0].token, "cancel")
+    client.hset(keys.claims, b"12345678", b"87654321")
+
+    one_round(Upkeep(client, settings))
+
+    assert client.exists(keys.locators, keys.unique, keys.notes, keys.claims) == 0
+
+
+def test_a_round_of_a_large_queue_is_many_short_turns(client, queue):
+    settings = queue(INSERTION_LIST=False)
+    for _ in range(10):
+        jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
+        run(client, operations.schedule(settings.keys, jobs, insertion_list=False))
+
+    assert one_round(Upkeep(client, settings)) > 30
+    assert client.hlen(settings.keys.locators) == 5_000
+
+
+def test_queue_that_cannot_be_looked_after_says_so_once(client, queue, caplog):
+    settings = queue()
+    client.set(settings.keys.notes, "another application's")
+    looks_after = Upkeep(client, settings)
+
+    for _ in range(3):
+        one_round(looks_after)
+
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "cannot be looked after, trying again every minute: " in line
+    assert "WRONGTYPE" in line
+
+
+def test_a_worker_looks_after_its_queue_and_leaves_nothing(work, client, queue):
+    settings = queue()
+    bury(client, settings, 3, age_ms=181 * DAY_MS)
+    client.delete(settings.keys.claims)
+
+    worker = work()
+    wait_until(
+        lambda: count(client, settings, "dead") == 0, description="they are deleted"
+    )
+    worker.stop()
+
+    assert client.exists(settings.keys.claims, settings.keys.payloads) == 0
