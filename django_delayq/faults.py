@@ -6,6 +6,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    InvalidResponse,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -35,6 +36,17 @@ def describe_fault(error: Exception) -> Fault:
     return Fault(what, message, hint)
 
 
+def is_misconfigured(error: Exception) -> bool:
+    """Return whether it takes another ``DELAYQ['CONNECTION']``, or another account on the server, to get over it."""
+    return isinstance(
+        error, AuthenticationError | AuthorizationError | InvalidResponse
+    ) or _is_database_wrong(error)
+
+
+def _is_database_wrong(error: Exception) -> bool:
+    return "DB index is out of range" in str(error)
+
+
 def _meaning(error: Exception, message: str) -> tuple[str, str]:
     if isinstance(error, InvalidSettings):
         return (
@@ -50,6 +62,16 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         return (
             "The server does not accept the account.",
             "Check user and password in DELAYQ['CONNECTION'].",
+        )
+    if _is_database_wrong(error):
+        return (
+            "The server has no such database.",
+            "Correct its number in DELAYQ['CONNECTION'], or raise databases in the server's configuration.",
+        )
+    if isinstance(error, InvalidResponse):
+        return (
+            "What answers is neither a Redis nor a Valkey.",
+            "Check host and port in DELAYQ['CONNECTION'].",
         )
     if isinstance(error, BusyLoadingError):
         return (

@@ -14,13 +14,13 @@ from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.redaction import redact
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.connection import (
     DedicatedConnection,
     Waker,
     wait_readable,
 )
+from django_delayq.transfer.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class _Listening:
         self._client = client
         self._waker = Waker()
         self._is_ended = False
+        self._trouble = Trouble(logger, is_outage_told=False)
         #: Replaced, never changed, so that the thread reads it without the lock.
         self._callbacks: dict[str, tuple[Callback, ...]] = {}
         #: Those who are still to hear that their channel is subscribed to.
@@ -125,11 +126,10 @@ class _Listening:
             except Exception as error:
                 if self._subscribed:
                     backoff_ms = BACKOFF_MS[0]
-                logger.warning(
-                    "lost the connection that listens to %s; again in %d ms: %s",
-                    ", ".join(self._callbacks) or "nothing",
-                    backoff_ms,
-                    redact(str(error)),
+                self._trouble.note(
+                    error,
+                    f"cannot listen to {len(self._callbacks)} channels",
+                    again_ms=backoff_ms,
                 )
                 wait_readable([self._waker], backoff_ms / 1000)
                 self._waker.clear()
@@ -229,6 +229,7 @@ class _Listening:
         channel = message[1].decode()
         if kind == b"subscribe":
             self._subscribed.add(channel)
+            self._trouble.is_over()
             if channel in self._told:
                 self._told.discard(channel)
                 logger.warning("channel %s is listened to now", channel)

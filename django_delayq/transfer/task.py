@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from django_delayq.redaction import redact
 from django_delayq.transfer.alarm import CAP_MS, Alarm
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.channel import ChannelListener
+from django_delayq.transfer.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +98,14 @@ class _Transferring:
 
     def run(self) -> None:
         backoff_ms, longest_ms = BACKOFF_MS
+        # Nobody else may call this server: who offers elements is another process.
+        trouble = Trouble(logger, is_outage_told=True)
         while not self._is_ended:
             try:
                 _, wait_us = self._push()
             except Exception as error:
-                logger.warning(
-                    "cannot transfer %r, again in %d ms: %s",
-                    self._name,
-                    backoff_ms,
-                    redact(str(error)),
+                trouble.note(
+                    error, f"cannot transfer {self._name!r}", again_ms=backoff_ms
                 )
                 self.alarm.forget(None)
                 # A new subscription ends the wait: the server is back.
@@ -114,6 +113,7 @@ class _Transferring:
                 backoff_ms = min(2 * backoff_ms, longest_ms)
                 continue
             backoff_ms = BACKOFF_MS[0]
+            trouble.is_over()
             if wait_us != 0:
                 self.alarm.ring_in(None, wait_us)
                 self.alarm.wait()

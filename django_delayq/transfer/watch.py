@@ -14,13 +14,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.redaction import redact
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.connection import (
     DedicatedConnection,
     Waker,
     wait_readable,
 )
+from django_delayq.transfer.trouble import Trouble
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +145,7 @@ class _Watching:
         # Owned by the thread.
         self._peeks: dict[str, Peek] = {}
         self._not_before_ms: dict[str, float] = {}
+        self._troubles: dict[str, Trouble] = {}
 
     def arm(self, key: str, callback: Callable[[], None]) -> None:
         with self._lock:
@@ -174,6 +175,7 @@ class _Watching:
                 self._forgotten = set()
             for key in forgotten:
                 self._close(key)
+                self._troubles.pop(key, None)
             # One that was disarmed has its answer read all the same: unread, it would end every wait.
             for key in {*armed, *(peek.key for peek in self._in_flight())}:
                 self._look_at(key, is_armed=key in armed)
@@ -193,16 +195,14 @@ class _Watching:
             if is_armed:
                 peek.begin()
             if peek.is_answered():
+                self._troubles.pop(key, None)
                 if peek.finish():
                     self._call_back(key)
                 elif is_armed:
                     peek.begin()
         except Exception as error:
-            logger.warning(
-                "cannot watch %r, again in %d ms: %s",
-                key,
-                BACKOFF_MS,
-                redact(str(error)),
+            self._troubles.setdefault(key, Trouble(logger, is_outage_told=False)).note(
+                error, f"cannot watch {key!r}", again_ms=BACKOFF_MS
             )
             self._close(key)
             self._not_before_ms[key] = monotonic_ms() + BACKOFF_MS

@@ -10,11 +10,13 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import NamedTuple
 
 from redis.client import Redis
 from redis.exceptions import RedisError
 
+from django_delayq import faults
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery import operations
@@ -88,6 +90,15 @@ class _Plan(NamedTuple):
 
 
 NOTHING = _Plan(0)
+
+
+class Service(Enum):
+    """What the server does for this process, as far as that was logged."""
+
+    SERVING = auto()
+    AWAY = auto()
+    #: It answers, and will not take DELAYQ['CONNECTION'] as it is.
+    REFUSING = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +205,8 @@ class ClaimLoop:
         # It is not begun before the others are given back: it might not leave us the time.
         self._held_suspect: Attempt | None = None
         self._backoff_ms = BACKOFF_MS[0]
-        self._is_away = False
+        #: What was said of the server last: it serves, it is away, or it will never take this CONNECTION.
+        self._service = Service.SERVING
         self._stuck: list[Attempt] = []
         # Why this process cannot run what it claims; "": it can.
         self._inability = ""
@@ -337,12 +349,7 @@ class ClaimLoop:
                 queue.is_ready = queue.is_due = True
 
     def _wait_for_server(self, error: Exception) -> None:
-        if not self._is_away:
-            self._is_away = True
-            logger.warning(
-                "the server does not serve, trying again until it does: %s",
-                redact(str(error)),
-            )
+        self._tell_of(error)
         for queue in self.queues.values():
             queue.is_ready = queue.is_due = True
         if self._revive is not None:
@@ -355,11 +362,32 @@ class ClaimLoop:
         while (left_ms := until_ms - monotonic_ms()) > 0 and not self._is_over():
             self.alarm.wait(left_ms)
 
+    def _tell_of(self, error: Exception) -> None:
+        """Log why the server does not serve, once until that changes."""
+        is_misconfigured = faults.is_misconfigured(error)
+        service = Service.REFUSING if is_misconfigured else Service.AWAY
+        if service is self._service:
+            return
+        self._service = service
+        fault = faults.describe_fault(error)
+        if is_misconfigured:
+            logger.error(
+                "the server does not serve, trying again until it does: %s %s (%s)",
+                fault.what,
+                fault.hint,
+                fault.message,
+            )
+        else:
+            logger.warning(
+                "the server does not serve, trying again until it does: %s",
+                fault.message,
+            )
+
     def _note_reply(self) -> None:
         """The server serves us."""
         self._backoff_ms = BACKOFF_MS[0]
-        if self._is_away:
-            self._is_away = False
+        if self._service is not Service.SERVING:
+            self._service = Service.SERVING
             logger.warning("the server is back")
 
     # Claiming.

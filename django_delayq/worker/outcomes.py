@@ -12,6 +12,7 @@ from typing import Any
 from redis.client import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
 
+from django_delayq import faults
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
@@ -29,8 +30,12 @@ BATCH_BYTES = 1 << 20
 
 def is_queues_own(error: Exception) -> bool:
     """Return whether an error is of one queue's keys, so that the others can go on."""
-    # A replica refuses everything: that is no queue's trouble.
-    return isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError)
+    # A replica refuses everything, and so does a server without our database: that is no queue's trouble.
+    return (
+        isinstance(error, ResponseError)
+        and not isinstance(error, ReadOnlyError)
+        and not faults.is_misconfigured(error)
+    )
 
 
 @dataclass(slots=True)

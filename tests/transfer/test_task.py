@@ -146,9 +146,16 @@ def test_push_that_fails_is_repeated_soon_and_then_less_often(
         return PushResult(0, -1)
 
     push = RecordingPush(answer)
+    caplog.set_level("DEBUG")
     start(push, cap_ms=60_000)
 
     wait_until(lambda: push.count >= 6, description="repeated until it worked")
+    levels = [
+        record.levelname
+        for record in caplog.records
+        if "cannot transfer" in record.getMessage()
+    ]
+    assert levels == ["WARNING", "DEBUG", "DEBUG", "DEBUG", "DEBUG"]
     pauses_ms = [
         int(found[1])
         for record in caplog.records

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 import signal
 import socket
 import threading
@@ -68,14 +69,76 @@ def test_a_worker_that_finds_no_server_waits_for_it(
 ):
     lasting.shutdown()
     worker = program("--queue", queue_name)
-    worker.wait_for_log("the server cannot be reached, the worker waits for it")
     worker.wait_for_log("the server does not serve, trying again until it does")
 
     lasting.start()
     schedule(tasks.note.using(queue=queue_name), 0)
 
     wait_until(lambda: records.count("run") == 1, description="it works")
-    assert worker.log.count("does not serve") == 1
+    worker.wait_for_log("the server is back")
+    warnings = [line for line in worker.log.splitlines() if " WARNING " in line]
+    assert len(warnings) == 2, worker.log
+
+
+def wait_for_attempts(worker):
+    """Wait until several attempts to reach the server have failed."""
+    wait_until(
+        lambda: worker.log.count("DEBUG cannot listen to") >= 6,
+        description="it has tried to connect again and again",
+    )
+
+
+def test_an_outage_is_told_once_and_names_no_channel(
+    lasting, program, records, queue_name
+):
+    worker = program("--queue", queue_name, "--verbosity", "2")
+    schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 1, description="it works")
+
+    lasting.kill()
+    worker.wait_for_log("the server does not serve")
+    wait_for_attempts(worker)
+    lasting.start()
+    worker.wait_for_log("the server is back")
+
+    told = [
+        line
+        for line in worker.log.splitlines()
+        if re.search(" (WARNING|ERROR) ", line) and "append-only" not in line
+    ]
+    assert len(told) == 2, worker.log
+    assert not any("redisson_delay_queue" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("redis://:wrong-one@127.0.0.1:{port}/0", "user and password"),
+        ("redis://nobody:wrong-one@127.0.0.1:{port}/0", "user and password"),
+        ("redis://127.0.0.1:{port}/0", "user and password"),
+        ("redis://:right@127.0.0.1:{port}/99", "Correct its number"),
+    ],
+    ids=["password", "user", "none", "database"],
+)
+def test_wrong_connection_is_one_error_that_names_the_setting(
+    private_server, program, settings, queue_name, wrong, said
+):
+    server = private_server(requirepass="right")
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "CONNECTION": wrong.format(port=server.port),
+    }
+    worker = program("--queue", queue_name, "--verbosity", "2")
+    worker.wait_for_log(" ERROR ")
+    wait_for_attempts(worker)
+
+    told = [
+        line for line in worker.log.splitlines() if re.search(" (WARNING|ERROR) ", line)
+    ]
+    assert len(told) == 1, worker.log
+    assert said in told[0]
+    assert "DELAYQ['CONNECTION']" in told[0]
+    assert "wrong-one" not in worker.log
 
 
 def test_a_worker_can_be_stopped_while_the_server_is_away(

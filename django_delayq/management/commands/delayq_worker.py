@@ -160,10 +160,8 @@ class Command(CommandWithExamples):
             # Said here, in the foreground, rather than by each process.
             raise CommandError(str(error)) from error
         except (RedisError, OSError) as error:
-            logger.warning(
-                "the server cannot be reached, the worker waits for it: %s",
-                redact(str(error)),
-            )
+            # Each process waits for the server, and says why.
+            logger.debug("the server cannot be checked yet: %s", redact(str(error)))
         stop_with = None
         if pipe is not None:
             stop_with = int(pipe)

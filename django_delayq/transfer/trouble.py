@@ -1,0 +1,48 @@
+"""Telling a trouble once: when it begins, when it becomes another, and not at every attempt to get over it."""
+
+import logging
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import InvalidResponse
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq.redaction import redact
+
+
+class Trouble:
+    """Why something that is tried again and again does not work; owned by the thread that tries.
+
+    A server that is away is the trouble of everything that needs it, and one of them tells it. ``is_outage_told``
+    says whether this one does; the others mention it at level DEBUG.
+    """
+
+    def __init__(self, logger: logging.Logger, *, is_outage_told: bool) -> None:
+        self._logger = logger
+        self._is_outage_told = is_outage_told
+        self._kind: object = None
+
+    def note(self, error: Exception, what: str, *, again_ms: int) -> None:
+        """Log what cannot be done, why, and when it is tried again; at level DEBUG where that has been said."""
+        # Refused, reset and timed out follow each other in one outage.
+        kind = "outage" if is_outage(error) else f"{type(error)} {error}"
+        is_told = kind == self._kind
+        if kind == "outage" and not self._is_outage_told:
+            is_told = True
+        level = logging.DEBUG if is_told else logging.WARNING
+        self._kind = kind
+        self._logger.log(
+            level, "%s, again in %d ms: %s", what, again_ms, redact(str(error))
+        )
+
+    def is_over(self) -> None:
+        """It works: the next trouble is a new one."""
+        self._kind = None
+
+
+def is_outage(error: Exception) -> bool:
+    """Return whether nothing of this process can use the server: it is away, or does not let us in."""
+    # Whose account is wrong is a ConnectionError, too. A database that is not there is refused to each new connection.
+    return isinstance(
+        error,
+        RedisConnectionError | RedisTimeoutError | InvalidResponse | OSError,
+    ) or "DB index is out of range" in str(error)
