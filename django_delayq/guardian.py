@@ -13,15 +13,21 @@ guardian.lock      flock, exclusive for the life of the guardian
 server.lock        flock, exclusive for the life of the server, which inherits it
 place.json         where the socket is, and for which HOME it was chosen
 data/              the append-only file
+engine.json        which server wrote the data, and its version: no other and no older one may read them
 guardian.log       server.log       what each of them has to say
 guardian.pid       server.pid       for humans, and to kill a server that does not answer
 =================  ============================================================================
 
 Who lives is told by locks alone: the kernel drops them with their last holder, however that
 ends, while a pid may long be somebody else's (or a zombie).
+
+HOME may have been put there by somebody else, in a repository or by another user. So every file
+in it is opened by its name in a folder that is held open and is ours alone, and never through
+a link: what root writes there stays there.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -36,6 +42,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 #: What the guardian tells the process that started it: one of these, then perhaps a newline
 #: and the reason, then a zero byte.
@@ -45,6 +52,8 @@ READY, REFUSED, NOT_NEEDED = "ready", "refused", "not needed"
 LOAD_TIMEOUT_S = 60.0
 #: How long a server that nobody started just now may take to answer, before it is killed.
 ANSWER_TIMEOUT_S = 5.0
+#: How long a program may take to tell its version.
+VERSION_TIMEOUT_S = 10.0
 #: How long a server may take to write its data and end.
 STOP_TIMEOUT_S = 10.0
 #: Between two looks whether the socket's file is still there: cleaners of temporary folders
@@ -78,6 +87,156 @@ class NoPlace(Exception):
     """Raised when no folder can hold the socket."""
 
 
+class NotOurs(OSError):
+    """Raised when a folder or a file of HOME may lead somewhere else, or belongs to somebody else."""
+
+
+@contextlib.contextmanager
+def opened_folder(folder: Path) -> Iterator[int]:
+    """Hold a folder open that only we may enter, for the functions that take ``dir_fd``.
+
+    Raises:
+        NotOurs: it is a link, another user's, or others may enter it.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(folder, flags)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and folder.is_symlink():
+            raise NotOurs(f"{str(folder)!r} is a link") from error
+        raise
+    try:
+        found = os.fstat(fd)
+        _check_owner(found, folder)
+        if found.st_mode & 0o077:
+            raise NotOurs(
+                f"others may enter {str(folder)!r} (mode {found.st_mode & 0o777:o}, and it has to be 700)"
+            )
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _check_owner(found: os.stat_result, path: Path) -> None:
+    if found.st_uid != os.geteuid():
+        raise NotOurs(
+            f"{str(path)!r} belongs to user {found.st_uid}, and this process is user {os.geteuid()}"
+        )
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file of HOME, closed on exec; with O_CREAT it is made for us alone.
+
+    Raises:
+        NotOurs: it or its folder is a link, another user's, or known by a second name.
+    """
+    # Not to wait for the other end, should it be a pipe.
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    with opened_folder(path.parent) as folder:
+        try:
+            fd = os.open(path.name, flags, 0o600, dir_fd=folder)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise NotOurs(f"{str(path)!r} is a link") from error
+            raise
+    try:
+        _check_file(os.fstat(fd), path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_file(found: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise NotOurs(f"{str(path)!r} is not a file")
+    _check_owner(found, path)
+    if found.st_nlink > 1:
+        raise NotOurs(f"{str(path)!r} has a second name somewhere")
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file of HOME."""
+    with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Replace a file of HOME as a whole: whoever reads it meanwhile sees the old one or the new one."""
+    new = path.with_name(f"{path.name}.new")
+    # Emptied after it was looked at, and not by O_TRUNC before.
+    with os.fdopen(open_file(new, os.O_WRONLY | os.O_CREAT), "wb") as file:
+        file.truncate()
+        file.write(text.encode())
+    with opened_folder(path.parent) as folder:
+        os.rename(new.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def append_to(path: Path) -> BinaryIO:
+    """Open a log of HOME."""
+    return os.fdopen(open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab")
+
+
+def _remove(path: Path) -> None:
+    with opened_folder(path.parent) as folder, contextlib.suppress(FileNotFoundError):
+        os.unlink(path.name, dir_fd=folder)
+
+
+class Engine(NamedTuple):
+    """A server program, as its --version tells it."""
+
+    #: Redis or Valkey.
+    name: str
+    version: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {'.'.join(map(str, self.version))}"
+
+    def can_read(self, written_by: "Engine | None") -> bool:
+        """Tell whether it may open what another has written: the same engine, of that version or a later one."""
+        return written_by is None or (
+            self.name == written_by.name and self.version >= written_by.version
+        )
+
+
+def engine_of(binary: Path) -> Engine | None:
+    """Return what a program says it is, or None where it is no server that we know."""
+    try:
+        told = subprocess.run(
+            [os.fspath(binary), "--version"],
+            capture_output=True,
+            timeout=VERSION_TIMEOUT_S,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(rb"(Redis|Valkey) server v=(\d+(?:\.\d+)*)", told)
+    return found and _read_engine(found[1].decode(), found[2].decode())
+
+
+def recorded_engine(home: Path) -> Engine | None:
+    """Return what wrote the data of this HOME; None where there are no data.
+
+    Raises:
+        NotOurs: see `open_file`, or there are data and no record.
+    """
+    if not os.path.lexists(home / "data"):
+        return None
+    try:
+        record = json.loads(read_file(home / "engine.json"))
+        return _read_engine(record["engine"], record["version"])
+    except FileNotFoundError:
+        raise NotOurs(
+            f"nothing says which server wrote {str(home / 'data')!r}"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise NotOurs(f"{str(home / 'engine.json')!r} cannot be read") from error
+
+
+def _read_engine(name: str, version: str) -> Engine:
+    return Engine(name, tuple(int(part) for part in version.split(".")))
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive flock, waiting for it as long as it takes."""
@@ -109,8 +268,8 @@ def is_locked(path: Path) -> bool:
 
 
 def open_lock(path: Path) -> int:
-    """Open a file for flock, closed on exec; made if it does not exist."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Open a file of HOME for flock, closed on exec; made if it does not exist."""
+    return open_file(path, os.O_RDWR | os.O_CREAT)
 
 
 def recorded_socket(home: Path) -> Path | None:
@@ -120,9 +279,11 @@ def recorded_socket(home: Path) -> Path | None:
     its socket belongs to the original.
     """
     try:
-        place = json.loads((home / "place.json").read_bytes())
+        place = json.loads(read_file(home / "place.json"))
         if place["home"] == str(home):
             return Path(place["socket"])
+    except NotOurs:
+        raise
     except (OSError, ValueError, KeyError, TypeError):
         pass  # none yet, or mangled by an editor: a new one is chosen
     return None
@@ -214,9 +375,9 @@ class Guardian:
             # The process that started the other one died before it could wait for it.
             tell(starter, NOT_NEEDED)
             return 0
-        (self._home / "guardian.pid").write_text(f"{os.getpid()}\n")
         signal.signal(signal.SIGTERM, lambda *_: self._events.put("asked to end"))
         try:
+            write_file(self._home / "guardian.pid", f"{os.getpid()}\n")
             server = self._adopt() or self._start()
         except (ServerRefused, NoPlace, OSError) as error:
             say(f"giving up: {error}")
@@ -320,7 +481,7 @@ class Guardian:
         pid = None
         with contextlib.suppress(OSError, ValueError):
             # Removed before a server starts, so it never names the one before it.
-            pid = int((self._home / "server.pid").read_text())
+            pid = int(read_file(self._home / "server.pid"))
         path = recorded_socket(self._home)
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while path is not None and path.exists() and time.monotonic() < deadline:
@@ -348,30 +509,35 @@ class Guardian:
 
     def _start(self) -> Server:
         path = self._place()
-        data = self._home / "data"
-        data.mkdir(mode=0o700, exist_ok=True)
+        self._note_engine()
+        self._enter_data()
         lock = open_lock(self._server_lock)
         fcntl.flock(lock, fcntl.LOCK_EX)
         log_path = self._home / "server.log"
-        with log_path.open("ab") as log:
+        with append_to(log_path) as log:
             if log.tell() > LOG_LIMIT_BYTES:
                 log.truncate(0)
             log_start = log.tell()
             command = [os.fspath(self._binary), "--unixsocket", os.fspath(path)]
             for name, value in SERVER_OPTIONS.items():
                 command += [f"--{name}", value]
-            (self._home / "server.pid").unlink(missing_ok=True)
-            # Options are relative to the folder of the data: no path of the user's in them.
+            _remove(self._home / "server.pid")
+            # Options are relative to the folder of the data, which is ours by now: no path of the user's in them.
             process = subprocess.Popen(
                 command,
-                cwd=data,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 pass_fds=[lock],
             )
-        (self._home / "server.pid").write_text(f"{process.pid}\n")
         os.close(lock)  # the server has it now, and nobody else
+        try:
+            write_file(self._home / "server.pid", f"{process.pid}\n")
+        except OSError:
+            # A server that nobody knows of would hold the data for ever.
+            process.kill()
+            process.wait()
+            raise
 
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while process.poll() is None:
@@ -391,17 +557,44 @@ class Guardian:
             _told(f"exit status {process.returncode}", log_path, log_start)
         )
 
+    def _note_engine(self) -> None:
+        """Write down which server opens the data from now on, unless it must not."""
+        engine = engine_of(self._binary)
+        if engine is None:
+            raise ServerRefused(f"{str(self._binary)!r} is no Redis and no Valkey")
+        written_by = recorded_engine(self._home)
+        if not engine.can_read(written_by):
+            raise ServerRefused(
+                f"the data were written by {written_by}, and {str(self._binary)!r} is {engine}, which may not"
+                " be able to read them"
+            )
+        if engine != written_by:
+            # Before it starts: it rewrites the data while it loads them.
+            version = ".".join(map(str, engine.version))
+            record = {"engine": engine.name, "version": version}
+            write_file(self._home / "engine.json", json.dumps(record) + "\n")
+
+    def _enter_data(self) -> None:
+        """Make the folder of the data the current one, so that the server cannot end up in another."""
+        data = self._home / "data"
+        with opened_folder(self._home) as home, contextlib.suppress(FileExistsError):
+            os.mkdir("data", mode=0o700, dir_fd=home)
+        with opened_folder(data) as folder:
+            for root, folders, files, fd in os.fwalk(".", dir_fd=folder):
+                # A link to a folder is listed among the folders.
+                for name in (*folders, *files):
+                    found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    if not stat.S_ISDIR(found.st_mode):
+                        _check_file(found, data / root / name)
+            os.fchdir(folder)
+
     def _place(self) -> Path:
         path = recorded_socket(self._home)
         if path is None or not _is_private(path.parent):
             name = re.sub(r"[^A-Za-z0-9._-]", "", self._home.parent.name)[:20]
             path = runtime_folder() / f"{name}-{os.urandom(4).hex()}.sock"
-            # Replaced as a whole: a user may read it at any time.
-            record = self._home / "place.json.new"
-            record.write_text(
-                json.dumps({"home": str(self._home), "socket": str(path)})
-            )
-            record.replace(self._home / "place.json")
+            record = {"home": str(self._home), "socket": str(path)}
+            write_file(self._home / "place.json", json.dumps(record))
         return path
 
 
@@ -442,7 +635,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _told(what: str, log: Path, start: int) -> str:
-    lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
+    lines = read_file(log)[start:].decode(errors="replace").splitlines()
     return "\n".join([what, *lines[-12:]])
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 import redis
 
 from django_delayq import embedded, guardian
-from django_delayq.embedded import ensure_server
+from django_delayq.embedded import ensure_server, find_binary, wheel_binary
 from django_delayq.exceptions import EmbeddedServerError
 from tests.waiting import wait_until
 
@@ -26,9 +27,9 @@ LINGER_S = 0.2
 USER = """
 import sys
 from pathlib import Path
-from django_delayq.embedded import ensure_server
+from django_delayq.embedded import ensure_server, wheel_binary
 for line in sys.stdin:
-    print(ensure_server(Path(line.rstrip("\\n")), linger_s=float(sys.argv[1])), flush=True)
+    print(ensure_server(Path(line.rstrip("\\n")), linger_s=float(sys.argv[1]), binary=wheel_binary()), flush=True)
 """
 
 
@@ -115,6 +116,16 @@ def project(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def come(project: Path, user: Callable[..., User]) -> Callable[..., User]:
     return user
+
+
+def make_program(path: Path, version: str, then: str = "exit 1") -> Path:
+    """Write a program that tells a version, and does something else where it is not asked for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{version}"; else {then}; fi\n'
+    )
+    path.chmod(0o700)
+    return path
 
 
 def is_guarded(project: Path) -> bool:
@@ -284,14 +295,14 @@ def test_child_that_was_forked_counts_as_a_user(project, come):
     parent = come("""
         import os, sys
         from pathlib import Path
-        from django_delayq.embedded import ensure_server
+        from django_delayq.embedded import ensure_server, wheel_binary
         directory = Path(input())
-        url = ensure_server(directory, linger_s=float(sys.argv[1]))
+        url = ensure_server(directory, linger_s=float(sys.argv[1]), binary=wheel_binary())
         if os.fork() == 0:
             print(url, os.getpid(), flush=True)
             sys.stdin.readline()
             # Calls of the child's own must not start anything either.
-            print(ensure_server(directory), flush=True)
+            print(ensure_server(directory, binary=wheel_binary()), flush=True)
             sys.stdin.readline()
             os._exit(0)
         os._exit(0)
@@ -313,8 +324,8 @@ def test_program_that_a_user_started_does_not_count(project, come):
     one = come("""
         import subprocess, sys
         from pathlib import Path
-        from django_delayq.embedded import ensure_server
-        url = ensure_server(Path(input()), linger_s=float(sys.argv[1]))
+        from django_delayq.embedded import ensure_server, wheel_binary
+        url = ensure_server(Path(input()), linger_s=float(sys.argv[1]), binary=wheel_binary())
         child = subprocess.Popen(["sleep", "60"], close_fds=False)
         print(url, child.pid, flush=True)
         input()
@@ -496,16 +507,12 @@ def test_address_with_odd_characters_can_be_used(
     shutil.rmtree(odd)
 
 
-def test_server_that_refuses_to_start_is_an_error_with_its_last_words(
-    project, monkeypatch
-):
+def test_server_that_refuses_to_start_is_an_error_with_its_last_words(project):
     binary = project / "valkey-server"
-    binary.write_text("#!/bin/sh\necho no such luck\nexit 3\n")
-    binary.chmod(0o700)
-    monkeypatch.setattr(embedded, "find_binary", lambda: binary)
+    make_program(binary, "Valkey server v=9.0.0", "echo no such luck; exit 3")
 
     with pytest.raises(EmbeddedServerError) as raised:
-        ensure_server(project, linger_s=0)
+        ensure_server(project, linger_s=0, binary=binary)
 
     assert "exit status 3\nno such luck" in str(raised.value)
     assert str(project / ".delayq" / "server.log") in str(raised.value)
@@ -521,7 +528,7 @@ def test_corrupt_data_are_an_error_with_the_reason(project, come):
     manifest.write_text("not a manifest\n")
 
     with pytest.raises(EmbeddedServerError, match=r"(?i)manifest"):
-        ensure_server(project, linger_s=0)
+        ensure_server(project, linger_s=0, binary=wheel_binary())
 
 
 def test_guardian_that_cannot_run_is_an_error_with_its_log(project, monkeypatch):
@@ -535,8 +542,9 @@ def test_guardian_that_cannot_run_is_an_error_with_its_log(project, monkeypatch)
     assert "exit status 2" in str(raised.value)
 
 
-def test_missing_wheel_is_an_error_that_says_what_to_install(project, monkeypatch):
+def test_missing_server_is_an_error_that_says_what_to_install(project, monkeypatch):
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(project))
 
     with pytest.raises(EmbeddedServerError) as raised:
         ensure_server(project)
@@ -545,9 +553,10 @@ def test_missing_wheel_is_an_error_that_says_what_to_install(project, monkeypatc
     assert 'DELAYQ["CONNECTION"]' in str(raised.value)
 
 
-def test_running_server_needs_no_wheel_to_be_found(project, come, monkeypatch):
+def test_running_server_needs_no_program_to_be_found(project, come, monkeypatch):
     url = come().ensure(project)
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(project))
 
     assert ensure_server(project) == url
 
@@ -587,3 +596,230 @@ def test_runtime_folder_that_is_too_long_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
 
     assert len(os.fsencode(guardian.runtime_folder())) < guardian.SOCKET_PATH_LIMIT
+
+
+# Whose folder it is
+
+
+@pytest.fixture
+def tampered(tmp_path: Path) -> Path:
+    """A project whose folder somebody else has prepared; no server may come to run in it."""
+    directory = tmp_path / "tampered"
+    directory.mkdir()
+    return directory
+
+
+def plant(project: Path, *, mode: int = 0o700) -> Path:
+    home = project / ".delayq"
+    home.mkdir(mode=0o700)
+    home.chmod(mode)
+    return home
+
+
+NAMES = [
+    *("users.lock", "start.lock", "guardian.lock", "server.lock", "place.json"),
+    *("guardian.log", "server.log", "guardian.pid.new", "server.pid.new"),
+    *("engine.json", "engine.json.new", "place.json.new", ".gitignore.new"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("link", "is_there"),
+    [(os.symlink, True), (os.symlink, False), (os.link, True)],
+    ids=["link", "dangling", "second name"],
+)
+def test_link_in_the_folder_is_not_followed(tampered, tmp_path, name, link, is_there):
+    victim = tmp_path / "victim"
+    if is_there:
+        victim.write_text("precious")
+    home = plant(tampered)
+    if name == "engine.json":
+        (home / "data").mkdir(mode=0o700)
+    link(victim, home / name)
+
+    with pytest.raises(EmbeddedServerError) as refused:
+        ensure_server(tampered, linger_s=0, binary=wheel_binary())
+
+    assert name in str(refused.value)
+    assert re.search("is a link|has a second name", str(refused.value))
+    assert (victim.read_text() if victim.exists() else None) == (
+        "precious" if is_there else None
+    )
+
+
+@pytest.mark.parametrize("name", ["data", "data/appendonlydir", "data/dump.rdb"])
+def test_link_among_the_data_is_not_followed(tampered, tmp_path, name):
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o700)
+    home = plant(tampered)
+    path = home / name
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.symlink_to(outside)
+    engine = guardian.engine_of(wheel_binary())
+    version = ".".join(map(str, engine.version))
+    (home / "engine.json").write_text(f'{{"engine": "Valkey", "version": "{version}"}}')
+
+    with pytest.raises(EmbeddedServerError, match=r"is a link|is not a file"):
+        ensure_server(tampered, linger_s=0, binary=wheel_binary())
+
+    assert list(outside.iterdir()) == []
+
+
+def test_folder_that_is_a_link_is_refused(tampered, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o700)
+    (tampered / ".delayq").symlink_to(outside)
+
+    with pytest.raises(EmbeddedServerError, match=r"delayq' is a link.*EMBEDDED_DIR"):
+        ensure_server(tampered, linger_s=0)
+
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o777, 0o701])
+def test_folder_that_others_may_enter_is_refused(tampered, mode):
+    home = plant(tampered, mode=mode)
+
+    with pytest.raises(EmbeddedServerError, match=f"mode {mode:o}.*chmod 700"):
+        ensure_server(tampered, linger_s=0)
+
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_folder_of_another_user_is_refused_to_root(tampered, what):
+    home = plant(tampered)
+    (home / "server.log").write_text("")
+    os.chown(home if what == "folder" else home / "server.log", 12345, 12345)
+
+    with pytest.raises(EmbeddedServerError, match="belongs to user 12345, and this"):
+        ensure_server(tampered, linger_s=0, binary=wheel_binary())
+
+
+def test_pipe_instead_of_a_file_is_refused_and_not_waited_for(tampered):
+    os.mkfifo(plant(tampered) / "place.json")
+
+    with pytest.raises(EmbeddedServerError, match="is not a file"):
+        ensure_server(tampered, linger_s=0, binary=wheel_binary())
+
+
+# Which server
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH on which nothing is but what the test puts there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def write_record(project: Path, text: str) -> Path:
+    home = plant(project)
+    (home / "data").mkdir(mode=0o700)
+    (home / "engine.json").write_text(text)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("valkey-server", "Valkey server v=7.2.5 sha=0"),
+        ("redis-server", "Redis server v=6.2.0 sha=0"),
+        ("redis-server", "Redis server v=8.10.1 sha=0"),
+    ],
+)
+def test_server_on_path_is_preferred(path, name, version):
+    program = make_program(path / name, version)
+
+    assert find_binary() == program
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("valkey-server", "Valkey server v=7.0.0"),
+        ("redis-server", "Redis server v=6.0.16"),
+        ("redis-server", "Valkey server v=9.0.0"),  # a link of a distribution's
+        ("redis-server", "something else"),
+    ],
+)
+def test_server_on_path_that_will_not_do_is_passed_over(path, name, version):
+    make_program(path / name, version)
+
+    assert find_binary() == wheel_binary()
+
+
+def test_data_are_opened_by_the_engine_that_wrote_them(project, path):
+    older = make_program(path / "redis-server", "Redis server v=7.0.15")
+    home = write_record(project, '{"engine": "Valkey", "version": "9.0.0"}')
+
+    assert find_binary() == older
+    assert find_binary(home) == wheel_binary()
+
+
+def test_data_of_a_later_version_are_left_to_it(project, path, monkeypatch):
+    monkeypatch.setattr(embedded, "wheel_binary", lambda: None)
+    make_program(path / "redis-server", "Redis server v=7.0.15")
+    valkey = make_program(path / "valkey-server", "Valkey server v=9.0.0")
+    home = write_record(project, '{"engine": "Redis", "version": "7.2.0"}')
+
+    with pytest.raises(EmbeddedServerError) as refused:
+        ensure_server(project)
+
+    text = str(refused.value)
+    assert "written by Redis 7.2.0" in text
+    assert "redis-server' is Redis 7.0.15" in text
+    assert f"{str(valkey)!r} is Valkey 9.0.0" in text
+    assert "Put Redis 7.2.0 or a later version on PATH" in text
+    assert not (home / "server.log").exists()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"engine": "Redis", "version": "7.0.15"}',
+        '{"engine": "Valkey", "version": "99.0.0"}',
+    ],
+)
+def test_guardian_opens_no_data_of_another_engine(project, record):
+    home = write_record(project, record)
+
+    with pytest.raises(EmbeddedServerError, match="the data were written by"):
+        ensure_server(project, linger_s=0, binary=wheel_binary())
+
+    assert (home / "engine.json").read_text() == record
+    assert list((home / "data").iterdir()) == []
+
+
+@pytest.mark.parametrize("record", ["", "[]", '{"engine": "Valkey", "version": 9}'])
+def test_data_of_nobody_knows_whom_are_refused(project, record):
+    write_record(project, record)
+
+    with pytest.raises(EmbeddedServerError, match=r"engine\.json' cannot be read"):
+        ensure_server(project, linger_s=0)
+
+
+def test_data_without_a_record_are_refused(project):
+    (plant(project) / "data").mkdir(mode=0o700)
+
+    with pytest.raises(EmbeddedServerError, match="nothing says which server wrote"):
+        ensure_server(project, linger_s=0)
+
+
+def test_engine_is_recorded_and_a_later_version_takes_over(project, come):
+    home = project / ".delayq"
+    one = come()
+    one.ensure(project)
+    recorded = (home / "engine.json").read_text()
+    one.leave()
+    wait_until_stopped(project)
+    (home / "engine.json").write_text('{"engine": "Valkey", "version": "7.2.0"}')
+
+    assert answers(come().ensure(project))
+
+    assert '"engine": "Valkey"' in recorded
+    assert (home / "engine.json").read_text() == recorded

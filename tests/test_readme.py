@@ -239,7 +239,7 @@ class Project:
 
 @pytest.fixture
 def embedded_server() -> None:
-    """The wheel that the quick start installs."""
+    """A server program that the quick start can start."""
     try:
         find_binary()
     except EmbeddedServerError as error:
