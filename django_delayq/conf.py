@@ -34,6 +34,7 @@ from redis.retry import Retry
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.embedded import ensure_server
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
+from django_delayq.queues.connection import is_readable
 from django_delayq.queues.options import QueueOptions
 from django_delayq.redaction import SecretUrl, conceal, redact, redact_url, show
 from django_delayq.wire.codecs import Codec, default_codec, get_codec
@@ -312,18 +313,14 @@ def _is_codec(value: Any) -> bool:
 def _is_connection(value: Any) -> bool:
     if not isinstance(value, str) or "://" not in value:
         return isinstance(value, str) and value != ""
-    try:
-        ConnectionPool.from_url(value)  # reads the URL and opens nothing
-    except ValueError:
-        return False
-    return True
+    return is_readable(value)
 
 
 _TOP: dict[str, tuple[str, _Check, str]] = {
     "CONNECTION": (
         "connection",
         _optional(_is_connection),
-        "the alias of a django-redis cache, or a URL such as 'redis://localhost:6379/0'",
+        "the alias of a django-redis cache, or a URL such as 'redis://localhost:6379/0', its database a number",
     ),
     "EMBEDDED_DIR": (
         "embedded_dir",

@@ -42,10 +42,10 @@ LEASE_S = 10.0
 class BlockingQueue:
     """The queue ``name``, from which elements are taken by whoever comes first, here or in Java.
 
-    An element that was returned is gone; one that was not is not. When the wait ends, the caller is interrupted or
-    cancelled, or the connection drops while an element is on its way, the element goes back to the head, or is taken
-    again when its lease is over, after `LEASE_S`. What the codec cannot read goes to the quarantine, is seen there,
-    and raises DecodeError.
+    An element that was returned is gone; one that was not is not, unless the process dies just before it returns it.
+    When the wait ends, the caller is interrupted or cancelled, or the connection drops while an element is on its
+    way, the element goes back to the head, or is taken again when its lease is over, after `LEASE_S`. What the codec
+    cannot read goes to the quarantine, is seen there, and raises DecodeError.
 
     One object serves any number of threads; every method has an async twin whose name begins with ``a``.
 
@@ -102,6 +102,10 @@ class BlockingQueue:
 
     def take(self) -> Any:
         """Take the first element out; wait for one as long as it takes.
+
+        It is confirmed before it is returned. A process that dies in between has taken it, and nobody gets it again;
+        one that dies before leaves it to others, after the lease. What must survive its consumer's death is a job, or
+        goes to a ``@queue_handler``: those are acknowledged after they ran.
 
         Raises:
             DecodeError: the codec cannot read it; ``data`` is the payload, which went to the quarantine.

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import re
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlparse
 
 from redis import asyncio as aio
 from redis.asyncio.connection import Connection as AsyncConnection
@@ -195,15 +197,26 @@ def _make_async(given: Given) -> aio.Redis:
     return aio.Redis.from_pool(pool)
 
 
-def _read_url(url: str) -> SecretUrl:
+def is_readable(url: str) -> bool:
+    """Whether redis-py reads a URL, and as it is meant: it takes a database that is no number for database 0."""
     try:
         ConnectionPool.from_url(url)  # opens nothing
+        place = urlparse(url)
     except ValueError:
+        return False
+    return (
+        place.scheme == "unix"
+        or re.fullmatch(r"/?[0-9]*/?", unquote(place.path)) is not None
+    )
+
+
+def _read_url(url: str) -> SecretUrl:
+    if not is_readable(url):
         # Not chained: what redis-py says of a URL may repeat a part of its password.
         raise InvalidSettings(
             f"connection is {redact_url(url)!r}, which is not a URL that redis-py reads; give one such as"
-            " 'redis://localhost:6379/0', special characters of a password as %23"
-        ) from None
+            " 'redis://localhost:6379/0', its database a number, special characters of a password as %23"
+        )
     return SecretUrl(url)
 
 

@@ -4,15 +4,21 @@ Beside `offer` it looks into and takes from what waits; what is due belongs to `
 """
 
 import asyncio
+import logging
 import os
+import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 from uuid import uuid4
 
 from redis.client import Redis
+from redis.exceptions import RedisError
 
+from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import REPEAT_MS
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given
@@ -23,6 +29,7 @@ from django_delayq.queues.transferring import QueuePush, service
 from django_delayq.transfer.channel import ChannelListener
 from django_delayq.transfer.task import QueueTransferTask
 from django_delayq.wire import scripts as wire_scripts
+from django_delayq.wire.call import may_have_run
 from django_delayq.wire.codecs import Codec
 from django_delayq.wire.delay import Delay, parse_delay
 from django_delayq.wire.frame import FrameFormat, unpack
@@ -30,8 +37,23 @@ from django_delayq.wire.scripts import PAGE, START, Cursor, FramePage
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 #: Payloads that one `contains` or `remove` call compares with.
 VALUES_BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Elements that a poll has read and asks to take out."""
+
+    frames: list[bytes]
+    values: list[Any]
+    #: How far from the head they lie, at most.
+    depth: int
+    #: The same when it is asked again.
+    request: str = field(default_factory=lambda: uuid4().hex)
+    begun_ms: float = field(default_factory=monotonic_ms)
 
 
 class DelayedQueue:
@@ -78,6 +100,10 @@ class DelayedQueue:
         self._clients = Clients(connection)
         # The client that the transfer was begun with, and the process that it runs in.
         self._held: Redis | None = None
+        self._lock = threading.Lock()
+        # Guarded by _lock: what polls had to leave open.
+        self._unsettled: list[_Page] = []
+        self._left_over: list[Any] = []
         self._pid = 0
         self._is_destroyed = False
         if not self._clients.is_default:
@@ -161,6 +187,9 @@ class DelayedQueue:
 
     def poll(self, limit: int | None = None) -> Any:
         """Take the first element out, due or not, or return None; with a limit, return a list of that many at most.
+
+        Where an error comes up after some were taken, the list has those, and the next call raises it if it stays.
+        What was taken while a reply was lost is returned by the next call of this object.
 
         Raises:
             DecodeError: the codec cannot read the first element, which stays where it is.
@@ -421,9 +450,71 @@ class DelayedQueue:
         return None
 
     def _poll(self, limit: int) -> Steps[list[Any]]:
+        taken: list[Any] = []
+        try:
+            yield from self._settle()
+            self._pour(taken, limit)
+            yield from self._poll_pages(taken, limit)
+        except RedisError as error:
+            if not taken:
+                raise
+            # What was taken is the caller's. If the error stays, the next call raises it.
+            logger.warning(
+                "poll of %r took %d elements, then: %s", self.name, len(taken), error
+            )
+        except DecodeError:
+            raise
+        except BaseException:
+            # Interrupted: the next call returns them.
+            self._keep(taken)
+            raise
+        return taken
+
+    def _settle(self) -> Steps[None]:
+        """Learn what earlier calls took whose replies were lost."""
+        while True:
+            with self._lock:
+                if not self._unsettled:
+                    return
+                page = self._unsettled.pop(0)
+            is_late = monotonic_ms() - page.begun_ms > REPEAT_MS
+            try:
+                values = yield from self._withdraw(page)
+            except BaseException:
+                self._leave(page)
+                raise
+            # When the server has forgotten, nobody knows who took what is gone. Twice is better than never.
+            self._keep(page.values if is_late else values)
+
+    def _pour(self, taken: list[Any], limit: int) -> None:
+        """Hand out what earlier calls took and could not return."""
+        with self._lock:
+            taken += self._left_over[:limit]
+            del self._left_over[:limit]
+
+    def _keep(self, values: Sequence[Any]) -> None:
+        with self._lock:
+            self._left_over += values
+
+    def _leave(self, page: _Page) -> None:
+        with self._lock:
+            self._unsettled.append(page)
+
+    def _withdraw(self, page: _Page) -> Steps[list[Any]]:
+        """Take a page out that was read; returns the values that are ours."""
+        flags: list[bool] = yield scripts.withdraw(
+            self._keys,
+            page.frames,
+            request=page.request,
+            depth=page.depth,
+            frame_format=self._options.frame_format,
+            insertion_list=self._options.insertion_list,
+        )
+        return [value for value, flag in zip(page.values, flags, strict=True) if flag]
+
+    def _poll_pages(self, taken: list[Any], limit: int) -> Steps[None]:
         # Read, decode, and only then take out: what cannot be decoded stays. The second call is told exactly which
         # frames, and may be repeated.
-        taken: list[Any] = []
         cursor = START
         while len(taken) < limit and not cursor.is_at_end:
             count = min(limit - len(taken), scripts.WITHDRAW_BATCH)
@@ -432,22 +523,17 @@ class DelayedQueue:
             if error is not None and not taken and not values:
                 raise error
             if frames:
-                flags: list[bool] = yield scripts.withdraw(
-                    self._keys,
-                    frames,
-                    request=uuid4().hex,
-                    depth=page.first + len(page.frames),
-                    frame_format=self._options.frame_format,
-                    insertion_list=self._options.insertion_list,
-                )
-                taken += [
-                    value for value, flag in zip(values, flags, strict=True) if flag
-                ]
+                to_take = _Page(frames, values, page.first + len(page.frames))
+                try:
+                    taken += yield from self._withdraw(to_take)
+                except BaseException as raised:
+                    if not isinstance(raised, Exception) or may_have_run(raised):
+                        self._leave(to_take)
+                    raise
             if error is not None:
                 break
             # From the head again, unless all that is there cannot be unpacked.
             cursor = START if frames else page.cursor
-        return taken
 
     def _decode_first(
         self, page: Sequence[bytes]

@@ -3,11 +3,12 @@
 What happened is recorded, not reported: the loop settles it with the server, in batches.
 """
 
+import asyncio
 import logging
 import os
 import random
 import traceback as tracebacks
-from types import TracebackType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, NamedTuple
 
 from django_delayq.clock import boottime_ms, epoch_ms
@@ -16,6 +17,7 @@ from django_delayq.delivery.operations import Done, Failed, Leased, Rejected, St
 from django_delayq.exceptions import (
     DelayqError,
     EncodeError,
+    InvalidTask,
     LeaseLost,
     TaskNotFound,
     TimeLimitExceeded,
@@ -214,6 +216,14 @@ class Attempt:
 
     def succeed(self, value: object) -> None:
         """The function returned."""
+        if value is not None and (kind := _kind_of_unrun(value)):
+            self.fail(
+                InvalidTask(
+                    f"{self.name} returned {kind}, whose body has not run, and nobody runs it. A decorator around an"
+                    " async def has to be async def itself, and await it; elsewhere, await or loop over what you return"
+                )
+            )
+            return
         self.ended_ms = boottime_ms()
         if self.options is not None and self.options.keep_result is not None:
             try:
@@ -394,6 +404,21 @@ class Attempt:
                 class_name(failure),
                 extra={"delayq": fields},
             )
+
+
+def _kind_of_unrun(value: object) -> str | None:
+    """Say what a function returned where that only begins when somebody waits for it or loops over it."""
+    if isinstance(value, CoroutineType):
+        # Or Python would warn that it was never awaited: we say that.
+        value.close()
+        return "a coroutine"
+    if isinstance(value, GeneratorType | AsyncGeneratorType):
+        return "a generator"
+    # A future belongs to something that runs by itself.
+    is_lazy = hasattr(type(value), "__await__") and not isinstance(
+        value, asyncio.Future
+    )
+    return f"an awaitable {type(value).__name__}" if is_lazy else None
 
 
 _WORDS = {

@@ -324,3 +324,26 @@ class TestConnectionOfAThread:
             queue.offer("x")
 
             assert queue.poll() == "x"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h/abc",
+        "redis://h:6379/1/2",
+        "redis://h/-1",
+        "rediss://h/0x1",
+        "redis://h/ 1",
+    ],
+)
+def test_url_whose_database_is_no_number_is_refused(url: str) -> None:
+    """redis-py would take database 0, or another one."""
+    with pytest.raises(InvalidSettings, match="its database a number"):
+        BlockingQueue("q", connection=url)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h", "redis://h/", "redis://h/3", "rediss://h/3/", "redis://h?db=3"]
+)
+def test_url_with_or_without_a_database_is_read(url: str) -> None:
+    BlockingQueue("q", connection=url)

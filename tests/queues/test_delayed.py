@@ -18,6 +18,7 @@ from django_delayq.exceptions import (
     InvalidSettings,
     MaybeScheduled,
 )
+from django_delayq.queues import delayed as delayed_module
 from django_delayq.queues import scripts
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
@@ -565,6 +566,61 @@ class TestWhatWaits:
 
             assert lost.is_set()
             assert queue.read_all() == list(range(11, 20))
+
+    @pytest.mark.parametrize("reaches_server", [True, False])
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_poll_that_breaks_off_loses_no_element(
+        self,
+        delayed: Make,
+        proxy: Proxy,
+        queue_name: str,
+        face: Face,
+        insertion_list: bool,
+        reaches_server: bool,
+        is_late: bool,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        values = [f"needle-{n}" for n in range(320)]
+        with redis.Redis.from_url(proxy.url) as client:
+            queue = face(delayed(connection=client, insertion_list=insertion_list))
+            other = delayed(insertion_list=insertion_list)
+            for value in values:
+                other.offer(value, LATER)
+            assert queue.poll(20) == values[:20]
+            lose = proxy.lose_reply_to if reaches_server else proxy.lose
+            lose(b"needle-250", refuse=True)
+
+            assert queue.poll(300) == values[20:220]
+
+            with pytest.raises(redis.ConnectionError):
+                queue.poll(1)
+            proxy.is_refusing = False
+            if is_late:
+                monkeypatch.setattr(delayed_module, "REPEAT_MS", -1)
+            assert queue.poll() == values[220]
+            assert queue.poll(200) == values[221:]
+            assert queue.poll(1) == []
+            assert len(other) == 0
+
+    def test_poll_that_is_interrupted_keeps_what_it_took_for_the_next(
+        self, delayed: Make, insertion_list: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        queue = delayed(insertion_list=insertion_list)
+        for n in range(250):
+            queue.offer(n, LATER)
+        original = queue._withdraw
+
+        def interrupted(page: Any, **options: Any) -> Any:
+            if 230 in page.values:
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+            return original(page, **options)
+
+        monkeypatch.setattr(queue, "_withdraw", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.poll(250)
+
+        assert queue.poll(250) == list(range(250))
 
     def test_concurrent_polls_share_the_elements(
         self, delayed: Make, insertion_list: bool, client: redis.Redis, queue_name: str
