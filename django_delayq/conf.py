@@ -129,6 +129,11 @@ class QueueSettings:
     #: Seconds that quarantined jobs of ours are kept; None: for ever.
     quarantined_jobs_ttl_s: float | None = None
 
+    @property
+    def many_dead(self) -> int | None:
+        """From so many dead letters on there is a warning: four fifths of what is kept; None: never."""
+        return None if self.max_dead is None else -(-4 * self.max_dead // 5)
+
     @cached_property
     def is_shared(self) -> bool:
         return self.redisson is not None

@@ -412,6 +412,8 @@ class JobAdmin(_ModelAdmin):
             # Its name only: a template would call the task.
             "handler": handler.name if handler else "",
             "is_list_long": counts.delay_queue > LONG_LIST,
+            "has_many_dead": settings.many_dead is not None
+            and counts.dead >= settings.many_dead,
             "long_list": LONG_LIST,
         }
 

@@ -162,13 +162,18 @@ def _batches(attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
     return [
         _Batch(_call(part[0].queue, outcome, part), part, is_repeat)
         for (_, outcome, _), group in groups.items()
-        for part in _parts(group)
+        for part in _in_order(outcome, _parts(group))
     ]
+
+
+def _in_order(outcome: State | None, parts: list[list[Attempt]]) -> list[list[Attempt]]:
+    # What is given back goes to the head of its list, each part before the one that was sent earlier.
+    return parts[::-1] if outcome is State.SCHEDULED else parts
 
 
 def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
     """Cut into pieces that one call can take, by number and by size."""
-    size = sum([len(attempt.result) + len(attempt.error) for attempt in attempts])
+    size = sum([_size_of(attempt) for attempt in attempts])
     if len(attempts) <= MAX_BATCH and size < BATCH_BYTES:
         return [attempts]
     parts: list[list[Attempt]] = [[]]
@@ -178,8 +183,16 @@ def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
             parts.append([])
             size = 0
         parts[-1].append(attempt)
-        size += len(attempt.result) + len(attempt.error)
+        size += _size_of(attempt)
     return parts
+
+
+def _size_of(attempt: Attempt) -> int:
+    """Return the bytes that the end of an attempt has the server move."""
+    if attempt.outcome is State.SCHEDULED:
+        # Given back: a foreign payload goes to the head of its list.
+        return len(attempt.leased.payload)
+    return len(attempt.result) + len(attempt.error)
 
 
 def _call(

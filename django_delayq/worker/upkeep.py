@@ -29,8 +29,6 @@ PART_MS = 1_000.0
 BUSY_MS = 20.0
 #: Dead letters that go because they are too many are at least so old: by then somebody has seen the warning.
 YOUNGEST = timedelta(days=1)
-#: Share of MAX_DEAD from which on there is a warning.
-NEARLY_FULL = 0.8
 
 
 class Upkeep:
@@ -44,8 +42,8 @@ class Upkeep:
         self.next_ms = 0.0
         #: A longer insertion list is worth a warning.
         self._long_list = LONG_LIST
-        # More dead letters than these are worth one.
-        self._many_dead = self._nearly_full()
+        # So many dead letters are worth one.
+        self._many_dead = settings.many_dead
         self._problem = ""
 
     def turn(self, now_ms: float) -> None:
@@ -107,10 +105,6 @@ class Upkeep:
 
     # What was given up.
 
-    def _nearly_full(self) -> float:
-        most = self._settings.max_dead
-        return float("inf") if most is None else NEARLY_FULL * most
-
     def _delete_old(self) -> Iterator[float]:
         settings = self._settings
         dead, quarantined = State.DEAD, State.QUARANTINED
@@ -133,8 +127,8 @@ class Upkeep:
             )
 
     def _limit_dead(self) -> Iterator[float]:
-        most = self._settings.max_dead
-        if most is None:
+        most, many = self._settings.max_dead, self._settings.many_dead
+        if most is None or many is None or self._many_dead is None:
             return
         count = self._client.zcard(self._settings.keys.dead)
         if count >= self._many_dead:
@@ -146,8 +140,8 @@ class Upkeep:
                 most,
             )
             self._many_dead = 2 * count
-        elif count < self._nearly_full():
-            self._many_dead = self._nearly_full()
+        elif count < many:
+            self._many_dead = many
         if count > most:
             yield from self._expire(
                 "MAX_DEAD", State.DEAD, YOUNGEST.total_seconds(), kept=most

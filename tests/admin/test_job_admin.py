@@ -16,7 +16,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path, reverse
 
-from django_delayq import server_checks
+from django_delayq import conf, server_checks
 from django_delayq.admin import JobAdmin
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
@@ -391,6 +391,22 @@ def test_dead_letters_begin_with_the_newest(browser: Client, queue: Queue) -> No
     response = browser.get(url("queue", queue.name), {"state": "dead"})
 
     assert [row.token for row, _ in response.context["rows"]] == [second, first]
+
+
+def test_many_dead_letters_are_warned_of_before_any_is_deleted(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ["QUEUES"][queue.name] = {"MAX_DEAD": 4}
+    conf.forget_connections(setting="DELAYQ")
+    for _ in range(3):
+        queue.dead()
+    before = content_of(browser.get(url("queue", queue.name)))
+    queue.dead()
+
+    after = content_of(browser.get(url("queue", queue.name)))
+
+    assert "MAX_DEAD" not in before
+    assert "This queue has 4 dead letters, and keeps 4 (MAX_DEAD)" in after
 
 
 def test_long_insertion_list_is_warned_of(

@@ -428,6 +428,7 @@ class TestBadPayloads:
             queue.take()
 
         assert raised.value.data == b"\xff no JSON"
+        assert client.exists(keys.claims) == 0
         assert queue.take() == "good"
         page = run(client, operations.page(keys, State.QUARANTINED))
         assert [row.payload for row in page.rows] == [b"\xff no JSON"]

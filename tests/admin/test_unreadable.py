@@ -1,0 +1,137 @@
+"""The admin's pages of a queue in which somebody has written what no script of ours would: shown, and no error page."""
+
+from collections.abc import Callable
+
+import pytest
+import redis
+from django.test import Client
+
+from django_delayq.delivery.operations import State
+from tests.admin.conftest import url
+from tests.admin.filling import Queue
+
+STATES = tuple(
+    state.value
+    for state in (
+        State.SCHEDULED,
+        State.DUE,
+        State.RUNNING,
+        State.RETRYING,
+        State.DEAD,
+        State.QUARANTINED,
+    )
+)
+GARBAGE = [b"", b"short", b"\xff" * 40, b"{}"]
+
+
+def look_at_everything(browser: Client, queue: Queue, *tokens: str) -> None:
+    assert browser.get(url("changelist")).status_code == 200
+    for state in STATES:
+        page = browser.get(url("queue", queue.name), {"state": state})
+        assert page.status_code == 200
+        for row, _ in page.context["rows"]:
+            if row.token:
+                response = browser.get(url("job", queue.name, row.token))
+                assert response.status_code in (200, 404)
+    for token in tokens:
+        assert browser.get(url("job", queue.name, token)).status_code in (200, 404)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_headers_locators_errors_and_counters_that_cannot_be_read(
+    browser: Client, queue: Queue, client: redis.Redis, garbage: bytes
+) -> None:
+    tokens = [
+        queue.schedule(),
+        queue.running().token,
+        queue.retrying(),
+        queue.dead(),
+        queue.quarantined(b"x"),
+    ]
+    keys = queue.keys
+    for key in (keys.headers, keys.locators, keys.errors):
+        client.hset(key, mapping=dict.fromkeys(tokens, garbage))
+    client.hset(
+        keys.counters, mapping=dict.fromkeys(("number", "dead", b"\xff", ""), garbage)
+    )
+
+    look_at_everything(browser, queue, *tokens)
+
+    page = browser.get(url("queue", queue.name), {"state": "dead"})
+    assert [row.token for row, _ in page.context["rows"]] == [tokens[3]]
+    for token in tokens[1:4]:
+        assert browser.get(url("job", queue.name, token)).status_code == 200
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf", 1e300, -1e300, 2**53, -1, 1.5])
+def test_times_that_are_none(
+    browser: Client, queue: Queue, client: redis.Redis, score: object
+) -> None:
+    tokens = [
+        queue.running().token,
+        queue.retrying(),
+        queue.dead(),
+        queue.quarantined(b"x"),
+    ]
+    keys = queue.keys
+    sets = keys.leases, keys.retries, keys.dead, keys.quarantine
+    for key, token in zip(sets, tokens, strict=True):
+        client.zadd(key, {token: score})
+    queue.schedule()
+    (frame,) = client.zrange(keys.queue.timeout_set, 0, 0)
+    client.zadd(keys.queue.timeout_set, {frame: score, b"no frame": score})
+
+    look_at_everything(browser, queue, *tokens)
+
+
+def test_tokens_and_payloads_that_are_none(
+    browser: Client, queue: Queue, client: redis.Redis
+) -> None:
+    keys = queue.keys
+    for key in (keys.leases, keys.retries, keys.dead, keys.quarantine, keys.returned):
+        client.zadd(key, {b"\xff/..": 5, b"": 5, b"a b": 5})
+    client.zadd(keys.queue.timeout_set, {b"": 5})
+    client.rpush(keys.queue.destination, b"", b"\xff")
+
+    look_at_everything(browser, queue)
+
+
+KEYS: dict[str, Callable[[Queue], str]] = {
+    "timeout set": lambda queue: queue.keys.queue.timeout_set,
+    "delay queue": lambda queue: queue.keys.queue.delay_queue,
+    "destination queue": lambda queue: queue.keys.queue.destination,
+    **{
+        name: lambda queue, name=name: getattr(queue.keys, name)  # type: ignore[misc]
+        for name in (
+            "locators",
+            "headers",
+            "payloads",
+            "errors",
+            "leases",
+            "retries",
+            "returned",
+            "dead",
+            "quarantine",
+            "ended",
+            "counters",
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_key_of_another_type_is_said_where_it_matters(
+    browser: Client, queue: Queue, client: redis.Redis, key: str
+) -> None:
+    token = queue.dead()
+    name = KEYS[key](queue)
+    client.delete(name)
+    client.set(name, "another application's")
+
+    assert browser.get(url("changelist")).status_code == 200
+    for state in STATES:
+        page = browser.get(url("queue", queue.name), {"state": state})
+        assert page.status_code == 200 or "WRONGTYPE" in page.content.decode()
+        assert page.status_code in (200, 503)
+    job = browser.get(url("job", queue.name, token))
+    assert job.status_code in (200, 404, 503)

@@ -1,0 +1,48 @@
+"""What ended, on its way to the server: calls that keep to their bytes."""
+
+import os
+
+from django_delayq.clock import monotonic_ms
+from django_delayq.conf import get_settings
+from django_delayq.delivery import operations
+from django_delayq.wire.call import run
+from django_delayq.worker import outcomes
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.outcomes import Outcomes
+
+
+def test_large_payloads_are_given_back_in_several_calls(
+    client, configure, queue_name, monkeypatch
+):
+    """Each call reads what it puts back into the list: thousands of them at once would hold the server."""
+    configure()
+    queue = get_settings().queue(queue_name)
+    client.rpush(queue_name, *[b"%d" % n + b"x" * 400_000 for n in range(6)])
+    ended = Outcomes(client)
+    for _ in range(6):
+        (leased,) = run(
+            client,
+            operations.claim(
+                queue.keys,
+                owner=b"12345678",
+                request=os.urandom(8),
+                limit=1,
+                lease_ms=60_000,
+            ),
+        ).jobs
+        attempt = Attempt(queue, leased, monotonic_ms() + 60_000, 0.0)
+        attempt.give_back()
+        ended.ended.append(attempt)
+    sent = []
+    run_all = outcomes.run_all
+    monkeypatch.setattr(
+        outcomes,
+        "run_all",
+        lambda client, calls: sent.append(len(calls)) or run_all(client, calls),
+    )
+
+    settled, failure = ended.settle()
+
+    assert (len(settled), failure, sent) == (6, None, [2])
+    order = [payload[:1] for payload in client.lrange(queue_name, 0, -1)]
+    assert order == [b"0", b"1", b"2", b"3", b"4", b"5"]
