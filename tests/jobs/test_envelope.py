@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 
 from django_delayq import DecodeError, EncodeError, InvalidArguments
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs.envelope import MAX_DEPTH, Envelope, decode, encode, plain
+from django_delayq.jobs.envelope import (
+    MAX_DEPTH,
+    Envelope,
+    decode,
+    encode,
+    peek_task,
+    plain,
+    task_text,
+)
 from django_delayq.wire.codecs import get_codec
 from django_delayq.wire.codecs.values import Char, JavaMap, Long
 
@@ -410,3 +418,25 @@ def test_error_of_a_codec_of_ones_own_becomes_one_of_ours() -> None:
 
     assert raised.value.data == b"from Java"
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("payload", "found"),
+    [
+        (LITERAL[0][1], b'"app.tasks.send"'),
+        (encode(Envelope(TOKEN, 'a "b" \\ ü', "q")), task_text('a "b" \\ ü')),
+        (
+            b'{"@class":"java.util.LinkedHashMap",' + LITERAL[0][1][1:],
+            b'"app.tasks.send"',
+        ),
+        (b"\x05\x02" + LITERAL[0][1], b'"app.tasks.send"'),
+        (b'{"delayq":"' + TOKEN.encode() + b'","queue":"q","task":"t"}', None),
+        (b'{"delayq":"short","task":"t"}', None),
+        (b'{"delayq":"' + TOKEN.encode() + b'","task":"never ends' + b"x" * 999, None),
+        (b" " * 10_000_000 + LITERAL[0][1], None),
+        (b"", None),
+    ],
+    ids=range(9),
+)
+def test_task_is_peeked_without_decoding(payload: bytes, found: bytes | None) -> None:
+    assert peek_task(payload) == found

@@ -2,6 +2,7 @@
 
 import json
 import struct
+import threading
 
 import pytest
 
@@ -11,9 +12,11 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, new_token
 from django_delayq.jobs import envelope, registry
 from django_delayq.wire.call import run
+from django_delayq.worker.attempt import Attempt
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
+from tests.worker.records import record
 from tests.worker.workers import counts
 
 
@@ -286,3 +289,94 @@ def test_a_payload_whose_token_is_no_text_does_not_stop_the_queue(
 
     (row,) = quarantined(client, queue_name)
     assert row.payload == payload
+
+
+# Where payloads are read.
+
+
+class Gated:
+    """A codec of the project's own that takes as long as the test likes."""
+
+    name = "gated"
+
+    def __init__(self):
+        self.is_decoding = threading.Event()
+        self.gate = threading.Event()
+
+    def encode(self, value):
+        return value.encode()
+
+    def decode(self, payload):
+        self.is_decoding.set()
+        assert self.gate.wait(120)
+        return payload.decode()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_payload_is_read_where_it_holds_up_nobody(
+    configure, work, records, queue_name, client, kind
+):
+    codec = Gated()
+    configure(java={"CODEC": codec})
+    java = f"{queue_name}-java"
+    if kind == "sync":
+
+        @queue_handler(java, name="gated.handler")
+        def handler(value):
+            record("handled", text=value)
+
+    else:
+
+        @queue_handler(java, name="gated.handler")
+        async def handler(value):
+            record("handled", text=value)
+
+    work([java, queue_name], threads=2)
+    client.rpush(java, "slow")
+    assert codec.is_decoding.wait(60)
+
+    schedule(tasks.note.using(queue=queue_name), 0)
+    schedule(tasks.note_async.using(queue=queue_name), 0)
+
+    wait_until(lambda: records.count("run") == 2, description="the others have run")
+    assert records.count("handled") == 0
+    codec.gate.set()
+    wait_until(lambda: records.count("handled") == 1, description="it has run")
+    assert [line["text"] for line in records.all("handled")] == ["slow"]
+
+
+@pytest.mark.parametrize("kind", ["order", "deep", "large"])
+def test_an_async_job_is_found_to_be_one_wherever_its_name_stands(
+    work, records, queue_name, client, kind
+):
+    token = new_token()
+    queue = f'"queue":"{queue_name}"'
+    task = f'"task":"{tasks.note_async.name}"'
+    rest = {
+        "order": f",{queue},{task}",
+        "deep": f"{' ' * 1_000},{task},{queue}",
+        # Read off the event loop.
+        "large": f',{task},{queue},"args":["{"x" * 100_000}"]',
+    }
+    client.rpush(queue_name, f'{{"delayq":"{token}"{rest[kind]}}}')
+
+    work(threads=1)
+
+    wait_until(lambda: records.count("run") == 1, description="it has run")
+    assert records.jobs("run") == [f"{queue_name}:{token}"]
+    wait_until(lambda: counts(queue_name).running == 0, description="it is settled")
+    assert counts(queue_name).quarantined == 0
+
+
+def test_a_job_that_never_begins_within_its_lease_becomes_a_dead_letter(
+    work, records, queue_name, monkeypatch
+):
+    """Each look finds the lease over, as that of a process that is suspended again and again."""
+    monkeypatch.setattr(Attempt, "has_lease", False)
+    job = schedule(tasks.note.using(queue=queue_name), 0)
+
+    work(max_kills=1)
+
+    wait_until(lambda: job.refresh() is State.DEAD, description="a dead letter")
+    assert records.count("run") == 0
+    assert job.kills == 2
