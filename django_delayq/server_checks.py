@@ -337,6 +337,7 @@ _HASHES = (
     "notes",
     "unique",
     "claims",
+    "control",
     "counters",
 )
 _ZSETS = (

@@ -31,6 +31,8 @@ class DeliveryKeys:
     claims: str = field(init=False)
     #: HASH name → number.
     counters: str = field(init=False)
+    #: HASH ``service`` → when the queue was last served, its last gap, the leases in force.
+    control: str = field(init=False)
     #: ZSET token → end of the lease, epoch ms.
     leases: str = field(init=False)
     #: ZSET token → start time of the next attempt, epoch ms, once one has failed or lost its worker.

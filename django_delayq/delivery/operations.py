@@ -377,6 +377,7 @@ def claim(
             keys.quarantine,
             keys.errors,
             keys.returned,
+            keys.control,
         ),
         (
             _now(now_us),
@@ -639,7 +640,11 @@ def renew(
     args: list[Argument] = [_now(now_us), lease_ms]
     for job in jobs:
         args += job
-    return Call(load_script(PACKAGES, "renew"), (keys.leases, keys.headers), args)
+    return Call(
+        load_script(PACKAGES, "renew"),
+        (keys.leases, keys.headers, keys.control),
+        args,
+    )
 
 
 class Recovered(NamedTuple):

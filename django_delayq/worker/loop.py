@@ -31,7 +31,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.redaction import redact
-from django_delayq.transfer.alarm import Alarm
+from django_delayq.transfer.alarm import CAP_MS, Alarm
 from django_delayq.wire.call import UnderWay, run_all
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
@@ -53,8 +53,11 @@ NOTICEABLE_MS = 0.1
 SETTLE_BATCH = 100
 #: Outcomes wait no longer than this for others.
 SETTLE_AFTER_MS = 5.0
-#: Between attempts to reach a server that is away: from the first to the second of these, doubling.
+#: Between attempts to reach a server that is away: from the first to the second of these, doubling. Never longer than
+#: `LOOKS_A_LEASE` says: when the server is back, leases that ended meanwhile are spared for a third of one.
 BACKOFF_MS = (50.0, 1_000.0)
+#: An idle worker looks at a queue at least so often within a lease, so that the queue knows when it was last served.
+LOOKS_A_LEASE = 8
 #: A job that may have killed its workers and meets another such job here is looked at again after the time that one
 #: has run, from the first to the second of these, or after so long for each that was met, up to the last.
 SUSPECT_MS = (20.0, 1_000.0)
@@ -182,7 +185,9 @@ class ClaimLoop:
             settings.name: QueueState(settings, weight, Upkeep(client, settings))
             for settings, weight in queues
         }
-        self.alarm: Alarm[str] = Alarm()
+        look_ms = worker.lease_ms / LOOKS_A_LEASE
+        self.alarm: Alarm[str] = Alarm(cap_ms=min(CAP_MS, look_ms))
+        self._longest_backoff_ms = min(BACKOFF_MS[1], look_ms)
         self._outcomes = Outcomes(client)
         self._ended = self._outcomes.ended
         # Owned by the loop. Everything that was claimed and is not settled.
@@ -357,8 +362,8 @@ class ClaimLoop:
                 self._revive()
             except DelayqError as failure:
                 logger.warning("%s", failure)
-        until_ms = monotonic_ms() + self._backoff_ms
-        self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS[1])
+        until_ms = monotonic_ms() + min(self._backoff_ms, self._longest_backoff_ms)
+        self._backoff_ms = min(2 * self._backoff_ms, self._longest_backoff_ms)
         while (left_ms := until_ms - monotonic_ms()) > 0 and not self._is_over():
             self.alarm.wait(left_ms)
 

@@ -43,6 +43,8 @@ T0 = 1_700_000_000_000
 LEASE = 30_000
 HOLD = 900_000
 OWNER = b"owner--1"
+#: While time passes, the queue is looked at so often within a lease, until all of them are over.
+LOOKS_A_LEASE = 8
 LISTED, UNLISTED = b"\xd9L", b"\xd9U"
 #: What Redisson's transfer does, in its order: push and unlist each, take them all out at the end. A frame of the
 #: other format stops it in the middle.
@@ -92,13 +94,33 @@ class Bench:
         self.keys = DeliveryKeys.of(name)
         self.frame_format = frame_format
         self.insertion_list = insertion_list
-        #: ms after T0; a fraction is allowed.
-        self.now: float = 0
+        self._now = 0.0
+        # Of all leases that were given.
+        self._shortest_ms = LEASE
+        #: Somebody looks at the queue all the time, as an idle worker does; False: time passes without any call.
+        self.is_served = True
         #: False: the test broke a rule on purpose, so nobody checks them at its end.
         self.is_checked = True
         #: Every frame that Java offered: its random bytes may look like ours.
         self.java_frames: set[bytes] = set()
         self._numbers = itertools.count(1)
+
+    @property
+    def now(self) -> float:
+        """ms after T0; a fraction is allowed. Set it to let time pass, or the clock step back."""
+        return self._now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        for _ in range(2 * LOOKS_A_LEASE * LEASE // self._shortest_ms):
+            look_ms = self._shortest_ms / LOOKS_A_LEASE
+            if not self.is_served or now <= self._now + look_ms:
+                break
+            if not self.client.exists(self.keys.leases):
+                break
+            self._now += look_ms
+            self.claim(0, mode=Mode.TAKE, owner=b"idle----")
+        self._now = now
 
     @property
     def now_us(self) -> int:
@@ -176,6 +198,7 @@ class Bench:
         max_kills: int = -1,
         byte_budget: int = operations.BYTE_BUDGET,
     ) -> Claimed:
+        self._shortest_ms = min(self._shortest_ms, lease_ms)
         return self.run(
             operations.claim(
                 self.keys,
@@ -442,7 +465,7 @@ class Bench:
 
     def leftovers(self) -> list[str]:
         """Return every key of the queue but those that outlive its jobs."""
-        kept = {self.keys.counters, self.keys.ended}
+        kept = {self.keys.counters, self.keys.ended, self.keys.control}
         found = self.client.scan_iter(match=f"*{self.keys.queue.name}*", count=1000)
         return sorted({key.decode() for key in found} - kept)
 

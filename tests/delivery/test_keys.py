@@ -14,6 +14,7 @@ OWN = {
     "notes": "delayq_notes:{q}",
     "unique": "delayq_unique:{q}",
     "claims": "delayq_claims:{q}",
+    "control": "delayq_control:{q}",
     "counters": "delayq_counters:{q}",
     "leases": "delayq_leases:{q}",
     "retries": "delayq_retries:{q}",

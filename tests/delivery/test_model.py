@@ -31,6 +31,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.client = client
         self.name = name
         self.bench = Bench(client, name)
+        # The clock may step back often.
+        self.bench.now = self.renewed = 200 * 3_600_000
         if keys := self.keys():
             client.delete(*keys)
         self.count = 0
@@ -38,6 +40,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.places: dict[str, str] = {}
         self.due: dict[str, int] = {}
         self.leases: dict[str, Leased] = {}
+        #: Leased to a process that lives and renews every third of a lease, whatever clock and server do.
+        self.living: set[str] = set()
         #: Ended by us, which is remembered.
         self.over: set[str] = set()
         #: Payloads in the destination queue whose jobs are elsewhere, or over.
@@ -136,8 +140,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Consumers.
 
-    @rule(mode=modes, limit=st.integers(0, 15), again=st.booleans())
-    def claim(self, mode: Mode, limit: int, again: bool) -> None:
+    @rule(
+        mode=modes,
+        limit=st.integers(0, 15),
+        again=st.booleans(),
+        is_living=st.booleans(),
+    )
+    def claim(self, mode: Mode, limit: int, again: bool, is_living: bool) -> None:
+        self.take(mode, limit, again=again, is_living=is_living)
+
+    def take(self, mode: Mode, limit: int, *, again: bool, is_living: bool) -> None:
         request = self.bench.request()
         claimed = self.bench.claim(limit, mode=mode, request=request, transfer_limit=5)
         if again and claimed.jobs:
@@ -150,6 +162,7 @@ class QueueMachine(RuleBasedStateMachine):
         for job in claimed.jobs:
             name = name_in(job.payload)
             place = self.places[name]
+            assert name not in self.living, f"{name} runs, and came again"
             if place in ("waiting", "retrying"):
                 assert self.due[name] <= self.bench.now, f"{name} came early"
                 assert mode is not Mode.TAKE
@@ -160,12 +173,19 @@ class QueueMachine(RuleBasedStateMachine):
             assert job.is_foreign == name.startswith("x")
             self.places[name], self.leases[name] = "leased", job
             self.due[name] = int(self.bench.now) + LEASE
+            if is_living:
+                self.living.add(name)
         if mode is Mode.SHARED:
             self.follow_transfer()
 
     @precondition(lambda self: self.leases)
-    @rule(data=st.data(), way=st.sampled_from("AAAARRBGN"), wait=waits)
-    def settle(self, data: Any, way: str, wait: int) -> None:
+    @rule(
+        data=st.data(),
+        way=st.sampled_from("AAAARRBGN"),
+        wait=waits,
+        again=st.booleans(),
+    )
+    def settle(self, data: Any, way: str, wait: int, again: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.leases)))
         job = self.leases[name]
         is_held = self.places.get(name) == "leased"
@@ -177,12 +197,18 @@ class QueueMachine(RuleBasedStateMachine):
             "N": lambda: self.bench.renew(job),
         }[way]
         assert call() == ([] if is_held else [0])
+        if again and way != "N":
+            # Its reply was lost.
+            before = self.bench.state()
+            assert call() == [0]
+            assert self.bench.state() == before
         if not is_held:
             return
         if way == "N":
             self.due[name] = self.bench.at(LEASE) - T0
             return
         del self.leases[name]
+        self.living.discard(name)
         if way == "A":
             del self.places[name]
             self.over.add(name)
@@ -201,6 +227,7 @@ class QueueMachine(RuleBasedStateMachine):
             _, rank = self.bench.recover(OWNER, first_rank=rank, batch=7)
         for name in self.names("leased"):
             self.due[name] = 0
+        self.living.clear()
 
     # By id.
 
@@ -254,13 +281,52 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0.5, 1, 7, 60, 400]))
     def time_passes(self, ms: float) -> None:
-        self.bench.now += ms
+        self.pass_time(ms)
 
     @precondition(lambda self: self.names("leased") and not self.doubles)
     @rule()
     def leases_expire(self) -> None:
         self.over.clear()  # their memory goes with the time
-        self.bench.now += LEASE + 1
+        self.pass_time(LEASE + 1)
+
+    def pass_time(self, ms: float) -> None:
+        """Let time pass, in which those that live renew their leases."""
+        until = self.bench.now + ms
+        while until >= self.renewed + LEASE / 3:
+            self.bench.now = max(self.bench.now, self.renewed + LEASE / 3)
+            self.renew_living()
+        self.bench.now = until
+
+    def renew_living(self) -> None:
+        self.renewed = self.bench.now
+        held = sorted(self.living)
+        assert self.bench.renew(*(self.leases[name] for name in held)) == []
+        for name in held:
+            self.due[name] = self.bench.at(LEASE) - T0
+
+    @precondition(lambda self: not self.doubles)
+    @rule(ms=st.sampled_from([14_000, LEASE, 100_000]), mode=modes)
+    def nobody_is_served(self, ms: float, mode: Mode) -> None:
+        """The server is away, or its clock makes a step: whoever lives comes back within a third of a lease."""
+        self.over.clear()
+        self.step(ms)
+        # A stranger is the first to come back.
+        self.take(mode, 15, again=False, is_living=False)
+
+    @rule(ms=st.sampled_from([2, 14_000, 3_600_000]))
+    def clock_steps_back(self, ms: float) -> None:
+        self.step(-ms)
+        for name in self.names("leased"):
+            # They are cut when the queue is served next.
+            self.due[name] = min(self.due[name], int(self.bench.now) + LEASE)
+
+    def step(self, ms: float) -> None:
+        # What was to be renewed at the moment of the step is renewed so long after it.
+        due_in = max(0.0, self.renewed + LEASE / 3 - self.bench.now)
+        self.bench.is_served = False
+        self.bench.now += ms
+        self.bench.is_served = True
+        self.renewed = self.bench.now + due_in - LEASE / 3
 
     # What is always true.
 
@@ -287,6 +353,7 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Run everything that is left: each exactly once, and no key stays."""
         bench = self.bench
+        self.living.clear()
         if dead := self.names("dead"):
             tokens = self.client.zrange(bench.keys.dead, 0, -1)
             bench.run(
@@ -299,7 +366,7 @@ class QueueMachine(RuleBasedStateMachine):
         while claimed := bench.claim(100).jobs:
             ran += [name_in(job.payload) for job in claimed]
             assert bench.acknowledge(*claimed) == []
-        bench.now += 10 * LEASE
+        bench.now = max([bench.now, *self.due.values()]) + 10 * LEASE
         while claimed := bench.claim(100).jobs:
             ran += [name_in(job.payload) for job in claimed]
             assert bench.acknowledge(*claimed) == []

@@ -124,6 +124,7 @@ def programs(
                 lambda each=each: each.children() or not each.is_running,
                 description=f"a process has been started; the log: {each.log}",
             )
+            assert each.is_running, each.log
         return started
 
     return start

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from django_delayq import conf
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Counts
-from django_delayq.transfer.alarm import CAP_MS
 from django_delayq.wire.call import run
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
 from tests.waiting import wait_until
@@ -38,7 +37,7 @@ class InlineWorker:
         *,
         is_burst: bool = False,
         max_jobs: int | None = None,
-        cap_ms: float = CAP_MS,
+        cap_ms: float | None = None,
         **worker: Any,
     ) -> None:
         settings = conf.get_settings()
@@ -58,7 +57,8 @@ class InlineWorker:
             ),
             owner=self.owner,
         )
-        self.loop.alarm.cap_ms = cap_ms
+        if cap_ms is not None:
+            self.loop.alarm.cap_ms = cap_ms
         self.status: int | None = None
         self._thread = threading.Thread(target=self._run, name="inline-worker")
 

@@ -3,11 +3,14 @@
 -- Needs _window, _frame. A locator (hash field by token, while the job waits) is
 --   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | unique key
 -- and a header (hash field by token, from the first claim on)
---   u32 attempts | u32 kills | f64 start time | 8 bytes fencing token | 8 bytes owner | unique key
+--   u32 attempts | u32 kills, + 2^31 once one was spared | f64 start time | 8 bytes fencing token | 8 bytes owner |
+--   unique key
 -- both little-endian. Owner LATE: given back, as the lease ended before the job began. A unique key starts with 'e', held to the job's end, or 's', held to its start.
 
 local HEADER = '<I4I4dc8c8'
 local LOCATOR = '<dBc8'
+-- Added to the kills of a job whose lease ended in a gap, which counted as none.
+local SPARED = 2147483648
 local NOBODY = '\0\0\0\0\0\0\0\0'
 local LATE = '\0\0\0\0\0\0\0\1'
 
@@ -21,7 +24,7 @@ local function read_header(header)
   if not header or #header < 32 then return nil end
   local attempts, kills, due, fence, owner = struct.unpack(HEADER, header)
   if not is_score(due) then return nil end
-  return attempts, kills, due, fence, owner, header:sub(33)
+  return attempts, kills % SPARED, due, fence, owner, header:sub(33), kills >= SPARED
 end
 
 local function read_locator(locator)

@@ -1,7 +1,7 @@
 -- Lease what is waiting, up to a number and a size: expired leases, due retries, what was returned before its first
 -- attempt and is due, what others put into the destination queue, due frames.
 --
--- Prelude  clock, count, window, frame, list, job, transfer
+-- Prelude  clock, count, window, frame, list, job, service, transfer
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  list  delay queue: frames in arrival order
 -- KEYS[3]  list  destination queue
@@ -19,6 +19,7 @@
 -- KEYS[15]  zset  quarantine: token, score when
 -- KEYS[16]  hash  errors by token
 -- KEYS[17]  zset  returned, before their first attempt: token, score start time (epoch ms)
+-- KEYS[18]  hash  control: when the queue was last served
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; the same again returns the same leases
@@ -39,7 +40,7 @@ local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
   headers = KEYS[6], payloads = KEYS[7], locators = KEYS[8], notes = KEYS[9], unique = KEYS[10],
   ended = KEYS[11], counters = KEYS[12], claims = KEYS[13], dead = KEYS[14], quarantine = KEYS[15],
-  errors = KEYS[16], returned = KEYS[17],
+  errors = KEYS[16], returned = KEYS[17], control = KEYS[18],
 }
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -48,6 +49,10 @@ local format = ARGV[11]
 local now_ms = math.floor(now_us / 1000)
 
 local reply, transferred, doubles, vanished = { now_us, -1, 0, 0, 0 }, 0, 0, {}
+-- Before anything is leased, so that a gap is known to this claim.
+local service = read_service(keys.control)
+local served = serve(service, keys.leases, now_ms, lease_ms, false)
+service = served or service
 local function hand_out(token, attempts, kills, due, payload, foreign, late)
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3] = token, attempts, kills
@@ -73,7 +78,11 @@ local function finish()
       wait = math.min(wait, head_of(keys.retries), head_of(keys.returned))
     end
     local head = redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2]
-    if head then wait = math.min(wait, tonumber(head)) end
+    if head then
+      local lease_end = tonumber(head)
+      if is_spared(service, lease_end) then lease_end = service.till end
+      wait = math.min(wait, lease_end)
+    end
     if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
   end
   if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
@@ -102,22 +111,22 @@ local function is_full()
   return count >= limit or byte_count >= budget
 end
 
-local function lease(token, attempts, kills, due, key, payload, fresh, foreign, late)
+local function lease(token, attempts, kills, due, key, payload, fresh, foreign, late, spared)
   count, byte_count = count + 1, byte_count + #payload
-  leased[count] = { token, attempts, kills, due, key, payload, fresh, foreign, late }
+  leased[count] = { token, attempts, kills, due, key, payload, fresh, foreign, late, spared }
   seen[token] = true
 end
 
 -- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
 -- run, so all that is left of it goes.
 local function held_job(token)
-  local attempts, kills, due, _, owner, key = read_header(redis.call('HGET', keys.headers, token))
+  local attempts, kills, due, _, owner, key, was_spared = read_header(redis.call('HGET', keys.headers, token))
   local payload = redis.call('HGET', keys.payloads, token)
   if not payload then
     vanished[#vanished + 1] = token
     vanished_keys[#vanished] = key
   end
-  return attempts or 0, kills or 0, due or now_ms, key or '', payload, owner == LATE
+  return attempts or 0, kills or 0, due or now_ms, key or '', payload, owner == LATE, was_spared
 end
 
 local function lease_due(set, taken)
@@ -137,15 +146,20 @@ local function lease_due(set, taken)
 end
 
 if limit > 0 then
-  for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.leases, '-inf', now_ms, 'LIMIT', 0, limit)) do
+  local found = redis.call('ZRANGEBYSCORE', keys.leases, '-inf', over_by(service, now_ms), 'WITHSCORES',
+    'LIMIT', 0, limit)
+  for i = 1, #found, 2 do
     if is_full() then break end
-    local attempts, kills, due, key, payload = held_job(token)
+    local token, attempts, kills, due, key, payload, late, was_spared = found[i], held_job(found[i])
+    local spare = is_spared(service, tonumber(found[i + 1]))
     expired[#expired + 1] = token
-    if payload and max_kills >= 0 and kills >= max_kills then
-      buried[#buried + 1] = { token, attempts, kills + 1, due, key }
+    -- Once: a job that takes its whole machine down each time would else be run for ever.
+    if payload and (was_spared or not spare) then kills = kills + 1 end
+    if payload and max_kills >= 0 and kills > max_kills then
+      buried[#buried + 1] = { token, attempts, kills, due, key }
       seen[token] = true
     elseif payload then
-      lease(token, attempts, kills + 1, due, key, payload, false, not token_of(payload))
+      lease(token, attempts, kills, due, key, payload, false, not token_of(payload), late, spare or was_spared)
     end
   end
   if mode ~= 'take' then
@@ -230,9 +244,11 @@ end
 if count == 0 and popped == 0 and #due_frames == 0 and #expired + #retried + #returned == 0 then
   -- Nothing in the destination queue: whatever the notes were about was taken by Java.
   if waiting == 0 and redis.call('HLEN', keys.notes) > 0 then redis.call('UNLINK', keys.notes) end
+  if served then write_service(keys.control, keys.leases, served) end
   return finish()
 end
 
+if count > 0 and not served then served = serve(service, keys.leases, now_ms, lease_ms, true) end
 check_hashes(keys.headers, keys.payloads, keys.locators, keys.notes, keys.unique, keys.counters)
 check_sets(keys.leases, keys.ended)
 if #bad > 0 or #buried > 0 or #vanished > 0 then
@@ -243,6 +259,7 @@ if #moved > 0 then check_sets(keys.returned) end
 
 -- Writes. Removals first, which a full server does not refuse.
 
+if served then write_service(keys.control, keys.leases, served) end
 redis.call('HDEL', keys.claims, owner)
 sweep_tombstones(keys.delay_queue, keys.counters)
 if #frames > 0 then
@@ -279,7 +296,8 @@ for i, job in ipairs(leased) do
     key = ''
   end
   ends[2 * i - 1], ends[2 * i] = lease_end, token
-  heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, job[2], job[3], job[4], request, owner) .. key
+  heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, job[2], job[10] and job[3] + SPARED or job[3], job[4],
+    request, owner) .. key
   if job[7] then
     bodies[#bodies + 1] = token
     bodies[#bodies + 1] = job[6]

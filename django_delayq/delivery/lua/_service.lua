@@ -1,0 +1,94 @@
+-- Prelude: when a queue was last served, and which leases are over. docs/internals.md, "Outages and clocks".
+--
+-- Needs _clock. A lease measures its worker and not the server: while nobody was served, nobody could renew. The record
+-- (hash field 'service') is seven f64, little-endian, times in epoch ms:
+--   last served | the last gap: served before it; until when leases that ended in it are spared |
+--   shortest lease in force (ms); until when | longest lease in force (ms); until when
+-- It is written where a lease is given or renewed, and by claims while there are leases.
+
+local SERVICE = '<ddddddd'
+-- Renewals come every third of a lease. A queue that was not served for this part of its shortest lease has a gap, and
+-- what ended in one is spared for this part of the longest: a third, and room for a slow machine.
+local PATIENCE = 5 / 12
+-- The record may be so old, in parts of the shortest lease, before it is written again.
+local STALE = 1 / 30
+-- Leases that one call cuts.
+local CUT = 500
+
+local function read_service(control)
+  local packed = redis.call('HGET', control, 'service')
+  if not packed or #packed ~= 56 then return nil end
+  local s = {}
+  s.at, s.from, s.till, s.shortest, s.shortest_till, s.longest, s.longest_till = struct.unpack(SERVICE, packed)
+  return s
+end
+
+-- The record to write because the queue is served now, with what is to be cut; nil: the old one will do.
+-- is_leasing: a lease is given or renewed by this call.
+local function serve(s, leases, now_ms, lease_ms, is_leasing)
+  local since, patience = 0, 0
+  if s then
+    since, patience = now_ms - s.at, s.shortest * PATIENCE
+    local is_known = lease_ms >= s.shortest and lease_ms <= s.longest
+      and not (lease_ms == s.shortest and now_ms + lease_ms - s.shortest_till > lease_ms * STALE)
+      and not (lease_ms == s.longest and now_ms + lease_ms - s.longest_till > lease_ms * STALE)
+    if since >= -patience and since <= s.shortest * STALE and (is_known or not is_leasing) then return nil end
+  end
+  local is_held = redis.call('ZCARD', leases) > 0
+  if not is_held and not is_leasing then return nil end
+  local new = { at = now_ms, from = 0, till = 0, cut = {} }
+  if s and since >= -patience then new.from, new.till = s.from, s.till end
+  local is_back = since < -patience
+  if is_held and (since > patience or is_back) then
+    new.from = math.min(s.at, now_ms)
+    -- It began before those that the last gap spared had had their time.
+    if not is_back and s.at < s.till then new.from = math.min(new.from, s.from) end
+    new.till = now_ms + math.max(s.longest, lease_ms) * PATIENCE
+  end
+  new.shortest, new.shortest_till = lease_ms, now_ms + lease_ms
+  new.longest, new.longest_till = lease_ms, now_ms + lease_ms
+  if s and not is_back then
+    if lease_ms > s.shortest and now_ms <= s.shortest_till then
+      new.shortest, new.shortest_till = s.shortest, s.shortest_till
+    end
+    if lease_ms < s.longest and now_ms <= s.longest_till then
+      new.longest, new.longest_till = s.longest, s.longest_till
+    end
+  elseif s then
+    -- What was in force is so by the new clock, too.
+    if lease_ms > s.shortest then new.shortest, new.shortest_till = s.shortest, now_ms + s.shortest end
+    if lease_ms < s.longest then new.longest, new.longest_till = s.longest, now_ms + s.longest end
+  end
+  if is_held and (is_back or not s) then
+    -- The clock was set back, or another server's is behind: a dead worker's lease would last until it catches up.
+    local latest = now_ms + new.longest
+    new.cut = redis.call('ZRANGEBYSCORE', leases, '(' .. decimal(latest), '+inf', 'LIMIT', 0, CUT)
+    new.latest = latest
+  end
+  return new
+end
+
+-- Leases that ended at this time or before it are over.
+local function over_by(s, now_ms)
+  if s and now_ms < s.till then return math.min(now_ms, s.from) end
+  return now_ms
+end
+
+-- The lease ended while nobody could renew it: that tells nothing of its worker.
+local function is_spared(s, lease_end)
+  return s ~= nil and lease_end > s.from and lease_end <= s.till
+end
+
+local function write_service(control, leases, new)
+  -- First a command that a full server does not refuse.
+  redis.call('HDEL', control, '')
+  if #new.cut > 0 then
+    local ends = {}
+    for i, token in ipairs(new.cut) do ends[2 * i - 1], ends[2 * i] = new.latest, token end
+    redis.call('ZADD', leases, 'XX', unpack(ends))
+    -- The clock goes by the old record until all are cut.
+    if #new.cut == CUT then return end
+  end
+  redis.call('HSET', control, 'service', struct.pack(SERVICE, new.at, new.from, new.till,
+    new.shortest, new.shortest_till, new.longest, new.longest_till))
+end
