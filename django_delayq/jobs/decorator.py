@@ -14,7 +14,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import NewJob
 from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs.job import Job
+from django_delayq.jobs.job import Job, is_unicode
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.registry import register, register_handler
 from django_delayq.jobs.scheduling import asend, send
@@ -184,7 +184,7 @@ class DelayedTask(Generic[P, R]):
         unique = self.options.unique
         if callable(unique):
             key = unique(*args, **kwargs)
-            if not isinstance(key, str) or not key:
+            if not isinstance(key, str) or not key or not is_unicode(key):
                 raise InvalidArguments(
                     f"unique of {self.name!r} returned {show(key)}; a key is a string, not empty"
                 )

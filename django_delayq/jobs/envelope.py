@@ -69,12 +69,13 @@ def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
     """Write an envelope; on a queue shared with Java as a value of the queue's codec: a string, else a map.
 
     Raises:
-        InvalidArguments: the arguments hold text that is no Unicode.
+        InvalidArguments: the arguments hold text that is no Unicode, or a number that is too long.
         EncodeError: the queue's codec cannot hold it so that the scripts find the token.
     """
     try:
         text = _encoder.encode(envelope)
-    except (UnicodeEncodeError, OverflowError) as error:
+    except (ValueError, OverflowError) as error:
+        # Half a surrogate pair, or an int of more than 4,300 digits.
         raise InvalidArguments(
             f"arguments of {envelope.task!r} cannot be written as JSON: {error}"
         ) from error

@@ -357,7 +357,7 @@ class Job(Generic[R_co]):
             self._check_alive(state)
             if deadline is not None and monotonic_ms() >= deadline:
                 raise TimeoutError(
-                    f"job {self.id} has not ended within {timeout}{_unit(timeout)}; it is {self.state}"
+                    f"job {self.id} has not ended within {show(timeout)}{_unit(timeout)}; it is {self.state}"
                 )
 
     @overload
@@ -393,7 +393,7 @@ class Job(Generic[R_co]):
             self._check_alive(state)
             if deadline is not None and monotonic_ms() >= deadline:
                 raise TimeoutError(
-                    f"job {self.id} has not ended within {timeout}{_unit(timeout)}; it is {self.state}"
+                    f"job {self.id} has not ended within {show(timeout)}{_unit(timeout)}; it is {self.state}"
                 )
 
     def _take(self, seen: Inspected) -> State:
@@ -561,15 +561,15 @@ def _handle(job_id: str) -> Job[Any]:
     queue, colon, token = (
         job_id.rpartition(":") if isinstance(job_id, str) else ("", "", "")
     )
-    if not colon or not queue or not token or not _is_unicode(job_id):
+    if not colon or not queue or not token or not is_unicode(job_id):
         raise JobNotFound(
             f"{show(job_id)} is no job id; one looks like 'default:0Vb3-…', as Job.id returns it"
         )
     return Job(conf.get_settings().queue(queue).name, token, None, [], {})
 
 
-def _is_unicode(text: str) -> bool:
-    # Half a surrogate pair cannot be sent.
+def is_unicode(text: str) -> bool:
+    """Whether a text can be sent: half a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -3,7 +3,6 @@
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -92,9 +91,14 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
         job._hook = weakref.ref(hook)
         transaction.on_commit(hook, using=using)
         return job
-    with _explained([job]):
+    sent_ms = job._sent_ms
+    try:
         client = _connected(conf.get_client)
         _take(job, run(client, _call([job]))[0])
+    except RedisError as error:
+        _forget_sending([job], [sent_ms], error)
+        explain(error, [job])
+        raise
     return job
 
 
@@ -102,9 +106,14 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     """`send` on the event loop; transactions live in Django's thread for the database."""
     if on_commit:
         return await sync_to_async(send)(job, on_commit)
-    with _explained([job]):
+    sent_ms = job._sent_ms
+    try:
         client = await conf.get_async_client()
         _take(job, (await arun(client, _call([job])))[0])
+    except RedisError as error:
+        _forget_sending([job], [sent_ms], error)
+        explain(error, [job])
+        raise
     return job
 
 
@@ -114,18 +123,6 @@ def _connected(get_client: Callable[[], Redis]) -> Redis:
     except RedisError as error:
         # A client has its connection from the beginning.
         mark_unsent(error)
-        raise
-
-
-@contextmanager
-def _explained(jobs: Sequence[Job[Any]]) -> Iterator[None]:
-    """Say on an error of the server what became of the jobs."""
-    before = [job._sent_ms for job in jobs]
-    try:
-        yield
-    except RedisError as error:
-        _forget_sending(jobs, before, error)
-        explain(error, jobs)
         raise
 
 
@@ -246,10 +243,22 @@ class _Sending:
         self.failure: Exception | None = None
 
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
-        """Yield one call a batch: of one queue, bounded in number and size; ends where no more jobs come."""
+        """Yield one call a batch: of one queue, bounded in number and size; ends where an error comes up."""
+        try:
+            yield from self._calls()
+        except Exception as error:
+            # Of whatever makes the jobs, or of a job that was not prepared: nothing of it was sent.
+            if isinstance(error, RedisError):
+                mark_unsent(error)
+            self.fail(error)
+
+    def _calls(self) -> Iterator[Call[list[Scheduled]]]:
         size, tokens = 0, set[str]()
-        for job in self._until_one_fails():
+        for job in self._jobs:
             unsent = job.unsent
+            if job._sent_ms is not None and _is_too_late(job):
+                self._too_late.append(job)
+                continue
             is_full = self._batch and (
                 len(self._batch) == operations.SCHEDULE_BATCH
                 or size + len(unsent.payload) > SCHEDULE_BYTES
@@ -265,27 +274,8 @@ class _Sending:
                 size, tokens = 0, set()
             size += len(unsent.payload)
             tokens.add(unsent.token)
-        if self._batch and self.failure is None:
+        if self._batch:
             yield self._begin()
-
-    def _until_one_fails(self) -> Iterator[Job[Any]]:
-        """Yield the jobs that can be sent; an error of whatever makes them ends this, and is kept."""
-        while True:
-            try:
-                job = next(self._jobs, None)
-                if job is None:
-                    return
-                # Raises where it was not prepared.
-                _ = job.unsent
-            except Exception as error:
-                if isinstance(error, RedisError):
-                    mark_unsent(error)
-                self.fail(error)
-                return
-            if _is_too_late(job):
-                self._too_late.append(job)
-            else:
-                yield job
 
     def _begin(self) -> Call[list[Scheduled]]:
         batch, self._batch = self._batch, []

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.queues.connection import Clients, Command, Given
 from django_delayq.queues.options import options_of
 from django_delayq.queues.reading import read
@@ -27,6 +28,7 @@ from django_delayq.queues.steps import (
 )
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.queues.waiting import Peeks
+from django_delayq.redaction import show
 from django_delayq.wire.codecs import Codec
 from django_delayq.wire.delay import parse_timeout_ms
 from django_delayq.wire.scripts import PAGE
@@ -67,12 +69,20 @@ class BlockingQueue:
 
         Raises:
             EncodeError: the name is none, or no such codec exists.
-            InvalidSettings: connection is something else.
+            InvalidSettings: connection is something else, or lease no number of seconds.
         """
         self.name = name
         self._keys = DeliveryKeys.of(name)
         self._codec = options_of(name, codec=codec).codec
         self._clients = Clients(connection)
+        if (
+            isinstance(lease, bool)
+            or not isinstance(lease, int | float)
+            or not 0 < lease < 10**9
+        ):
+            raise InvalidSettings(
+                f"lease={show(lease)}: give a number of seconds above 0"
+            )
         self._taker = Taker(self._codec, round(lease * 1000))
         self._peeks = Peeks()
 

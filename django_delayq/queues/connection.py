@@ -200,6 +200,7 @@ def _make_async(given: Given) -> aio.Redis:
 def is_readable(url: str) -> bool:
     """Whether redis-py reads a URL, and as it is meant: it takes a database that is no number for database 0."""
     try:
+        url.encode()
         ConnectionPool.from_url(url)  # opens nothing
         place = urlparse(url)
     except ValueError:

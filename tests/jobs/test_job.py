@@ -316,7 +316,21 @@ def test_state_compares_with_its_text(queue: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "job_id", ["", "x", ":", "q:", ":t", "nocolon", None, 5, b"q:t", ["q:t"]]
+    "job_id",
+    [
+        "",
+        "x",
+        ":",
+        "q:",
+        ":t",
+        "nocolon",
+        None,
+        5,
+        b"q:t",
+        ["q:t"],
+        "q:\ud800",
+        "\ud800:t",
+    ],
 )
 def test_what_is_no_id_is_not_found_and_shown_what_one_looks_like(
     queue: str, job_id: Any
@@ -831,3 +845,23 @@ def test_call_whose_reply_was_lost_tells_what_it_did(
     finally:
         proxy.close()
     assert lost.wait(10)
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), "5", True])
+def test_what_is_no_timeout_is_refused(queue: str, timeout: Any) -> None:
+    job = schedule(samples.double.using(queue=queue), LATER, 21)
+
+    with pytest.raises(InvalidDelay, match="timeout"):
+        job.wait(timeout)
+    with pytest.raises(InvalidDelay, match="timeout"):
+        asyncio.run(job.await_result(timeout))
+
+
+@pytest.mark.parametrize(
+    "timeout", [0, -1, -(10**5000), timedelta(0)], ids=["0", "-1", "long", "timedelta"]
+)
+def test_wait_of_no_time_looks_once(queue: str, timeout: Any) -> None:
+    job = schedule(samples.double.using(queue=queue), LATER, 21)
+
+    with pytest.raises(TimeoutError, match="has not ended within"):
+        job.wait(timeout)

@@ -729,3 +729,22 @@ def test_answer_to_a_repeat_does_not_say_what_became_of_the_first(
 
     assert "may be stored or not" in "".join(failure.value.__notes__)
     assert len(hand.tokens()) == 1
+
+
+@pytest.mark.parametrize(
+    ("delay", "argument", "error"),
+    [
+        (10**5000, 1, InvalidDelay),
+        (-(10**5000), 1, InvalidDelay),
+        (LATER, 10**5000, InvalidArguments),
+        (LATER, "\ud800", InvalidArguments),
+    ],
+    ids=["delay", "negative delay", "argument", "surrogate"],
+)
+def test_what_no_text_can_hold_is_refused_with_an_error_of_ours(
+    queue: str, hand: Hand, delay: Any, argument: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        schedule(samples.anything.using(queue=queue), delay, argument)
+
+    assert hand.tokens() == []

@@ -347,3 +347,9 @@ def test_url_whose_database_is_no_number_is_refused(url: str) -> None:
 )
 def test_url_with_or_without_a_database_is_read(url: str) -> None:
     BlockingQueue("q", connection=url)
+
+
+@pytest.mark.parametrize("lease", [0, -1, float("nan"), float("inf"), "5", True, None])
+def test_lease_that_is_no_time_is_refused(lease: Any) -> None:
+    with pytest.raises(InvalidSettings, match="seconds above 0"):
+        BlockingQueue("q", connection="redis://h", lease=lease)
