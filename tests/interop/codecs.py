@@ -83,7 +83,8 @@ def python_codec(version: str, codec: str) -> Codec:
 
 def delayq(version: str, url: str, prefix: str) -> dict[str, Any]:
     """``DELAYQ`` of a site that shares queues with a version of Redisson."""
-    queues = {}
+    # Where a task goes that names no queue.
+    queues: dict[str, dict[str, Any]] = {"default": {}}
     for codec in codecs_of(version):
         options: dict[str, Any] = {"REDISSON": version}
         if codec != "default":

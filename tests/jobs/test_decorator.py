@@ -385,7 +385,7 @@ def test_queue_has_one_handler() -> None:
         ("enqueue", r"'enqueue': \.schedule\(0, …\)"),
         ("delay_on_commit", r"\.using\(on_commit=True\)"),
         ("s", r"'s': \.prepare\(delay, …\)"),
-        ("shedule", r"has no attribute 'shedule'"),
+        ("skedule", r"has no attribute 'skedule'"),
     ],
 )
 def test_call_of_another_library_is_no_attribute_and_says_what_to_write(
