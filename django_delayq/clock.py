@@ -17,7 +17,7 @@ def monotonic_ms() -> float:
 
 
 #: On Linux the monotonic clock stands still while the machine is suspended. Elsewhere the only one goes on.
-_COUNTS_SUSPENSION = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_COUNTS_SUSPENSION: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boottime_ms() -> float:

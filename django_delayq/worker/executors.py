@@ -76,8 +76,8 @@ def _note_connection(**kwargs: object) -> None:
     _database_use.has_connected = True
 
 
-class _Sign:
-    """Asks the threads for a sign of life."""
+#: Asks the threads for a sign of life.
+_SIGN = object()
 
 
 class ThreadExecutor:
@@ -108,7 +108,8 @@ class ThreadExecutor:
         self._found_async = found_async
         self._is_closed = False
         self._is_fork = False
-        self._queue: SimpleQueue[Attempt | _Sign | None] = SimpleQueue()
+        # Attempts, _SIGN, and None for the end of a thread.
+        self._queue: SimpleQueue[Any] = SimpleQueue()
         self._threads = [
             threading.Thread(
                 target=self._work, args=(i,), name=f"delayq-task-{i}", daemon=True
@@ -156,7 +157,7 @@ class ThreadExecutor:
         has_answered, self._has_answered = self._has_answered, False
         if not self._is_asked:
             self._is_asked = True
-            self._queue.put(_Sign())
+            self._queue.put(_SIGN)
         return has_answered
 
     def submit(self, attempt: Attempt) -> None:
@@ -175,7 +176,7 @@ class ThreadExecutor:
                 attempt = self._queue.get_nowait()
             except Empty:
                 return attempts
-            if isinstance(attempt, _Sign):
+            if attempt is _SIGN:
                 self._is_asked = False
             elif attempt is not None:
                 attempts.append(attempt)
@@ -198,7 +199,7 @@ class ThreadExecutor:
         get, held = self._queue.get, self._held
         try:
             while (attempt := get()) is not None and not self._is_closed:
-                if isinstance(attempt, _Sign):
+                if attempt is _SIGN:
                     self._is_asked, self._has_answered = False, True
                     continue
                 held[index] = attempt
@@ -239,7 +240,10 @@ class ThreadExecutor:
             _database_use.begin()
             limit_s = attempt.time_limit_s
             if limit_s is None:
-                value = self._call(task.function, *attempt.args, **attempt.kwargs)
+                value = task.function(*attempt.args, **attempt.kwargs)
+                if self._is_fork:
+                    # The task has forked, and this is the child. The job is its parent's.
+                    leave(None)
             else:
                 limit = ThreadTimeLimit(
                     self._timer,
@@ -252,6 +256,8 @@ class ThreadExecutor:
                 )
             attempt.succeed(value)
         except BaseException as error:
+            if self._is_fork:
+                leave(error)
             # SystemExit and KeyboardInterrupt of a task are its own: they end the attempt, not the worker.
             attempt.fail(error)
         finally:
@@ -259,6 +265,7 @@ class ThreadExecutor:
             _database_use.end(was_interrupted=limit is not None and limit.has_struck)
 
     def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        # Within the time limit, whose lock nobody may hand back in a forked child.
         try:
             value = function(*args, **kwargs)
         except BaseException as error:
@@ -266,7 +273,6 @@ class ThreadExecutor:
                 leave(error)
             raise
         if self._is_fork:
-            # The task has forked, and this is the child. The job is its parent's.
             leave(None)
         return value
 

@@ -33,7 +33,8 @@ def let_go_when_forked(part: Forkable) -> None:
 class _Mask(threading.local):
     """Signals that a thread had blocked before it forked."""
 
-    before: "set[int | signal.Signals]" = set()  # noqa: RUF012  replaced, never changed
+    #: None: we have blocked nothing.
+    before: "set[int | signal.Signals] | None" = None
 
 
 _mask = _Mask()
@@ -46,8 +47,9 @@ def _block() -> None:
 
 
 def _unblock() -> None:
-    if _known:
+    if _mask.before is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+        _mask.before = None
 
 
 def _let_go() -> None:

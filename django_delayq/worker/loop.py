@@ -757,6 +757,9 @@ class ClaimLoop:
         attempts = self._threads.take_back() + self._coroutines.take_back()
         while self._found_async:
             attempts.append(self._found_async.popleft())
+        if self._jobs_left is not None:
+            # They were counted as begun.
+            self._jobs_left += len(attempts)
         if self._held_suspect is not None:
             attempts.append(self._held_suspect)
             self._held_suspect = None

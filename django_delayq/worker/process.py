@@ -192,10 +192,10 @@ class WorkerProcess:
         SIGTERM may come twice: whoever signals a whole process group reaches us, and then the supervisor does.
         Ctrl-C is left to the supervisor, who gets it, too.
         """
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         # A handler would run between any two steps of the loop, with its locks held or just about to be waited for.
         # So a thread does what is to be done, and these are only there for the interpreter to write to the pipe.
-        for number in HEEDED:
+        # SIGINT as well, rather than ignored: a program that a task starts would go on ignoring it.
+        for number in (*HEEDED, signal.SIGINT):
             signal.signal(number, lambda number, frame: None)
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -228,7 +228,8 @@ class WorkerProcess:
                 logger.warning("the supervisor is gone, ending")
                 waiting.remove(supervisor)
             is_over = is_over or signal.SIGQUIT in came
-            self.loop.stop(0.0 if is_over else self._options.worker.grace_s)
+            if supervisor in ready or not set(HEEDED).isdisjoint(came):
+                self.loop.stop(0.0 if is_over else self._options.worker.grace_s)
 
     def close(self) -> None:
         """Let go of threads and connections, where the end of the process does not see to it."""

@@ -13,6 +13,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq.clock import boottime_ms
+from django_delayq.redaction import redact
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.outcomes import renew
 
@@ -151,7 +152,8 @@ class Watchdog:
             # The next tick tries again.
             if not self._is_failing:
                 logger.warning(
-                    "leases cannot be renewed, trying again until they can: %s", error
+                    "leases cannot be renewed, trying again until they can: %s",
+                    redact(str(error)),
                 )
             self._is_failing = True
             return

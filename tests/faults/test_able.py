@@ -32,9 +32,16 @@ def ended(job):
 # Children of a task.
 
 
-@pytest.mark.parametrize("kind", ["multiprocessing", "subprocess"])
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ("multiprocessing", signal.SIGTERM),
+        ("subprocess", signal.SIGTERM),
+        ("interrupt", signal.SIGINT),
+    ],
+)
 def test_a_task_ends_its_child_and_not_its_worker(
-    start_worker, records, queue_name, kind
+    start_worker, records, queue_name, kind, number
 ):
     worker = start_worker()
     bystander = schedule(tasks.hold.using(queue=queue_name), 0)
@@ -46,7 +53,7 @@ def test_a_task_ends_its_child_and_not_its_worker(
     records.let_go()
     wait_until(lambda: ended(bystander), description="the other has ended")
 
-    assert [line["code"] for line in records.all("end")[:1]] == [-signal.SIGTERM]
+    assert [line["code"] for line in records.all("end")[:1]] == [-number]
     assert records.count("start") == 2
     assert worker.children() == children
     assert "stopping" not in worker.log

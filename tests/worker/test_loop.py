@@ -15,6 +15,7 @@ from django_delayq.wire.call import run
 from django_delayq.worker import loop as loops
 from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.executors import ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
@@ -568,6 +569,39 @@ def test_a_worker_ends_after_its_number_of_jobs(work, records, queue_name):
     assert records.count("run") == 3
     assert counts(queue_name).running == 0
     assert counts(queue_name).waiting == 7
+
+
+def test_a_job_that_was_given_back_before_it_began_is_none_of_the_number(
+    work, records, queue_name, monkeypatch
+):
+    kept = []
+
+    def submit(threads, attempt):
+        # No thread comes to take the first one.
+        if kept:
+            take(threads, attempt)
+        else:
+            kept.append(attempt)
+
+    def take_back(threads):
+        return take_all(threads) + [
+            attempt for attempt in kept if attempt.outcome is None
+        ]
+
+    def queued(threads):
+        return count(threads) + sum(attempt.outcome is None for attempt in kept)
+
+    take, take_all = ThreadExecutor.submit, ThreadExecutor.take_back
+    count = ThreadExecutor.queued
+    monkeypatch.setattr(ThreadExecutor, "submit", submit)
+    monkeypatch.setattr(ThreadExecutor, "take_back", take_back)
+    monkeypatch.setattr(ThreadExecutor, "queued", queued)
+    schedule(tasks.note.using(queue=queue_name), 0)
+
+    worker = work(max_jobs=1)
+
+    assert worker.join() == REPLACE_ME
+    assert records.count("run") == 1
 
 
 # The end.
