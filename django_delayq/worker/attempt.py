@@ -159,7 +159,11 @@ class Attempt:
         """Take in what `read` returned; False where that already decides the outcome."""
         if isinstance(read, BaseException):
             kind = "task" if isinstance(read, TaskNotFound) else "payload"
-            self._reject(State.QUARANTINED, read, kind=kind)
+            try:
+                self._reject(State.QUARANTINED, read, kind=kind)
+            except BaseException:
+                self._say_little(read, kind)
+                self.outcome = State.QUARANTINED
             return False
         self.task, self.options, self.args, self.kwargs = read
         return True
@@ -261,10 +265,7 @@ class Attempt:
 
     def _fail_in_few_words(self, error: BaseException) -> None:
         """Do as `fail`, and ask nothing of the exception but the name of its class."""
-        self.ended_ms = self.ended_ms or boottime_ms()
-        self.exception = None
-        self.message = f"{class_name(error)}: (nothing more can be said of it)"
-        self.error = envelopes.error_text(self.message, kind="failed", at_ms=epoch_ms())
+        self._say_little(error, "failed")
         most = self.queue.max_attempts
         if self.options is not None and self.options.max_attempts is not None:
             most = self.options.max_attempts
@@ -274,6 +275,12 @@ class Attempt:
         else:
             self.result = envelopes.result_text(State.DEAD, error=self.message)
             self.outcome = State.DEAD
+
+    def _say_little(self, error: BaseException, kind: str) -> None:
+        self.ended_ms = self.ended_ms or boottime_ms()
+        self.exception = None
+        self.message = f"{class_name(error)}: (nothing more can be said of it)"
+        self.error = envelopes.error_text(self.message, kind=kind, at_ms=epoch_ms())
 
     def _fail(self, error: BaseException) -> None:
         self.ended_ms = boottime_ms()

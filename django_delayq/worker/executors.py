@@ -204,7 +204,11 @@ class ThreadExecutor:
                     continue
                 held[index] = attempt
                 try:
-                    if not attempt.prepare():
+                    is_prepared = attempt.prepare()
+                    if self._is_fork:
+                        # A codec of the project has forked, and this is the child.
+                        leave(None)
+                    if not is_prepared:
                         pass
                     elif attempt.task is not None and attempt.task.is_async:
                         held[index] = None
@@ -214,9 +218,9 @@ class ThreadExecutor:
                         self._run(attempt)
                 except BaseException as error:
                     # Ours to be ashamed of, but no reason to lose a thread and leave the job without an end.
-                    logger.exception("job %s: the worker failed", attempt.id)
                     if attempt.outcome is None:
                         attempt.fail(error)
+                    _report(attempt, error)
                 self._done(attempt)
                 held[index] = None
         except BaseException as error:
@@ -275,6 +279,19 @@ class ThreadExecutor:
         if self._is_fork:
             leave(None)
         return value
+
+
+def _report(attempt: Attempt, error: BaseException) -> None:
+    try:
+        logger.error("job %s: the worker failed", attempt.id, exc_info=error)
+    except BaseException as failure:
+        # A handler of the project, or what the exception says of itself: no reason to lose the thread either.
+        logger.error(
+            "job %s: the worker failed with %s, which cannot be logged: %s",
+            attempt.id,
+            class_name(error),
+            class_name(failure),
+        )
 
 
 class LoopExecutor:

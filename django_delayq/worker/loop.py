@@ -297,11 +297,11 @@ class ClaimLoop:
         if now_ms > self._submitted_ms + STALLED_MS and self._threads.queued():
             # They wait here for longer than was foreseen, while others may be idle.
             is_stalled = True
-            self._give_back(self._threads.take_back())
+            self._unbegin(self._threads.take_back())
             self._rate, self._rate_from = 0.0, None
         if now_ms > self._submitted_async_ms + STALLED_MS and self._coroutines.queued():
             is_stalled = True
-            self._give_back(self._coroutines.take_back())
+            self._unbegin(self._coroutines.take_back())
         while self._found_async:
             self._submit(self._found_async.popleft(), is_async=True)
         self._settle(
@@ -757,12 +757,15 @@ class ClaimLoop:
         attempts = self._threads.take_back() + self._coroutines.take_back()
         while self._found_async:
             attempts.append(self._found_async.popleft())
-        if self._jobs_left is not None:
-            # They were counted as begun.
-            self._jobs_left += len(attempts)
+        self._unbegin(attempts)
         if self._held_suspect is not None:
-            attempts.append(self._held_suspect)
+            self._give_back([self._held_suspect])
             self._held_suspect = None
+
+    def _unbegin(self, attempts: list[Attempt]) -> None:
+        """Give back what was counted as begun, and was not."""
+        if self._jobs_left is not None:
+            self._jobs_left += len(attempts)
         self._give_back(attempts)
 
     def _give_back(self, attempts: list[Attempt]) -> None:

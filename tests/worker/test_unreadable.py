@@ -1,6 +1,7 @@
 """What no worker here can read or run has its place, and the queue goes on."""
 
 import json
+import os
 import struct
 import threading
 
@@ -13,6 +14,7 @@ from django_delayq.delivery.operations import State, new_token
 from django_delayq.jobs import envelope, registry
 from django_delayq.wire.call import run
 from django_delayq.worker.attempt import Attempt
+from tests.faults.able.tasks import ODD
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -234,6 +236,61 @@ def test_a_foreign_payload_of_a_codec_that_is_not_supported_is_quarantined_with_
     (row,) = quarantined(client, queue_name)
     assert row.payload == b"\xfc\x05hello"
     assert b"the 7 raw bytes are kept; set a codec that both sides have" in row.error
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_nothing_the_exception_of_a_codec_does_ends_more_than_its_job(
+    client, configure, goes_on, queue_name, handled, name
+):
+    class Codec:
+        name = "odd"
+
+        def encode(self, value):
+            raise NotImplementedError
+
+        def decode(self, payload):
+            raise ODD[name]
+
+    configure({"CODEC": Codec()})
+    client.rpush(queue_name, b"anything")
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert json.loads(row.error)["error"].startswith(f"{name}: ")
+
+
+def test_a_codec_that_forks_makes_no_second_worker(
+    client, configure, work, records, queue_name
+):
+    statuses = []
+
+    @queue_handler(queue_name)
+    def handle(value):
+        record("run", text=value)
+
+    class Codec:
+        name = "forking"
+
+        def encode(self, value):
+            raise NotImplementedError
+
+        def decode(self, payload):
+            pid = os.fork()
+            if pid:
+                status = os.waitpid(pid, 0)[1]
+                statuses.append(os.waitstatus_to_exitcode(status))
+            return "of the parent" if pid else "of the child"
+
+    configure({"CODEC": Codec()})
+    client.rpush(queue_name, b"anything")
+
+    work(threads=1)
+
+    wait_until(lambda: records.count("run"), description="it was called")
+    # The child ended as it came back, without a call.
+    assert statuses == [0]
+    assert [line["text"] for line in records.all("run")] == ["of the parent"]
 
 
 def test_a_codec_that_raises_what_it_likes_does_not_end_the_worker(
