@@ -29,6 +29,7 @@ PAIRS = (Pair("5.2", "3.11"), Pair("6.0", "3.12"), Pair("6.1", "3.13"))
 #: What uses the interfaces of Django, or those of Python that change. Scripts and codecs do not.
 TESTS = (
     "tests/admin",
+    "tests/faults/test_secrets.py",
     "tests/example",
     "tests/jobs",
     "tests/test_checks.py",
