@@ -160,6 +160,27 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(
     assert job.refresh() is State.RUNNING
 
 
+def test_a_worker_looks_and_tries_again_often_enough_within_a_short_lease(
+    lasting, work, records, queue_name, monkeypatch
+):
+    lease_s = 2
+    worker = work(lease_s=lease_s)
+    pauses = []
+    wait_for_server = worker.loop._wait_for_server
+
+    def waiting(error):
+        wait_for_server(error)
+        pauses.append(worker.loop._backoff_ms)
+
+    monkeypatch.setattr(worker.loop, "_wait_for_server", waiting)
+    lasting.kill()
+
+    # Doubled for ever it would be 1 s by then, and who comes back so late finds its leases taken.
+    wait_until(lambda: len(pauses) >= 6, description="it has tried often")
+    assert max(pauses) == 1000 * lease_s / loops.LOOKS_A_LEASE
+    assert worker.loop.alarm.cap_ms == 1000 * lease_s / loops.LOOKS_A_LEASE
+
+
 def test_the_worker_says_that_the_server_is_back_as_soon_as_it_has_answered(
     lasting, work, records, queue_name, caplog
 ):
