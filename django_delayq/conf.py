@@ -180,6 +180,8 @@ class WorkerSettings:
     grace_s: float = 25.0
     #: Times that a job may lose its worker before it becomes a dead letter.
     max_kills: int = 3
+    #: Seconds that a job of a task unknown here waits for a worker that knows it, before it is quarantined; 0: none.
+    hold_unknown_s: float = 900.0
     #: Directory in which each process leaves a file while it is able to run jobs, for a probe; None: nowhere.
     heartbeat: str | os.PathLike[str] | None = None
 
@@ -201,6 +203,8 @@ class Settings:
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     #: Largest payload that may be scheduled, bytes.
     max_payload_bytes: int = 1 << 20
+    #: The largest foreign payload that is decoded; a larger one is quarantined as it is.
+    max_foreign_bytes: int = 8 << 20
     #: True: inside a transaction jobs are sent after its commit, unless a task or a call says otherwise.
     on_commit: bool = False
 
@@ -242,6 +246,8 @@ LONGEST_S = 10**9
 SHORTEST_LEASE_S = 2.0
 #: Seconds of the longest lease: so long the jobs of a machine that died wait for another.
 LONGEST_LEASE_S = 86_400
+#: Seconds of the longest time for which a job of an unknown task is held: 30 days.
+LONGEST_HOLD_S = 2_592_000
 #: Seconds that what is given up is kept at least: a number that is smaller was meant as days.
 SHORTEST_TTL_S = 3_600
 #: Bytes of the largest payload: a script that moves more than these holds the server for half a second.
@@ -343,6 +349,11 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         _is_count(128, LARGEST_PAYLOAD),
         f"a number of bytes, 128 to {LARGEST_PAYLOAD:,}",
     ),
+    "MAX_FOREIGN_BYTES": (
+        "max_foreign_bytes",
+        _is_count(1, LARGEST_PAYLOAD),
+        f"a number of bytes, 1 to {LARGEST_PAYLOAD:,}",
+    ),
     "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
 }
 _is_ttl = _optional(_is_number(SHORTEST_TTL_S, 100 * 365 * 86_400))
@@ -408,6 +419,11 @@ _WORKER: dict[str, tuple[str, _Check, str]] = {
         f"a number of seconds, 0 to {LONGEST_LEASE_S:,}",
     ),
     "MAX_KILLS": ("max_kills", _is_count(0, 1_000), "a number, 0 to 1,000"),
+    "HOLD_UNKNOWN": (
+        "hold_unknown_s",
+        _is_number(0, LONGEST_HOLD_S),
+        f"a number of seconds, 0 to {LONGEST_HOLD_S:,}",
+    ),
     "HEARTBEAT": ("heartbeat", _is_directory, "the path of a directory, or None"),
 }
 
@@ -527,6 +543,7 @@ def read_settings(value: Any) -> Settings:
         queues=queues,
         worker=_read(WorkerSettings, value.get("WORKER", {}), _WORKER),
         max_payload_bytes=value.get("MAX_PAYLOAD_BYTES", Settings.max_payload_bytes),
+        max_foreign_bytes=value.get("MAX_FOREIGN_BYTES", Settings.max_foreign_bytes),
         on_commit=value.get("ON_COMMIT", Settings.on_commit),
     )
 

@@ -58,7 +58,11 @@ class InvalidArguments(DelayqError, TypeError):
 
 
 class TaskNotFound(DelayqError, LookupError):
-    """Raised when no task is registered under a name."""
+    """Raised when no task is registered under a name; ``task`` is that name, or empty where a queue has no handler."""
+
+    def __init__(self, message: str, task: str | None = None) -> None:
+        super().__init__(message)
+        self.task = task
 
 
 class QueueNotFound(DelayqError, LookupError):

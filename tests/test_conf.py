@@ -78,9 +78,11 @@ def test_everything_can_be_set() -> None:
                 "COROUTINES": 50,
                 "LEASE": 12.5,
                 "GRACE": 0,
+                "HOLD_UNKNOWN": 0,
                 "MAX_KILLS": 0,
             },
             "MAX_PAYLOAD_BYTES": 500,
+            "MAX_FOREIGN_BYTES": 600,
             "ON_COMMIT": True,
         }
     )
@@ -112,8 +114,10 @@ def test_everything_can_be_set() -> None:
             lease_s=12.5,
             grace_s=0,
             max_kills=0,
+            hold_unknown_s=0,
         ),
         max_payload_bytes=500,
+        max_foreign_bytes=600,
         on_commit=True,
     )
     assert settings.worker.lease_ms == 12_500
@@ -321,6 +325,10 @@ def test_wrong_option_of_a_queue_is_told(options: dict[str, Any]) -> None:
         {"GRACE": float("inf")},
         {"MAX_KILLS": 1_001},
         {"GRACE": "25"},
+        {"HOLD_UNKNOWN": -1},
+        {"HOLD_UNKNOWN": float("inf")},
+        {"HOLD_UNKNOWN": float("nan")},
+        {"HOLD_UNKNOWN": 30 * 86_400 + 1},
         {"MAX_KILLS": -1},
     ],
 )

@@ -15,7 +15,8 @@ from typing import Any
 from django.utils import timezone
 from django.utils.formats import number_format
 
-from django_delayq.conf import QueueSettings
+from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.delivery.operations import PREVIEW_BYTES
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_handler
@@ -217,8 +218,9 @@ def read_content(
     payload: bytes, size: int, queue: QueueSettings, *, in_full: bool = False
 ) -> Content:
     """Read a payload of ``size`` bytes, of which only the beginning may be there."""
-    if len(payload) < size:
-        return _read_beginning(payload, size, queue)
+    most = get_settings().max_foreign_bytes
+    if len(payload) < size or not envelopes.is_readable(payload, most):
+        return _read_beginning(payload[:PREVIEW_BYTES], size, queue)
     try:
         envelope = envelopes.decode(payload, queue.payload_codec)
     except DecodeError:

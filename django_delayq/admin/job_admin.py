@@ -41,7 +41,9 @@ from django_delayq.wire.call import Call, run, run_all
 T = TypeVar("T")
 #: Counters of a queue that are not about jobs.
 _INTERNAL_COUNTERS = frozenset({"number", "sweeping"})
-_CANCELLABLE = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.UNKNOWN})
+_CANCELLABLE = frozenset(
+    {State.SCHEDULED, State.DUE, State.RETRYING, State.HELD, State.UNKNOWN}
+)
 _GRAVES = (State.DEAD, State.QUARANTINED)
 
 #: Which side won, where the job was not there to be moved or cancelled: "Job x …".
@@ -427,7 +429,7 @@ class JobAdmin(_ModelAdmin):
         state = pages.state_text(seen.state, seen.score_ms, seen.now_ms)
         has_expired = state == "lease expired"
         waits = (
-            seen.state in (State.SCHEDULED, State.RETRYING, State.UNKNOWN)
+            seen.state in (State.SCHEDULED, State.RETRYING, State.HELD, State.UNKNOWN)
             or has_expired
         )
         job_id, back = (

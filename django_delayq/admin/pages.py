@@ -1,4 +1,4 @@
-"""The six pages of a queue, their rows, and the arithmetic of page numbers."""
+"""The seven pages of a queue, their rows, and the arithmetic of page numbers."""
 
 from dataclasses import dataclass
 
@@ -67,6 +67,14 @@ TABS = {
             "Waiting for another attempt after a failure, or after its worker died.",
             "Next attempt",
             "retrying",
+            has_errors=True,
+        ),
+        Tab(
+            State.HELD,
+            "Held",
+            "No worker that had them knows their tasks: kept for one that does, the first to go to quarantine leading.",
+            "Held until",
+            "held",
             has_errors=True,
         ),
         Tab(

@@ -117,6 +117,11 @@ def peek_task(payload: bytes) -> bytes | None:
     return found[1] if found is not None else None
 
 
+def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
+    """Return whether `decode` may look at a payload: it is one that we write, or small enough for any codec."""
+    return len(payload) <= max_foreign_bytes or payload.startswith(b'{"delayq":"')
+
+
 def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
     """Read an envelope.
 

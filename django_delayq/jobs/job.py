@@ -416,6 +416,8 @@ class Job(Generic[R_co]):
 
     def _read(self, payload: bytes) -> None:
         settings = conf.get_settings().queues.get(self.queue)
+        if not envelopes.is_readable(payload, conf.get_settings().max_foreign_bytes):
+            return
         try:
             envelope = envelopes.decode(
                 payload, settings.payload_codec if settings else None

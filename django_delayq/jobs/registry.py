@@ -65,7 +65,8 @@ def get_task(name: str) -> "DelayedTask[Any, Any]":
         raise TaskNotFound(
             f"no task is registered as {show(name)}."
             + _suggestion(name)
-            + " Tasks are found in tasks.py of every app in INSTALLED_APPS."
+            + " Start a worker with this task; tasks are found in tasks.py of every app in INSTALLED_APPS.",
+            name,
         ) from None
 
 

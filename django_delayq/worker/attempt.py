@@ -13,8 +13,17 @@ from typing import Any, NamedTuple
 
 from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery.operations import Done, Failed, Leased, Rejected, State
+from django_delayq.delivery.operations import (
+    Done,
+    Failed,
+    Held,
+    Leased,
+    Rejected,
+    State,
+    can_be_held,
+)
 from django_delayq.exceptions import (
+    DecodeError,
     DelayqError,
     EncodeError,
     InvalidTask,
@@ -65,7 +74,7 @@ class Attempt:
     options: TaskOptions | None = None
     args: list[Any] = []  # noqa: RUF012  replaced, never changed
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
-    #: SUCCEEDED, RETRYING, DEAD, EXPIRED, QUARANTINED; SCHEDULED: given back; None: still running.
+    #: SUCCEEDED, RETRYING, DEAD, EXPIRED, QUARANTINED, HELD; SCHEDULED: given back; None: still running.
     outcome: State | None = None
     result = b""
     error = b""
@@ -82,6 +91,8 @@ class Attempt:
     is_expired = False
     #: The server would not take its end; it is told again.
     is_refused = False
+    #: Where it is held: the name of its task, which this process does not know.
+    unknown_task = ""
     #: Its lease ended before it began.
     is_late = False
     #: It goes to the event loop, as far as that can be told without decoding the payload.
@@ -107,7 +118,7 @@ class Attempt:
 
     @property
     def name(self) -> str:
-        return self.task.name if self.task is not None else "?"
+        return self.task.name if self.task is not None else self.unknown_task or "?"
 
     @property
     def has_lease(self) -> bool:
@@ -150,13 +161,22 @@ class Attempt:
         if handler is None:
             raise TaskNotFound(
                 f"an element that is no job of ours lies in queue {self.queue.name!r}, which has no handler;"
-                f" register one with @queue_handler({self.queue.name!r})"
+                f" register one with @queue_handler({self.queue.name!r})",
+                task="",
+            )
+        most, size = get_settings().max_foreign_bytes, len(self.leased.payload)
+        if size > most:
+            raise DecodeError(
+                f"a foreign payload of {size:,} bytes, more than DELAYQ['MAX_FOREIGN_BYTES'], {most:,}, was not decoded",
+                self.leased.payload,
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
         return Read(handler, handler.options, [value], {})
 
     def take(self, read: Read | BaseException) -> bool:
         """Take in what `read` returned; False where that already decides the outcome."""
+        if isinstance(read, TaskNotFound) and self._hold(read):
+            return False
         if isinstance(read, BaseException):
             kind = "task" if isinstance(read, TaskNotFound) else "payload"
             try:
@@ -166,6 +186,17 @@ class Attempt:
                 self.outcome = State.QUARANTINED
             return False
         self.task, self.options, self.args, self.kwargs = read
+        return True
+
+    def _hold(self, error: TaskNotFound) -> bool:
+        """Keep the job for a worker that knows its task, where the settings want that and the name allows it."""
+        name = error.task
+        hold_s = get_settings().worker.hold_unknown_s
+        if name is None or not can_be_held(name) or not hold_s:
+            return False
+        self.unknown_task, self.message = name, text_of(error)
+        self.ended_ms = self.ended_ms or boottime_ms()
+        self.outcome = State.HELD
         return True
 
     def holds_lease(self) -> bool:
@@ -342,6 +373,11 @@ class Attempt:
             self.leased.token, self.leased.fence, self.retry_delay_ms, self.error
         )
 
+    def as_held(self) -> Held:
+        return Held(
+            self.leased.token, self.leased.fence, self.unknown_task, self.message
+        )
+
     def as_rejected(self) -> Rejected:
         ttl_ms = (
             max(self.result_ttl_ms, FAILURE_TTL_MS)
@@ -434,11 +470,13 @@ _WORDS = {
     State.DEAD: "dead",
     State.EXPIRED: "expired",
     State.QUARANTINED: "quarantined",
+    State.HELD: "held",
     State.SCHEDULED: "given_back",
     None: "running",
 }
 _LEVELS: dict[State | None, int] = {
     State.RETRYING: logging.WARNING,
+    State.HELD: logging.WARNING,
     State.DEAD: logging.ERROR,
     State.QUARANTINED: logging.ERROR,
 }

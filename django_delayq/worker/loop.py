@@ -32,7 +32,7 @@ from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.redaction import redact
 from django_delayq.transfer.alarm import CAP_MS, Alarm
-from django_delayq.wire.call import UnderWay, run_all
+from django_delayq.wire.call import UnderWay, run, run_all
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
@@ -69,6 +69,8 @@ SOON_MS = 2.0
 #: again after this where it found some.
 LOOK_PAST = 100
 LOOK_PAUSE_MS = 1_000.0
+#: How often a process looks for held jobs whose tasks it knows, where any are held.
+LOOK_AT_HELD_MS = 5_000.0
 
 #: The alarm's key for everything that is no queue's.
 _SELF = ""
@@ -142,6 +144,9 @@ class QueueState:
         self.sizer = BatchSizer()
         self.transfer_sizer = BatchSizer(first=100)
         self.upkeep = upkeep
+        #: When to look for held jobs next; at the start, at once.
+        self.look_at_held_ms = 0.0
+        self.held_cursor = b""
 
 
 class ClaimLoop:
@@ -561,6 +566,9 @@ class ClaimLoop:
             self._hand_out(queue, reply, asked.plan.only, lease_end_ms, offset_ms)
         elif limit:
             queue.had_sync = queue.had_async = False
+        is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
+        if now_ms >= queue.look_at_held_ms and not is_soon and self._stop_ms is None:
+            self._look_at_held(queue, now_ms)
         if now_ms >= queue.upkeep.next_ms:
             queue.upkeep.turn(now_ms)
 
@@ -702,6 +710,34 @@ class ClaimLoop:
         return (
             suspect is not None and suspect.outcome is None and suspect in self._running
         )
+
+    def _look_at_held(self, queue: QueueState, now_ms: float) -> None:
+        """Let held jobs run whose tasks are known here, as many as this process can soon start.
+
+        Nobody else is told of them: workers that do not know the tasks would be woken, and hold them again.
+        """
+        keys = queue.settings.keys
+        queue.look_at_held_ms = now_ms + LOOK_AT_HELD_MS
+        if not self._client.zcard(keys.held):
+            return
+        names = [task.name for task in all_tasks()]
+        if get_handler(queue.settings.name) is not None:
+            names.append("")
+        limit = max(self._threads.size, self._common(self._room()))
+        call = operations.release(keys, names, limit=limit, cursor=queue.held_cursor)
+        reply = run(self._client, call)
+        queue.held_cursor = reply.cursor
+        if reply.released:
+            queue.is_ready = True
+        if reply.released >= limit or (reply.released and reply.cursor):
+            # There may be more. The next claim finds out, when there is room again.
+            queue.look_at_held_ms = now_ms
+        if reply.quarantined:
+            logger.error(
+                "queue %s: %d jobs went to quarantine: they were held, and no worker that knows their tasks came in time",
+                queue.settings.name,
+                reply.quarantined,
+            )
 
     # Settling.
 

@@ -14,7 +14,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from django_delayq import faults
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import QueueSettings
+from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, State
 from django_delayq.wire.call import Call, run_all
@@ -215,6 +215,10 @@ def _call(
                 if attempt.retry_delay_ms
             },
         )
+    if outcome is State.HELD:
+        hold_ms = round(get_settings().worker.hold_unknown_s * 1000)
+        held = [attempt.as_held() for attempt in attempts]
+        return operations.hold(keys, held, hold_ms=hold_ms)
     assert outcome is not None
     return operations.bury(
         keys,

@@ -7,7 +7,14 @@ import redis
 
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Failed, Leased, NewJob, Rejected, State
+from django_delayq.delivery.operations import (
+    Failed,
+    Held,
+    Leased,
+    NewJob,
+    Rejected,
+    State,
+)
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, pack
@@ -104,6 +111,13 @@ class Queue:
         job = self.running(*args, **kwargs)
         failed = Failed(job.token, job.fence, delay_ms, error("it broke"))
         assert run(self.client, operations.retry(self.keys, [failed])) == []
+        return job.token
+
+    def held(self, *args: Any, **kwargs: Any) -> str:
+        job = self.running(*args, **kwargs)
+        held = Held(job.token, job.fence, TASK, "it broke")
+        call = operations.hold(self.keys, [held], hold_ms=900_000)
+        assert run(self.client, call) == []
         return job.token
 
     def dead(self, *args: Any, error_text: bytes | None = None, **kwargs: Any) -> str:

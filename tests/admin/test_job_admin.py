@@ -27,7 +27,7 @@ from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
 
-STATES = ("scheduled", "due", "running", "retrying", "dead", "quarantined")
+STATES = ("scheduled", "due", "running", "retrying", "held", "dead", "quarantined")
 
 own_site = admin.AdminSite(name="backstage")
 own_site.register(Job, JobAdmin)
@@ -97,6 +97,7 @@ def test_job_of_every_state_is_listed_and_shown(
     token = {
         "running": lambda: queue.running(7).token,
         "retrying": lambda: queue.retrying(7),
+        "held": lambda: queue.held(7),
         "dead": lambda: queue.dead(7),
         "quarantined": lambda: queue.quarantined(b"7"),
     }[state]()
@@ -113,7 +114,33 @@ def test_job_of_every_state_is_listed_and_shown(
     assert f"{queue.name}:{token}" in text
     if state != "running":
         assert "it broke" in content_of(page)
-        assert "Last error Error: it broke Kind: builtins.ValueError" in text
+        kind = "task" if state == "held" else "builtins.ValueError"
+        assert f"Last error Error: it broke Kind: {kind}" in text
+
+
+def test_held_job_is_cancelled_or_run_now_like_one_that_waits(
+    browser: Client, queue: Queue
+) -> None:
+    first, second = queue.held(1), queue.held(2)
+
+    browser.post(url("run_now", queue.name, first))
+    browser.post(url("cancel", queue.name, second))
+
+    assert queue.state(first) is State.DUE
+    assert queue.state(second) is State.CANCELLED
+
+
+def test_payload_beyond_the_limit_is_shown_by_its_beginning_and_never_decoded(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_FOREIGN_BYTES": 100}
+    whole, cut = b'"' + b"x" * 98 + b'"', b'"' + b"x" * 99 + b'"'
+    first, second = queue.quarantined(whole), queue.quarantined(cut)
+
+    pages = [browser.get(url("job", queue.name, token)) for token in (first, second)]
+
+    assert [page.context["content"].value is None for page in pages] == [False, True]
+    assert pages[1].context["content"].arguments.endswith("(101 bytes)")
 
 
 def test_job_is_shown_in_full(browser: Client, queue: Queue) -> None:

@@ -67,7 +67,7 @@ def quarantined(client, queue):
 
 
 @every_server
-def test_a_job_whose_task_is_registered_nowhere_is_quarantined_and_can_be_replayed(
+def test_a_job_whose_task_is_registered_nowhere_is_held_and_runs_where_it_is_known(
     client, goes_on, queue_name, records
 ):
     task = delayed_task(name="test-forgotten", keep_result=60)(tasks.note.function)
@@ -77,9 +77,33 @@ def test_a_job_whose_task_is_registered_nowhere_is_quarantined_and_can_be_replay
     goes_on()
 
     job = get_job(job.id)
-    assert job.state is State.QUARANTINED
+    assert job.state is State.HELD
     assert job.error["kind"] == "task"
     assert "no task is registered as 'test-forgotten'" in job.error["error"]
+    assert "Start a worker with this task" in job.error["error"]
+    assert counts(queue_name).held == 1
+    registry.register(task)
+    wait_until(lambda: job.id in records.jobs("run"), description="it has run")
+    assert job.wait(timeout=30) is None
+    assert quarantined(client, queue_name) == []
+
+
+@pytest.mark.parametrize("name", ["test-forgotten", "a" * 256, "with\0zero"])
+def test_a_job_that_cannot_be_held_is_quarantined_and_can_be_replayed(
+    client, goes_on, queue_name, records, settings, name
+):
+    if name == "test-forgotten":
+        hold = {"HOLD_UNKNOWN": 0}
+        settings.DELAYQ = {**settings.DELAYQ, "WORKER": hold}
+    task = delayed_task(name=name)(tasks.note.function)
+    job = schedule(task.using(queue=queue_name), 0, "later")
+    registry._tasks.pop(name)
+
+    goes_on()
+
+    job = get_job(job.id)
+    assert job.state is State.QUARANTINED
+    assert job.error["kind"] == "task"
     assert job.error["traceback"] == ""
     registry.register(task)
     assert job.run_now()
@@ -145,20 +169,51 @@ def test_a_member_that_is_no_frame_is_quarantined_whole(
     assert row.payload == frame
 
 
-def test_a_foreign_payload_without_a_handler_is_quarantined(
-    client, goes_on, queue_name
+@pytest.mark.parametrize(("hold_s", "state"), [(900, State.HELD), (0, "quarantined")])
+def test_a_foreign_payload_without_a_handler_waits_for_a_worker_that_has_one(
+    client, goes_on, queue_name, records, settings, hold_s, state
 ):
+    settings.DELAYQ = {**settings.DELAYQ, "WORKER": {"HOLD_UNKNOWN": hold_s}}
     client.rpush(queue_name, b'"from somebody"')
     put_frame(client, queue_name, java_frame(b'"from somebody, delayed"'))
 
     goes_on()
 
-    rows = quarantined(client, queue_name)
+    keys = get_settings().queue(queue_name).keys
+    rows = run(client, operations.page(keys, State(state))).rows
     assert {row.payload for row in rows} == {
         b'"from somebody"',
         b'"from somebody, delayed"',
     }
     assert all(b"which has no handler" in row.error for row in rows)
+    if state == "quarantined":
+        return
+    queue_handler(queue_name)(tasks.note.function)
+    wait_until(
+        lambda: (
+            {"from somebody", "from somebody, delayed"}
+            <= {line["text"] for line in records.all("run")}
+        ),
+        description="the handler has run",
+    )
+
+
+def test_a_foreign_payload_beyond_the_limit_is_quarantined_undecoded(
+    client, goes_on, queue_name, settings
+):
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_FOREIGN_BYTES": 100}
+    queue_handler(queue_name)(tasks.note.function)
+    fits, too_large = b'"%s"' % (b"x" * 98), b'"%s"' % (b"x" * 99)
+    client.rpush(queue_name, too_large, fits)
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert row.payload == too_large
+    assert b"101 bytes" in row.error
+    assert b"DELAYQ['MAX_FOREIGN_BYTES'], 100" in row.error
+    assert b'"kind":"payload"' in row.error
+    assert client.zcard(get_settings().queue(queue_name).keys.quarantine) == 1
 
 
 @pytest.fixture
@@ -344,7 +399,8 @@ def test_a_payload_whose_token_is_no_text_does_not_stop_the_queue(
 
     goes_on()
 
-    (row,) = quarantined(client, queue_name)
+    keys = get_settings().queue(queue_name).keys
+    (row,) = run(client, operations.page(keys, State.HELD)).rows
     assert row.payload == payload
 
 
