@@ -24,7 +24,7 @@ from django_delayq.exceptions import (
     EncodeError,
     InvalidArguments,
 )
-from django_delayq.redaction import show
+from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.codecs import Codec
 
 
@@ -198,7 +198,11 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return {
             str.__str__(key): item
             if type(item) in _ATOMS
-            else _plain(item, f"{path}[{show(key)}]", depth + 1)
+            else _plain(
+                item,
+                f"{path}[{str.__repr__(key) if len(key) <= SHOWN else show(key)}]",
+                depth + 1,
+            )
             for key, item in value.items()
         }
     if issubclass(cls, list | tuple):
