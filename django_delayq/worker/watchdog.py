@@ -13,7 +13,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq.clock import boottime_ms
-from django_delayq.redaction import redact
+from django_delayq.transfer.trouble import Trouble
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.outcomes import renew
 
@@ -73,7 +73,7 @@ class Watchdog:
         self._ticked_ms = 0.0
         self._shown_ms = [0.0] * len(executors)
         self._renew_ms = 0.0
-        self._is_failing = False
+        self._trouble = Trouble(logger, is_outage_told=True)
         # Those whose leases ran out, and that were told of.
         self._lapsed: set[Attempt] = set()
 
@@ -149,15 +149,13 @@ class Watchdog:
         try:
             lost = renew(self._client, attempts, lease_ms=self._lease_ms)
         except (RedisError, OSError) as error:
-            # The next tick tries again.
-            if not self._is_failing:
-                logger.warning(
-                    "leases cannot be renewed, trying again until they can: %s",
-                    redact(str(error)),
-                )
-            self._is_failing = True
+            # Never at once: a server that refuses connections does so in no time.
+            self._renew_ms = now_ms + TICK_MS
+            self._trouble.note(
+                error, "leases cannot be renewed", again_ms=round(TICK_MS)
+            )
             return
-        self._is_failing = False
+        self._trouble.is_over()
         self._renew_ms = now_ms + self._lease_ms / 3
         for attempt in lost:
             logger.warning(

@@ -286,7 +286,7 @@ def test_a_worker_that_is_cut_off_notices_and_its_task_can(
     # Its end changes nothing, not even when the server is back.
     proxy.is_refusing = False
     cut_off.wait_for_log("outcome=lost")
-    assert "leases cannot be renewed, trying again until they can" in cut_off.log
+    assert "leases cannot be renewed, again in 500 ms" in cut_off.log
     assert job.refresh() is State.SUCCEEDED
 
 

@@ -3,14 +3,19 @@
 import time
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from django_delayq import schedule
+from django_delayq import conf, schedule
+from django_delayq.clock import boottime_ms
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
 from django_delayq.exceptions import InvalidTask, LeaseLost
 from django_delayq.jobs.context import running_job
+from django_delayq.wire.call import run
 from django_delayq.worker import attempt as attempts
 from django_delayq.worker import watchdog as watchdogs
 from django_delayq.worker.process import UNABLE
+from django_delayq.worker.watchdog import Watchdog
 from tests.faults.able import tasks as able
 from tests.waiting import wait_until
 from tests.worker.project import tasks
@@ -72,9 +77,36 @@ def test_a_loop_that_is_blocked_for_longer_than_a_lease_ends_its_process(
     # Not given back: that it takes its process along counts.
     assert job.refresh() is State.RUNNING
     records.let_go()
+    # As its supervisor does.
+    keys = conf.get_settings().queue(queue_name).keys
+    run(conf.get_client(), operations.recover(keys, owner=worker.owner))
     work()
     wait_until(lambda: records.count("start") == 2, description="it runs again")
     assert records.all("start")[1]["kills"] == 1
+
+
+def test_a_renewal_that_fails_is_not_tried_again_at_once(monkeypatch):
+    """A server that refuses connections does so in no time: whoever asks again at once does nothing else."""
+    tried_ms = []
+
+    def renew(client, attempts, *, lease_ms):
+        tried_ms.append(boottime_ms())
+        raise RedisConnectionError("refused")
+
+    monkeypatch.setattr(watchdogs, "renew", renew)
+    watchdog = Watchdog(
+        conf.make_client(),
+        lease_ms=300,
+        executors=(),
+        running=list,
+        cannot_work=pytest.fail,
+    )
+
+    watchdog.start()
+    wait_until(lambda: len(tried_ms) >= 4, description="it tries on")
+    watchdog.stop()
+
+    assert tried_ms[3] - tried_ms[0] >= 3 * watchdogs.TICK_MS
 
 
 def test_busy_threads_are_no_stuck_ones(work, records, queue_name, monkeypatch, caplog):
