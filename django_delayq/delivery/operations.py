@@ -526,8 +526,13 @@ class Held(NamedTuple):
 
 
 def can_be_held(name: str) -> bool:
-    """Return whether jobs of a task can be held: its name fits among the others in one set."""
-    return len(name.encode(errors="replace")) <= MAX_HELD_NAME and "\0" not in name
+    """Return whether jobs of a task can be held: its name can be sent, and fits among the others in one set."""
+    try:
+        # A codec of Java's may bring half a surrogate pair, which cannot be sent.
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        return False
+    return len(encoded) <= MAX_HELD_NAME and b"\0" not in encoded
 
 
 def hold(

@@ -493,3 +493,19 @@ def test_a_job_that_never_begins_within_its_lease_becomes_a_dead_letter(
     wait_until(lambda: job.refresh() is State.DEAD, description="a dead letter")
     assert records.count("run") == 0
     assert job.kills == 2
+
+
+def test_a_task_whose_name_cannot_be_sent_goes_to_quarantine_and_ends_no_process(
+    client, configure, queue_name, goes_on
+):
+    """JSON can name half a surrogate pair. Nothing of ours could write that name to the server, to hold its job."""
+    configure({"CODEC": "JsonJacksonCodec", "REDISSON": "3.16.6"})
+    token = new_token()
+    client.rpush(
+        queue_name,
+        f'{{"@class":"java.util.HashMap","delayq":"{token}","task":"\\ud800","queue":"{queue_name}"}}',
+    )
+
+    goes_on()
+
+    assert get_job(f"{queue_name}:{token}").state is State.QUARANTINED
