@@ -165,7 +165,9 @@ class ThreadExecutor:
 
     def queued(self) -> int:
         """How many were submitted and not begun."""
-        return self._queue.qsize()
+        # A sign that is asked for is no attempt. Just taken and not yet answered, it hides one for a moment: the one
+        # that the same thread takes next.
+        return max(0, self._queue.qsize() - self._is_asked)
 
     def take_back(self) -> list[Attempt]:
         """Return what was not begun, in order."""

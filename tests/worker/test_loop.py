@@ -604,6 +604,25 @@ def test_a_job_that_was_given_back_before_it_began_is_none_of_the_number(
     assert records.count("run") == 1
 
 
+def test_a_sign_of_life_that_is_asked_for_is_no_job_that_waits():
+    """Else the job that ends beside it would leave it to the others to have itself settled."""
+
+    def ignore(*args):
+        pass
+
+    threads = ThreadExecutor(
+        1, timer=None, done=ignore, stuck=ignore, died=ignore, found_async=ignore
+    )
+    assert not threads.has_shown_life()
+    assert threads.queued() == 0
+
+    threads.submit("an attempt")
+
+    assert threads.queued() == 1
+    assert threads.take_back() == ["an attempt"]
+    assert threads.queued() == 0
+
+
 # The end.
 
 
