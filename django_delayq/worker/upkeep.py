@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from redis.client import Redis
-from redis.exceptions import RedisError
 
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
@@ -55,8 +54,8 @@ class Upkeep:
         try:
             self.next_ms = now_ms + next(self._steps)
             return
-        except RedisError as error:
-            # The step is over with its error: the next round begins anew.
+        except Exception as error:
+            # Whatever it is, a generator that has raised has nothing more to give: the next round begins anew.
             self._steps = self._rounds()
             self.next_ms = now_ms + ROUND_MS
             if not is_queues_own(error):

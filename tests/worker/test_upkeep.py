@@ -1,6 +1,7 @@
 """What a worker does for a queue from time to time: one step a turn, and what it says of it."""
 
 import os
+import ssl
 
 import pytest
 
@@ -73,6 +74,23 @@ def one_round(looks_after: Upkeep) -> int:
 
 def count(client, settings, what):
     return client.zcard(getattr(settings.keys, what))
+
+
+def test_an_error_of_whatever_kind_ends_a_round_and_not_all_rounds(
+    client, queue, monkeypatch
+):
+    looks_after = Upkeep(client, queue())
+
+    def fail(*args):
+        raise ssl.SSLError("bad record")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(client, "llen", fail)
+        with pytest.raises(ssl.SSLError):
+            looks_after.turn(0.0)
+
+    assert looks_after.next_ms == ROUND_MS
+    assert one_round(looks_after) == 1
 
 
 def test_dead_letters_are_kept_for_half_a_year(client, queue, caplog):
