@@ -1,25 +1,28 @@
 -- Prelude: when a queue was last served, and which leases are over. docs/internals.md, "Outages and clocks".
 --
 -- Needs _clock. A lease measures its worker and not the server: while nobody was served, nobody could renew. The record
--- (hash field 'service') is seven f64, little-endian, times in epoch ms:
---   last served | the last gap: served before it; until when leases that ended in it are spared |
---   shortest lease in force (ms); until when | longest lease in force (ms); until when
+-- (hash field 'service') is eight f64, little-endian, times in epoch ms:
+--   last served | the last gap: served before it; until when leases that ended in it are spared; how many gaps in a
+--   row have spared them | shortest lease in force (ms); until when | longest lease in force (ms); until when
 -- It is written where a lease is given or renewed, and by claims while there are leases.
 
-local SERVICE = '<ddddddd'
+local SERVICE = '<dddddddd'
 -- Renewals come every third of a lease. A queue that was not served for this part of its shortest lease has a gap, and
 -- what ended in one is spared for this part of the longest: a third, and room for a slow machine.
 local PATIENCE = 5 / 12
 -- The record may be so old, in parts of the shortest lease, before it is written again.
 local STALE = 1 / 30
+-- So many gaps in a row spare what ended in the first of them. Where nobody works on a queue, and somebody looks at it
+-- now and then, each look ends a gap: what a dead worker held would never be free.
+local MOST_GAPS = 3
 -- Leases that one call cuts.
 local CUT = 500
 
 local function read_service(control)
   local packed = redis.call('HGET', control, 'service')
-  if not packed or #packed ~= 56 then return nil end
+  if not packed or #packed ~= 64 then return nil end
   local s = {}
-  s.at, s.from, s.till, s.shortest, s.shortest_till, s.longest, s.longest_till = struct.unpack(SERVICE, packed)
+  s.at, s.from, s.till, s.gaps, s.shortest, s.shortest_till, s.longest, s.longest_till = struct.unpack(SERVICE, packed)
   return s
 end
 
@@ -36,13 +39,15 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing)
   end
   local is_held = redis.call('ZCARD', leases) > 0
   if not is_held and not is_leasing then return nil end
-  local new = { at = now_ms, from = 0, till = 0, cut = {} }
-  if s and since >= -patience then new.from, new.till = s.from, s.till end
+  local new = { at = now_ms, from = 0, till = 0, gaps = 0, cut = {} }
+  if s and since >= -patience then new.from, new.till, new.gaps = s.from, s.till, s.gaps end
   local is_back = since < -patience
   if is_held and (since > patience or is_back) then
-    new.from = math.min(s.at, now_ms)
-    -- It began before those that the last gap spared had had their time.
-    if not is_back and s.at < s.till then new.from = math.min(new.from, s.from) end
+    new.from, new.gaps = math.min(s.at, now_ms), 1
+    if not is_back and s.at < s.till and s.gaps < MOST_GAPS then
+      -- It began before those that the last gap spared had had their time.
+      new.from, new.gaps = math.min(new.from, s.from), s.gaps + 1
+    end
     new.till = now_ms + math.max(s.longest, lease_ms) * PATIENCE
   end
   new.shortest, new.shortest_till = lease_ms, now_ms + lease_ms
@@ -89,6 +94,6 @@ local function write_service(control, leases, new)
     -- The clock goes by the old record until all are cut.
     if #new.cut == CUT then return end
   end
-  redis.call('HSET', control, 'service', struct.pack(SERVICE, new.at, new.from, new.till,
+  redis.call('HSET', control, 'service', struct.pack(SERVICE, new.at, new.from, new.till, new.gaps,
     new.shortest, new.shortest_till, new.longest, new.longest_till))
 end
