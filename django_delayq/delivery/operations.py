@@ -22,6 +22,8 @@ from django_delayq.wire.publishing import note_refusal, read_published
 SCHEDULE_BATCH = 500
 #: Most jobs of one `claim`, `acknowledge`, `retry`, `renew`: Lua unpacks some 8,000 values at most.
 MAX_BATCH = 500
+#: Whoever waits looks at a queue at least so often within a lease, so that it knows when it was last served.
+LOOKS_A_LEASE = 8
 #: Bytes of payload that one claim or transfer takes out, about.
 BYTE_BUDGET = 1 << 20
 #: Bytes of each payload that a page shows.

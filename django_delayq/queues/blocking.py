@@ -276,6 +276,9 @@ class BlockingQueue:
             left_ms = end_ms - monotonic_ms()
             if left_ms <= 0:
                 return None
+            if wait_ms < math.inf:
+                # Something is leased: a queue that is not looked at for long spares what ends meanwhile.
+                wait_ms = min(wait_ms, self._taker.look_ms)
             if wait_ms > 0:
                 yield WaitForAny(destinations, min(wait_ms, left_ms))
 

@@ -114,14 +114,13 @@ def confirm(
     jobs: Sequence[Leased],
     *,
     owner: bytes,
-    lease_end_ms: int,
     now_us: int | None = None,
 ) -> Call[str]:
     """Confirm that leased elements were taken; returns a character each: ``1`` ours, ``0`` not, ``?`` unknown.
 
-    ``lease_end_ms`` may be earlier than the leases really end, and must not be later. Safe to repeat.
+    Safe to repeat.
     """
-    args: list[Argument] = [_now(now_us), owner, lease_end_ms]
+    args: list[Argument] = [_now(now_us), owner]
     for job in jobs:
         args += (job.token, job.fence)
     return Call(
@@ -146,11 +145,10 @@ def untake(
     jobs: Sequence[Leased],
     *,
     owner: bytes,
-    lease_end_ms: int,
     now_us: int | None = None,
 ) -> Call[int]:
     """Put leased elements back, confirmed or not; returns how many were the caller's. Safe to repeat."""
-    args: list[Argument] = [_now(now_us), owner, lease_end_ms]
+    args: list[Argument] = [_now(now_us), owner]
     for job in jobs:
         args += (job.token, job.fence, job.payload)
     return Call(

@@ -38,9 +38,7 @@ class Batch:
 
     keys: DeliveryKeys
     owner: bytes
-    #: Epoch ms by the server's clock, or a little less: until then nobody else can have them.
-    lease_end_ms: int
-    #: The same, about, by `monotonic_ms`.
+    #: Until when the confirmation is tried, by `monotonic_ms`: then others may have them.
     give_up_ms: float
     jobs: list[Leased]
     #: Of the jobs that could be decoded; of those that are ours, once it is confirmed.
@@ -57,6 +55,8 @@ class Taker:
     def __init__(self, codec: Codec, lease_ms: int) -> None:
         self._codec = codec
         self._lease_ms = lease_ms
+        #: Who waits is to look so often, while something is leased.
+        self.look_ms = lease_ms / operations.LOOKS_A_LEASE
         self._lock = threading.Lock()
         # Guarded by _lock: what earlier calls had to leave open.
         self._unconfirmed: list[Batch] = []
@@ -67,7 +67,7 @@ class Taker:
         """Claim, decode and confirm what is there now."""
         yield from self._settle_earlier()
         if found := self._left_over_of(keys):
-            return Batch(keys, b"", 0, 0, [], found, [], 0)
+            return Batch(keys, b"", 0, [], found, [], 0)
         batch = yield from self._claim(keys, limit)
         if not batch.jobs:
             return batch
@@ -93,12 +93,9 @@ class Taker:
         begun_ms = monotonic_ms()
 
         def batch_of(claimed: Claimed) -> Batch:
-            # The claim may have been repeated, so it was made after it was sent, and that is all one knows.
-            sent_us = claimed.now_us - math.ceil((monotonic_ms() - begun_ms) * 1000)
             return Batch(
                 keys,
                 owner,
-                lease_end_ms=sent_us // 1000 + self._lease_ms,
                 give_up_ms=begun_ms + self._lease_ms,
                 jobs=claimed.jobs,
                 values=[],
@@ -167,7 +164,6 @@ class Taker:
                     batch.keys,
                     batch.jobs,
                     owner=batch.owner,
-                    lease_end_ms=batch.lease_end_ms,
                 )
                 break
             except (RedisConnectionError, RedisTimeoutError):
@@ -193,7 +189,6 @@ class Taker:
                 batch.keys,
                 batch.jobs,
                 owner=batch.owner,
-                lease_end_ms=batch.lease_end_ms,
             )
         except RedisError as error:
             logger.warning("will be put back with the next call: %s", error)

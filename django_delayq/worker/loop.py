@@ -21,6 +21,7 @@ from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import (
+    LOOKS_A_LEASE,
     MAX_BATCH,
     Claimed,
     Leased,
@@ -56,8 +57,6 @@ SETTLE_AFTER_MS = 5.0
 #: Between attempts to reach a server that is away: from the first to the second of these, doubling. Never longer than
 #: `LOOKS_A_LEASE` says: when the server is back, leases that ended meanwhile are spared for a third of one.
 BACKOFF_MS = (50.0, 1_000.0)
-#: An idle worker looks at a queue at least so often within a lease, so that the queue knows when it was last served.
-LOOKS_A_LEASE = 8
 #: A job that may have killed its workers and meets another such job here is looked at again after the time that one
 #: has run, from the first to the second of these, or after so long for each that was met, up to the last.
 SUSPECT_MS = (20.0, 1_000.0)

@@ -17,6 +17,7 @@ import redis
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import (
+    LOOKS_A_LEASE,
     Claimed,
     Done,
     Failed,
@@ -43,8 +44,6 @@ T0 = 1_700_000_000_000
 LEASE = 30_000
 HOLD = 900_000
 OWNER = b"owner--1"
-#: While time passes, the queue is looked at so often within a lease, until all of them are over.
-LOOKS_A_LEASE = 8
 LISTED, UNLISTED = b"\xd9L", b"\xd9U"
 #: What Redisson's transfer does, in its order: push and unlist each, take them all out at the end. A frame of the
 #: other format stops it in the middle.

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.queues import scripts
 from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.queues.steps import WaitForAny
 from django_delayq.wire import call as call_module
 from django_delayq.wire.call import load_script, run
 from tests.queues.proxy import Proxy
@@ -298,8 +300,15 @@ class TestWaiting:
 
 class TestLeases:
     def test_element_of_a_consumer_that_died_comes_again_when_its_lease_is_over(
-        self, queue: Any, client: redis.Redis, keys: DeliveryKeys, queue_name: str
+        self,
+        blocking: Make,
+        face: Face,
+        client: redis.Redis,
+        keys: DeliveryKeys,
+        queue_name: str,
     ) -> None:
+        queue = face(blocking(lease=0.3))
+
         def die() -> None:
             client.rpush(queue_name, 1)
             begun = time.monotonic()
@@ -310,6 +319,25 @@ class TestLeases:
 
         assert takes_less_than(2, die)
 
+    def test_who_waits_looks_often_enough_to_know_of_no_gap(
+        self,
+        blocking: Make,
+        client: redis.Redis,
+        keys: DeliveryKeys,
+        queue_name: str,
+    ) -> None:
+        """Else what a dead consumer had would be spared, as after an outage."""
+        client.rpush(queue_name, 1)
+        run(client, claim(keys, lease_ms=2_000))
+
+        steps = blocking(lease=2)._take([keys], math.inf)
+        request = next(steps)
+        while not isinstance(request, WaitForAny):
+            request = steps.send(run(client, request))
+
+        assert 0 < request.wait_ms <= 250
+        steps.close()
+
     def test_element_of_a_consumer_that_died_holds_up_no_other(
         self, queue: Any, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
@@ -319,51 +347,55 @@ class TestLeases:
         assert queue.take() == 2
         assert queue.poll() is None
 
-    def test_confirmation_after_the_lease_is_none(
+    def test_confirmation_after_the_lease_counts_where_nobody_else_came(
         self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
         client.rpush(queue_name, 1)
         claimed = run(client, claim(keys, lease_ms=1_000, now_us=10**15))
-        end_ms = 10**12 + 1_000
+        later_us = 10**15 + 2_000_000
 
-        late = confirm(keys, claimed, end_ms, now_us=end_ms * 1000)
-        assert run(client, late) == "0"
-        in_time = confirm(keys, claimed, end_ms, now_us=(end_ms - 1) * 1000)
-        assert run(client, in_time) == "1"
+        assert run(client, confirm(keys, claimed, now_us=later_us)) == "1"
+        assert run(client, confirm(keys, claimed, now_us=later_us)) == "1"
+
+        assert run(client, claim(keys, now_us=later_us)).jobs == []
 
     def test_repeated_confirmation_says_the_same(
         self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
         client.rpush(queue_name, 1)
         claimed = run(client, claim(keys, lease_ms=1_000, now_us=10**15))
-        end_ms = 10**12 + 1_000
 
-        first = run(client, confirm(keys, claimed, end_ms, now_us=10**15))
-        again = run(client, confirm(keys, claimed, end_ms, now_us=10**15 + 20_000_000))
+        first = run(client, confirm(keys, claimed, now_us=10**15))
+        again = run(client, confirm(keys, claimed, now_us=10**15 + 20_000_000))
 
         assert first == again == "1"
 
+    @pytest.mark.parametrize("step_ms", [0, -3_600_000, 3_600_000])
     def test_confirmation_of_another_who_came_after_the_lease_is_told_apart(
-        self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
+        self, client: redis.Redis, keys: DeliveryKeys, queue_name: str, step_ms: int
     ) -> None:
+        """Whatever the clock did between its claim and its confirmation."""
         client.rpush(queue_name, 1)
         first = run(client, claim(keys, lease_ms=1_000, now_us=10**15))
-        later_us = 10**15 + 2_000_000
+        later_us = wait_out(client, keys, 10**15)
         second = run(client, claim(keys, lease_ms=1_000, now_us=later_us))
         assert second.jobs[0].token == first.jobs[0].token
 
-        run(client, confirm(keys, second, 10**12 + 3_000, now_us=later_us))
+        stepped_us = later_us + step_ms * 1000
+        assert run(client, confirm(keys, second, now_us=stepped_us)) == "1"
 
-        repeated = confirm(keys, first, 10**12 + 1_000, now_us=later_us)
-        assert run(client, repeated) == "0"
+        for claimed, expected in ((first, "0"), (second, "1")):
+            repeated = confirm(keys, claimed, now_us=stepped_us)
+            assert run(client, repeated) == expected
+        undo = scripts.untake(keys, first.jobs, owner=b"o" * 8)
+        assert run(client, undo) == 0
 
     def test_put_back_restores_the_order_and_can_be_repeated(
         self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
         client.rpush(queue_name, 1, 2, 3, 4)
         claimed = run(client, claim(keys, limit=3, lease_ms=60_000))
-        end_ms = claimed.now_us // 1000 + 60_000
-        undo = scripts.untake(keys, claimed.jobs, owner=b"o" * 8, lease_end_ms=end_ms)
+        undo = scripts.untake(keys, claimed.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 3
         assert run(client, undo) == 0
@@ -376,9 +408,8 @@ class TestLeases:
     ) -> None:
         client.rpush(queue_name, 1, 2)
         claimed = run(client, claim(keys, limit=2, lease_ms=60_000))
-        end_ms = claimed.now_us // 1000 + 60_000
-        run(client, confirm(keys, claimed, end_ms))
-        undo = scripts.untake(keys, claimed.jobs, owner=b"o" * 8, lease_end_ms=end_ms)
+        run(client, confirm(keys, claimed))
+        undo = scripts.untake(keys, claimed.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 2
         assert run(client, undo) == 0
@@ -391,11 +422,10 @@ class TestLeases:
     ) -> None:
         client.rpush(queue_name, 1)
         first = run(client, claim(keys, lease_ms=1_000, now_us=10**15))
-        run(client, claim(keys, lease_ms=1_000, now_us=10**15 + 2_000_000))
+        later_us = wait_out(client, keys, 10**15)
+        run(client, claim(keys, lease_ms=1_000, now_us=later_us))
 
-        undo = scripts.untake(
-            keys, first.jobs, owner=b"o" * 8, lease_end_ms=10**12 + 1_000
-        )
+        undo = scripts.untake(keys, first.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 0
         assert client.zcard(keys.leases) == 1
@@ -404,17 +434,15 @@ class TestLeases:
         self, client: redis.Redis, keys: DeliveryKeys, queue_name: str
     ) -> None:
         client.rpush(queue_name, 1)
-        run(client, claim(keys, lease_ms=1, now_us=10**15))
-        again = run(client, claim(keys, lease_ms=60_000))
+        run(client, claim(keys, lease_ms=1_000, now_us=10**15))
+        later_us = wait_out(client, keys, 10**15)
+        again = run(client, claim(keys, lease_ms=1_000, now_us=later_us))
         assert again.jobs[0].kills == 1
 
-        end_ms = again.now_us // 1000 + 60_000
-        run(
-            client,
-            scripts.untake(keys, again.jobs, owner=b"o" * 8, lease_end_ms=end_ms),
-        )
+        undo = scripts.untake(keys, again.jobs, owner=b"o" * 8, now_us=later_us)
+        run(client, undo)
 
-        third = run(client, claim(keys, lease_ms=60_000))
+        third = run(client, claim(keys, lease_ms=1_000, now_us=later_us))
         assert [(job.payload, job.kills) for job in third.jobs] == [(b"1", 2)]
 
 
@@ -843,12 +871,15 @@ def claim(
     )
 
 
-def confirm(
-    keys: DeliveryKeys, claimed: Any, lease_end_ms: int, now_us: int | None = None
-) -> Any:
-    return scripts.confirm(
-        keys, claimed.jobs, owner=b"o" * 8, lease_end_ms=lease_end_ms, now_us=now_us
-    )
+def wait_out(client: redis.Redis, keys: DeliveryKeys, from_us: int) -> int:
+    """Let a lease of a second end, in which the queue is looked at all the time; return when that was."""
+    for ms in range(0, 1_200, 200):
+        run(client, claim(keys, limit=0, lease_ms=1_000, now_us=from_us + ms * 1_000))
+    return from_us + 1_200_000
+
+
+def confirm(keys: DeliveryKeys, claimed: Any, now_us: int | None = None) -> Any:
+    return scripts.confirm(keys, claimed.jobs, owner=b"o" * 8, now_us=now_us)
 
 
 def interrupt_after(count: int, client: redis.Redis, steps: Any) -> None:

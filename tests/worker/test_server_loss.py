@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import schedule, schedule_many
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.operations import LOOKS_A_LEASE, State
 from django_delayq.worker import loop as loops
 from tests.servers import LASTING
 from tests.waiting import wait_until
@@ -177,8 +177,8 @@ def test_a_worker_looks_and_tries_again_often_enough_within_a_short_lease(
 
     # Doubled for ever it would be 1 s by then, and who comes back so late finds its leases taken.
     wait_until(lambda: len(pauses) >= 6, description="it has tried often")
-    assert max(pauses) == 1000 * lease_s / loops.LOOKS_A_LEASE
-    assert worker.loop.alarm.cap_ms == 1000 * lease_s / loops.LOOKS_A_LEASE
+    assert max(pauses) == 1000 * lease_s / LOOKS_A_LEASE
+    assert worker.loop.alarm.cap_ms == 1000 * lease_s / LOOKS_A_LEASE
 
 
 def test_the_worker_says_that_the_server_is_back_as_soon_as_it_has_answered(

@@ -6,38 +6,37 @@
 -- KEYS[3]  hash  payloads by token
 -- KEYS[4]  hash  errors by token
 -- KEYS[5]  hash  unique keys: holder's token
--- KEYS[6]  zset  ended: token, score epoch ms * 8 + outcome
+-- KEYS[6]  zset  ended: token, and token with fencing token, score epoch ms * 8 + outcome
 -- KEYS[7]  hash  counters
 -- KEYS[8]  hash  claims: the last request of each owner
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: who claimed them
--- ARGV[3]  end of the leases, epoch ms: nobody else can have taken an element before that
--- ARGV[4]  and on, two an element: token; fencing token
+-- ARGV[3]  and on, two an element: token; fencing token
 -- Returns  one character an element: '1' it is the caller's, by this call or an earlier one; '0' it is not; '?' it
 --          is gone, and too long ago to tell
 
 local leases, headers, payloads, errors, unique = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ended, counters, claims = KEYS[6], KEYS[7], KEYS[8]
-local now_ms, owner, lease_end = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
+local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
-local tokens, holders, flags = {}, {}, {}
-for i = 4, #ARGV, 2 do
+-- By the fencing token alone, and by no time: the lease may be over and nobody else have come, and the clock may have
+-- been set back since.
+local tokens, holders, noted, flags = {}, {}, {}, {}
+for i = 3, #ARGV, 2 do
   local token, flag = ARGV[i], '0'
+  local receipt = token .. ARGV[i + 1]
   local header = redis.call('HGET', headers, token)
-  if header then
-    local _, _, _, fence, _, key = read_header(header)
-    if fence == ARGV[i + 1] and now_ms < lease_end then
-      flag = '1'
-      tokens[#tokens + 1] = token
-      holders[#holders + 1] = key
-    end
-  else
-    local score = tonumber(redis.call('ZSCORE', ended, token) or -1)
-    if score < 0 then
-      flag = '?'
-    elseif score % 8 == OUTCOMES.taken and math.floor(score / 8) < lease_end then
-      flag = '1'
-    end
+  local _, _, _, fence, _, key = read_header(header)
+  if fence == ARGV[i + 1] then
+    flag = '1'
+    tokens[#tokens + 1] = token
+    holders[#holders + 1] = key
+    noted[#noted + 1] = token
+    noted[#noted + 1] = receipt
+  elseif redis.call('ZSCORE', ended, receipt) then
+    flag = '1'
+  elseif not header and not redis.call('ZSCORE', ended, token) then
+    flag = '?'
   end
   flags[#flags + 1] = flag
 end
@@ -49,7 +48,7 @@ if #tokens > 0 then
   redis.call('HDEL', payloads, unpack(tokens))
   redis.call('HDEL', errors, unpack(tokens))
   for i, token in ipairs(tokens) do release_unique(unique, holders[i], token) end
-  remember(ended, now_ms, 'taken', tokens)
+  remember(ended, now_ms, 'taken', noted)
   add_to(counters, 'taken', #tokens)
 end
 return table.concat(flags)

@@ -8,23 +8,22 @@
 -- KEYS[2]  hash  headers by token
 -- KEYS[3]  hash  payloads by token
 -- KEYS[4]  list  destination queue
--- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
+-- KEYS[5]  zset  ended: token, and token with fencing token, score epoch ms * 8 + outcome
 -- KEYS[6]  hash  counters
 -- KEYS[7]  hash  claims: the last request of each owner
 -- KEYS[8]  channel  ours: a lease changed
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: who claimed them
--- ARGV[3]  end of the leases, epoch ms: nobody else can have taken an element before that
--- ARGV[4]  and on, three an element, in the order they were claimed: token; fencing token; payload
+-- ARGV[3]  and on, three an element, in the order they were claimed: token; fencing token; payload
 -- Returns  how many were put back
 
 local leases, headers, payloads, destination = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ended, counters, claims, channel = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local now_ms, owner, lease_end = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
+local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
 redis.call('LLEN', destination)
 local held, confirmed, expired, backwards = {}, {}, {}, {}
-for i = #ARGV - 2, 4, -3 do
+for i = #ARGV - 2, 3, -3 do
   local token, payload = ARGV[i], ARGV[i + 2]
   local header = redis.call('HGET', headers, token)
   if header then
@@ -38,12 +37,10 @@ for i = #ARGV - 2, 4, -3 do
         expired[#expired + 1] = token
       end
     end
-  else
-    local score = tonumber(redis.call('ZSCORE', ended, token) or -1)
-    if score % 8 == OUTCOMES.taken and math.floor(score / 8) < lease_end then
-      confirmed[#confirmed + 1] = token
-      backwards[#backwards + 1] = payload
-    end
+  elseif redis.call('ZSCORE', ended, token .. ARGV[i + 1]) then
+    confirmed[#confirmed + 1] = token
+    confirmed[#confirmed + 1] = token .. ARGV[i + 1]
+    backwards[#backwards + 1] = payload
   end
 end
 
@@ -55,7 +52,7 @@ if #held > 0 then
 end
 if #confirmed > 0 then
   redis.call('ZREM', ended, unpack(confirmed))
-  add_to(counters, 'taken', -#confirmed)
+  add_to(counters, 'taken', -#confirmed / 2)
 end
 if #backwards > 0 then redis.call('LPUSH', destination, unpack(backwards)) end
 if #expired > 0 then
