@@ -48,7 +48,7 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing)
       -- It began before those that the last gap spared had had their time.
       new.from, new.gaps = math.min(new.from, s.from), s.gaps + 1
     end
-    new.till = now_ms + math.max(s.longest, lease_ms) * PATIENCE
+    new.till = now_ms + s.longest * PATIENCE
   end
   new.shortest, new.shortest_till = lease_ms, now_ms + lease_ms
   new.longest, new.longest_till = lease_ms, now_ms + lease_ms
