@@ -1,6 +1,7 @@
 """One worker process: what it is made of, how it starts and how it ends."""
 
 import logging
+import math
 import os
 import select
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
@@ -37,6 +39,9 @@ UNABLE = 76
 SWITCH_INTERVAL_S = 0.0005
 #: At the end, how long coroutines get to notice that they are cancelled, and idle threads to close their connections.
 CANCEL_S = 1.0
+#: Parts of a lease for which a renewal waits for a byte, and for a connection: a line that dies in silence must cost no
+#: lease, and after an outage whoever lives has to be back before its leases are over, 5/12 of one later.
+RENEWAL_DEADLINES = {"socket_timeout": 1 / 6, "socket_connect_timeout": 1 / 10}
 #: At the end, how long the handlers of the log get to write what they hold.
 FLUSH_S = 1.0
 
@@ -98,7 +103,7 @@ class WorkerProcess:
             else None,
         )
         self._watchdog = Watchdog(
-            conf.make_client(),
+            conf.make_client(**_renewal_deadlines(client, worker.lease_ms)),
             lease_ms=worker.lease_ms,
             executors=(self._threads, self._coroutines),
             running=self.loop.running,
@@ -237,6 +242,15 @@ class WorkerProcess:
         self._timer.stop()
         self._listener.stop()
         self._destinations.stop()
+
+
+def _renewal_deadlines(client: Redis, lease_ms: int) -> dict[str, float]:
+    """Return the time-outs of the watchdog's client: those of the settings, or less."""
+    told = client.connection_pool.connection_kwargs
+    return {
+        name: min(told.get(name) or math.inf, part * lease_ms / 1000)
+        for name, part in RENEWAL_DEADLINES.items()
+    }
 
 
 def flush_logs() -> None:

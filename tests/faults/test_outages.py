@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from django_delayq import conf
 from django_delayq.delivery.operations import State
 from tests.waiting import wait_until
 from tests.worker.project import tasks
@@ -65,6 +66,16 @@ def wait_for_service(queue_name):
     wait_until(
         lambda: time.monotonic() - begun > 1.5 * LEASE,
         description="a lease and a half has passed",
+    )
+
+
+def wait_for_renewal(queue_name, job):
+    keys = conf.get_settings().queue(queue_name).keys
+    token = job.id.rpartition(":")[2]
+    first_end_ms = conf.get_client().zscore(keys.leases, token)
+    wait_until(
+        lambda: conf.get_client().zscore(keys.leases, token) > first_end_ms,
+        description="its lease was renewed",
     )
 
 
@@ -190,6 +201,31 @@ def test_step_back_of_the_servers_clock_does_not_keep_a_dead_workers_job(
     assert set(ledger.repeated()) == lost
     ledger.records.let_go()
     settled(queue_name, jobs)
+
+
+def test_line_that_dies_in_silence_costs_no_lease(
+    lasting, proxy, use, programs, ledger, queue_name
+):
+    use(lasting, LEASE=LEASE)
+    hold = tasks.hold_async.using(queue=queue_name)
+    programs(1)
+    jobs = [ledger.schedule(hold, 0)]
+    ledger.wait_for_starts(1)
+    # From here on the queue is looked at all the time: there is no gap, and what ends is over.
+    (behind,) = programs(1, connection=proxy.url)
+    while not set(behind.children()) & set(ledger.pids().values()):
+        jobs.append(ledger.schedule(hold, 0))
+        ledger.wait_for_starts(len(jobs))
+    # Only from its first renewal on has the process a line for that.
+    wait_for_renewal(queue_name, jobs[-1])
+
+    proxy.freeze()
+    wait_for_service(queue_name)
+
+    assert len(ledger.runs()) == len(jobs)
+    ledger.records.let_go()
+    settled(queue_name, jobs)
+    assert len(ledger.runs()) == len(jobs)
 
 
 def test_worker_that_is_cut_off_alone_loses_its_lease_and_another_runs_the_job(
