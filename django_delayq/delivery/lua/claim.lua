@@ -59,7 +59,7 @@ local function hand_out(token, attempts, kills, due, payload, foreign, late)
   reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, (foreign and 1 or 0) + (late and 2 or 0)
 end
 
--- When the first of a set comes. Seen once, it is not asked for again; what is written makes it be forgotten.
+-- When the first of a set comes. It is asked for once, and again where this has written to the set.
 local firsts = {}
 local function head_of(set)
   if not firsts[set] then firsts[set] = tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge) end
@@ -72,7 +72,7 @@ local function finish()
     local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
     if head then wait = tonumber(head) end
   end
-  -- Who has no room is not told of what waits for room, only of the next transfer.
+  -- A caller without room learns only when the next transfer is due, and not what waits for room.
   if limit > 0 then
     if mode ~= 'take' then
       wait = math.min(wait, head_of(keys.retries), head_of(keys.returned))
@@ -249,8 +249,10 @@ if count == 0 and popped == 0 and #due_frames == 0 and #expired + #retried + #re
 end
 
 if count > 0 and not served then served = serve(service, keys.leases, now_ms, lease_ms, true) end
-check_hashes(keys.headers, keys.payloads, keys.locators, keys.notes, keys.unique, keys.counters)
-check_sets(keys.leases, keys.ended)
+-- The types of what was not read. Leases and ended were, wherever this writes them; the counters are, before any job
+-- is touched; headers and locators are for all but foreign payloads from the destination queue.
+check_hashes(keys.payloads, keys.notes, keys.unique)
+if popped > 0 then check_hashes(keys.headers, keys.locators) end
 if #bad > 0 or #buried > 0 or #vanished > 0 then
   check_hashes(keys.errors)
   check_sets(keys.quarantine, keys.dead)
@@ -338,5 +340,6 @@ if #cancelled > 0 then
 end
 if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
-firsts = {}
+if #retried > 0 then firsts[keys.retries] = nil end
+if #returned + #moved > 0 then firsts[keys.returned] = nil end
 return finish()
