@@ -79,7 +79,7 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             "Try again in a moment; nothing is lost.",
         )
     if isinstance(error, RedisConnectionError) and "closed by server" in message:
-        # To who has not told the password, a long command is a protocol error.
+        # Before AUTH, the server rejects long commands as protocol errors.
         return (
             "The server closed the connection.",
             "Does it ask for a password that DELAYQ['CONNECTION'] does not have? Was it restarted?",

@@ -190,7 +190,7 @@ class Pager:
 
 
 def read_number(text: str, *, least: int = 0) -> int:
-    """Read a number from a URL; what is none is the least."""
+    """Read a number from a URL; invalid input gives the minimum."""
     try:
         return min(max(least, int(text)), LAST_PAGE) if len(text) <= 20 else LAST_PAGE
     except ValueError:

@@ -265,26 +265,11 @@ def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
     if len(reply) % 2:
         note_refusal(reply.pop())
     return [
-        _beyond(second)
+        Scheduled(0, "", State(second[1:].decode()))
         if second[:1] == b"="
         else Scheduled(int(first), second.decode())
         for first, second in zip(reply[::2], reply[1::2], strict=True)
     ]
-
-
-#: How a job ended, in the order of OUTCOMES in `_job.lua`; first, one that has not.
-_BEYOND = (
-    State.UNKNOWN,
-    State.SUCCEEDED,
-    State.CANCELLED,
-    State.FAILED,
-    State.EXPIRED,
-    State.TAKEN,
-)
-
-
-def _beyond(second: bytes) -> Scheduled:
-    return Scheduled(0, "", _BEYOND[int(second[1:])])
 
 
 def transfer(

@@ -117,9 +117,14 @@ def peek_task(payload: bytes) -> bytes | None:
     return found[1] if found is not None else None
 
 
+def is_plain(payload: bytes) -> bool:
+    """Return whether a payload begins as we write it where no codec wraps it."""
+    return payload.startswith(_START)
+
+
 def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
     """Return whether `decode` may look at a payload: it is one that we write, or small enough for any codec."""
-    return len(payload) <= max_foreign_bytes or payload.startswith(b'{"delayq":"')
+    return len(payload) <= max_foreign_bytes or is_plain(payload)
 
 
 def decode(payload: bytes, codec: Codec | None = None) -> Envelope:

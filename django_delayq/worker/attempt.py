@@ -54,7 +54,6 @@ _HERE = os.path.join(os.path.dirname(__file__), "")
 
 #: A payload of ours up to this size is decoded in some 0.1 ms, which an event loop can afford.
 QUICK_BYTES = 16_384
-_PLAIN_START = b'{"delayq":"'
 
 
 class Read(NamedTuple):
@@ -136,7 +135,7 @@ class Attempt:
         return (
             len(payload) <= QUICK_BYTES
             and not self.leased.is_foreign
-            and payload.startswith(_PLAIN_START)
+            and envelopes.is_plain(payload)
         )
 
     def read(self) -> Read | BaseException:

@@ -328,7 +328,7 @@ class LoopExecutor:
         self._is_closed = False
         self._is_cancelling = False
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="delayq-read")
-        # What no coroutine is free for yet; appended to by who submits, taken from by both.
+        # What no coroutine is free for yet. The claim loop appends; it and the event loop pop.
         self._waiting: deque[Attempt] = deque()
         # Two counters, one owner each, so that neither needs a lock.
         self._submitted = 0

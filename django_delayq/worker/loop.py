@@ -48,7 +48,7 @@ AHEAD_MS = 10.0
 #: Jobs that were claimed ahead and still wait after this, because those before them take longer than was foreseen,
 #: are given back.
 STALLED_MS = 50.0
-#: A reply that took longer than this to read was still being made.
+#: Reading slower than this means that the server was still working.
 NOTICEABLE_MS = 0.1
 #: Outcomes that are worth a call while jobs still wait in this process.
 SETTLE_BATCH = 100
@@ -404,10 +404,6 @@ class ClaimLoop:
     def _queued(self) -> int:
         return self._threads.queued() + self._coroutines.queued()
 
-    @property
-    def _has_async(self) -> bool:
-        return bool(self._async_names)
-
     def _room(self) -> _Room:
         """Return how many jobs may be taken on: what free threads can start, or is started within AHEAD_MS; and coroutines."""
         if self._jobs_left is not None and self._jobs_left <= 0:
@@ -424,7 +420,7 @@ class ClaimLoop:
 
     def _common(self, room: _Room) -> int:
         """Return how many jobs may be taken on of whatever kind they turn out to be."""
-        return min(room) if self._has_async else room.sync
+        return min(room) if self._async_names else room.sync
 
     def _plan(self, queue: QueueState, *, is_enough: bool) -> _Plan:
         """Decide what to ask a queue for now."""
@@ -437,7 +433,7 @@ class ClaimLoop:
         enough = min(self._threads.size, queue.sizer.size)
         if common >= enough or (common and not self._queued()):
             return _Plan(min(common, queue.sizer.size))
-        if not self._has_async:
+        if not self._async_names:
             return NOTHING
         # There is room for one kind at most. What busy threads cannot start must not keep async jobs waiting, nor the
         # other way round: a queue is claimed for the kind that can be started.

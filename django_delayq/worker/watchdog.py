@@ -74,7 +74,7 @@ class Watchdog:
         self._shown_ms = [0.0] * len(executors)
         self._renew_ms = 0.0
         self._trouble = Trouble(logger, is_outage_told=True)
-        # Those whose leases ran out, and that were told of.
+        # Those whose leases ran out and were logged.
         self._lapsed: set[Attempt] = set()
 
     def start(self) -> None:

@@ -1,9 +1,7 @@
 -- Prelude: where a job is, for those who want to see, move or cancel it by its id.
 --
--- Needs _clock, _window, _frame, _list, _job. An element that somebody else offered has no token; while it waits it goes by
--- 'f' format '-' start time '-' 16 hex digits, its frame's 8 bytes.
-
-local ENDED_STATES = { 'succeeded', 'cancelled', 'failed', 'expired', 'taken' }
+-- Needs _clock, _window, _frame, _list, _job. An element that somebody else offered has no token; while it waits it
+-- goes by 'f' format '-' start time '-' 16 hex digits, its frame's 8 bytes.
 
 local function locator_of(locators, token)
   local format, due, hex = token:match('^f([12])%-(%d+)%-(%x+)$')
@@ -44,9 +42,7 @@ local function find_job(keys, token, now_ms)
     if payload then return { state = 'due', locator = locator, payload = payload, score = due } end
     if not complete then return { state = 'unknown', locator = locator, score = due } end
   end
-  local outcome = how_ended(keys.ended, now_ms, token)
-  if outcome then return { state = ENDED_STATES[outcome], locator = locator } end
-  return { state = 'missing', locator = locator }
+  return { state = how_ended(keys.ended, now_ms, token) or 'missing', locator = locator }
 end
 
 -- Whether nobody runs a job that is leased. A lease that merely ran out does not say so: while the server was away, or

@@ -5,7 +5,8 @@
 -- and a header (hash field by token, from the first claim on)
 --   u32 attempts | u32 kills, + 2^31 once one was spared | f64 start time | 8 bytes fencing token | 8 bytes owner |
 --   unique key
--- both little-endian. Owner LATE: given back, as the lease ended before the job began. A unique key starts with 'e', held to the job's end, or 's', held to its start.
+-- both little-endian. Owner LATE: given back, as the lease ended before the job began. A unique key starts with 'e',
+-- held to the job's end, or 's', held to its start.
 
 local HEADER = '<I4I4dc8c8'
 local LOCATOR = '<dBc8'
@@ -127,6 +128,7 @@ end
 -- How a job ended stays known for a while, so that a repeated schedule or delivery of it is noticed.
 local ENDED_MS = 30000
 local OUTCOMES = { succeeded = 1, cancelled = 2, failed = 3, expired = 4, taken = 5 }
+local ENDED_STATES = { 'succeeded', 'cancelled', 'failed', 'expired', 'taken' }
 
 local function remember(ended, now_ms, outcome, tokens)
   if #tokens == 0 then return end
@@ -140,13 +142,14 @@ local function remember(ended, now_ms, outcome, tokens)
   if old > 0 then redis.call('ZREMRANGEBYRANK', ended, 0, math.min(old, 2 * #tokens + 16) - 1) end
 end
 
--- The same, forgotten as soon as the time is over even where the sweep above did not come by.
+-- The state in which a job ended, or nil: forgotten as soon as the time is over even where the sweep above did not
+-- come by.
 local function how_ended(ended, now_ms, token)
   local score = redis.call('ZSCORE', ended, token)
   if not score then return nil end
   score = tonumber(score)
   if math.floor(score / 8) < now_ms - ENDED_MS then return nil end
-  return score % 8
+  return ENDED_STATES[score % 8]
 end
 
 -- How many of a call's elements were noted as done, under its request: those of a repeat whose reply was lost.

@@ -1,4 +1,4 @@
--- Prelude: a stretch of the frames that wait, for who reads or rewrites all of them. Needs _window.
+-- Prelude: a stretch of the frames that wait, for scripts that read or rewrite all of them. Needs _window.
 --
 -- Between two calls elements come and go. The delay queue is walked from its tail to its head: whatever is taken out
 -- moves those behind it towards the head, so none is passed by. The timeout set is walked in its own order, and the

@@ -16,8 +16,8 @@
 -- KEYS[13]  zset  held: token, score until when (epoch ms)
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
--- Returns  state; score (start time, end of lease, until when it is held or when it was put aside, epoch ms); attempts that failed; leases
---          that expired; first start time (epoch ms); payload; error as JSON; unique key; now (epoch ms)
+-- Returns  state; score (start time, end of lease, until when it is held or when it was put aside, epoch ms); attempts
+--          that failed; leases that expired; first start time (epoch ms); payload; error as JSON; unique key; now (epoch ms)
 
 local keys = {
   timeout_set = KEYS[1], destination = KEYS[2], leases = KEYS[3], retries = KEYS[4], dead = KEYS[5],

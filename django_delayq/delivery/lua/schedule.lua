@@ -16,7 +16,7 @@
 -- ARGV[4]  1: this may have been sent before, so look for each token first
 -- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload
 -- Returns  two a job: start time (epoch ms), and '', or the token of the job that holds the unique key; where a repeat
---          finds the job beyond its wait, 0 and '=' with how it ended (see OUTCOMES), or with 0 where it has not;
+--          finds the job beyond its wait, 0 and '=' with the state in which it ended, or 'unknown' where it has not;
 --          then, where the channel is closed to us, what the server said
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
@@ -48,7 +48,7 @@ for i = 5, #ARGV, 4 do
     if locator then
       known, due = true, read_locator(locator) or due
     else
-      beyond = redis.call('HEXISTS', headers, token) == 1 and 0 or how_ended(ended, now_ms, token)
+      beyond = redis.call('HEXISTS', headers, token) == 1 and 'unknown' or how_ended(ended, now_ms, token)
       if beyond then known, due, holder = true, 0, '=' .. beyond end
     end
   end

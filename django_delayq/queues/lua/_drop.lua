@@ -1,6 +1,7 @@
 -- Prelude: taking frames out before they are due, for good.
 --
--- Needs _clock, _count, _window, _frame, _list, _job. All reading was done by the caller; drop() only writes, removals first.
+-- Needs _clock, _count, _window, _frame, _list, _job. drop() reads what it has to know before its first write, and
+-- begins with removals.
 
 -- What we know about those of the frames that are jobs of ours: found before the first write.
 local function jobs_among(locators, frames)

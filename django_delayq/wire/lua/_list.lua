@@ -1,7 +1,7 @@
 -- Prelude: taking frames out of the delay queue, Redisson's list of all that was offered.
 --
--- Needs _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are numbered in list
--- order, so an interpolation search finds their index; they are overwritten by a tombstone each, and one LREM
+-- Needs _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are numbered
+-- in list order, so an interpolation search finds their index; they are overwritten by a tombstone each, and one LREM
 -- takes all the tombstones out. locate_listed() only reads, unlist() only writes: nothing between the first
 -- LSET and the LREM can fail, and should the server stop there all the same, the flag tells the next script.
 

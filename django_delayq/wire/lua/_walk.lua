@@ -6,8 +6,8 @@
 
 local PAGE_BYTES = 1048576
 
--- Index of the first frame of the next page. A list can only be searched a page back; whoever took out more
--- than that meanwhile has us see some frames twice, and none too few.
+-- Index of the first frame of the next page. A list is searched one page back: where more was taken out meanwhile, the
+-- walk may repeat frames, but never skips one.
 local function resume_list(list, index, anchor, count)
   if index == 0 then return 0 end
   if redis.call('LINDEX', list, index - 1) == anchor then return index end
