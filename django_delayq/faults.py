@@ -108,7 +108,7 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
     if isinstance(error, OutOfMemoryError):
         return (
             "The server is at its maxmemory.",
-            "Raise maxmemory; due jobs go on running and make room.",
+            "Raise maxmemory, and keep maxmemory-policy at noeviction; due jobs go on running and make room.",
         )
     if "WRONGTYPE" in message:
         return (

@@ -13,16 +13,8 @@ from typing import Any, Generic, TypeVar, overload
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-)
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
@@ -37,6 +29,7 @@ from django_delayq.exceptions import (
     JobNotFound,
     LeaseLost,
 )
+from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
@@ -616,27 +609,6 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
             f" schedule_many([job]), and again within {operations.REPEAT_MS // 1000} s."
         )
     else:
-        became, advice = f"{names} not stored:", ""
-    error.add_note(f"django-delayq: {became} {_reason(error)}{advice}")
-
-
-def _reason(error: RedisError) -> str:
-    text = str(error)
-    if isinstance(error, AuthenticationError | AuthorizationError):
-        return "the server does not accept the account of DELAYQ['CONNECTION']; check its user and password."
-    if isinstance(error, BusyLoadingError):
-        return "the server is starting and loads its data; try again in a moment."
-    if isinstance(error, RedisConnectionError | RedisTimeoutError):
-        return "Is the server of DELAYQ['CONNECTION'] up and reachable?"
-    if isinstance(error, OutOfMemoryError) or text.startswith("OOM"):
-        return (
-            "the server is at its maxmemory. Due jobs go on running and make room;"
-            " raise maxmemory, and keep maxmemory-policy at noeviction."
-        )
-    if isinstance(error, ReadOnlyError) or "READONLY" in text:
-        return "DELAYQ['CONNECTION'] leads to a replica; name the primary."
-    if "WRONGTYPE" in text:
-        return "something else uses the queue's keys; choose another name."
-    if isinstance(error, NoPermissionError):
-        return "the account of DELAYQ['CONNECTION'] lacks rights; docs/howto/deploy.md has the least that works."
-    return "See the server's own words above."
+        became, advice = f"{names} not stored.", ""
+    fault = describe_fault(error)
+    error.add_note(f"django-delayq: {became} {fault.what} {fault.hint}{advice}")
