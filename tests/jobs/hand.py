@@ -89,7 +89,7 @@ class Hand:
 
     def kill(self, job: Leased, *, max_kills: int) -> None:
         """Let the lease end as a dead worker's does, and claim as the next worker does."""
-        self.run(operations.recover(self.keys, owner=self.owner))
+        self.die()
         call = operations.claim(
             self.keys,
             owner=self.owner,
@@ -99,6 +99,10 @@ class Hand:
             max_kills=max_kills,
         )
         self.run(call)
+
+    def die(self) -> None:
+        """End what is leased as the supervisor of a dead process does."""
+        self.run(operations.recover(self.keys, owner=self.owner))
 
     def tokens(self) -> list[str]:
         """Return the tokens of all frames that wait, in the order of their start times."""

@@ -236,7 +236,8 @@ def test_get_job_finds_it_wherever_it_is(
 def test_job_tells_attempts_kills_and_the_last_error(queue: str, hand: Hand) -> None:
     job = later(queue, 0)
     hand.retry(hand.take())
-    hand.take(lease_ms=1)
+    hand.take()
+    hand.die()
     leased = hand.take()
     assert leased.kills == 1
 
@@ -610,8 +611,8 @@ def test_wait_stays_below_the_time_out_of_the_socket(
     with pytest.raises(TimeoutError, match=r"has not ended within 2 s"):
         asyncio.run(job.await_result(2))
 
-    assert len(slices) >= 6
     assert max(slices) == 0.8
+    assert slices.count(0.8) >= 2
 
 
 @both_waits
