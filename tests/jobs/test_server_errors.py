@@ -155,7 +155,7 @@ def test_key_of_another_application(
     with pytest.raises(ResponseError, match="WRONGTYPE") as failure:
         schedule_by(way, task)
 
-    assert "choose another name" in notes_of(failure.value)
+    assert "Give the queue another name" in notes_of(failure.value)
     assert len(client.keys()) == 1
 
 
