@@ -107,6 +107,10 @@ class Queue:
         assert job.token == token
         return job
 
+    def die(self) -> None:
+        """End what is leased as the supervisor of a dead process does."""
+        run(self.client, operations.recover(self.keys, owner=OWNER))
+
     def retrying(self, *args: Any, delay_ms: int = 60_000, **kwargs: Any) -> str:
         job = self.running(*args, **kwargs)
         failed = Failed(job.token, job.fence, delay_ms, error("it broke"))

@@ -179,8 +179,10 @@ def test_registered_task_brings_its_attempts(browser: Client, queue: Queue) -> N
 
 
 def test_kills_and_expired_leases_are_told(browser: Client, queue: Queue) -> None:
-    token = queue.running(lease_ms=1).token
-    queue.take(token, lease_ms=1)
+    token = queue.running().token
+    queue.die()
+    queue.take(token)
+    queue.die()
     queue.take(token, lease_ms=1)
 
     page = browser.get(url("queue", queue.name), {"state": "running"})
