@@ -14,10 +14,11 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.exceptions import DelayqError
+from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
 from django_delayq.jobs.decorator import DelayedTask
-from django_delayq.redaction import redact, redact_url
+from django_delayq.redaction import redact_url
 from django_delayq.server_checks import Level, find_server_problems
 from django_delayq.wire.codecs.unsupported import UnsupportedCodec
 
@@ -35,10 +36,11 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         settings = conf.get_settings()
         problems = find_server_problems(conf.get_shared_client(), settings.queues)
     except (DelayqError, RedisError, OSError) as error:
+        fault = describe_fault(error)
         return [
             checks.Error(
-                f"The server of DELAYQ['CONNECTION'] cannot be asked: {redact(str(error))}.",
-                hint="Start it, or correct CONNECTION.",
+                f"The server of DELAYQ['CONNECTION'] cannot be asked: {fault.message.rstrip('.')}.",
+                hint=fault.hint,
                 id="django_delayq.E009",
             )
         ]

@@ -331,7 +331,9 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
     "CONNECTION": (
         "connection",
         _optional(_is_connection),
-        "the alias of a django-redis cache, or a URL such as 'redis://localhost:6379/0', its database a number",
+        "the alias of a django-redis cache, or a URL that redis-py reads, such as"
+        " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
+        " # as %23",
     ),
     "EMBEDDED_DIR": (
         "embedded_dir",

@@ -43,6 +43,17 @@ def is_misconfigured(error: Exception) -> bool:
     ) or _is_database_wrong(error)
 
 
+def _is_forbidden(error: Exception) -> bool:
+    """Return whether the account on the server lacks a right: to a command, a key or a channel, in a script or not."""
+    # To a script, 6.2 and 7.0 say "The user executing the script can't …", later ones "ACL failure in script".
+    told = str(error)
+    return (
+        isinstance(error, NoPermissionError)
+        or "user executing the script can't" in told
+        or "ACL failure" in told
+    )
+
+
 def _is_database_wrong(error: Exception) -> bool:
     return "DB index is out of range" in str(error)
 
@@ -90,11 +101,7 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             "Is the server of DELAYQ['CONNECTION'] up, and can it be reached from here? Jobs that are scheduled stay"
             " on it; workers go on as soon as it is back.",
         )
-    if (
-        isinstance(error, NoPermissionError)
-        or "ACL failure" in message
-        or "can't access" in message
-    ):
+    if _is_forbidden(error):
         return (
             "The server's account may not do this.",
             "Give the user of DELAYQ['CONNECTION'] the rights to the queue's keys, channels and commands; the"

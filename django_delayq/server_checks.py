@@ -592,9 +592,9 @@ class _Rights:
         if self.channels:
             yield ServerProblem(
                 Level.ERROR,
-                f"User {user!r} may not use the channel{_s(self.channels)} {_some(self.channels)}: a script that"
-                " publishes there stops halfway.",
-                f"ACL SETUSER {user} &redisson_delay_queue_channel:* &delayq_channel:*",
+                f"User {user!r} may not use the channel{_s(self.channels)} {_some(self.channels)}: workers are"
+                " not told of new jobs, and may start them 2 s late.",
+                f"ACL SETUSER {user} {' '.join(f'&{_glob(name)}' for name in self.channels[:30])}",
             )
         if self.is_full:
             used, limit = self.facts.used_memory, self.facts.maxmemory

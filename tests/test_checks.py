@@ -196,6 +196,19 @@ class TestServer:
         found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
 
         assert ids_of(found) == ["django_delayq.E009"]
+        assert not found[0].msg.endswith("..")
+
+    @pytest.mark.redis
+    def test_deploy_says_what_to_correct_where_the_server_does_not_let_us_in(
+        self, settings: Any, private_server: Any
+    ) -> None:
+        server = private_server(requirepass="secret")
+        settings.DELAYQ = {"CONNECTION": f"{server.socket_url}&password=wrong"}
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        assert ids_of(found) == ["django_delayq.E009"]
+        assert "Check user and password" in str(found[0].hint)
 
     def test_deploy_says_what_the_server_lacks(
         self, settings: Any, private_server: Any

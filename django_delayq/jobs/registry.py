@@ -65,7 +65,7 @@ def get_task(name: str) -> "DelayedTask[Any, Any]":
         raise TaskNotFound(
             f"no task is registered as {show(name)}."
             + _suggestion(name)
-            + " Start a worker with this task; tasks are found in tasks.py of every app in INSTALLED_APPS.",
+            + " Tasks are found in tasks.py of every app in INSTALLED_APPS; a worker that has it there runs its jobs.",
             name,
         ) from None
 

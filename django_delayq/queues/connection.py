@@ -28,6 +28,7 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     NoScriptError,
+    RedisError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -201,14 +202,15 @@ def is_readable(url: str) -> bool:
     """Whether redis-py reads a URL, and as it is meant: it takes a database that is no number for database 0."""
     try:
         url.encode()
-        ConnectionPool.from_url(url)  # opens nothing
+        # Opens nothing. A parameter that redis-py does not know is a TypeError here.
+        ConnectionPool.from_url(url).make_connection()
         place = urlparse(url)
-    except ValueError:
+    except (ValueError, TypeError, RedisError):
         return False
-    return (
-        place.scheme == "unix"
-        or re.fullmatch(r"/?[0-9]*/?", unquote(place.path)) is not None
-    )
+    if place.scheme == "unix":
+        # redis-py ignores a host, which is the start of a password with a slash in it, and takes the rest for the path.
+        return not place.netloc or "@" in place.netloc
+    return re.fullmatch(r"/?[0-9]*/?", unquote(place.path)) is not None
 
 
 def _read_url(url: str) -> SecretUrl:
@@ -216,7 +218,8 @@ def _read_url(url: str) -> SecretUrl:
         # Not chained: what redis-py says of a URL may repeat a part of its password.
         raise InvalidSettings(
             f"connection is {redact_url(url)!r}, which is not a URL that redis-py reads; give one such as"
-            " 'redis://localhost:6379/0', its database a number, special characters of a password as %23"
+            " 'redis://localhost:6379/0', its database a number, its parameters those of redis-py, special characters"
+            " of a password as %23"
         )
     return SecretUrl(url)
 

@@ -66,6 +66,10 @@ class DedicatedConnection:
             # Messages are plain arrays in RESP2, whatever handlers the client has set up for RESP3.
             "protocol": 2,
         }
+        if arguments.get("password") and not arguments.get("username"):
+            # As redis-py 8 does for RESP3. AUTH with a password alone is refused where the server asks for none, and
+            # the client's other connections would be let in.
+            arguments["username"] = "default"
         # A Sentinel pool is known to its connections by a weak reference only.
         self._pool = pool
         self._arguments = arguments

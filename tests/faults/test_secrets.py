@@ -95,6 +95,8 @@ GARBAGE = [
     "redis://:h/hunter2@127.0.0.1:1/0",
     "redis://:h?hunter2@127.0.0.1:1/0",
     "redis:/:hunter2@127.0.0.1:1/0",
+    "unix://:h/hunter2@/dev/null/nothing",
+    "redis://127.0.0.1:1/0?pasword=hunter2",
     "http://:hunter2@127.0.0.1:1/0",
     ":hunter2@127.0.0.1",
 ]

@@ -198,6 +198,21 @@ def test_wrong_password(
     assert job.state is State.SCHEDULED
 
 
+@ways
+def test_database_that_is_not_there(
+    point_at: Callable[[str], Any], private_server: Start, way: str
+) -> None:
+    server = private_server(databases="2")
+    task = point_at(server.socket_url.replace("db=0", "db=7"))
+
+    with pytest.raises(RedisError, match="out of range") as failure:
+        schedule_by(way, task)
+
+    notes = notes_of(failure.value)
+    assert "not stored. The server has no such database" in notes
+    assert "may be" not in notes
+
+
 def test_no_connection_configured(settings: Any, queue: str) -> None:
     del settings.DELAYQ["CONNECTION"]
     settings.DELAYQ = dict(settings.DELAYQ)

@@ -334,10 +334,13 @@ class TestConnectionOfAThread:
         "redis://h/-1",
         "rediss://h/0x1",
         "redis://h/ 1",
+        "redis://h?pasword=secret",
+        "redis://h?protocol=7",
+        "unix://:a/b@/run/redis.sock",
     ],
 )
-def test_url_whose_database_is_no_number_is_refused(url: str) -> None:
-    """redis-py would take database 0, or another one."""
+def test_url_that_redis_py_would_misread_is_refused(url: str) -> None:
+    """It would take another database or path, or raise a TypeError at the first command."""
     with pytest.raises(InvalidSettings, match="its database a number"):
         BlockingQueue("q", connection=url)
 
