@@ -24,7 +24,7 @@ from django.dispatch import receiver
 from django_delayq.jobs.context import running_job
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker import time_limit
-from django_delayq.worker.attempt import Attempt, class_name, text_of
+from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
 
@@ -480,11 +480,18 @@ class LoopExecutor:
             return False
         assert self._loop is not None
         try:
-            reading = self._loop.run_in_executor(self._readers, attempt.read)
+            reading = self._loop.run_in_executor(self._readers, self._read, attempt)
         except RuntimeError:
             # The machine gives no more threads: late is better than never.
             return attempt.prepare()
         return attempt.take(await reading)
+
+    def _read(self, attempt: Attempt) -> Read | BaseException:
+        read = attempt.read()
+        if self._is_fork:
+            # A codec of the project has forked, and this is the child: its thread would wait for work for ever.
+            leave(None)
+        return read
 
     def _take(self, attempt: Attempt, error: BaseException) -> None:
         if attempt.outcome is not None:

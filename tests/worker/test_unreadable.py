@@ -315,14 +315,19 @@ def test_nothing_the_exception_of_a_codec_does_ends_more_than_its_job(
     assert json.loads(row.error)["error"].startswith(f"{name}: ")
 
 
+@pytest.mark.parametrize("is_async", [False, True])
 def test_a_codec_that_forks_makes_no_second_worker(
-    client, configure, work, records, queue_name
+    client, configure, work, records, queue_name, is_async
 ):
     statuses = []
 
-    @queue_handler(queue_name)
     def handle(value):
         record("run", text=value)
+
+    async def handle_async(value):
+        record("run", text=value)
+
+    queue_handler(queue_name)(handle_async if is_async else handle)
 
     class Codec:
         name = "forking"
