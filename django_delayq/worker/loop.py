@@ -39,7 +39,7 @@ from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.outcomes import Outcomes, is_queues_own
 from django_delayq.worker.time_limit import exceeds
-from django_delayq.worker.upkeep import Upkeep
+from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -561,9 +561,15 @@ class ClaimLoop:
             self._hand_out(queue, reply, asked.plan.only, lease_end_ms, offset_ms)
         elif limit:
             queue.had_sync = queue.had_async = False
+        if self._stop_ms is not None:
+            return
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
-        if now_ms >= queue.look_at_held_ms and not is_soon and self._stop_ms is None:
-            self._look_at_held(queue, now_ms)
+        if now_ms >= queue.look_at_held_ms and not is_soon:
+            try:
+                self._look_at_held(queue, now_ms)
+            except RedisError as error:
+                queue.look_at_held_ms = now_ms + ROUND_MS
+                queue.upkeep.note(error)
         if now_ms >= queue.upkeep.next_ms:
             queue.upkeep.turn(now_ms)
 

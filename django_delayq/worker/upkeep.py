@@ -58,15 +58,23 @@ class Upkeep:
             # Whatever it is, a generator that has raised has nothing more to give: the next round begins anew.
             self._steps = self._rounds()
             self.next_ms = now_ms + ROUND_MS
-            if not is_queues_own(error):
-                raise
-            if str(error) != self._problem:
-                self._problem = str(error)
-                logger.error(
-                    "queue %s cannot be looked after, trying again every minute: %s",
-                    self._settings.name,
-                    error,
-                )
+            self.note(error)
+
+    def note(self, error: Exception) -> None:
+        """Log what keeps this queue from being looked after, once; it is claimed from all the same.
+
+        Raises:
+            Exception: ``error``, where it is not this queue's own.
+        """
+        if not is_queues_own(error):
+            raise error
+        if str(error) != self._problem:
+            self._problem = str(error)
+            logger.error(
+                "queue %s cannot be looked after, trying again every minute: %s",
+                self._settings.name,
+                error,
+            )
 
     def _rounds(self) -> Iterator[float]:
         """Do one step after the other, for ever; yields how long to wait before the next, in ms."""

@@ -5,6 +5,7 @@ import ssl
 
 import pytest
 
+from django_delayq import schedule
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import operations
@@ -12,6 +13,8 @@ from django_delayq.delivery.operations import NewJob, Rejected, State, new_token
 from django_delayq.wire.call import run
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 from tests.waiting import wait_until
+from tests.worker.project import tasks
+from tests.worker.workers import NEVER_MS
 
 DAY_MS = 86_400_000
 
@@ -91,6 +94,20 @@ def test_an_error_of_whatever_kind_ends_a_round_and_not_all_rounds(
 
     assert looks_after.next_ms == ROUND_MS
     assert one_round(looks_after) == 1
+
+
+def test_a_queue_whose_held_jobs_cannot_be_looked_at_is_claimed_from_in_time(
+    client, queue, queue_name, work, records, caplog
+):
+    client.set(queue().keys.held, "no sorted set")
+    # Known to the first claim only: nothing else would wake the worker.
+    schedule(tasks.note.using(queue=queue_name), 1)
+
+    work(cap_ms=NEVER_MS)
+
+    wait_until(lambda: records.count("run") == 1, description="it has run")
+    assert caplog.text.count("cannot be looked after") == 1
+    assert "cannot be served" not in caplog.text
 
 
 def test_dead_letters_are_kept_for_half_a_year(client, queue, caplog):
