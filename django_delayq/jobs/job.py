@@ -109,7 +109,7 @@ class Job(Generic[R_co]):
         self._unsent: NewJob | None = None
         # Set for the handle of a job that runs here.
         self._has_lease: Callable[[], bool] | None = None
-        #: When the server may have got it first, by `monotonic_ms`.
+        #: When the server may have got it first, by `boottime_ms`.
         self._sent_ms: float | None = None
         #: What sends it with the commit; the database connection holds that until then, or drops it with a rollback.
         self._hook: weakref.ref[Any] | None = None
@@ -575,7 +575,7 @@ def is_unicode(text: str) -> bool:
 def _found(job: Job[Any], state: State) -> Job[Any]:
     if state is State.MISSING:
         raise JobNotFound(
-            f"no job has the id {job.id!r}; it ended more than {operations.ENDED_MS // 1000} s ago, or never was"
+            f"no job has the id {show(job.id)}; it ended more than {operations.ENDED_MS // 1000} s ago, or never was"
         )
     return job
 

@@ -4,7 +4,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import compress, islice
+from operator import not_
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
@@ -13,7 +14,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import boottime_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Scheduled, State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
@@ -142,7 +143,7 @@ def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
         frame_format=settings.frame_format,
         insertion_list=settings.insertion_list,
     )
-    now_ms = monotonic_ms()
+    now_ms = boottime_ms()
     first_ms = now_ms
     is_repeat = False
     for job in jobs:
@@ -159,12 +160,14 @@ def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
 def _is_too_late(job: Job[Any]) -> bool:
     """Whether sending a job again could run it twice: the server may have forgotten that it had it."""
     return (
-        job._sent_ms is not None
-        and monotonic_ms() - job._sent_ms > operations.REPEAT_MS
+        job._sent_ms is not None and boottime_ms() - job._sent_ms > operations.REPEAT_MS
     )
 
 
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
+    if not job.created and not scheduled.holder:
+        # Sent again after the job that held its unique key had ended: this time it is itself.
+        job.token, job.created = job.unsent.token, True
     if scheduled.beyond is not None:
         # A repeat: it was stored the first time, and has begun or ended since.
         job.state = scheduled.beyond
@@ -256,9 +259,6 @@ class _Sending:
         size, tokens = 0, set[str]()
         for job in self._jobs:
             unsent = job.unsent
-            if job._sent_ms is not None and _is_too_late(job):
-                self._too_late.append(job)
-                continue
             is_full = self._batch and (
                 len(self._batch) == operations.SCHEDULE_BATCH
                 or size + len(unsent.payload) > SCHEDULE_BYTES
@@ -266,19 +266,32 @@ class _Sending:
                 # The second time it is a repeat, and a call is one as a whole.
                 or unsent.token in tokens
             )
-            full = self._begin() if is_full else None
+            full = None
+            if is_full:
+                full = self._begin()
+                size, tokens = 0, set()
             # Kept before the call is handed out: after an error nobody comes back here.
             self._batch.append(job)
-            if full is not None:
-                yield full
-                size, tokens = 0, set()
             size += len(unsent.payload)
             tokens.add(unsent.token)
-        if self._batch:
-            yield self._begin()
+            if full is not None:
+                yield full
+        last = self._begin()
+        if last is not None:
+            yield last
 
-    def _begin(self) -> Call[list[Scheduled]]:
+    def _begin(self) -> Call[list[Scheduled]] | None:
+        """Return the call for the batch; None: nothing of it may be sent.
+
+        Whether a job may be sent again is decided here and not when it came: the jobs behind it may take their time.
+        """
         batch, self._batch = self._batch, []
+        is_late = [job._sent_ms is not None and _is_too_late(job) for job in batch]
+        if any(is_late):
+            self._too_late += compress(batch, is_late)
+            batch = list(compress(batch, map(not_, is_late)))
+        if not batch:
+            return None
         self._under_way.append((batch, [job._sent_ms for job in batch]))
         return _call(batch)
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import boottime_ms
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import REPEAT_MS
 from django_delayq.exceptions import DecodeError
@@ -53,7 +53,7 @@ class _Page:
     depth: int
     #: The same when it is asked again.
     request: str = field(default_factory=lambda: uuid4().hex)
-    begun_ms: float = field(default_factory=monotonic_ms)
+    begun_ms: float = field(default_factory=boottime_ms)
 
 
 class DelayedQueue:
@@ -477,7 +477,7 @@ class DelayedQueue:
                 if not self._unsettled:
                     return
                 page = self._unsettled.pop(0)
-            is_late = monotonic_ms() - page.begun_ms > REPEAT_MS
+            is_late = boottime_ms() - page.begun_ms > REPEAT_MS
             try:
                 values = yield from self._withdraw(page)
             except BaseException:

@@ -31,7 +31,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import boottime_ms
 
 T = TypeVar("T")
 #: What redis-py can put on the wire as it stands.
@@ -164,7 +164,7 @@ class _Repeats(Generic[T]):
         if isinstance(self.lost, AuthenticationError | AuthorizationError):
             return
         for pause_s in _pauses(self.lost):
-            passed_ms = monotonic_ms() + pause_s * 1000 - self._first_ms
+            passed_ms = boottime_ms() + pause_s * 1000 - self._first_ms
             if self._may_have_run and passed_ms > self._call.window_ms:
                 self.lost.add_note(
                     f"django-delayq: not asked again: the server tells a repeat for {self._call.window_ms / 1000:g} s"
@@ -193,7 +193,7 @@ def run(client: Redis, call: Call[T]) -> T:
     The client is one that does not repeat by itself. Other errors of the server pass through; `may_have_run` tells
     what they mean.
     """
-    first_ms = monotonic_ms()
+    first_ms = boottime_ms()
     try:
         return _run(client, call)
     except _LOST as error:
@@ -271,7 +271,7 @@ def _pauses(error: Exception) -> tuple[float, ...]:
 
 async def arun(client: AsyncRedis, call: Call[T]) -> T:
     """`run` on an asyncio client."""
-    first_ms = monotonic_ms()
+    first_ms = boottime_ms()
     try:
         return await _arun(client, call)
     except _LOST as error:

@@ -20,6 +20,7 @@ from django_delayq import (
     State,
     aschedule,
     aschedule_many,
+    clock,
     get_job,
     schedule,
     schedule_many,
@@ -691,6 +692,71 @@ def test_repeat_that_the_server_could_not_tell_is_refused(
     assert late.value.unknown == [lost]
     assert hand.tokens() == [other.token], "it would run a second time"
     assert lost.refresh() is State.MISSING
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_repeat_that_becomes_too_late_while_the_next_job_is_made_is_refused(
+    queue: str,
+    proxied: tuple[Proxy, Hand],
+    lost: Job[int],
+    is_async: bool,
+) -> None:
+    _, hand = proxied
+    hand.succeed(hand.take(), keep=False)
+    other = on(queue).prepare(LATER, 2)
+
+    def slowly() -> Iterator[Job[int]]:
+        yield lost
+        # As it is half a minute later.
+        hand.client.delete(hand.keys.ended)
+        assert lost._sent_ms is not None
+        lost._sent_ms -= 30_000
+        yield other
+
+    with pytest.raises(MaybeScheduled, match=r"were sent more than 20 s ago") as late:
+        send_many(slowly(), is_async)
+
+    assert (late.value.scheduled, late.value.unsent) == ([other], [lost])
+    assert hand.tokens() == [other.token], "it would run a second time"
+
+
+def test_repeat_after_the_machine_was_suspended_is_refused(
+    queue: str,
+    proxied: tuple[Proxy, Hand],
+    lost: Job[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, hand = proxied
+    hand.succeed(hand.take(), keep=False)
+    hand.client.delete(hand.keys.ended)
+    gettime = time.clock_gettime
+    monkeypatch.setattr(
+        "django_delayq.clock.time.clock_gettime",
+        lambda which: gettime(which) + 3_600 * (which == clock._COUNTS_SUSPENSION),
+    )
+
+    with pytest.raises(MaybeScheduled, match=r"were sent more than 20 s ago"):
+        schedule_many([lost])
+
+    assert hand.tokens() == [], "it would run a second time"
+
+
+def test_job_sent_again_after_the_holder_of_its_key_has_ended_is_itself(
+    queue: str, hand: Hand
+) -> None:
+    unique = on(queue).using(unique=True)
+    holder = unique.schedule(LATER, 1)
+    job = unique.prepare(LATER, 1)
+    token = job.token
+    schedule_many([job])
+    assert (job, job.created) == (holder, False)
+    holder.cancel()
+
+    schedule_many([job])
+
+    assert (job.token, job.created) == (token, True)
+    assert job.cancel()
+    assert hand.tokens() == [], "what was told to be cancelled would run"
 
 
 @pytest.mark.parametrize("is_async", [False, True])
