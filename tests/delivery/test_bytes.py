@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from django_delayq.delivery import frames, operations
-from django_delayq.delivery.operations import Mode, State
+from django_delayq.delivery.operations import Mode, Outcome, State
 from django_delayq.queues import scripts
 from django_delayq.wire.call import Call
 from tests.delivery.bench import Bench, token
@@ -147,6 +147,47 @@ def test_large_elements_behind_small_ones_are_read_a_few_at_a_time(
     seen = bytes_read(bench, key, READS["claim from the destination queue"][1])
 
     assert seen <= 33 * LARGE
+
+
+@pytest.mark.parametrize("act", ["claim", "cancel"])
+def test_search_for_small_frames_reads_few_of_the_huge_ones_around_them(
+    bench: Bench, act: str
+) -> None:
+    for n in range(60):
+        bench.schedule({f"large{n}": 1_000}, size=LARGE)
+        if n % 20 == 10:
+            bench.schedule({f"small{n}": 5})
+    bench.now = 10
+
+    def call(bench: Bench) -> None:
+        if act == "claim":
+            assert len(bench.claim(10).jobs) == 3
+        else:
+            assert bench.cancel("small10") is Outcome.CANCELLED
+
+    seen = bytes_read(bench, bench.keys.queue.delay_queue, call)
+
+    assert seen <= BUDGET + 2 * LARGE
+    assert bench.client.llen(bench.keys.queue.delay_queue) == (
+        60 if act == "claim" else 62
+    )
+
+
+def test_dead_letters_that_a_claim_makes_are_bounded_by_their_bytes(
+    bench: Bench,
+) -> None:
+    for n in range(8):
+        bench.schedule({f"j{n}": n}, size=LARGE)
+    bench.now = 10
+    while bench.claim(10).jobs:
+        pass
+    bench.recover()
+
+    bench.claim(10, max_kills=0)
+
+    assert bench.client.zcard(bench.keys.dead) == 4
+    bench.claim(10, max_kills=0)
+    assert bench.client.zcard(bench.keys.dead) == 8
 
 
 def test_clearing_frees_what_fits_the_budget(bench: Bench) -> None:

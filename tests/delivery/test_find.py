@@ -163,6 +163,19 @@ def test_element_that_is_due_can_be_cancelled_by_its_pseudo_token(
     assert bench.claim().jobs == []
 
 
+def test_element_that_is_deep_in_the_destination_queue_gets_no_note_that_nobody_reads(
+    bench: Bench,
+) -> None:
+    frame = bench.java_offer("x", 5)
+    bench.client.rpush(bench.keys.queue.destination, *["y"] * 1_500)
+    bench.now = 10
+    bench.transfer()
+
+    assert bench.cancel(pseudo_token(frame, 5)) is State.MISSING
+    assert bench.reschedule(pseudo_token(frame, 5), 90)[0] is State.MISSING
+    assert bench.client.hlen(bench.keys.notes) == 0
+
+
 def test_element_that_is_leased_is_not_found_by_its_old_pseudo_token(
     bench: Bench,
 ) -> None:

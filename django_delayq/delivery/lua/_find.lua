@@ -7,7 +7,7 @@ local function locator_of(locators, token)
   local format, due, hex = token:match('^f([12])%-(%d+)%-(%x+)$')
   if not format or #hex ~= 16 then return redis.call('HGET', locators, token) end
   local id = hex:gsub('%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
-  return struct.pack(LOCATOR, tonumber(due), tonumber(format), id)
+  return struct.pack(LOCATOR, tonumber(due), tonumber(format), id), true
 end
 
 -- Returns a table with .state, and what belongs to it:
@@ -31,16 +31,19 @@ local function find_job(keys, token, now_ms)
       return { state = state, header = header, score = score, waits = place[3] and place[2] }
     end
   end
-  local locator = locator_of(keys.locators, token)
+  local locator, is_foreign = locator_of(keys.locators, token)
   local due, format, id = read_locator(locator)
   if due then
     local frame = find_frame(keys.timeout_set, due, format, id)
     if frame then
       return { state = due <= now_ms and 'due' or 'scheduled', locator = locator, frame = frame, score = due }
     end
-    local payload, complete = find_in_destination(keys.destination, token)
-    if payload then return { state = 'due', locator = locator, payload = payload, score = due } end
-    if not complete then return { state = 'unknown', locator = locator, score = due } end
+    -- Without its frame nothing tells a foreign element from others: no search would find it, and no note reach it.
+    if not is_foreign then
+      local payload, complete = find_in_destination(keys.destination, token)
+      if payload then return { state = 'due', locator = locator, payload = payload, score = due } end
+      if not complete then return { state = 'unknown', locator = locator, score = due } end
+    end
   end
   return { state = how_ended(keys.ended, now_ms, token) or 'missing', locator = locator }
 end

@@ -117,6 +117,13 @@ local function lease(token, attempts, kills, due, key, payload, fresh, foreign, 
   seen[token] = true
 end
 
+-- It fills no room, but its payload was read.
+local function bury(token, attempts, kills, due, key, payload)
+  byte_count = byte_count + #payload
+  buried[#buried + 1] = { token, attempts, kills, due, key }
+  seen[token] = true
+end
+
 -- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
 -- run, so all that is left of it goes.
 local function held_job(token)
@@ -137,8 +144,7 @@ local function lease_due(set, taken)
     taken[#taken + 1] = token
     if payload and max_kills >= 0 and kills > max_kills then
       -- It was given back too often, each time because its lease had ended before it began.
-      buried[#buried + 1] = { token, attempts, kills, due, key }
-      seen[token] = true
+      bury(token, attempts, kills, due, key, payload)
     elseif payload then
       lease(token, attempts, kills, due, key, payload, false, not token_of(payload), late)
     end
@@ -156,8 +162,7 @@ if limit > 0 then
     -- Once: a job that takes its whole machine down each time would else be run for ever.
     if payload and (was_spared or not spare) then kills = kills + 1 end
     if payload and max_kills >= 0 and kills > max_kills then
-      buried[#buried + 1] = { token, attempts, kills, due, key }
-      seen[token] = true
+      bury(token, attempts, kills, due, key, payload)
     elseif payload then
       lease(token, attempts, kills, due, key, payload, false, not token_of(payload), late, spare or was_spared)
     end

@@ -7,6 +7,7 @@
 
 local TOMBSTONE = '\0'
 local WINDOW = 12
+local WINDOW_BYTES = 65536
 local SEARCHES = 40
 -- More than anybody will ever schedule: 2^44.
 local UNLIKELY = 17592186044416
@@ -40,10 +41,32 @@ local function own_number(frame)
   return nil
 end
 
--- A part of the list, with its outermost numbered frames; nil where none of ours lies in it.
+-- A search reads at most so many bytes, beside what it is about.
+local SEARCH_BYTES = 1048576
+-- What it has read.
+local searched, searched_bytes = 0, 0
+
+-- A part of the list, with its outermost numbered frames; nil where none of ours lies in it. Whatever is searched for,
+-- others may be huge: the sizes seen so far say how much is read at a time, and the part ends early where it has many
+-- bytes. Also returns the last index read.
 local function open_window(delay_queue, from, to)
-  local window = { from = from, part = redis.call('LRANGE', delay_queue, from, to) }
-  local part = window.part
+  local part, byte_count = {}, 0
+  local window = { from = from, part = part }
+  while #part <= to - from and byte_count < WINDOW_BYTES do
+    local size = 1
+    if searched > 0 then
+      size = math.max(1, math.min(WIDEST, math.floor((WINDOW_BYTES - byte_count) * searched / searched_bytes)))
+    end
+    local read = redis.call('LRANGE', delay_queue, from + #part, math.min(to, from + #part + size - 1))
+    if #read == 0 then break end
+    for _, frame in ipairs(read) do
+      part[#part + 1] = frame
+      byte_count = byte_count + #frame
+      searched_bytes = searched_bytes + #frame
+    end
+    searched = searched + #read
+  end
+  local last_read = from + #part - 1
   for i = 1, #part do
     local number = own_number(part[i])
     if number then
@@ -51,12 +74,12 @@ local function open_window(delay_queue, from, to)
       break
     end
   end
-  if not window.first then return nil end
+  if not window.first then return nil, last_read end
   for i = #part, 1, -1 do
     local number = own_number(part[i])
     if number then
       window.last, window.last_number = i, number
-      return window
+      return window, last_read
     end
   end
 end
@@ -153,21 +176,24 @@ local function locate_listed(delay_queue, frames, counters, known)
     locate_foreign(delay_queue, plan, length)
     return plan
   end
-  if #wanted == 1 and length > 64 then
-    -- One scan either way; start it at the nearer end.
-    local first = own_number(redis.call('LINDEX', delay_queue, 0)) or 0
-    local last = own_number(redis.call('LINDEX', delay_queue, -1)) or wanted[1][1]
-    plan.backwards = wanted[1][1] - first > last - wanted[1][1]
+  if #wanted == 1 then
+    -- One scan either way; start it at the nearer end, where that is worth a look.
+    if length > 64 then
+      local first = own_number(redis.call('LINDEX', delay_queue, 0)) or 0
+      local last = own_number(redis.call('LINDEX', delay_queue, -1)) or wanted[1][1]
+      plan.backwards = wanted[1][1] - first > last - wanted[1][1]
+    end
     plan.rest[#plan.rest + 1] = wanted[1][2]
     return plan
   end
   table.sort(wanted, function(a, b) return a[1] < b[1] end)
-  -- A window of huge payloads would be copied into Lua whole.
-  local half = math.max(1, math.min(WINDOW, math.floor(65536 * #wanted / byte_count)))
+  local half = math.max(1, math.min(WINDOW, math.floor(WINDOW_BYTES * #wanted / byte_count)))
+  local most_bytes = SEARCH_BYTES + 8 * byte_count
   local window = open_window(delay_queue, 0, math.min(length - 1, 2 * half))
-  local tail = open_window(delay_queue, math.max(0, length - 2 * half), length - 1)
+  local tail, tail_end = open_window(delay_queue, math.max(0, length - 2 * half), length - 1)
   local low_index, low_number = -1, window and window.first_number - 1 or 0
-  local top_number = (tail and tail.last_number or wanted[#wanted][1]) + 1
+  local is_whole_tail = tail and tail_end == length - 1
+  local top_number = (is_whole_tail and tail.last_number or wanted[#wanted][1]) + 1
   for _, want in ipairs(wanted) do
     local number, frame = want[1], want[2]
     local low_i, low_n, high_i, high_n, width = low_index, low_number, length, top_number, half
@@ -193,6 +219,8 @@ local function locate_listed(delay_queue, frames, counters, known)
         absent = true
         break
       end
+      -- What is not found in time is left to LREM, which copies none.
+      if searched_bytes >= most_bytes then break end
       local guess
       if step % 4 == 3 then
         guess = math.floor((low_i + high_i) / 2)
@@ -201,8 +229,9 @@ local function locate_listed(delay_queue, frames, counters, known)
       end
       local from = math.max(low_i + 1, math.min(guess - width, high_i - 1))
       local to = math.min(high_i - 1, math.max(guess + width, from))
-      window = open_window(delay_queue, from, to)
-      if not window and from == low_i + 1 and to == high_i - 1 then
+      local last_read
+      window, last_read = open_window(delay_queue, from, to)
+      if not window and from == low_i + 1 and last_read >= high_i - 1 then
         absent = true
         break
       end
