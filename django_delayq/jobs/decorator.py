@@ -40,6 +40,8 @@ HINTS = {
 }
 #: Some 31 years: nobody waits as long, but clocks and generated keys count from there.
 NO_DELAY_S = 10**9
+#: Bytes of the longest key that a function for `unique` may return: a locator, a header and a hash hold it each.
+MAX_UNIQUE_KEY = 1_024
 
 
 class DelayedTask(Generic[P, R]):
@@ -187,6 +189,11 @@ class DelayedTask(Generic[P, R]):
             if not isinstance(key, str) or not key or not is_unicode(key):
                 raise InvalidArguments(
                     f"unique of {self.name!r} returned {show(key)}; a key is a string, not empty"
+                )
+            if len(key.encode()) > MAX_UNIQUE_KEY:
+                raise InvalidArguments(
+                    f"unique of {self.name!r} returned a key of {len(key.encode()):,} bytes, and every call that meets"
+                    f" its job reads it; return one of at most {MAX_UNIQUE_KEY:,}, a hash of this one for example"
                 )
             return f"{self.name}:{key}"
         bound = self._signature.bind(*args, **kwargs)

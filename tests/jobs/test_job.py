@@ -747,6 +747,16 @@ def test_bad_key_of_a_function_is_refused(queue: str, key: Any) -> None:
         schedule(task, LATER, 1)
 
 
+def test_key_of_a_function_that_is_too_long_is_refused(queue: str) -> None:
+    def schedule_with(key: str) -> Job[Any]:
+        task = samples.anything.using(queue=queue, unique=lambda *args: key)
+        return schedule(task, LATER, 1)
+
+    assert schedule_with("é" * 512).created
+    with pytest.raises(TypeError, match=r"a key of 1,026 bytes.* at most 1,024"):
+        schedule_with("é" * 513)
+
+
 def test_unique_names_a_parameter_that_is_not_there(queue: str) -> None:
     task = samples.add.using(queue=queue, unique=("colour",))
 
