@@ -37,6 +37,7 @@ from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.queues.reading import read
+from django_delayq.worker import time_limit
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -94,6 +95,8 @@ class Attempt:
     unknown_task = ""
     #: Its lease ended before it began.
     is_late = False
+    #: It does not react to its time limit.
+    is_stuck = False
     #: It goes to the event loop, as far as that can be told without decoding the payload.
     is_async = False
 
@@ -146,6 +149,8 @@ class Attempt:
         try:
             if self.leased.is_foreign:
                 return self._read_foreign()
+            if len(self.leased.payload) > QUICK_BYTES:
+                self._check_readable()
             envelope = envelopes.decode(self.leased.payload, self.queue.payload_codec)
             task = get_task(envelope.task)
             options = task.options.with_carried(envelope.options)
@@ -171,6 +176,17 @@ class Attempt:
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
         return Read(handler, handler.options, [value], {})
+
+    def _check_readable(self) -> None:
+        # What looks like a job may be anybody's. One as we write it needs no codec, and takes little time.
+        settings, payload = get_settings(), self.leased.payload
+        most = max(settings.max_foreign_bytes, settings.max_payload_bytes)
+        if not envelopes.is_readable(payload, most):
+            raise DecodeError(
+                f"a payload of {len(payload):,} bytes, more than both DELAYQ['MAX_FOREIGN_BYTES'] and"
+                f" DELAYQ['MAX_PAYLOAD_BYTES'], was not decoded",
+                payload,
+            )
 
     def take(self, read: Read | BaseException) -> bool:
         """Take in what `read` returned; False where that already decides the outcome."""
@@ -283,6 +299,20 @@ class Attempt:
             raise EncodeError(
                 f"it has {len(self.result):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'], {most:,}"
             )
+
+    def give_up(self) -> None:
+        """It does not react to its time limit, and its process has to go."""
+        is_reading = self.task is None
+        error = (
+            time_limit.exceeds(time_limit.READING, time_limit.READING_LIMIT_S)
+            if is_reading
+            else time_limit.exceeds(self.name, self.time_limit_s or 0.0)
+        )
+        error.add_note("It did not react, so its process was replaced.")
+        if is_reading:
+            self.take(error)
+        else:
+            self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """The function raised, or ran too long: again later, or never again. Nothing it raised can break this."""

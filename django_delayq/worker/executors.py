@@ -5,6 +5,7 @@ handled as Django handles them around a request.
 """
 
 import asyncio
+import functools
 import logging
 import sys
 import threading
@@ -21,12 +22,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
+from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker import time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.forks import leave, let_go_when_forked
-from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
+from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -206,11 +208,7 @@ class ThreadExecutor:
                     continue
                 held[index] = attempt
                 try:
-                    is_prepared = attempt.prepare()
-                    if self._is_fork:
-                        # A codec of the project has forked, and this is the child.
-                        leave(None)
-                    if not is_prepared:
+                    if not self._prepare(attempt):
                         pass
                     elif attempt.task is not None and attempt.task.is_async:
                         held[index] = None
@@ -229,6 +227,22 @@ class ThreadExecutor:
             self._bury(index, error)
         finally:
             connections.close_all()
+
+    def _prepare(self, attempt: Attempt) -> bool:
+        if attempt.is_quick_to_read:
+            return attempt.prepare()
+        if not attempt.holds_lease():
+            return False
+        return attempt.take(
+            _in_time(self._read, attempt, timer=self._timer, stuck=self._stuck)
+        )
+
+    def _read(self, attempt: Attempt) -> Read | BaseException:
+        result = attempt.read()
+        if self._is_fork:
+            # A codec of the project has forked, and this is the child.
+            leave(None)
+        return result
 
     def _bury(self, index: int, error: BaseException) -> None:
         """This thread ends, although nothing should be able to end it."""
@@ -281,6 +295,27 @@ class ThreadExecutor:
         if self._is_fork:
             leave(None)
         return value
+
+
+def _in_time(
+    read: Callable[[Attempt], Read | BaseException],
+    attempt: Attempt,
+    *,
+    timer: HashedWheelTimer,
+    stuck: Callable[[Attempt], None],
+) -> Read | BaseException:
+    """Read an attempt's payload in this thread, where a codec that hangs is not to stay for ever."""
+    limit = ThreadTimeLimit(
+        timer,
+        time_limit.READING_LIMIT_S,
+        name=READING,
+        stuck=lambda: stuck(attempt),
+    )
+    try:
+        result: Read | BaseException = limit.run(read, [attempt], {})
+    except BaseException as error:
+        return error
+    return result
 
 
 def _report(attempt: Attempt, error: BaseException) -> None:
@@ -454,9 +489,18 @@ class LoopExecutor:
                 attempt = self._waiting.popleft()
             except IndexError:
                 return
-            self._running[attempt] = self._loop.create_task(
-                self._run(attempt), name=attempt.id
-            )
+            task = self._loop.create_task(self._run(attempt), name=attempt.id)
+            self._running[attempt] = task
+            task.add_done_callback(functools.partial(self._end, attempt))
+
+    def _end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
+        # Not left to a finally of _run: one that is cancelled before its first step never gets there.
+        if attempt.outcome is None and not attempt.is_lost:
+            attempt.give_back()
+        del self._running[attempt]
+        self._finished += 1
+        self._done(attempt)
+        self._begin()
 
     async def _run(self, attempt: Attempt) -> None:
         try:
@@ -464,29 +508,39 @@ class LoopExecutor:
                 await self._call(attempt)
         except BaseException as error:
             self._take(attempt, error)
-        finally:
-            self._running.pop(attempt, None)
-            self._finished += 1
-            self._done(attempt)
-            self._begin()
 
     async def _prepare(self, attempt: Attempt) -> bool:
         if attempt.task is not None:
             # A thread has read it, and found that it belongs here.
             return True
-        if attempt.is_quick_to_read:
-            return attempt.prepare()
         if not attempt.holds_lease():
             return False
+        result = await self._read(attempt)
+        if isinstance(result, Read) and not result.task.is_async:
+            # Told apart by the first name, and run by the last: on the loop it would stand in everybody's way.
+            payload = attempt.leased.payload
+            result = DecodeError("not a job of ours: it names two tasks", payload)
+        return attempt.take(result)
+
+    async def _read(self, attempt: Attempt) -> Read | BaseException:
+        if attempt.is_quick_to_read:
+            return attempt.read()
         assert self._loop is not None
         try:
-            reading = self._loop.run_in_executor(self._readers, self._read, attempt)
+            reading = self._loop.run_in_executor(
+                self._readers, self._read_in_thread, attempt
+            )
         except RuntimeError:
             # The machine gives no more threads: late is better than never.
-            return attempt.prepare()
-        return attempt.take(await reading)
+            return attempt.read()
+        return await reading
 
-    def _read(self, attempt: Attempt) -> Read | BaseException:
+    def _read_in_thread(self, attempt: Attempt) -> Read | BaseException:
+        return _in_time(
+            self._read_as_parent, attempt, timer=self._timer, stuck=self._stuck
+        )
+
+    def _read_as_parent(self, attempt: Attempt) -> Read | BaseException:
         read = attempt.read()
         if self._is_fork:
             # A codec of the project has forked, and this is the child: its thread would wait for work for ever.
@@ -501,7 +555,10 @@ class LoopExecutor:
         elif not isinstance(error, asyncio.CancelledError):
             attempt.fail(error)
         elif self._is_cancelling:
-            attempt.give_back()
+            if attempt.is_stuck:
+                attempt.give_up()
+            else:
+                attempt.give_back()
         else:
             # Only stop() cancels from outside.
             failure = RuntimeError("the task cancelled itself")

@@ -38,7 +38,6 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.outcomes import Outcomes, is_queues_own
-from django_delayq.worker.time_limit import exceeds
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 
 logger = logging.getLogger("django_delayq.worker")
@@ -62,6 +61,8 @@ BACKOFF_MS = (50.0, 1_000.0)
 SUSPECT_MS = (20.0, 1_000.0)
 SUSPECT_EACH_MS = 5.0
 SUSPECT_MOST_MS = 10_000.0
+#: In burst mode, what was put off is waited for, and for so much longer: until it is given back time goes by.
+PUT_OFF_SLACK_MS = 1_000.0
 #: In burst mode, what falls due so soon is waited for: a job that was just scheduled for now is due within a ms.
 SOON_MS = 2.0
 #: With room for jobs of one kind only, sync or async, a worker looks past so many of the other kind at most, and looks
@@ -163,10 +164,14 @@ class ClaimLoop:
         is_weighted: bool,
         is_burst: bool = False,
         max_jobs: int | None = None,
+        follows_death: bool = False,
         watch: Callable[[str], None] = lambda queue: None,
         revive: Callable[[], object] | None = None,
     ) -> None:
-        """``revive`` starts the server where it is ours to start."""
+        """``revive`` starts the server where it is ours to start.
+
+        ``follows_death``: a process of this worker has died, and may have put jobs off.
+        """
         self._client = client
         self._worker = worker
         self._owner = owner
@@ -211,6 +216,10 @@ class ClaimLoop:
         self._suspect: Attempt | None = None
         self._suspect_since_ms = 0.0
         self._suspects_put_off = 0
+        # In burst mode what falls due by then is waited for: it was due, and was put off.
+        self._put_off_until_ms = 0.0
+        if follows_death:
+            self._put_off_until_ms = monotonic_ms() + SUSPECT_MS[1] + PUT_OFF_SLACK_MS
         # It is not begun before the others are given back: it might not leave us the time.
         self._held_suspect: Attempt | None = None
         self._backoff_ms = BACKOFF_MS[0]
@@ -231,6 +240,7 @@ class ClaimLoop:
 
     def job_stuck(self, attempt: Attempt) -> None:
         """A task ignores its time limit: this process has to go."""
+        attempt.is_stuck = True
         self._stuck.append(attempt)
         logger.error(
             "job %s (%s) does not react to its time limit; this process will be replaced",
@@ -329,7 +339,7 @@ class ClaimLoop:
     def _look_again(self) -> bool:
         """In burst mode with nothing left: look at every queue once more, then stop. False: there is more to do."""
         queues = self.queues.values()
-        soon_ms = monotonic_ms() + SOON_MS
+        soon_ms = max(monotonic_ms() + SOON_MS, self._put_off_until_ms)
         if any(queue.is_ready or queue.next_ms <= soon_ms for queue in queues):
             return False
         if self._is_confirmed:
@@ -702,7 +712,10 @@ class ClaimLoop:
         self._suspects_put_off += 1
         ran_ms = min(monotonic_ms() - self._suspect_since_ms, SUSPECT_MS[1])
         wait_ms = max(SUSPECT_MS[0], ran_ms, SUSPECT_EACH_MS * self._suspects_put_off)
-        attempt.give_back(wait_ms=round(min(wait_ms, SUSPECT_MOST_MS)))
+        wait_ms = min(wait_ms, SUSPECT_MOST_MS)
+        attempt.give_back(wait_ms=round(wait_ms))
+        until_ms = monotonic_ms() + wait_ms + PUT_OFF_SLACK_MS
+        self._put_off_until_ms = max(self._put_off_until_ms, until_ms)
         self._ended.append(attempt)
 
     def _has_suspect(self) -> bool:
@@ -822,10 +835,7 @@ class ClaimLoop:
         self._return_queued()
         for attempt in self._stuck:
             if attempt in self._running and attempt.outcome is None:
-                limit_s = attempt.time_limit_s or 0.0
-                error = exceeds(attempt.name, limit_s)
-                error.add_note("It did not react, so its process was replaced.")
-                attempt.fail(error)
+                attempt.give_up()
                 self._ended.append(attempt)
         hopeless = self._hopeless()
         running = [

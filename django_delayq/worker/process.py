@@ -20,11 +20,12 @@ from django_delayq.redaction import redact
 from django_delayq.transfer.channel import ChannelListener
 from django_delayq.transfer.watch import DestinationWatch
 from django_delayq.transfer.wheel import HashedWheelTimer
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.forks import HEEDED, let_go_when_forked
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
+from django_delayq.worker.pulse import BEAT_S, Pulse
 from django_delayq.worker.watchdog import Watchdog
 
 logger = logging.getLogger("django_delayq.worker")
@@ -64,7 +65,9 @@ class WorkerOptions:
 class WorkerProcess:
     """Claims and runs jobs until it is told to stop, or until there is nothing left to do."""
 
-    def __init__(self, options: WorkerOptions, *, owner: bytes) -> None:
+    def __init__(
+        self, options: WorkerOptions, *, owner: bytes, follows_death: bool = False
+    ) -> None:
         self._options = options
         worker = options.worker
         client = conf.make_client()
@@ -96,6 +99,7 @@ class WorkerProcess:
             is_weighted=options.is_weighted,
             is_burst=options.is_burst,
             max_jobs=options.max_jobs,
+            follows_death=follows_death,
             watch=self._watch,
             # The embedded server comes back by itself, unless who guards it has died, too.
             revive=conf.connection_url
@@ -191,8 +195,10 @@ class WorkerProcess:
 
     # Signals.
 
-    def heed(self, supervisor: int) -> None:
+    def heed(self, supervisor: int, pulse: Pulse) -> None:
         """Stop at SIGTERM, at once at SIGQUIT, and when the other end of a pipe is closed: the supervisor has died.
+
+        The thread that does so beats as well: it waits for nothing else, not even for the server.
 
         SIGTERM may come twice: whoever signals a whole process group reaches us, and then the supervisor does.
         Ctrl-C is left to the supervisor, who gets it, too.
@@ -209,7 +215,7 @@ class WorkerProcess:
         let_go_when_forked(self)
         threading.Thread(
             target=self._heed,
-            args=(supervisor, reader),
+            args=(supervisor, reader, pulse),
             name="delayq-signals",
             daemon=True,
         ).start()
@@ -224,10 +230,20 @@ class WorkerProcess:
             os.close(descriptor)
         self._pipes = ()
 
-    def _heed(self, supervisor: int, signals: int) -> None:
+    def _heed(self, supervisor: int, signals: int, pulse: Pulse) -> None:
+        try:
+            self._listen(supervisor, signals, pulse)
+        except BaseException as error:
+            # A task has closed the pipes.
+            self.loop.cannot_work(f"signals are not heard: {class_name(error)}")
+
+    def _listen(self, supervisor: int, signals: int, pulse: Pulse) -> None:
         waiting, is_over = [supervisor, signals], False
         while True:
-            ready = select.select(waiting, [], [])[0]
+            pulse.beat()
+            ready = select.select(waiting, [], [], BEAT_S)[0]
+            if not ready:
+                continue
             came = os.read(signals, 64) if signals in ready else b""
             if supervisor in ready:
                 logger.warning("the supervisor is gone, ending")

@@ -31,6 +31,8 @@ from django_delayq.worker.process import (
     WorkerProcess,
     flush_logs,
 )
+from django_delayq.worker.pulse import Pulse, Silence, is_stopped
+from django_delayq.worker.watchdog import STUCK_AFTER_MS
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -46,6 +48,8 @@ SAME_STOP_MS = 500.0
 KILL_AFTER_MS = 10_000.0
 #: The same after a second signal, which ends the grace.
 KILL_NOW_AFTER_MS = 5_000.0
+#: How often the pulses of the processes are felt.
+LISTEN_EVERY_MS = 5_000.0
 
 
 @dataclass(slots=True)
@@ -53,6 +57,8 @@ class _Child:
     pid: int
     owner: bytes
     started_ms: float
+    pulse: Pulse
+    silence: Silence
 
 
 class Supervisor:
@@ -73,6 +79,8 @@ class Supervisor:
         self._pause_ms = PAUSE_MS[0]
         self._orphans: list[bytes] = []
         self._recover_ms = 0.0
+        self._listen_ms = 0.0
+        self._has_lost_one = False
         self._status = 0
         # The children hold the reading end; it ends with us, however we end.
         self._alive_reader, self._alive_writer = os.pipe()
@@ -90,8 +98,9 @@ class Supervisor:
         while self._children or self._starts_ms or self._orphans:
             self._reap()
             self._heed_stop()
-            self._start_due()
             self._recover()
+            self._start_due()
+            self._kill_silent()
             self._kill_overdue()
             if self._children or self._starts_ms or self._orphans:
                 self._sleep()
@@ -126,14 +135,21 @@ class Supervisor:
         self._kill_ms = monotonic_ms() + left_ms
 
     def _start_due(self) -> None:
+        if self._must_recover_first:
+            return
         now_ms = monotonic_ms()
         due = [at_ms for at_ms in self._starts_ms if at_ms <= now_ms]
         self._starts_ms = [at_ms for at_ms in self._starts_ms if at_ms > now_ms]
         for _ in due:
             self._start()
 
+    @property
+    def _must_recover_first(self) -> bool:
+        """In burst mode whoever finds nothing due ends, and what a dead process held is due when it is given back."""
+        return self._options.is_burst and bool(self._orphans)
+
     def _start(self) -> None:
-        owner = os.urandom(8)
+        owner, pulse = os.urandom(8), Pulse()
         connections.close_all()
         # What lies in their buffers would be written by the child once more.
         sys.stdout.flush()
@@ -157,12 +173,16 @@ class Supervisor:
                 self._start_after_pause()
                 return
             if pid == 0:
-                self._be_child(owner, blocked)
-            self._children[pid] = _Child(pid, owner, monotonic_ms())
+                self._be_child(owner, pulse, blocked)
+            now_ms = monotonic_ms()
+            silence = Silence(pulse, now_ms)
+            self._children[pid] = _Child(pid, owner, now_ms, pulse, silence)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
 
-    def _be_child(self, owner: bytes, blocked: set[signal.Signals]) -> NoReturn:
+    def _be_child(
+        self, owner: bytes, pulse: Pulse, blocked: set[signal.Signals]
+    ) -> NoReturn:
         status = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -170,8 +190,10 @@ class Supervisor:
             ours = (self._alive_writer, self._wake_reader, self._wake_writer)
             for descriptor in ours:
                 os.close(descriptor)
-            process = WorkerProcess(self._options, owner=owner)
-            process.heed(self._alive_reader)
+            process = WorkerProcess(
+                self._options, owner=owner, follows_death=self._has_lost_one
+            )
+            process.heed(self._alive_reader, pulse)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
             status = process.run(flush_logs)
         except BaseException:
@@ -187,12 +209,14 @@ class Supervisor:
             if ended == 0:
                 continue
             child = self._children.pop(pid)
+            child.pulse.close()
             if self._options.worker.heartbeat is not None:
                 heartbeat.remove(Path(self._options.worker.heartbeat), pid)
             code = os.waitstatus_to_exitcode(raw)
             is_failure = code not in (DONE, REPLACE_ME)
             if is_failure:
                 self._orphans.append(child.owner)
+                self._has_lost_one = True
                 how = f"ended with status {code}"
                 if code < 0:
                     # Not every signal has a name.
@@ -267,6 +291,26 @@ class Supervisor:
                 )
         return count
 
+    def _kill_silent(self) -> None:
+        """Kill a process in which no Python code runs any more: it cannot end itself, and its leases are over."""
+        now_ms = monotonic_ms()
+        if now_ms < self._listen_ms:
+            return
+        self._listen_ms = now_ms + LISTEN_EVERY_MS
+        longest_ms = self._options.worker.lease_ms + STUCK_AFTER_MS
+        for child in self._children.values():
+            # One that is stopped cannot run any, and goes on as if nothing had been.
+            most_ms = 0.0 if is_stopped(child.pid) else 2 * LISTEN_EVERY_MS
+            silent_ms = child.silence.look(now_ms, at_most_ms=most_ms)
+            if silent_ms > longest_ms:
+                _send(child.pid, signal.SIGKILL)
+                logger.error(
+                    "worker process %d has run no Python code for %.0f s, killing it: a task is in C code that does"
+                    " not let go of the interpreter",
+                    child.pid,
+                    silent_ms / 1000,
+                )
+
     def _kill_overdue(self) -> None:
         if self._kill_ms is not None and monotonic_ms() >= self._kill_ms:
             for pid in self._children:
@@ -276,7 +320,9 @@ class Supervisor:
 
     def _sleep(self) -> None:
         """Sleep until a signal, or until something is to be done."""
-        deadlines = [*self._starts_ms]
+        deadlines = [] if self._must_recover_first else [*self._starts_ms]
+        if self._children:
+            deadlines.append(self._listen_ms)
         if self._kill_ms is not None:
             deadlines.append(self._kill_ms)
         if self._orphans:

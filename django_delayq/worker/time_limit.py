@@ -15,6 +15,11 @@ from django_delayq.transfer.wheel import HashedWheelTimer, Timeout
 #: A task that has not reacted this long after its time limit costs its process: a thread cannot be killed.
 STUCK_AFTER_S = 5.0
 
+#: A codec that has not decoded a payload by then never will.
+READING_LIMIT_S = 300.0
+#: What that is called in messages.
+READING = "decoding its payload"
+
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 

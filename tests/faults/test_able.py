@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 
@@ -220,7 +221,74 @@ def test_a_process_that_gets_no_thread_for_its_loop_gives_its_jobs_back(
     assert "the event loop: can't start new thread" in worker.log
 
 
+def test_a_process_whose_interpreter_is_kept_by_c_code_is_killed(
+    start_worker, records, queue_name, lasting, use
+):
+    use(lasting, LEASE=2)
+    worker = start_worker("--threads", "2", ABLE_LISTEN_MS="500")
+    job = schedule(able.keep_interpreter.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it runs")
+    after = schedule(tasks.note.using(queue=queue_name), 0)
+
+    wait_until(lambda: ended(after), description="the worker goes on")
+    wait_until(lambda: ended(job), description="it has run again")
+
+    starts = records.all("start")
+    assert len({line["pid"] for line in starts}) == len(starts) >= 2
+    assert "a task is in C code that does not let go of the interpreter" in worker.log
+    assert worker.stop() == 0
+
+
+def test_a_process_that_is_stopped_is_not_taken_for_one_without_a_pulse(
+    start_worker, records, queue_name, lasting, use
+):
+    use(lasting, LEASE=2)
+    worker = start_worker(ABLE_LISTEN_MS="200")
+    job = schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: ended(job), description="it works")
+    (child,) = worker.children()
+
+    os.kill(child, signal.SIGSTOP)
+    end_s = time.monotonic() + 8
+    wait_until(lambda: time.monotonic() > end_s, description="a lease and more")
+    os.kill(child, signal.SIGCONT)
+
+    after = schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: ended(after), description="it works again")
+    assert worker.children() == [child], worker.log
+
+
+def test_a_process_that_no_signal_reaches_any_more_is_replaced(
+    start_worker, records, queue_name
+):
+    worker = start_worker()
+    schedule(able.close_pipes.using(queue=queue_name), 0)
+    worker.wait_for_log("signals are not heard")
+
+    job = schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: ended(job), description="the next process works")
+
+    assert records.all("run")[0]["pid"] != records.all("end")[0]["pid"]
+    assert worker.stop() == 0
+    assert "does not end" not in worker.log
+
+
 # The supervisor.
+
+
+def test_what_a_dead_process_held_is_given_back_before_the_next_one_finds_nothing_due(
+    start_worker, records, queue_name
+):
+    poison = schedule(tasks.kill_worker.using(queue=queue_name), 0)
+    others = schedule_many(
+        tasks.note.using(queue=queue_name).prepare(0) for _ in range(5)
+    )
+
+    worker = start_worker("--burst", ABLE_SLOW_RECOVERY="1")
+
+    assert worker.wait(60) == 0, worker.log
+    assert poison.refresh() is State.DEAD
+    assert all(map(ended, others)), worker.log
 
 
 def test_signals_of_one_moment_are_one(start_worker, records, queue_name):

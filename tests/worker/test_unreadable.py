@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import threading
+import time
 
 import pytest
 
@@ -13,7 +14,9 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, new_token
 from django_delayq.jobs import envelope, registry
 from django_delayq.wire.call import run
+from django_delayq.worker import time_limit
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.process import REPLACE_ME
 from tests.faults.able.tasks import ODD
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
@@ -214,6 +217,31 @@ def test_a_foreign_payload_beyond_the_limit_is_quarantined_undecoded(
     assert b"DELAYQ['MAX_FOREIGN_BYTES'], 100" in row.error
     assert b'"kind":"payload"' in row.error
     assert client.zcard(get_settings().queue(queue_name).keys.quarantine) == 1
+
+
+@pytest.mark.parametrize("limit", ["MAX_FOREIGN_BYTES", "MAX_PAYLOAD_BYTES"])
+def test_a_payload_that_only_looks_like_a_job_is_not_decoded_beyond_the_limits(
+    client, configure, goes_on, queue_name, settings, limit
+):
+    class Codec:
+        name = "never asked"
+
+        def encode(self, value):
+            raise NotImplementedError
+
+        def decode(self, payload):
+            raise SystemExit("asked all the same")
+
+    configure({"CODEC": Codec()})
+    most = {"MAX_FOREIGN_BYTES": 20_000, "MAX_PAYLOAD_BYTES": 20_000, limit: 30_000}
+    settings.DELAYQ = {**settings.DELAYQ, **most}
+    looks = b'some codec {"delayq":"%s"' % new_token().encode()
+    client.rpush(queue_name, looks + b"x" * 30_000)
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert b"DELAYQ['MAX_PAYLOAD_BYTES'], was not decoded" in row.error
 
 
 @pytest.fixture
@@ -461,6 +489,96 @@ def test_a_payload_is_read_where_it_holds_up_nobody(
     codec.gate.set()
     wait_until(lambda: records.count("handled") == 1, description="it has run")
     assert [line["text"] for line in records.all("handled")] == ["slow"]
+
+
+def never_ends(payload):
+    while True:
+        time.sleep(0.005)
+
+
+def never_ends_whatever_comes(payload):
+    while not _is_test_over.is_set():
+        try:
+            time.sleep(0.005)
+        except BaseException:
+            continue
+    return "too late"
+
+
+#: Python waits at its end for what a pool of threads still does.
+_is_test_over = threading.Event()
+
+
+@pytest.fixture
+def hang(client, configure, queue_name, monkeypatch):
+    """Put a foreign payload into the test's queue, whose codec hangs."""
+
+    def put(kind, decode):
+        class Codec:
+            name = "hanging"
+
+            def encode(self, value):
+                raise NotImplementedError
+
+        Codec.decode = lambda self, payload: decode(payload)
+        configure({"CODEC": Codec()})
+        handler = tasks.note if kind == "sync" else tasks.note_async
+        queue_handler(queue_name)(handler.function)
+        monkeypatch.setattr(time_limit, "READING_LIMIT_S", 0.2)
+        client.rpush(queue_name, b"anything")
+
+    _is_test_over.clear()
+    yield put
+    _is_test_over.set()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_codec_that_hangs_costs_its_payload_and_no_thread(
+    client, hang, goes_on, queue_name, kind
+):
+    hang(kind, never_ends)
+
+    goes_on()
+
+    (row,) = quarantined(client, queue_name)
+    assert json.loads(row.error)["error"] == (
+        "TimeLimitExceeded: decoding its payload ran longer than its time limit of 0.2 s"
+    )
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_codec_that_hangs_for_good_costs_its_process_once(
+    client, hang, work, goes_on, queue_name, kind, monkeypatch
+):
+    monkeypatch.setattr(time_limit, "STUCK_AFTER_S", 0.2)
+    hang(kind, never_ends_whatever_comes)
+
+    assert work(threads=1).join() == REPLACE_ME
+
+    (row,) = quarantined(client, queue_name)
+    assert "decoding its payload" in json.loads(row.error)["error"]
+    goes_on()
+
+
+@pytest.mark.parametrize("names", ["sync last", "async last"])
+def test_a_job_that_names_two_tasks_never_runs_a_sync_one_on_the_event_loop(
+    work, records, queue_name, client, names
+):
+    first, last = tasks.note_async.name, tasks.note.name
+    if names == "async last":
+        first, last = last, first
+    client.rpush(
+        queue_name,
+        f'{{"delayq":"{new_token()}","task":"{first}","queue":"{queue_name}","task":"{last}"}}',
+    )
+
+    work()
+
+    if names == "async last":
+        wait_until(lambda: records.count("run") == 1, description="it has run")
+    else:
+        wait_until(lambda: quarantined(client, queue_name), description="it is aside")
+        assert records.count("run") == 0
 
 
 @pytest.mark.parametrize("kind", ["order", "deep", "large"])

@@ -3,6 +3,9 @@
 import errno
 import itertools
 import os
+import time
+
+from django_delayq.worker import supervisor
 
 if "ABLE_FAILING_FORKS" in os.environ:
     # Numbers of the forks of this process that fail, from 1. A limit on processes does not hold for root.
@@ -16,3 +19,18 @@ if "ABLE_FAILING_FORKS" in os.environ:
         return _fork()
 
     os.fork = _fork_or_fail
+
+if "ABLE_LISTEN_MS" in os.environ:
+    # How often the supervisor feels for a pulse; and a process without one is missed for less than the usual time.
+    supervisor.LISTEN_EVERY_MS = float(os.environ["ABLE_LISTEN_MS"])
+    supervisor.STUCK_AFTER_MS = 3_000
+
+if "ABLE_SLOW_RECOVERY" in os.environ:
+    _recover = supervisor.Supervisor._recover
+
+    def _recover_slowly(self: supervisor.Supervisor) -> None:
+        if self._orphans:
+            time.sleep(float(os.environ["ABLE_SLOW_RECOVERY"]))
+        _recover(self)
+
+    supervisor.Supervisor._recover = _recover_slowly  # type: ignore[method-assign]

@@ -1,6 +1,7 @@
 """What tasks do, on purpose or not, that must not disable the worker they run in."""
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,9 @@ from typing import NoReturn
 
 from django_delayq import LeaseLost, current_job, delayed_task
 from django_delayq.conf import Backoff
+from django_delayq.worker import forks
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.process import WorkerProcess
 from tests.worker.records import gate_of_test, record
 
 AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
@@ -148,6 +151,27 @@ def break_thread() -> None:
     if not _kills():
         Attempt.fail = _raise_always  # type: ignore[method-assign]
         raise ValueError
+    record("end")
+
+
+@delayed_task
+def keep_interpreter() -> None:
+    """Stay in C code without letting go of the interpreter, at the first attempt."""
+    record("start")
+    if not _kills():
+        ctypes.PyDLL(None).sleep(600)
+    record("end")
+
+
+@delayed_task
+def close_pipes() -> None:
+    """Close what the worker hears signals with, as a task does that closes all descriptors."""
+    record("start")
+    for part in list(forks._known):
+        if isinstance(part, WorkerProcess):
+            for descriptor in part._pipes:
+                os.close(descriptor)
+            part._pipes = ()
     record("end")
 
 

@@ -1,0 +1,66 @@
+"""How a supervisor sees that the interpreter of a worker process still runs Python code.
+
+Everything else that looks after a process is a thread of it. Code in C that does not let go of the interpreter, such as
+a regular expression that tries for ever, stops all of them at once: nothing in there can end the process.
+"""
+
+import mmap
+import struct
+from pathlib import Path
+
+#: How often a process beats.
+BEAT_S = 1.0
+
+_COUNT = struct.Struct("=Q")
+
+
+class Pulse:
+    """A counter in memory that a process shares with those it forks."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _COUNT.size)
+
+    @property
+    def count(self) -> int:
+        number: int = _COUNT.unpack_from(self._memory)[0]
+        return number
+
+    def beat(self) -> None:
+        """Count on. Only one thread of one process may."""
+        _COUNT.pack_into(self._memory, 0, self.count + 1)
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+class Silence:
+    """How long one pulse has not been felt, by whoever looks now and then."""
+
+    def __init__(self, pulse: Pulse, now_ms: float) -> None:
+        self._pulse = pulse
+        self._count = pulse.count
+        self._looked_ms = now_ms
+        self._silent_ms = 0.0
+
+    def look(self, now_ms: float, *, at_most_ms: float) -> float:
+        """Return how long it has lasted, in ms.
+
+        Of the time since the last look ``at_most_ms`` counts: a supervisor that was stopped itself has felt nothing.
+        """
+        count, since_ms = self._pulse.count, now_ms - self._looked_ms
+        self._looked_ms = now_ms
+        if count == self._count:
+            self._silent_ms += min(since_ms, at_most_ms)
+        else:
+            self._count, self._silent_ms = count, 0.0
+        return self._silent_ms
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal or a debugger; False where the system does not tell."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    # The name of the program, in parentheses, may hold anything.
+    return told.rpartition(")")[2].split()[0] in "Tt"
