@@ -9,7 +9,7 @@ import os
 import random
 import traceback as tracebacks
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
@@ -57,13 +57,8 @@ _HERE = os.path.join(os.path.dirname(__file__), "")
 QUICK_BYTES = 16_384
 
 
-class Read(NamedTuple):
-    """What a payload says: the call to make."""
-
-    task: DelayedTask[Any, Any]
-    options: TaskOptions
-    args: list[Any]
-    kwargs: dict[str, Any]
+#: What a payload says: the call to make. A bare tuple, as each job makes one.
+Read = tuple[DelayedTask[Any, Any], TaskOptions, list[Any], dict[str, Any]]
 
 
 class Attempt:
@@ -154,7 +149,7 @@ class Attempt:
             envelope = envelopes.decode(self.leased.payload, self.queue.payload_codec)
             task = get_task(envelope.task)
             options = task.options.with_carried(envelope.options)
-            return Read(task, options, envelope.args, envelope.kwargs)
+            return task, options, envelope.args, envelope.kwargs
         except BaseException as error:
             # Any exception: a project's own codec may raise what it likes, and must not end the process again and
             # again with whatever else it has leased.
@@ -175,7 +170,7 @@ class Attempt:
                 self.leased.payload,
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
-        return Read(handler, handler.options, [value], {})
+        return handler, handler.options, [value], {}
 
     def _check_readable(self) -> None:
         # What looks like a job may be anybody's. One as we write it needs no codec, and takes little time.

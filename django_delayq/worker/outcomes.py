@@ -173,26 +173,26 @@ def _in_order(outcome: State | None, parts: list[list[Attempt]]) -> list[list[At
 
 def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
     """Cut into pieces that one call can take, by number and by size."""
-    size = sum([_size_of(attempt) for attempt in attempts])
-    if len(attempts) <= MAX_BATCH and size < BATCH_BYTES:
+    sizes = _sizes(attempts)
+    if len(attempts) <= MAX_BATCH and sum(sizes) < BATCH_BYTES:
         return [attempts]
     parts: list[list[Attempt]] = [[]]
     size = 0
-    for attempt in attempts:
+    for attempt, its_size in zip(attempts, sizes, strict=True):
         if len(parts[-1]) == MAX_BATCH or size >= BATCH_BYTES:
             parts.append([])
             size = 0
         parts[-1].append(attempt)
-        size += _size_of(attempt)
+        size += its_size
     return parts
 
 
-def _size_of(attempt: Attempt) -> int:
-    """Return the bytes that the end of an attempt has the server move."""
-    if attempt.outcome is State.SCHEDULED:
+def _sizes(attempts: list[Attempt]) -> list[int]:
+    """Return the bytes that the end of each attempt has the server move; what ended has ended as the first."""
+    if attempts[0].outcome is State.SCHEDULED:
         # Given back: a foreign payload goes to the head of its list.
-        return len(attempt.leased.payload)
-    return len(attempt.result) + len(attempt.error)
+        return [len(attempt.leased.payload) for attempt in attempts]
+    return [len(attempt.result) + len(attempt.error) for attempt in attempts]
 
 
 def _call(
