@@ -133,6 +133,8 @@ def test_quarantine_is_looked_through_by_bytes(bench: Bench) -> None:
         (LEASE + 60_000, None, 1),
         (LEASE + 59_999, None, 0),
         (0, b"request1", 1),
+        # With the tokens of those that were late.
+        (0, b"request1" + struct.pack("<d", T0 + LEASE) + b"t" * 22, 0),
         (0, b"request1" + struct.pack("<d", float("nan")), 1),
     ],
 )

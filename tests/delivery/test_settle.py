@@ -496,3 +496,17 @@ def test_only_an_attempt_makes_a_lease_that_ended_too_early_forgotten(
 
     assert (after_another_return.was_late, after_another_return.kills) == (True, 0)
     assert (after_an_attempt.was_late, after_an_attempt.kills) == (False, 0)
+
+
+def test_a_claim_that_is_asked_for_again_still_says_what_was_late(
+    bench: Bench,
+) -> None:
+    bench.schedule({"a": 0, "b": 0})
+    first, _ = bench.claim(request=b"request1").jobs
+    give_back_late(bench, first)
+
+    reply = bench.claim(request=b"request2")
+    repeated = bench.claim(request=b"request2")
+
+    assert [job.was_late for job in reply.jobs] == [True]
+    assert [job.was_late for job in repeated.jobs] == [True]

@@ -91,11 +91,14 @@ local function finish()
 end
 
 -- A repeat: its reply was lost. The leases it was given are those that carry its fencing token.
-if (redis.call('HGET', keys.claims, owner) or ''):sub(1, 8) == request then
+local last = redis.call('HGET', keys.claims, owner) or ''
+if last:sub(1, 8) == request then
   for _, token in ipairs(redis.call('ZRANGE', keys.leases, 0, -1)) do
     local attempts, kills, due, fence = read_header(redis.call('HGET', keys.headers, token))
     local payload = fence == request and redis.call('HGET', keys.payloads, token)
-    if payload then hand_out(token, attempts, kills, due, payload, not token_of(payload)) end
+    if payload then
+      hand_out(token, attempts, kills, due, payload, not token_of(payload), last:find(token, 17, true) ~= nil)
+    end
   end
   return finish()
 end
@@ -294,7 +297,7 @@ for i, frame in ipairs(bad) do
     seed .. string.format('b%05d', i), frame)
 end
 
-local ends, heads, bodies = {}, {}, {}
+local ends, heads, bodies, late = {}, {}, {}, {}
 local lease_end = now_ms + lease_ms
 for i, job in ipairs(leased) do
   local token, key = job[1], job[5]
@@ -309,14 +312,16 @@ for i, job in ipairs(leased) do
     bodies[#bodies + 1] = token
     bodies[#bodies + 1] = job[6]
   end
+  if job[9] then late[#late + 1] = token end
   hand_out(token, job[2], job[3], job[4], job[6], job[8], job[9])
 end
 if count > 0 then
   redis.call('ZADD', keys.leases, unpack(ends))
   redis.call('HSET', keys.headers, unpack(heads))
   if #bodies > 0 then redis.call('HSET', keys.payloads, unpack(bodies)) end
-  -- With the end of its leases, so that the entry of a process that vanished can be swept.
-  redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end))
+  -- With the end of its leases, so that the entry of a process that vanished can be swept; and with what was late, of
+  -- which the headers say nothing any more.
+  redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end) .. table.concat(late, ' '))
 end
 
 for _, job in ipairs(buried) do

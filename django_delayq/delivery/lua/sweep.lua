@@ -54,7 +54,7 @@ local function is_over(field, value)
   elseif which == 'notes' then
     return redis.call('HEXISTS', keys.locators, field) == 0
   end
-  local lease_end = #value == 16 and struct.unpack('<d', value, 9)
+  local lease_end = #value >= 16 and struct.unpack('<d', value, 9)
   return not lease_end or not (lease_end > now_ms - CLAIM_KEPT_MS)
 end
 
