@@ -763,7 +763,8 @@ def make_async_client(**overrides: Any) -> AsyncRedis:
     for sync_class, twin in _ASYNC_CLASSES:
         if issubclass(cls, sync_class):
             async_class = twin
-    own = _own_arguments(arguments, _retry(AsyncRetry)) | overrides
+    own = _own_arguments(conceal(arguments, is_async=True), _retry(AsyncRetry))
+    own |= overrides
     own.pop("parser_class", None)  # django-redis names one, which cannot wait
     client = AsyncRedis(
         connection_pool=AsyncConnectionPool(connection_class=async_class, **own)

@@ -168,12 +168,38 @@ def _show_pair(key: object, item: object, depth: int) -> str:
     return f"{_show(key, depth)}: {MASK if is_secret else _show(item, depth)}"
 
 
-def conceal(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of redis-py's connections with a password that a pool's repr does not show."""
+def conceal(arguments: dict[str, Any], *, is_async: bool = False) -> dict[str, Any]:
+    """Return the arguments of redis-py's connections so that neither a repr nor a traceback shows the password."""
     password = arguments.get("password")
     if password is None:
         return arguments
-    return arguments | {"password": Password(password)}
+    if not isinstance(password, Password):
+        password = Password(password)
+    concealed = arguments | {"password": password}
+    if arguments.get("redis_connect_func") in (None, _greet, _agreet):
+        concealed["redis_connect_func"] = _agreet if is_async else _greet
+    return concealed
+
+
+def _greet(connection: Any) -> None:
+    try:
+        connection.on_connect()
+    except Exception as error:
+        raise _without_frames(error) from None
+
+
+async def _agreet(connection: Any) -> None:
+    # Over a Unix socket the asyncio client of redis-py 8 greets once before it asks us: that traceback stays.
+    try:
+        await connection.on_connect()
+    except Exception as error:
+        raise _without_frames(error) from None
+
+
+def _without_frames(error: Exception) -> Exception:
+    # In the frames of redis-py is the command with the password, as it is sent; a debug page shows their variables.
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
 
 
 class SecretUrl(str):

@@ -203,3 +203,4 @@ def test_arguments_of_a_connection_show_no_password() -> None:
     assert conceal({"host": "h"}) == {"host": "h"}
     assert SECRET not in repr(conceal({"host": "h", "password": "hunter2"}))
     assert conceal({"password": "hunter2"})["password"] == "hunter2"
+    assert conceal(conceal({"password": "hunter2"}))["password"] == "hunter2"

@@ -226,7 +226,8 @@ def _read_url(url: str) -> SecretUrl:
 
 def _conceal_pool(client: Redis | aio.Redis) -> None:
     pool: Any = client.connection_pool
-    pool.connection_kwargs = conceal(pool.connection_kwargs)
+    is_async = isinstance(client, aio.Redis)
+    pool.connection_kwargs = conceal(pool.connection_kwargs, is_async=is_async)
 
 
 async def _close_with_loop(client: aio.Redis) -> AsyncGenerator[None, None]:

@@ -2,6 +2,7 @@
 
 import io
 import re
+import socket
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,9 @@ from django.core.management import call_command
 from django.core.management.base import CommandError, SystemCheckError
 from django.test import RequestFactory
 from django.views.debug import ExceptionReporter, technical_500_response
+from redis.asyncio.connection import Connection as AsyncConnection
+from redis.connection import Connection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from django_delayq import DelayedQueue, aschedule, conf, schedule
@@ -191,6 +195,33 @@ def test_alias_shows_no_password(settings: Any, location: str) -> None:
     shown = [*describe_fault(refused.value), str(refused.value)]
     assert SECRET not in "\n".join(shown)
     assert refused.value.__cause__ is None or SECRET not in str(refused.value.__cause__)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_connection_that_dies_at_its_greeting_shows_no_password(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, way: Callable[[], None]
+) -> None:
+    """A debug page shows the variables of each frame, and one of redis-py's is the command with the password."""
+
+    def dying_at(self: Any, command: Any, *args: Any, **kwargs: Any) -> None:
+        raise RedisConnectionError("Broken pipe")
+
+    async def adying_at(self: Any, command: Any, *args: Any, **kwargs: Any) -> None:
+        raise RedisConnectionError("Broken pipe")
+
+    settings.DEBUG = True
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listening.getsockname()[1]}"
+    settings.DELAYQ = {"CONNECTION": f"redis://:hunter2@{address}/0"}
+    monkeypatch.setattr(Connection, "send_packed_command", dying_at)
+    monkeypatch.setattr(AsyncConnection, "send_packed_command", adying_at)
+
+    with listening:
+        shown = pages_of(way)
+
+    assert "Broken pipe" in shown
+    assert "dying_at" not in shown
+    assert SECRET not in shown
 
 
 @pytest.mark.parametrize("url", NOWHERE)
