@@ -14,10 +14,12 @@ from hypothesis.stateful import (
 )
 
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Leased, Mode
+from django_delayq.delivery.operations import LOOKS_A_LEASE, MAX_BATCH, Leased, Mode
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import LEASE, OWNER, T0, Bench, name_in, payload
 
+#: For so long after a gap, what ended in it is spared.
+SPARED = LEASE * 5 / 12
 formats = st.sampled_from(list(FrameFormat))
 waits = st.sampled_from([0, 0, 1, 5, 50, 1_000])
 modes = st.sampled_from([Mode.DIRECT, Mode.DIRECT, Mode.SHARED, Mode.TAKE])
@@ -305,13 +307,55 @@ class QueueMachine(RuleBasedStateMachine):
             self.due[name] = self.bench.at(LEASE) - T0
 
     @precondition(lambda self: not self.doubles)
-    @rule(ms=st.sampled_from([14_000, LEASE, 100_000]), mode=modes)
-    def nobody_is_served(self, ms: float, mode: Mode) -> None:
+    @rule(
+        ms=st.sampled_from([14_000, LEASE, 100_000]),
+        times=st.integers(1, 3),
+        mode=modes,
+    )
+    def nobody_is_served(self, ms: float, times: int, mode: Mode) -> None:
         """The server is away, or its clock makes a step: whoever lives comes back within a third of a lease."""
         self.over.clear()
-        self.step(ms)
-        # A stranger is the first to come back.
-        self.take(mode, 15, again=False, is_living=False)
+        if not self.living:
+            self.begin(is_living=True)
+        self.end_row()
+        for _ in range(times):
+            self.step(ms)
+            # A stranger is the first to come back.
+            self.take(mode, 15, again=False, is_living=False)
+
+    @precondition(lambda self: not self.doubles)
+    @rule(ms=st.sampled_from([LEASE, 100_000]))
+    def worker_dies_while_nobody_is_served(self, ms: float) -> None:
+        """Again and again: no kill is counted the first time, and one each time after it."""
+        self.over.clear()
+        self.end_row()
+        name = self.begin(is_living=False)
+        for kills in range(3):
+            before = self.leases[name]
+            self.step(ms)
+            self.take(Mode.DIRECT, MAX_BATCH, again=False, is_living=False)
+            assert self.leases[name] is before, f"{name} came before its time"
+            self.pass_time(SPARED)
+            self.take(Mode.DIRECT, MAX_BATCH, again=False, is_living=False)
+            assert self.leases[name] is not before, f"{name} did not come again"
+            assert self.leases[name].kills == kills
+        self.pass_time(LEASE)
+        self.take(Mode.DIRECT, MAX_BATCH, again=False, is_living=False)
+        assert self.leases[name].kills == 3
+
+    def end_row(self) -> None:
+        """Let all come back: after more than three gaps in a row nobody is waited for."""
+        self.pass_time(SPARED + LEASE / LOOKS_A_LEASE)
+
+    def begin(self, *, is_living: bool) -> str:
+        """Schedule a job, and lease it with whatever else is due."""
+        name = self.new_name("j")
+        (reply,) = self.bench.schedule({name: 0})
+        self.places[name], self.due[name] = "waiting", reply.start_time_ms
+        # It is due when the millisecond is over.
+        self.pass_time(1)
+        self.take(Mode.DIRECT, MAX_BATCH, again=False, is_living=is_living)
+        return name
 
     @rule(ms=st.sampled_from([2, 14_000, 3_600_000]))
     def clock_steps_back(self, ms: float) -> None:
@@ -319,6 +363,10 @@ class QueueMachine(RuleBasedStateMachine):
         for name in self.names("leased"):
             # They are cut when the queue is served next.
             self.due[name] = min(self.due[name], int(self.bench.now) + LEASE)
+        if ms > LEASE:
+            self.take(Mode.TAKE, 0, again=False, is_living=False)
+            ends = self.bench.state().get("leases", {}).values()
+            assert max(ends, default=0) <= self.bench.at(LEASE) - T0
 
     def step(self, ms: float) -> None:
         # What was to be renewed at the moment of the step is renewed so long after it.
