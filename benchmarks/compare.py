@@ -1,13 +1,15 @@
 """``python -m benchmarks.compare REVISION``: is this checkout as fast and as punctual as an earlier commit?
 
 Both run in turns, each measurement in a fresh process on a fresh server, so that a machine that drifts drifts for
-both. The verdict is the ratio of each pair: its median, and the interval that holds the true median with a
+both. Beside each rate stands the processor time that a job costs: client or worker and server together, which a busy
+machine disturbs far less. The verdict is the ratio of each pair: its median, and the interval that holds the true median with a
 probability of at least 95 %, whatever the distribution.
 """
 
 import argparse
 import json
 import math
+import os
 import shutil
 import statistics
 import subprocess
@@ -15,6 +17,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import redis
 
 from benchmarks import bench, latency, rates
 from tests.servers import available_kinds
@@ -27,6 +32,12 @@ FIGURES = {
     "schedule_many(), no list": True,
     "worker, list": True,
     "worker, no list": True,
+    "schedule(), list, processor": False,
+    "schedule(), no list, processor": False,
+    "schedule_many(), list, processor": False,
+    "schedule_many(), no list, processor": False,
+    "worker, list, processor": False,
+    "worker, no list, processor": False,
     "lateness p50, no list": False,
     "lateness p99, no list": False,
 }
@@ -85,7 +96,8 @@ def compare(revision: str, pairs: int, kind: str, seconds: int) -> None:
     ]
     print(f"{kind}, {pairs} pairs, this checkout over {revision}\n")
     bench.table(
-        ("what, jobs/s or ms", revision, "here", "ratio", "95 % interval", ""), rows
+        ("what: jobs/s, µs a job, ms", revision, "here", "ratio", "95 % interval", ""),
+        rows,
     )
 
 
@@ -151,18 +163,43 @@ def measure(kind: str, seconds: int) -> None:
 
         for task, how in ((tasks.noop, "list"), (tasks.noop_flat, "no list")):
             queue = task.options.queue
-            for name, count in (
-                ("schedule()", rates.schedule_one_by_one),
-                ("schedule_many()", rates.schedule_many),
-                ("worker", rates.drain),
+            for name, count, jobs in (
+                ("schedule()", rates.schedule_one_by_one, rates.ONE_BY_ONE),
+                ("schedule_many()", rates.schedule_many, rates.JOBS),
+                ("worker", rates.drain, rates.JOBS),
             ):
+                before_s = _processor_s(client)
                 figures[f"{name}, {how}"] = count(client, task)
+                spent_s = _processor_s(client) - before_s
                 bench.delete_queue(client, queue)
+                if count is rates.drain:
+                    spent_s -= _without_jobs_s(client, task)
+                figures[f"{name}, {how}, processor"] = spent_s / jobs * 1e6
         if seconds:
             late = latency.measure(tasks.noop_flat, seconds)
             figures["lateness p50, no list"] = bench.percentile(late, 0.5)
             figures["lateness p99, no list"] = bench.percentile(late, 0.99)
     print(json.dumps(figures))
+
+
+def _without_jobs_s(client: redis.Redis, task: Any) -> float:
+    """Return what `rates.drain` spends on all else: sending its jobs, and a worker's start."""
+    before_s = _processor_s(client)
+    rates.schedule_many(client, task)
+    bench.delete_queue(client, task.options.queue)
+    with bench.working(
+        "--burst", "--queue", task.options.queue, "--verbosity", "0"
+    ) as worker:
+        worker.wait()
+    return _processor_s(client) - before_s
+
+
+def _processor_s(client: redis.Redis) -> float:
+    """Return the processor time spent so far by this process, its children that have ended, and the server."""
+    times = os.times()
+    told = client.info("cpu")
+    ours = times.user + times.system + times.children_user + times.children_system
+    return float(ours + told["used_cpu_user"] + told["used_cpu_sys"])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from failure import Failure
 START_TIMEOUT_S = 60.0
 #: How long a process may take to end; running jobs are given half of it.
 STOP_TIMEOUT_S = 10.0
+#: What runserver says as soon as the port is its own.
+HAS_PORT = "Starting development server"
 #: Between two looks.
 POLL_S = 0.02
 #: Lines of each log that are shown after a failure.
@@ -131,7 +133,9 @@ def _answers(site: Child, browser: Browser) -> bool:
         # Refused, or closed before a word: not yet.
         with suppress(OSError, HTTPException):
             browser.open("/")
-            return site.is_running
+            # What answers may be another demo's site, which was there first; ours says when it has the port.
+            if HAS_PORT in site.tail():
+                return site.is_running
         if time.monotonic() > deadline:
             raise Failure(f"the site does not answer within {START_TIMEOUT_S:g} s")
         time.sleep(POLL_S)
