@@ -122,10 +122,6 @@ class Attempt:
         """Whether the job can be nobody else's: the lease was not refused to us, and has not run out."""
         return not self.is_lost and boottime_ms() < self.lease_end_ms
 
-    def prepare(self) -> bool:
-        """Find the task and read the arguments; False where that already decides the outcome."""
-        return self.holds_lease() and self.take(self.read())
-
     @property
     def is_quick_to_read(self) -> bool:
         """Whether `read` takes a fraction of a ms: it runs no codec, and the payload is small."""
@@ -185,9 +181,9 @@ class Attempt:
 
     def take(self, read: Read | BaseException) -> bool:
         """Take in what `read` returned; False where that already decides the outcome."""
-        if isinstance(read, TaskNotFound) and self._hold(read):
-            return False
         if isinstance(read, BaseException):
+            if isinstance(read, TaskNotFound) and self._hold(read):
+                return False
             kind = "task" if isinstance(read, TaskNotFound) else "payload"
             try:
                 self._reject(State.QUARANTINED, read, kind=kind)
@@ -223,9 +219,10 @@ class Attempt:
 
     def may_start(self) -> bool:
         """Decide at the last moment whether the job is still to be run, and note the start."""
-        if not self.holds_lease():
+        now_ms = boottime_ms()
+        if (self.is_lost or now_ms >= self.lease_end_ms) and not self.holds_lease():
             return False
-        self.started_ms = boottime_ms()
+        self.started_ms = now_ms
         options = self.options
         if options is not None and options.expires is not None:
             expires_s = seconds(options.expires)

@@ -230,7 +230,8 @@ class ThreadExecutor:
 
     def _prepare(self, attempt: Attempt) -> bool:
         if attempt.is_quick_to_read:
-            return attempt.prepare()
+            # The lease is looked at right behind this.
+            return attempt.take(attempt.read())
         if not attempt.holds_lease():
             return False
         return attempt.take(

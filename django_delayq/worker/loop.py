@@ -317,7 +317,7 @@ class ClaimLoop:
             is_stalled = True
             self._unbegin(self._coroutines.take_back())
         while self._found_async:
-            self._submit(self._found_async.popleft(), is_async=True)
+            self._submit_async(self._found_async.popleft())
         self._settle(
             force=is_stalled
             or self._stop_ms is not None
@@ -687,13 +687,13 @@ class ClaimLoop:
     def _begin(self, attempt: Attempt) -> None:
         if self._jobs_left is not None:
             self._jobs_left -= 1
-        self._submit(attempt, is_async=attempt.is_async)
-
-    def _submit(self, attempt: Attempt, *, is_async: bool) -> None:
-        if not is_async:
+        if attempt.is_async:
+            self._submit_async(attempt)
+        else:
             self._submitted_ms = monotonic_ms()
             self._threads.submit(attempt)
-            return
+
+    def _submit_async(self, attempt: Attempt) -> None:
         self._submitted_async_ms = monotonic_ms()
         try:
             self._coroutines.submit(attempt)

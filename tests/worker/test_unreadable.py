@@ -1,6 +1,7 @@
 """What no worker here can read or run has its place, and the queue goes on."""
 
 import json
+import math
 import os
 import struct
 import threading
@@ -15,7 +16,6 @@ from django_delayq.delivery.operations import State, new_token
 from django_delayq.jobs import envelope, registry
 from django_delayq.wire.call import run
 from django_delayq.worker import time_limit
-from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.process import REPLACE_ME
 from tests.faults.able.tasks import ODD
 from tests.waiting import wait_until
@@ -608,7 +608,7 @@ def test_a_job_that_never_begins_within_its_lease_becomes_a_dead_letter(
     work, records, queue_name, monkeypatch
 ):
     """Each look finds the lease over, as that of a process that is suspended again and again."""
-    monkeypatch.setattr(Attempt, "has_lease", False)
+    monkeypatch.setattr("django_delayq.worker.attempt.boottime_ms", lambda: math.inf)
     job = schedule(tasks.note.using(queue=queue_name), 0)
 
     work(max_kills=1)
