@@ -12,7 +12,7 @@ local SERVICE = '<dddddddd'
 local PATIENCE = 5 / 12
 -- The record may be so old, in parts of the shortest lease, before it is written again.
 local STALE = 1 / 30
--- So many gaps in a row spare what ended in the first of them. Where nobody works on a queue, and somebody looks at it
+-- So many gaps in a row, without a renewal, spare what ended in the first of them. Where nobody works on a queue, and somebody looks at it
 -- now and then, each look ends a gap: what a dead worker held would never be free.
 local MOST_GAPS = 3
 -- Leases that one call cuts.
@@ -27,15 +27,16 @@ local function read_service(control)
 end
 
 -- The record to write because the queue is served now, with what is to be cut; nil: the old one will do.
--- is_leasing: a lease is given or renewed by this call.
-local function serve(s, leases, now_ms, lease_ms, is_leasing)
+-- is_leasing: a lease is given or renewed by this call; is_renewing: renewed.
+local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
   local since, patience = 0, 0
   if s then
     since, patience = now_ms - s.at, s.shortest * PATIENCE
     local is_known = lease_ms >= s.shortest and lease_ms <= s.longest
       and not (lease_ms == s.shortest and now_ms + lease_ms - s.shortest_till > lease_ms * STALE)
       and not (lease_ms == s.longest and now_ms + lease_ms - s.longest_till > lease_ms * STALE)
-    if since >= -patience and since <= s.shortest * STALE and (is_known or not is_leasing) then return nil end
+    local is_fresh = since >= -patience and since <= s.shortest * STALE
+    if is_fresh and (is_known or not is_leasing) and not (is_renewing and s.gaps > 0) then return nil end
   end
   local is_held = redis.call('ZCARD', leases) > 0
   if not is_held and not is_leasing then return nil end
@@ -44,12 +45,14 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing)
   local is_back = since < -patience
   if is_held and (since > patience or is_back) then
     new.from, new.gaps = math.min(s.at, now_ms), 1
-    if not is_back and s.at < s.till and s.gaps < MOST_GAPS then
+    if s.at < s.till and s.gaps < MOST_GAPS then
       -- It began before those that the last gap spared had had their time.
       new.from, new.gaps = math.min(new.from, s.from), s.gaps + 1
     end
     new.till = now_ms + s.longest * PATIENCE
   end
+  -- Somebody works on this queue, and looks at it often: only an outage makes the next gap.
+  if is_renewing then new.gaps = 0 end
   new.shortest, new.shortest_till = lease_ms, now_ms + lease_ms
   new.longest, new.longest_till = lease_ms, now_ms + lease_ms
   if s and not is_back then

@@ -15,7 +15,7 @@ local lease_end = now_ms + lease_ms
 
 local held, lost = ours(headers, 3, 2)
 if #held == 0 then return lost end
-local served = serve(read_service(control), leases, now_ms, lease_ms, true)
+local served = serve(read_service(control), leases, now_ms, lease_ms, true, true)
 -- A script whose first write is a removal is not refused by a full server, and a ZADD would be: without
 -- renewals every job that runs would soon run twice.
 redis.call('ZREM', leases, '')
