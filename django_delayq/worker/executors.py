@@ -169,7 +169,8 @@ class ThreadExecutor:
         """How many were submitted and not begun."""
         # A sign that is asked for is no attempt. Just taken and not yet answered, it hides one for a moment: the one
         # that the same thread takes next.
-        return max(0, self._queue.qsize() - self._is_asked)
+        size = self._queue.qsize()
+        return size - 1 if size and self._is_asked else size
 
     def take_back(self) -> list[Attempt]:
         """Return what was not begun, in order."""
@@ -208,7 +209,14 @@ class ThreadExecutor:
                     continue
                 held[index] = attempt
                 try:
-                    if not self._prepare(attempt):
+                    if attempt.is_quick_to_read:
+                        # The lease is looked at right behind this.
+                        is_read = attempt.take(attempt.read())
+                    else:
+                        is_read = attempt.holds_lease() and attempt.take(
+                            _read_in_thread(self, attempt)
+                        )
+                    if not is_read:
                         pass
                     elif attempt.task is not None and attempt.task.is_async:
                         held[index] = None
@@ -227,23 +235,6 @@ class ThreadExecutor:
             self._bury(index, error)
         finally:
             connections.close_all()
-
-    def _prepare(self, attempt: Attempt) -> bool:
-        if attempt.is_quick_to_read:
-            # The lease is looked at right behind this.
-            return attempt.take(attempt.read())
-        if not attempt.holds_lease():
-            return False
-        return attempt.take(
-            _in_time(self._read, attempt, timer=self._timer, stuck=self._stuck)
-        )
-
-    def _read(self, attempt: Attempt) -> Read | BaseException:
-        result = attempt.read()
-        if self._is_fork:
-            # A codec of the project has forked, and this is the child.
-            leave(None)
-        return result
 
     def _bury(self, index: int, error: BaseException) -> None:
         """This thread ends, although nothing should be able to end it."""
@@ -298,22 +289,26 @@ class ThreadExecutor:
         return value
 
 
-def _in_time(
-    read: Callable[[Attempt], Read | BaseException],
-    attempt: Attempt,
-    *,
-    timer: HashedWheelTimer,
-    stuck: Callable[[Attempt], None],
+def _read_in_thread(
+    executor: "ThreadExecutor | LoopExecutor", attempt: Attempt
 ) -> Read | BaseException:
     """Read an attempt's payload in this thread, where a codec that hangs is not to stay for ever."""
+
+    def read() -> Read | BaseException:
+        result = attempt.read()
+        if executor._is_fork:
+            # A codec of the project has forked, and this is the child: its thread would wait for work for ever.
+            leave(None)
+        return result
+
     limit = ThreadTimeLimit(
-        timer,
+        executor._timer,
         time_limit.READING_LIMIT_S,
         name=READING,
-        stuck=lambda: stuck(attempt),
+        stuck=lambda: executor._stuck(attempt),
     )
     try:
-        result: Read | BaseException = limit.run(read, [attempt], {})
+        result: Read | BaseException = limit.run(read, (), {})
     except BaseException as error:
         return error
     return result
@@ -529,24 +524,12 @@ class LoopExecutor:
         assert self._loop is not None
         try:
             reading = self._loop.run_in_executor(
-                self._readers, self._read_in_thread, attempt
+                self._readers, _read_in_thread, self, attempt
             )
         except RuntimeError:
             # The machine gives no more threads: late is better than never.
             return attempt.read()
         return await reading
-
-    def _read_in_thread(self, attempt: Attempt) -> Read | BaseException:
-        return _in_time(
-            self._read_as_parent, attempt, timer=self._timer, stuck=self._stuck
-        )
-
-    def _read_as_parent(self, attempt: Attempt) -> Read | BaseException:
-        read = attempt.read()
-        if self._is_fork:
-            # A codec of the project has forked, and this is the child: its thread would wait for work for ever.
-            leave(None)
-        return read
 
     def _take(self, attempt: Attempt, error: BaseException) -> None:
         if attempt.outcome is not None:

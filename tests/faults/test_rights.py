@@ -171,10 +171,10 @@ async def test_documented_user_may_do_so_on_the_event_loop(
     job = await task.aschedule(60)
     assert await job.areschedule(90)
     assert await job.acancel()
-    queue = DelayedQueue(queue_name)
-    await queue.aoffer("a", 60)
-    assert await queue.acontains("a")
-    assert await queue.aremove("a")
+    async with DelayedQueue(queue_name) as queue:
+        await queue.aoffer("a", 60)
+        assert await queue.acontains("a")
+        assert await queue.aremove("a")
 
     assert limited.refused() == []
 

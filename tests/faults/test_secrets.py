@@ -36,13 +36,14 @@ def by_aschedule() -> None:
 
 
 def by_queue() -> None:
-    DelayedQueue("default").offer(1, 5)
+    with DelayedQueue("default") as queue:
+        queue.offer(1, 5)
 
 
 def by_queue_with_url() -> None:
-    DelayedQueue("default", connection=conf.django_settings.DELAYQ["CONNECTION"]).offer(
-        1, 5
-    )
+    url = conf.django_settings.DELAYQ["CONNECTION"]
+    with DelayedQueue("default", connection=url) as queue:
+        queue.offer(1, 5)
 
 
 WAYS = [by_schedule, by_aschedule, by_queue, by_queue_with_url]
