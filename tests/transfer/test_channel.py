@@ -285,15 +285,13 @@ def test_decoding_resp3_client_with_retries_is_listened_to_all_the_same(
 def test_stop_ends_the_thread_and_the_next_subscribe_starts_another(
     client: redis.Redis, queue_name: str, listener: ChannelListener
 ) -> None:
-    others = set(threading.enumerate())
     recorder = Recorder()
     listener.subscribe(queue_name, recorder)
     recorder.wait_for([None])
 
     listener.stop()
     listener.stop()
-    mine = set(threading.enumerate()) - others
-    assert "delayq-channel" not in [thread.name for thread in mine]
+    assert "delayq-channel" not in [thread.name for thread in threading.enumerate()]
     listener.subscribe(queue_name, recorder)
 
     recorder.wait_for([None, None])

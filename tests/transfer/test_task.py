@@ -153,7 +153,7 @@ def test_push_that_fails_is_repeated_soon_and_then_less_often(
     levels = [
         record.levelname
         for record in caplog.records
-        if f"cannot transfer '{queue_name}'" in record.getMessage()
+        if "cannot transfer" in record.getMessage()
     ]
     assert levels == ["WARNING", "DEBUG", "DEBUG", "DEBUG", "DEBUG"]
     pauses_ms = [
