@@ -16,7 +16,6 @@ from tests.faults.clock import KINDS, ServerClock
 from tests.faults.ledger import Ledger
 from tests.queues.proxy import Proxy
 from tests.servers import LASTING, Server
-from tests.waiting import wait_until
 from tests.worker.conftest import (
     configure,
     program,
@@ -119,12 +118,6 @@ def programs(
             )
             for _ in range(count)
         ]
-        for each in started:
-            wait_until(
-                lambda each=each: each.children() or not each.is_running,
-                description=f"a process has been started; the log: {each.log}",
-            )
-            assert each.is_running, each.log
-        return started
+        return [each.wait_for_processes() for each in started]
 
     return start

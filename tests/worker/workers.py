@@ -152,6 +152,15 @@ class WorkerProgram:
         """Return the pids of its worker processes."""
         return children_of(self.pid)
 
+    def wait_for_processes(self) -> "WorkerProgram":
+        """Wait until it has started a worker process: from then on it heeds signals."""
+        wait_until(
+            lambda: self.children() or not self.is_running,
+            description=f"a process has been started; the log: {self.log}",
+        )
+        assert self.is_running, self.log
+        return self
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
