@@ -6,6 +6,7 @@ A `Call` names the script, its keys and arguments, and how to read the reply. `r
 
 import asyncio
 import math
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,26 +41,54 @@ Argument = bytes | str | int
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script: the text sent to the server (its preludes included) and the SHA-1 of it."""
+    """A Lua script: the text sent to the server (what it uses of its preludes included) and the SHA-1 of it."""
 
     name: str
     source: str
     sha: str
 
 
+#: How a definition in a prelude begins; it goes on to the next one.
+_DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
+
+
 @cache
 def load_script(packages: tuple[str, ...], name: str) -> Script:
-    """Read ``lua/<name>.lua`` of the first package and put the preludes its header names before it.
+    """Read ``lua/<name>.lua`` of the first package and put what it uses of its preludes before it.
 
     A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``, which are looked for in the
     ``lua`` folders of all the packages: the script's own layer and those below it, nearest first.
+
+    The server makes each function of a script anew at each call: what is not used would cost `schedule` a fifth of
+    its time there.
     """
     text = _find(packages[:1], name)
-    sources = [_find(packages, f"_{prelude}") for prelude in preludes_of(text)]
-    source = "\n".join([*sources, text])
+    definitions: list[tuple[set[str], str]] = []
+    for prelude in preludes_of(text):
+        definitions += _definitions_of(_find(packages, f"_{prelude}"))
+    used, needed = _names_in(text), [text]
+    for names, definition in reversed(definitions):
+        if names & used:
+            used |= _names_in(definition)
+            needed.append(definition)
+    source = "".join(reversed(needed))
     return Script(
         name, source, sha1(source.encode(), usedforsecurity=False).hexdigest()
     )
+
+
+def _definitions_of(prelude: str) -> list[tuple[set[str], str]]:
+    """Return what each definition of a prelude defines, and its text."""
+    found = list(_DEFINITION.finditer(prelude))
+    ends = [match.start() for match in found[1:]] + [len(prelude)]
+    return [
+        (set(match[1].split(", ")), prelude[match.start() : end])
+        for match, end in zip(found, ends, strict=True)
+    ]
+
+
+def _names_in(text: str) -> set[str]:
+    return set(re.findall(r"\w+", re.sub(r"--.*", "", text)))
 
 
 def preludes_of(text: str) -> list[str]:

@@ -63,22 +63,37 @@ DELIVERY = ("django_delayq.delivery", *WIRE)
 
 
 class TestLoading:
-    def test_script_is_text_with_its_preludes_before_it(self) -> None:
-        loaded = load_script(WIRE, "offer")
+    def test_script_has_before_it_what_it_uses_of_its_preludes(self) -> None:
+        source = load_script(WIRE, "offer").source
 
-        preludes = preludes_of(loaded.source[loaded.source.index("-- Store one") :])
-        assert preludes == ["clock", "frame", "list"]
+        text = source.index("-- Store one")
+        assert preludes_of(source[text:]) == [
+            "clock",
+            "count",
+            "window",
+            "frame",
+            "list",
+        ]
         places = [
-            loaded.source.index(f"-- Prelude: {text}")
-            for text in ("the server's clock", "the members", "taking frames out")
+            source.index(definition)
+            for definition in (
+                "local function read_clock",
+                "local function add_to",
+                "local function pack_frame",
+                "local function next_numbers",
+            )
         ]
         assert places == sorted(places)
-        assert loaded.source.index("local timeout_set, delay_queue") > places[-1]
+        assert places[-1] < text
+        # What it uses itself uses more; nothing here takes a frame out of the list.
+        assert "local UNLIKELY" in source
+        assert "local function locate_listed" not in source
+        assert "locate_listed(" in load_script(DELIVERY, "claim").source
 
     def test_prelude_is_looked_for_beside_the_script_and_then_below(self) -> None:
         loaded = load_script(DELIVERY, "schedule")
 
-        assert "local function read_header" in loaded.source
+        assert "local function read_locator" in loaded.source
         assert "local function read_clock" in loaded.source
 
     def test_text_is_read_once(self) -> None:
