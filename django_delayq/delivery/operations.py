@@ -401,13 +401,13 @@ def acknowledge(
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """End jobs; returns the indexes of those whose lease was lost."""
-    args: list[Argument] = [_now(now_us), outcome]
+    args: list[Argument] = [_now(now_us), outcome, len(jobs)]
+    kept: list[Argument] = []
     results: list[str] = []
-    for token, fence, ttl_ms, result in jobs:
-        if ttl_ms is None:
-            args += (token, fence, b"", b"")
-        else:
-            args += (token, fence, ttl_ms, result)
+    for index, (token, fence, ttl_ms, result) in enumerate(jobs):
+        args += (token, fence)
+        if ttl_ms is not None:
+            kept += (index, ttl_ms, result)
             results.append(keys.result(token))
     return Call(
         load_script(PACKAGES, "acknowledge"),
@@ -421,7 +421,7 @@ def acknowledge(
             keys.counters,
             *results,
         ),
-        args,
+        args + kept,
     )
 
 

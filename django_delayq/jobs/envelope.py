@@ -44,7 +44,8 @@ class Envelope(msgspec.Struct, omit_defaults=True):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Envelope)
-_START = b'{"delayq":"'
+#: How a payload begins as we write it where no codec wraps it.
+START = b'{"delayq":"'
 #: The scripts look for the token's name in so many bytes.
 TOKEN_BEFORE = 80
 #: `peek_task` looks at so many bytes.
@@ -109,7 +110,7 @@ def peek_task(payload: bytes) -> bytes | None:
     It costs the same for every payload, so the claim loop can afford it. What it says is not checked: `decode` does.
     """
     # As we write it. A regular expression costs more, and this is done for each job.
-    if payload[33:43] == b'","task":"' and payload.startswith(_START):
+    if payload[33:43] == b'","task":"' and payload.startswith(START):
         name = payload[42 : payload.find(b'"', 43, PEEK_BYTES) + 1]
         if name and b"\\" not in name:
             return name
@@ -117,14 +118,9 @@ def peek_task(payload: bytes) -> bytes | None:
     return found[1] if found is not None else None
 
 
-def is_plain(payload: bytes) -> bool:
-    """Return whether a payload begins as we write it where no codec wraps it."""
-    return payload.startswith(_START)
-
-
 def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
     """Return whether `decode` may look at a payload: it is one that we write, or small enough for any codec."""
-    return len(payload) <= max_foreign_bytes or is_plain(payload)
+    return len(payload) <= max_foreign_bytes or payload.startswith(START)
 
 
 def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
@@ -134,7 +130,7 @@ def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
         DecodeError: it is not one of ours.
     """
     try:
-        if payload.startswith(_START) or codec is None or codec.name in _PLAIN:
+        if payload.startswith(START) or codec is None or codec.name in _PLAIN:
             return _decoder.decode(payload)
         value = codec.decode(payload)
         if type(value) is str:  # a Char is no text of anybody's

@@ -209,14 +209,11 @@ class ThreadExecutor:
                     continue
                 held[index] = attempt
                 try:
-                    if attempt.is_quick_to_read:
-                        # The lease is looked at right behind this.
-                        is_read = attempt.take(attempt.read())
-                    else:
-                        is_read = attempt.holds_lease() and attempt.take(
-                            _read_in_thread(self, attempt)
-                        )
-                    if not is_read:
+                    # The lease is looked at right behind this; before what takes longer, too.
+                    read = attempt.read_if_quick()
+                    if read is None and attempt.holds_lease():
+                        read = _read_in_thread(self, attempt)
+                    if read is None or not attempt.take(read):
                         pass
                     elif attempt.task is not None and attempt.task.is_async:
                         held[index] = None
@@ -519,8 +516,8 @@ class LoopExecutor:
         return attempt.take(result)
 
     async def _read(self, attempt: Attempt) -> Read | BaseException:
-        if attempt.is_quick_to_read:
-            return attempt.read()
+        if (read := attempt.read_if_quick()) is not None:
+            return read
         assert self._loop is not None
         try:
             reading = self._loop.run_in_executor(

@@ -88,9 +88,8 @@ class Outcomes:
         Raises:
             redis.exceptions.RedisError, OSError: no reply came; the next call repeats, which is safe.
         """
-        fresh: list[Attempt] = []
-        while self.ended:
-            fresh.append(self.ended.popleft())
+        popleft = self.ended.popleft
+        fresh = [popleft() for _ in range(len(self.ended))]
         repeated = self._unsure
         if self._refused:
             repeated = repeated + self._take_refused(force=force)

@@ -1,4 +1,3 @@
-
 import pytest
 
 from django_delayq.exceptions import EncodeError

@@ -45,6 +45,11 @@ local function check_sets(...)
   for _, key in ipairs({ ... }) do redis.call('ZCARD', key) end
 end
 
+-- The unique key in a locator, or ''.
+local function key_of(locator)
+  return locator and locator:sub(18) or ''
+end
+
 -- The token in one of our envelopes, whichever codec wrapped it; nil for a foreign payload.
 local function token_of(payload)
   if payload:sub(1, 11) == '{"delayq":"' and payload:byte(34) == 34 then

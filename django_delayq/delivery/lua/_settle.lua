@@ -1,12 +1,12 @@
 -- Prelude: what the end of an attempt has in common.
 --
--- Needs _window, _frame, _job. ARGV[first] and on hold jobs of some width, token and fencing token first.
+-- Needs _window, _frame, _job. ARGV[first] to ARGV[last] hold jobs of some width, token and fencing token first.
 
 -- Returns the jobs whose lease is still the caller's, with their headers; and the indexes of the others.
-local function ours(headers, first, width)
+local function ours(headers, first, width, last)
   local held, lost = {}, {}
   local tokens = {}
-  for i = first, #ARGV, width do tokens[#tokens + 1] = ARGV[i] end
+  for i = first, last or #ARGV, width do tokens[#tokens + 1] = ARGV[i] end
   if #tokens == 0 then return held, lost end
   local found = redis.call('HMGET', headers, unpack(tokens))
   local seen = {}

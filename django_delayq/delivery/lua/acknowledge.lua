@@ -11,14 +11,17 @@
 -- KEYS[8]  and on: list  result, one for each job that keeps its result, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  outcome: succeeded, expired, taken
--- ARGV[3]  and on, four a job: token; fencing token; how long to keep the result (ms) or empty; result
+-- ARGV[3]  number of jobs
+-- ARGV[4]  and on, two a job: token; fencing token; then three a result that is kept: index of its job, from 0; how
+--          long to keep it (ms); result
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local leases, headers, payloads, errors, unique = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local ended, counters = KEYS[6], KEYS[7]
 local now_ms, outcome = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
-local held, lost = ours(headers, 3, 4)
+local results_from = 4 + 2 * tonumber(ARGV[3])
+local held, lost = ours(headers, 4, 2, results_from - 1)
 if #held == 0 then return lost end
 check_hashes(payloads, errors, unique, counters)
 check_sets(ended)
@@ -30,14 +33,12 @@ redis.call('HDEL', errors, unpack(tokens))
 for _, job in ipairs(held) do release_unique(unique, job.key, job.token) end
 remember(ended, now_ms, outcome, tokens)
 add_to(counters, outcome, #held)
-local results, kept = {}, 7
-for i = 3, #ARGV, 4 do
-  if ARGV[i + 2] ~= '' then
+if #ARGV >= results_from then
+  local is_held, kept = {}, 7
+  for _, job in ipairs(held) do is_held[(job.at - 4) / 2] = true end
+  for i = results_from, #ARGV, 3 do
     kept = kept + 1
-    results[i] = KEYS[kept]
+    if is_held[tonumber(ARGV[i])] then keep_result(KEYS[kept], ARGV[i + 2], ARGV[i + 1]) end
   end
-end
-for _, job in ipairs(held) do
-  if results[job.at] then keep_result(results[job.at], ARGV[job.at + 3], ARGV[job.at + 2]) end
 end
 return lost

@@ -238,9 +238,8 @@ if mode == 'direct' and not is_full() then
         doubles = doubles + 1
         gone[#gone + 1] = token
       else
-        local _, _, _, key = read_locator(locators[i])
         gone[#gone + 1] = token
-        lease(token, 0, 0, is_score(item[2]) and item[2] or now_ms, key or '', item[3], true, item[4])
+        lease(token, 0, 0, is_score(item[2]) and item[2] or now_ms, key_of(locators[i]), item[3], true, item[4])
       end
     end
   end
