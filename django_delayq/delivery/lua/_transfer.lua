@@ -34,13 +34,17 @@ end
 local function find_due(timeout_set, delay_queue, now_ms, limit, budget)
   local found, size, byte_count, foreign = {}, 0, 0, 0
   local length = redis.call('LLEN', delay_queue)
-  local due = math.min(limit, redis.call('ZCOUNT', timeout_set, '-inf', now_ms))
+  local due = limit
   while #found < due and byte_count < budget do
     size = math.min(next_size(size, #found, byte_count, budget), due - #found)
     local part = redis.call('ZRANGE', timeout_set, #found, #found + size - 1, 'WITHSCORES')
-    if #found == 0 and part[1] and length > limit and is_foreign(part[1]) then
-      local at_head = find_at_head(timeout_set, delay_queue, part[2], limit, budget)
-      if at_head then return at_head end
+    if #found == 0 then
+      if not part[1] or tonumber(part[2]) > now_ms then return found end
+      if limit > 1 then due = math.min(limit, redis.call('ZCOUNT', timeout_set, '-inf', now_ms)) end
+      if length > limit and is_foreign(part[1]) then
+        local at_head = find_at_head(timeout_set, delay_queue, part[2], limit, budget)
+        if at_head then return at_head end
+      end
     end
     for i = 1, #part, 2 do
       byte_count = byte_count + #part[i]
