@@ -1,10 +1,12 @@
 """The site and the worker as child processes: started, watched, and ended with us."""
 
+import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 
@@ -47,7 +49,9 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        return self.process.poll() is None
+        # What a signal raises within poll() would leave its lock taken: nobody could wait for the process any more.
+        with without_signals():
+            return self.process.poll() is None
 
     def check(self) -> None:
         """Raises Failure if it has ended."""
@@ -71,13 +75,27 @@ class Child:
 def stop(children: list[Child]) -> None:
     """Tell all of them to end; kill who has not after a while, or at a second Ctrl-C."""
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+    with suppress(KeyboardInterrupt):
         for child in children:
-            child.process.terminate()
-        for child in children:
-            child.process.wait(max(0.0, deadline - time.monotonic()))
+            with without_signals():
+                child.process.terminate()
+        while time.monotonic() < deadline and any(
+            child.is_running for child in children
+        ):
+            time.sleep(POLL_S)
     for child in children:
         child.end()
+
+
+@contextmanager
+def without_signals() -> Iterator[None]:
+    """Hold back the signals that end a demo."""
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def manage(manage: Path, *command: str) -> None:
