@@ -17,8 +17,8 @@ from failure import Failure
 START_TIMEOUT_S = 60.0
 #: How long a process may take to end; running jobs are given half of it.
 STOP_TIMEOUT_S = 10.0
-#: What runserver says as soon as the port is its own.
-HAS_PORT = "Starting development server"
+#: What runserver of every Django says as soon as the port is its own.
+HAS_PORT = "Quit the server with"
 #: Between two looks.
 POLL_S = 0.02
 #: Lines of each log that are shown after a failure.
