@@ -23,11 +23,14 @@ help: ## This list
 demo: $(FOR_DEMO) ## A site, a worker and a tour; DEMO_EXIT=1 ends it after the tour
 	@$(BIN)/python example_project/demo
 
-test: $(FOR_TEST) ## The tests; ARGS='tests/wire -x' for some of them
-	$(BIN)/python -m pytest $(ARGS)
+# Tests wait more than they work. A file's own are run one after the other.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test: $(FOR_TEST) ## The tests; ARGS='tests/wire -x' for some of them, ARGS='-n 0 --pdb' for one at a time
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 versions: ## What a version can change, on each Django and Python of the README; ARGS as for test
-	$(PYTHON) -m tests.versions $(ARGS)
+	$(PYTHON) -m tests.versions $(PARALLEL) $(ARGS)
 
 interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and docs/compatibility.md from that; needs Java and Maven
 	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \

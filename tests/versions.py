@@ -1,7 +1,8 @@
 """The tests that a version of Django or Python can change, on the pairs that the README claims.
 
 ``python -m tests.versions`` needs nothing installed: each pair gets a venv of its own in .cache/versions. A pair
-whose Python is not on this machine is left out, and the last lines say so. Arguments go to pytest.
+whose Python is not on this machine is left out, and the last lines say so. Arguments go to pytest; where none of
+them is a path, it runs what is listed here.
 """
 
 import os
@@ -83,6 +84,10 @@ def install(pair: Pair, interpreter: str) -> str:
     return python
 
 
+def has_paths(arguments: list[str]) -> bool:
+    return any((ROOT / each.partition("::")[0]).exists() for each in arguments)
+
+
 def run(pair: Pair, arguments: list[str]) -> str:
     """Run the tests on a pair and return how that ended, in a line."""
     interpreter = python_of(pair.python)
@@ -94,7 +99,7 @@ def run(pair: Pair, arguments: list[str]) -> str:
     environment = {"DELAYQ_TEST_SERVERS": "valkey", **os.environ}
     begun = time.monotonic()
     ended = subprocess.run(
-        [python, "-m", "pytest", *(arguments or TESTS)],
+        [python, "-m", "pytest", *arguments, *([] if has_paths(arguments) else TESTS)],
         cwd=ROOT,
         env=environment,
         check=False,

@@ -46,6 +46,11 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
     _cells[key] = word
 
 
+def has_cells() -> bool:
+    """Whether any cell's test was run."""
+    return bool(_cells)
+
+
 def note_refusal(version: str, codec: str, label: str, how: str) -> None:
     """Remember a value that Redisson itself cannot write, or not read back."""
     if codec != "default":

@@ -597,7 +597,9 @@ def test_unknown_queue_is_told_with_those_there_are(queue: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "task", [5, None, print, samples.add.function, [samples.add]], ids=str
+    "task",
+    [5, None, print, samples.add.function, [samples.add]],
+    ids=["number", "None", "builtin", "function", "list"],
 )
 def test_what_is_no_task_is_refused_with_advice(queue: str, task: Any) -> None:
     with pytest.raises(InvalidTask, match="decorate"):
