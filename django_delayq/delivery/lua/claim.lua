@@ -258,7 +258,8 @@ end
 if count > 0 and not served then served = serve(service, keys.leases, now_ms, lease_ms, true) end
 -- The types of what was not read. Leases and ended were, wherever this writes them; the counters are, before any job
 -- is touched; headers and locators are for all but foreign payloads from the destination queue.
-check_hashes(keys.payloads, keys.notes, keys.unique)
+check_hashes(keys.payloads, keys.unique)
+local has_notes = redis.call('HLEN', keys.notes) > 0
 if popped > 0 then check_hashes(keys.headers, keys.locators) end
 if #bad > 0 or #buried > 0 or #vanished > 0 then
   check_hashes(keys.errors)
@@ -281,7 +282,7 @@ end
 if popped > 0 then redis.call('LTRIM', keys.destination, popped, -1) end
 if #gone > 0 then
   redis.call('HDEL', keys.locators, unpack(gone))
-  redis.call('HDEL', keys.notes, unpack(gone))
+  if has_notes then redis.call('HDEL', keys.notes, unpack(gone)) end
 end
 if #expired > 0 then redis.call('ZREM', keys.leases, unpack(expired)) end
 if #retried > 0 then redis.call('ZREM', keys.retries, unpack(retried)) end
