@@ -299,6 +299,30 @@ def test_prelude_needs_what_it_uses_and_says_so(prelude: str) -> None:
     assert read - declared <= reachable
 
 
+@pytest.mark.parametrize("prelude", PRELUDES)
+def test_prelude_has_nothing_but_definitions(prelude: str) -> None:
+    """A script is sent with those that it uses: whatever else stood between them would go with the one before it."""
+    _, body = split(PRELUDES[prelude].read_text("utf-8"))
+    begins = {
+        line.split(maxsplit=1)[0]
+        for line in body.splitlines()
+        if line.strip() == line and line
+    }
+
+    assert begins <= {"local", "end", "}", "--"}
+
+
+@scripts
+def test_what_a_script_does_not_use_is_not_sent(script: str) -> None:
+    source = loaded(script).source
+    functions = re.findall(r"^local function (\w+)", source, re.MULTILINE)
+    code = re.sub(r"--.*", "", source)
+
+    assert [
+        name for name in functions if len(re.findall(rf"\b{name}\b", code)) < 2
+    ] == []
+
+
 @scripts
 def test_no_name_is_global(script: str) -> None:
     """Redis refuses an assignment to a global, but only when it is reached; a name misspelt is nil."""
