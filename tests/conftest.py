@@ -57,6 +57,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Any:
+    """Have a process that shares the tests send what tests log: UTF-8, and no half of a surrogate pair."""
+    data = yield
+    return _as_utf8(data)
+
+
+def _as_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, list | tuple):
+        return type(value)(_as_utf8(item) for item in value)
+    if isinstance(value, dict):
+        return {_as_utf8(key): _as_utf8(item) for key, item in value.items()}
+    return value
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_kind" in metafunc.fixturenames:
         kinds = [
