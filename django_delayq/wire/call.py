@@ -59,8 +59,8 @@ def load_script(packages: tuple[str, ...], name: str) -> Script:
     A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``, which are looked for in the
     ``lua`` folders of all the packages: the script's own layer and those below it, nearest first.
 
-    The server makes each function of a script anew at each call: what is not used would cost `schedule` a fifth of
-    its time there.
+    The server makes each function of a script anew at each call: what is not used would cost `schedule` an eighth
+    of its time there.
     """
     text = _find(packages[:1], name)
     definitions: list[tuple[set[str], str]] = []
