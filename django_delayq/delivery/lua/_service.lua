@@ -12,8 +12,8 @@ local SERVICE = '<dddddddd'
 local PATIENCE = 5 / 12
 -- The record may be so old, in parts of the shortest lease, before it is written again.
 local STALE = 1 / 30
--- So many gaps in a row, without a renewal, spare what ended in the first of them. Where nobody works on a queue, and somebody looks at it
--- now and then, each look ends a gap: what a dead worker held would never be free.
+-- So many gaps in a row, without a renewal, spare what ended in the first of them. Where nobody works on a queue, and
+-- somebody looks at it now and then, each look ends a gap: what a dead worker held would never be free.
 local MOST_GAPS = 3
 -- Leases that one call cuts.
 local CUT = 500
