@@ -31,6 +31,8 @@ Seen = list[tuple[bool, list[str]]]
 #: a space.
 LINE = re.compile(r"\S+ \[\d+ ([^]]*)\] (.*)")
 WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
+#: The last that a recorder listens for: the server may be far ahead of it.
+LAST = ["ECHO", "enough"]
 #: Not part of what happens to an element: who is there, who listens, what keeps a connection alive.
 ASIDE = (
     "PING",
@@ -38,7 +40,6 @@ ASIDE = (
     "HELLO",
     "INFO",
     "SCRIPT",
-    "ECHO",
     "AUTH",
     "SELECT",
     "MONITOR",
@@ -51,7 +52,6 @@ class Recorder:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
         self._seen: Seen = []
-        self._is_over = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -60,15 +60,17 @@ class Recorder:
     def _listen(self) -> None:
         with self._client.monitor() as monitor:
             self._ready.set()
-            while not self._is_over.is_set():
+            while True:
                 line = LINE.fullmatch(monitor.connection.read_response())
                 assert line is not None
-                self._seen.append((line[1] == "lua", WORD.findall(line[2])))
+                words = WORD.findall(line[2])
+                if words == LAST:
+                    return
+                self._seen.append((line[1] == "lua", words))
 
     def stop(self) -> Seen:
-        """Return what it heard."""
-        self._is_over.set()
-        self._client.echo("enough")
+        """Return all that the server has heard until now."""
+        self._client.execute_command(*LAST)
         self._thread.join()
         return [call for call in self._seen if call[1][0].upper() not in ASIDE]
 

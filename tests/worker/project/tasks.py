@@ -82,10 +82,10 @@ def await_processes(count: int) -> None:
 @delayed_task
 def stop_process() -> None:
     """Stop the process at the first attempt, as a machine that hangs does."""
+    # Kills do not tell the first: what ends while nobody looks at the queue counts none.
+    is_first = Records(Path(os.environ[ENVIRONMENT])).count("start") == 0
     record("start")
-    job = current_job()
-    assert job is not None
-    if not job.kills:
+    if is_first:
         os.kill(os.getpid(), signal.SIGSTOP)
     record("end")
 
