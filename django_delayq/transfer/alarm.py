@@ -72,8 +72,11 @@ class Alarm(Generic[K]):
         # Guarded by _condition.
         self._woken: set[K] = set()
 
-    def ring_in(self, key: K, wait_us: float) -> None:
-        """Set the deadline of a key, from the reply to a push: us until the next event, -1 when none waits."""
+    def ring_in(self, key: K, wait_us: float, told_ms: float | None = None) -> None:
+        """Set the deadline of a key, from the reply to a push: us until the next event, -1 when none waits.
+
+        ``told_ms`` is when the server said so, by the clock of the alarm; now, unless given.
+        """
         now_ms = self._clock()
         before = self._entries.get(key)
         entry = self._entries[key] = _Entry()
@@ -83,7 +86,7 @@ class Alarm(Generic[K]):
         if wait_us < 0 or wait_ms > self.cap_ms:
             entry.ring_ms = now_ms + self.cap_ms
             return
-        entry.ring_ms = now_ms + wait_ms
+        entry.ring_ms = (now_ms if told_ms is None else told_ms) + wait_ms
         if wait_ms > self.lead.ms:
             entry.ring_ms -= self.lead.ms
             entry.is_early = True

@@ -540,7 +540,10 @@ class ClaimLoop:
         queue.next_ms = (
             now_ms + reply.wait_us / 1000 if reply.wait_us > 0 else float("inf")
         )
-        self.alarm.ring_in(settings.name, reply.wait_us or -1)
+        # The script reads the server's clock as it begins, nearer to the sending of the call than to its reply: from the
+        # middle on, the wait is hardly ever too short.
+        told_ms = now_ms if is_ahead else (sent_ms + now_ms) / 2
+        self.alarm.ring_in(settings.name, reply.wait_us or -1, told_ms)
         if limit:
             # A call without room says nothing of what waits for room: the queue stays ready, and the watch, which
             # would see the same elements over and over, is left alone.
@@ -564,7 +567,7 @@ class ClaimLoop:
         # Nothing may come between a reply and its jobs: whatever goes wrong with this is kept for `finish`.
         self._ask_ahead(queue, len(reply.jobs))
         if reply.jobs:
-            middle_ms = sent_ms if is_ahead else (sent_ms + now_ms) / 2
+            middle_ms = sent_ms if is_ahead else told_ms
             middle_ms += boottime_ms() - monotonic_ms()
             lease_end_ms = since_ms + self._worker.lease_ms
             offset_ms = reply.now_us / 1000 - middle_ms

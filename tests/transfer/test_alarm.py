@@ -47,6 +47,20 @@ def test_rings_once_where_the_deadline_is_nearer_than_the_lead(
     assert alarm.wait(0) == {"q"}
 
 
+def test_rings_when_the_server_said_and_not_later_by_the_way_of_its_reply(
+    alarm: Alarm[str], fake_clock: FakeClock
+) -> None:
+    told_ms = fake_clock()
+    fake_clock.advance(0.4)
+
+    alarm.ring_in("q", 1_000, told_ms)
+
+    fake_clock.advance(0.5)
+    assert alarm.wait(0) == set()
+    fake_clock.advance(0.2)
+    assert alarm.wait(0) == {"q"}
+
+
 @pytest.mark.parametrize("wait_us", [-1, CAP_MS * 1000 + 1, 10**15])
 def test_rings_at_the_cap_when_the_next_event_is_further_away_or_none_is_known(
     alarm: Alarm[str], fake_clock: FakeClock, wait_us: int
