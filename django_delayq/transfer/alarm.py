@@ -75,7 +75,8 @@ class Alarm(Generic[K]):
     def ring_in(self, key: K, wait_us: float, told_ms: float | None = None) -> None:
         """Set the deadline of a key, from the reply to a push: us until the next event, -1 when none waits.
 
-        ``told_ms`` is when the server said so, by the clock of the alarm; now, unless given.
+        ``told_ms`` is when the server said so, by the clock of the alarm; now, unless given. It is for the ring at the
+        deadline. The one before counts from now: the lead has room for the way of a reply, and that of a call.
         """
         now_ms = self._clock()
         before = self._entries.get(key)
@@ -86,11 +87,12 @@ class Alarm(Generic[K]):
         if wait_us < 0 or wait_ms > self.cap_ms:
             entry.ring_ms = now_ms + self.cap_ms
             return
-        entry.ring_ms = (now_ms if told_ms is None else told_ms) + wait_ms
         if wait_ms > self.lead.ms:
-            entry.ring_ms -= self.lead.ms
+            entry.ring_ms = now_ms + wait_ms - self.lead.ms
             entry.is_early = True
-        elif before is not None:
+            return
+        entry.ring_ms = (now_ms if told_ms is None else told_ms) + wait_ms
+        if before is not None:
             # The second ring of a deadline, or the third where the second came a moment early.
             entry.is_precise = before.asked_ms is not None or (
                 before.is_precise and wait_ms <= SPIN_MS
