@@ -91,8 +91,9 @@ def stop(children: list[Child]) -> None:
 def without_signals() -> Iterator[None]:
     """Hold back the signals that end a demo."""
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, held)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
