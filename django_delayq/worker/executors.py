@@ -209,7 +209,7 @@ class ThreadExecutor:
                     continue
                 held[index] = attempt
                 try:
-                    # The lease is looked at right behind this; before what takes longer, too.
+                    # `may_start` looks at the lease right behind a quick one; what takes longer is not begun without.
                     read = attempt.read_if_quick()
                     if read is None and attempt.holds_lease():
                         read = _read_in_thread(self, attempt)
