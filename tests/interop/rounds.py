@@ -44,6 +44,18 @@ STEP_MS = 2
 #: Time for one side to offer everything and to go, before the first is due. Where that was too short, twice as much.
 AWAY_MS = 4_000
 MOST_AWAY_MS = 32_000
+#: Processes of Redisson in a row that may jam themselves.
+MOST_JAMS = 3
+#: What Peer.java does to a destination queue alone; for everything else it holds the delayed one.
+OF_DESTINATION = {
+    "take",
+    "put",
+    "poll",
+    "length",
+    "consume",
+    "consumed",
+    "stop_consuming",
+}
 
 
 def is_jammed(error: PeerError) -> bool:
@@ -85,6 +97,8 @@ class Round:
         self._folder = folder
         self._cases: dict[str, list[Case]] = {}
         self._delayed: list[DelayedQueue] = []
+        #: What Java's process transfers, in the order in which it began.
+        self._held: dict[tuple[str, str], None] = {}
         self._worker: WorkerProgram | None = None
 
     @cached_property
@@ -143,10 +157,38 @@ class Round:
         return BlockingQueue(self.name(codec, what), connection=self.client)
 
     def call(self, op: str, codec: str, what: str, **arguments: Any) -> Any:
-        """Have Java do something to a queue."""
+        """Have Java do something to a queue, in another process where this one has jammed itself."""
+        if op == "destroy":
+            self._held.pop((codec, what), None)
+        elif op not in OF_DESTINATION:
+            self._hold(codec, what)
+        return self._tell(op, codec, what, **arguments)
+
+    def _tell(self, op: str, codec: str, what: str, **arguments: Any) -> Any:
         return self.peer.call(
             op, queue=self.name(codec, what), codec=java_name(codec), **arguments
         )
+
+    def _hold(self, codec: str, what: str) -> None:
+        """Have Java transfer a queue and go on with the others: only this makes it subscribe, and may jam it."""
+        jams = 0
+        wanted = [(codec, what)]
+        while wanted:
+            if wanted[0] in self._held:
+                del wanted[0]
+                continue
+            try:
+                self._tell("hold", *wanted[0])
+            except PeerError as error:
+                jams += 1
+                if not is_jammed(error) or jams > MOST_JAMS:
+                    raise
+                wanted = [*self._held, *wanted]
+                self._held.clear()
+                self.peer.kill()
+                del self.peer
+            else:
+                self._held[wanted.pop(0)] = None
 
     # Values
 
@@ -239,19 +281,9 @@ class Round:
         for codec, what in offered:
             if "orphan" in what:
                 self.delayed(codec, what)
-        left = [each for each in offered if "left" in each[1]]
-        try:
-            self._hold_all(left)
-        except PeerError as error:
-            if not is_jammed(error):
-                raise
-            self.peer.kill()
-            del self.peer
-            self._hold_all(left)
-
-    def _hold_all(self, queues: list[tuple[str, str]]) -> None:
-        for codec, what in queues:
-            self.call("hold", codec, what)
+        for codec, what in offered:
+            if "left" in what:
+                self.call("hold", codec, what)
 
     def _offer_and_go(
         self,

@@ -189,6 +189,8 @@ def share_out(
 
     python = threading.Thread(target=consume)
     python.start()
+    # Before anything runs in Java's process, which may have to be replaced.
+    round_.call("hold", codec, "both")
     round_.call("consume", codec, "both", threads=2, take=True)
     try:
         offering = round_.peer.begin(
