@@ -37,6 +37,7 @@ from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.connection import is_readable
 from django_delayq.queues.options import QueueOptions
 from django_delayq.redaction import SecretUrl, conceal, redact, redact_url, show
+from django_delayq.wire.call import CallPacker
 from django_delayq.wire.codecs import Codec, default_codec, get_codec
 from django_delayq.wire.frame import FrameFormat
 
@@ -736,9 +737,8 @@ def make_client(**overrides: Any) -> Redis:
 
 def _make_pool(overrides: dict[str, Any]) -> ConnectionPool:
     cls, arguments = _pool_parts()
-    return ConnectionPool(
-        connection_class=cls, **_own_arguments(arguments, _retry(Retry)) | overrides
-    )
+    own = {"command_packer": CallPacker(), **_own_arguments(arguments, _retry(Retry))}
+    return ConnectionPool(connection_class=cls, **own | overrides)
 
 
 def _forget_after_fork() -> None:

@@ -7,11 +7,13 @@ call is ``transfer`` and ``worker``; what a payload means is left to ``jobs``.
 import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import msgspec
 
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire.call import Argument, Call, load_script
@@ -115,8 +117,7 @@ class NewJob(NamedTuple):
     payload: bytes
 
 
-@dataclass(slots=True)
-class Leased:
+class Leased(msgspec.Struct):
     """One job that is ours for a while."""
 
     token: str
@@ -329,18 +330,22 @@ def claim(
     queue = keys.queue
 
     def read(reply: list[Any]) -> Claimed:
+        # Six elements a job.
+        each = islice(reply, 5, None)
         jobs = [
             Leased(
-                reply[i].decode(errors="replace"),
-                reply[i + 1],
-                reply[i + 2],
-                reply[i + 3],
-                reply[i + 4],
-                reply[i + 5] & 1 == 1,
+                token.decode("utf-8", "replace"),
+                attempts,
+                kills,
+                start_time_ms,
+                payload,
+                flags & 1 == 1,
                 request,
-                reply[i + 5] > 1,
+                flags > 1,
             )
-            for i in range(5, len(reply), 6)
+            for token, attempts, kills, start_time_ms, payload, flags in zip(
+                each, each, each, each, each, each, strict=True
+            )
         ]
         return Claimed(reply[0], reply[1], reply[2], reply[3], reply[4], jobs)
 

@@ -132,7 +132,10 @@ class Attempt:
             or not payload.startswith(envelopes.START)
         ):
             return None
-        return self.read()
+        try:
+            return self._read_call(payload)
+        except BaseException as error:
+            return error
 
     def read(self) -> Read | BaseException:
         """Decode the payload and find the task; return what came of it, and change nothing here.
@@ -144,14 +147,17 @@ class Attempt:
                 return self._read_foreign()
             if len(self.leased.payload) > QUICK_BYTES:
                 self._check_readable()
-            envelope = envelopes.decode(self.leased.payload, self.queue.payload_codec)
-            task = get_task(envelope.task)
-            options = task.options.with_carried(envelope.options)
-            return task, options, envelope.args, envelope.kwargs
+            return self._read_call(self.leased.payload)
         except BaseException as error:
             # Any exception: a project's own codec may raise what it likes, and must not end the process again and
             # again with whatever else it has leased.
             return error
+
+    def _read_call(self, payload: bytes) -> Read:
+        envelope = envelopes.decode(payload, self.queue.payload_codec)
+        task = get_task(envelope.task)
+        options = task.options.with_carried(envelope.options)
+        return task, options, envelope.args, envelope.kwargs
 
     def _read_foreign(self) -> Read:
         handler = get_handler(self.queue.name)
@@ -181,20 +187,20 @@ class Attempt:
                 payload,
             )
 
-    def take(self, read: Read | BaseException) -> bool:
-        """Take in what `read` returned; False where that already decides the outcome."""
+    def take(self, read: Read | BaseException) -> DelayedTask[Any, Any] | None:
+        """Take in what `read` returned, and return the task; None where that already decides the outcome."""
         if isinstance(read, BaseException):
             if isinstance(read, TaskNotFound) and self._hold(read):
-                return False
+                return None
             kind = "task" if isinstance(read, TaskNotFound) else "payload"
             try:
                 self._reject(State.QUARANTINED, read, kind=kind)
             except BaseException:
                 self._say_little(read, kind)
                 self.outcome = State.QUARANTINED
-            return False
+            return None
         self.task, self.options, self.args, self.kwargs = read
-        return True
+        return self.task
 
     def _hold(self, error: TaskNotFound) -> bool:
         """Keep the job for a worker that knows its task, where the settings want that and the name allows it."""

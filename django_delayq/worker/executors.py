@@ -24,6 +24,7 @@ from django.dispatch import receiver
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
+from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker import time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
@@ -213,14 +214,15 @@ class ThreadExecutor:
                     read = attempt.read_if_quick()
                     if read is None and attempt.holds_lease():
                         read = _read_in_thread(self, attempt)
-                    if read is None or not attempt.take(read):
+                    task = None if read is None else attempt.take(read)
+                    if task is None:
                         pass
-                    elif attempt.task is not None and attempt.task.is_async:
+                    elif task.is_async:
                         held[index] = None
                         self._found_async(attempt)
                         continue
                     elif attempt.may_start():
-                        self._run(attempt)
+                        self._run(attempt, task)
                 except BaseException as error:
                     # Ours to be ashamed of, but no reason to lose a thread and leave the job without an end.
                     if attempt.outcome is None:
@@ -240,9 +242,7 @@ class ThreadExecutor:
             self._orphans[index] = attempt
         self._died(f"a thread that runs tasks has ended: {class_name(error)}")
 
-    def _run(self, attempt: Attempt) -> None:
-        task = attempt.task
-        assert task is not None
+    def _run(self, attempt: Attempt, task: DelayedTask[Any, Any]) -> None:
         limit: ThreadTimeLimit | None = None
         token = running_job.set(attempt.job)
         try:
@@ -513,7 +513,7 @@ class LoopExecutor:
             # Told apart by the first name, and run by the last: on the loop it would stand in everybody's way.
             payload = attempt.leased.payload
             result = DecodeError("not a job of ours: it names two tasks", payload)
-        return attempt.take(result)
+        return attempt.take(result) is not None
 
     async def _read(self, attempt: Attempt) -> Read | BaseException:
         if (read := attempt.read_if_quick()) is not None:

@@ -654,27 +654,34 @@ class ClaimLoop:
         left = list(only or ())
         had = [False, False]
         put_back: list[Attempt] = []
+        begun, is_async = 0, False
+        # Each job costs what stands in this loop: nothing is looked up in it that stays the same.
+        settings, async_names = queue.settings, self._async_names
+        running, submit = self._running, self._threads.submit
         for leased in reply.jobs:
-            attempt = Attempt(queue.settings, leased, lease_end_ms, offset_ms)
-            self._running[attempt] = None
-            if self._async_names:
-                attempt.is_async = self._is_async(queue, leased)
-            had[attempt.is_async] = True
-            if is_stopping or (left and not left[attempt.is_async]):
+            attempt = Attempt(settings, leased, lease_end_ms, offset_ms)
+            running[attempt] = None
+            if async_names:
+                is_async = attempt.is_async = self._is_async(queue, leased)
+            had[is_async] = True
+            if is_stopping or (left and not left[is_async]):
                 put_back.append(attempt)
                 continue
             if left:
-                left[attempt.is_async] -= 1
-            if leased.kills <= most_kills:
+                left[is_async] -= 1
+            if leased.kills > most_kills:
+                self._take_suspect(attempt)
+            elif is_async:
                 self._begin(attempt)
-            elif self._has_suspect():
-                self._put_off(attempt)
             else:
-                self._suspect = self._held_suspect = attempt
-                self._suspect_since_ms = monotonic_ms()
-                self._suspects_put_off = 0
+                begun += 1
+                submit(attempt)
         queue.had_sync, queue.had_async = had
         queue.had_ms = monotonic_ms()
+        if begun:
+            self._submitted_ms = queue.had_ms
+            if self._jobs_left is not None:
+                self._jobs_left -= begun
         if put_back:
             self._give_back(put_back)
             # They wait there.
@@ -703,6 +710,15 @@ class ClaimLoop:
         except RuntimeError as error:
             # It is given back with whatever else has not begun.
             self.cannot_work(f"the event loop: {error}")
+
+    def _take_suspect(self, attempt: Attempt) -> None:
+        """Take in a job that may have killed its workers: one at a time, begun when all else is settled."""
+        if self._has_suspect():
+            self._put_off(attempt)
+        else:
+            self._suspect = self._held_suspect = attempt
+            self._suspect_since_ms = monotonic_ms()
+            self._suspects_put_off = 0
 
     def _put_off(self, attempt: Attempt) -> None:
         """Give back a job that may have killed its workers while another such job runs here.
@@ -774,10 +790,16 @@ class ClaimLoop:
                 return
         settled, failure = self._outcomes.settle(force=is_last)
         count = 0
+        running, is_told = self._running, logger.isEnabledFor(logging.INFO)
         for attempt in settled:
-            self._running.pop(attempt, None)
-            # What is given back without being run says nothing of how long jobs take.
-            count += attempt.outcome is not State.SCHEDULED
+            running.pop(attempt, None)
+            if attempt.outcome is State.SUCCEEDED:
+                count += 1
+                if not is_told and not attempt.is_lost:
+                    continue
+            elif attempt.outcome is not State.SCHEDULED:
+                # What is given back without being run says nothing of how long jobs take.
+                count += 1
             attempt.log()
         self._measure(now_ms, count)
         if failure is not None:

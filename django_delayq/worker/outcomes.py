@@ -143,20 +143,20 @@ class Outcomes:
 
 def _batches(attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
     groups: dict[tuple[str, State | None, bool], list[Attempt]] = defaultdict(list)
-    last: Attempt | None = None
+    queue = outcome = is_expired = None
     members: list[Attempt] = []
     for attempt in attempts:
         if attempt.is_lost:
             continue
         # Most are like the one before: Python hashes the members of an enum slowly.
         if (
-            last is None
-            or attempt.outcome is not last.outcome
-            or attempt.queue is not last.queue
-            or attempt.is_expired is not last.is_expired
+            attempt.outcome is not outcome
+            or attempt.queue is not queue
+            or attempt.is_expired is not is_expired
         ):
-            key = attempt.queue.name, attempt.outcome, attempt.is_expired
-            members, last = groups[key], attempt
+            queue, outcome = attempt.queue, attempt.outcome
+            is_expired = attempt.is_expired
+            members = groups[queue.name, outcome, is_expired]
         members.append(attempt)
     return [
         _Batch(_call(part[0].queue, outcome, part), part, is_repeat)

@@ -5,10 +5,14 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio
+from redis.connection import HiredisRespSerializer
 
+from django_delayq import conf
+from django_delayq.delivery.operations import State
 from django_delayq.wire import call as call_module
 from django_delayq.wire.call import (
     Call,
+    CallPacker,
     Script,
     arun,
     arun_all,
@@ -150,6 +154,37 @@ class TestRunning:
         with pytest.raises(redis.ResponseError):
             run(client, Call(script("return redis.error_reply('no')"), ()))
         assert run(client, echo("y")) == "y"
+
+
+class TestPacking:
+    """As redis-py packs it, and refused as redis-py refuses it."""
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("sha", 2, "key", "schlüssel", b"\x00\xff", 0, -1, State.SUCCEEDED),
+            ("sha", 0),
+            # What none of ours is, and redis-py takes.
+            ("sha", 1, "key", memoryview(b"view"), bytearray(b"array"), 0.5),
+        ],
+        ids=["ours", "none", "others"],
+    )
+    @pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "CONFIG GET"])
+    def test_is_that_of_redis(self, command: str, arguments: tuple[Any, ...]) -> None:
+        theirs = HiredisRespSerializer().pack(command, *arguments)
+
+        assert CallPacker().pack(command, *arguments) == theirs
+
+    def test_refuses_what_redis_refuses(self) -> None:
+        with pytest.raises(redis.DataError):
+            CallPacker().pack("EVALSHA", "sha", 1, "key", None)
+
+    def test_is_that_of_our_own_clients(self, configure: Any) -> None:
+        """Else each argument of each job costs a look at it, which nothing but a profile would show."""
+        connection = conf.get_client().connection
+        assert connection is not None
+
+        assert isinstance(connection._command_packer, CallPacker)
 
 
 class TestLostReplies:
