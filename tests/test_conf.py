@@ -27,6 +27,7 @@ from django_delayq.conf import (
     read_settings,
 )
 from django_delayq.exceptions import InvalidSettings, QueueNotFound
+from django_delayq.wire.call import CallPacker
 from django_delayq.wire.codecs import get_codec
 from django_delayq.wire.frame import FrameFormat
 from tests.servers import ExternalServer, Server
@@ -489,6 +490,14 @@ def test_client_has_deadlines_and_returns_bytes(
     assert arguments["socket_timeout"] == conf.SOCKET_TIMEOUT_S
     assert arguments["socket_connect_timeout"] == conf.CONNECT_TIMEOUT_S
     assert conf.get_client().echo("x") == b"x"
+
+
+def test_client_packs_calls_as_they_are(delayq: None) -> None:
+    """Else each argument of each job costs a look at it, which nothing but a profile would show."""
+    connection = conf.get_client().connection
+    assert connection is not None
+
+    assert isinstance(connection._command_packer, CallPacker)
 
 
 def test_client_may_have_other_timeouts(delayq: None) -> None:

@@ -7,7 +7,6 @@ import redis
 import redis.asyncio
 from redis.connection import HiredisRespSerializer
 
-from django_delayq import conf
 from django_delayq.delivery.operations import State
 from django_delayq.wire import call as call_module
 from django_delayq.wire.call import (
@@ -178,13 +177,6 @@ class TestPacking:
     def test_refuses_what_redis_refuses(self) -> None:
         with pytest.raises(redis.DataError):
             CallPacker().pack("EVALSHA", "sha", 1, "key", None)
-
-    def test_is_that_of_our_own_clients(self, configure: Any) -> None:
-        """Else each argument of each job costs a look at it, which nothing but a profile would show."""
-        connection = conf.get_client().connection
-        assert connection is not None
-
-        assert isinstance(connection._command_packer, CallPacker)
 
 
 class TestLostReplies:
