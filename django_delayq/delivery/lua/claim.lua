@@ -176,37 +176,33 @@ if limit > 0 then
   end
 end
 
-local waiting, size, read_count, read_bytes = redis.call('LLEN', keys.destination), 0, 0, 0
--- What is dropped, cancelled or moved fills no room, so it is bounded by itself.
+local waiting = redis.call('LLEN', keys.destination)
+-- What is dropped, cancelled or moved fills no room, so it is bounded by itself. One at a time: anybody puts elements
+-- there, and behind small ones any number may be huge.
 while popped < math.min(waiting, MOST) and not is_full() do
-  size = next_size(size, read_count, read_bytes, read_bytes + budget - byte_count)
-  local part = redis.call('LRANGE', keys.destination, popped, popped + math.min(size, limit - count) - 1)
-  for _, payload in ipairs(part) do
-    if is_full() or popped == MOST then break end
-    read_count, read_bytes = read_count + 1, read_bytes + #payload
-    popped = popped + 1
-    local token, due, key = token_of(payload), now_ms, ''
-    if not token then
-      lease(seed .. string.format('%06d', popped), 0, 0, due, key, payload, true, true)
-    elseif seen[token] or redis.call('HEXISTS', keys.headers, token) == 1 or how_ended(keys.ended, now_ms, token) then
-      doubles = doubles + 1
+  local payload = redis.call('LINDEX', keys.destination, popped)
+  popped = popped + 1
+  local token, due, key = token_of(payload), now_ms, ''
+  if not token then
+    lease(seed .. string.format('%06d', popped), 0, 0, due, key, payload, true, true)
+  elseif seen[token] or redis.call('HEXISTS', keys.headers, token) == 1 or how_ended(keys.ended, now_ms, token) then
+    doubles = doubles + 1
+    byte_count = byte_count + #payload
+    gone[#gone + 1] = token
+  else
+    local place, _, _, held_key = read_locator(redis.call('HGET', keys.locators, token))
+    if place then due, key = place, held_key end
+    local note = redis.call('HGET', keys.notes, token)
+    gone[#gone + 1] = token
+    seen[token] = true
+    if note == 'cancel' then
       byte_count = byte_count + #payload
-      gone[#gone + 1] = token
+      cancelled[#cancelled + 1] = { token, key }
+    elseif note then
+      byte_count = byte_count + #payload
+      moved[#moved + 1] = { token, tonumber(note), key, payload }
     else
-      local place, _, _, held_key = read_locator(redis.call('HGET', keys.locators, token))
-      if place then due, key = place, held_key end
-      local note = redis.call('HGET', keys.notes, token)
-      gone[#gone + 1] = token
-      seen[token] = true
-      if note == 'cancel' then
-        byte_count = byte_count + #payload
-        cancelled[#cancelled + 1] = { token, key }
-      elseif note then
-        byte_count = byte_count + #payload
-        moved[#moved + 1] = { token, tonumber(note), key, payload }
-      else
-        lease(token, 0, 0, due, key, payload, true)
-      end
+      lease(token, 0, 0, due, key, payload, true)
     end
   end
 end

@@ -4,7 +4,7 @@
 -- and the sizes seen so far say how many more fit the budget: where they are alike, a call exceeds it by one element.
 
 -- Small elements say nothing of a large one behind them.
-local WIDEST = 32
+local WIDEST = 8
 
 -- size: elements of the last read, 0 at first; done, byte_count: all that was read, and its bytes.
 local function next_size(size, done, byte_count, budget)
