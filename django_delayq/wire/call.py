@@ -386,7 +386,7 @@ class UnderWay(Generic[T]):
         self._failure: Exception | None = None
         self._connection: Any = None
         try:
-            self._connection = client.connection_pool.get_connection()
+            self._connection = borrow(client.connection_pool)
             self._connection.send_command(*call.command())
         except Exception as error:
             self._failure = error

@@ -13,6 +13,7 @@ from django_delayq.wire.call import (
     Call,
     CallPacker,
     Script,
+    UnderWay,
     arun,
     arun_all,
     load_script,
@@ -177,6 +178,37 @@ class TestPacking:
     def test_refuses_what_redis_refuses(self) -> None:
         with pytest.raises(redis.DataError):
             CallPacker().pack("EVALSHA", "sha", 1, "key", None)
+
+
+class OlderPool(redis.ConnectionPool):
+    """As before redis-py 5.3, where a connection was asked for by the name of a command."""
+
+    def get_connection(self, *names: str) -> Any:
+        if len(names) != 1:
+            raise TypeError("missing 1 required positional argument: 'command_name'")
+        return super().get_connection()
+
+
+class TestUnderWay:
+    def test_reply_is_read_later(self, client: redis.Redis) -> None:
+        first, second = UnderWay(client, echo("x")), UnderWay(client, echo("y"))
+
+        assert (second.finish(), first.finish()) == ("y", "x")
+
+    def test_older_pool_lends_a_connection(self, client: redis.Redis) -> None:
+        pool = OlderPool(
+            connection_class=client.connection_pool.connection_class,
+            **client.connection_pool.connection_kwargs,
+        )
+        with redis.Redis.from_pool(pool) as older:
+            assert UnderWay(older, echo("x")).finish() == "x"
+
+    def test_error_of_sending_is_raised_with_the_reply(self) -> None:
+        with redis.Redis(port=1) as nobody:
+            under_way = UnderWay(nobody, echo("x"))
+
+            with pytest.raises(redis.ConnectionError):
+                under_way.finish()
 
 
 class TestLostReplies:
