@@ -258,6 +258,10 @@ class _Sending:
     def _calls(self) -> Iterator[Call[list[Scheduled]]]:
         size, tokens = 0, set[str]()
         for job in self._jobs:
+            if not isinstance(job, Job):
+                raise InvalidTask(
+                    f"{show(job)} is no job, so it cannot be sent; schedule_many takes what task.prepare(delay, …) returns"
+                )
             unsent = job.unsent
             is_full = self._batch and (
                 len(self._batch) == operations.SCHEDULE_BATCH
@@ -326,7 +330,8 @@ class _Sending:
             self._unsent += batch
         self._unsent += self._batch
         try:
-            self._unsent += self._jobs
+            # What is no job could not be sent a second time either.
+            self._unsent += (job for job in self._jobs if isinstance(job, Job))
         except Exception as error:
             self.failure = self.failure or error
             self.failure.add_note(

@@ -409,6 +409,30 @@ def test_job_that_was_not_prepared_is_told_with_what_is_stored(
     assert failure.value.unsent == jobs[500:]
 
 
+def test_what_is_no_job_is_told_with_what_is_stored(queue: str, hand: Hand) -> None:
+    """It is also what comes behind: nothing that is asked of a job may be asked of it."""
+    jobs = [on(queue).prepare(LATER, n) for n in range(600)]
+    mixed: list[Any] = [*jobs, 1, on(queue), 2]
+
+    with pytest.raises(MaybeScheduled, match="1 is no job") as failure:
+        schedule_many(mixed)
+
+    assert isinstance(failure.value.__cause__, InvalidTask)
+    assert failure.value.scheduled == jobs[:500]
+    assert failure.value.unsent == jobs[500:]
+    schedule_many(failure.value.unsent)
+    assert len(hand.tokens()) == 600
+
+
+def test_what_is_no_job_is_refused_by_name(queue: str, hand: Hand) -> None:
+    tasks: list[Any] = [on(queue), on(queue)]
+
+    with pytest.raises(InvalidTask, match=r"is no job.*prepare"):
+        schedule_many(tasks)
+
+    assert hand.tokens() == []
+
+
 def test_interrupt_tells_how_many_are_stored(queue: str) -> None:
     def jobs() -> Iterator[Job[int]]:
         for n in range(1_600):
