@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent / "django_delayq"
 
 #: From left to right; each may import from itself and from what stands left of it.
 LAYERS = [
-    ["exceptions", "clock", "redaction"],
+    ["exceptions", "clock", "logs", "redaction"],
     ["wire"],
     ["transfer"],
     ["delivery"],

@@ -1,13 +1,14 @@
 """Threads that start with their first use, end when told, and are forgotten by a fork."""
 
-import logging
 import os
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-logger = logging.getLogger(__name__)
+from django_delayq.logs import get_log
+
+logger = get_log(__name__)
 
 
 class Actor(Protocol):

@@ -4,7 +4,6 @@ A message only says that it is worth looking; so does every new subscription, be
 lost. Nobody may rely on either: the alarm's cap stays.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from redis.exceptions import NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import monotonic_ms
+from django_delayq.logs import get_log
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.connection import (
     DedicatedConnection,
@@ -22,7 +22,7 @@ from django_delayq.transfer.connection import (
 )
 from django_delayq.transfer.trouble import Trouble
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: Takes the message; None says that the channel was subscribed to, for the first time or again.
 Callback = Callable[[bytes | None], None]

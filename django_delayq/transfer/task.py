@@ -3,16 +3,16 @@
 It knows when to push. What a push does, and to which queue, is its caller's.
 """
 
-import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from django_delayq.logs import get_log
 from django_delayq.transfer.alarm import CAP_MS, Alarm
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.channel import ChannelListener
 from django_delayq.transfer.trouble import Trouble
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: Between a push that failed and the next: from the first to the second of these, doubling. Redisson waits 5 s.
 BACKOFF_MS = (50, 1_000)

@@ -6,6 +6,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import InvalidResponse
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.logs import Log
 from django_delayq.redaction import redact
 
 
@@ -16,7 +17,7 @@ class Trouble:
     says whether this one does; the others mention it at level DEBUG.
     """
 
-    def __init__(self, logger: logging.Logger, *, is_outage_told: bool) -> None:
+    def __init__(self, logger: logging.Logger | Log, *, is_outage_told: bool) -> None:
         self._logger = logger
         self._is_outage_told = is_outage_told
         self._kind: object = None

@@ -5,7 +5,6 @@ wait can lose what it waits for. It returns at once while the list has anything:
 that said nothing waits.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import monotonic_ms
+from django_delayq.logs import get_log
 from django_delayq.transfer.background import Background
 from django_delayq.transfer.connection import (
     DedicatedConnection,
@@ -22,7 +22,7 @@ from django_delayq.transfer.connection import (
 )
 from django_delayq.transfer.trouble import Trouble
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: How long the server is asked to wait at once.
 BLOCK_MS = 2_000

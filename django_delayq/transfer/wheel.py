@@ -5,7 +5,6 @@
 millisecond has a deadline of its own, in the transfer task.
 """
 
-import logging
 import math
 import os
 import threading
@@ -15,8 +14,9 @@ from collections.abc import Callable
 
 from django_delayq.clock import monotonic_ms
 from django_delayq.exceptions import InvalidDelay
+from django_delayq.logs import get_log
 
-logger = logging.getLogger(__name__)
+logger = get_log(__name__)
 
 #: Netty's own defaults: a turn takes 51.2 s.
 TICK_MS = 100.0

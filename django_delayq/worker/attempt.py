@@ -36,10 +36,11 @@ from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
+from django_delayq.logs import get_log
 from django_delayq.queues.reading import read
 from django_delayq.worker import time_limit
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: Characters of a traceback, its end, that are kept with the job.
 TRACEBACK_LIMIT = 8_000
@@ -465,17 +466,7 @@ class Attempt:
         exc_info = None
         if exception is not None:
             exc_info = (type(exception), exception, exception.__traceback__)
-        try:
-            logger.log(level, "%s", text, exc_info=exc_info, extra={"delayq": fields})
-        except BaseException as failure:
-            # A handler of the project, or a text of the exception, has raised. The loop that calls us must go on.
-            logger.log(
-                level,
-                "%s (its traceback cannot be written: %s)",
-                text,
-                class_name(failure),
-                extra={"delayq": fields},
-            )
+        logger.log(level, "%s", text, exc_info=exc_info, extra={"delayq": fields})
 
 
 def _kind_of_unrun(value: object) -> str | None:

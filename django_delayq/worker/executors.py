@@ -6,7 +6,6 @@ handled as Django handles them around a request.
 
 import asyncio
 import functools
-import logging
 import sys
 import threading
 import time
@@ -25,13 +24,14 @@ from django.dispatch import receiver
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
 from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.logs import get_log
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker import time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 
 #: Threads that decode what would hold up the event loop; they start when they are needed.
@@ -227,7 +227,9 @@ class ThreadExecutor:
                     # Ours to be ashamed of, but no reason to lose a thread and leave the job without an end.
                     if attempt.outcome is None:
                         attempt.fail(error)
-                    _report(attempt, error)
+                    logger.error(
+                        "job %s: the worker failed", attempt.id, exc_info=error
+                    )
                 self._done(attempt)
                 held[index] = None
         except BaseException as error:
@@ -309,19 +311,6 @@ def _read_in_thread(
     except BaseException as error:
         return error
     return result
-
-
-def _report(attempt: Attempt, error: BaseException) -> None:
-    try:
-        logger.error("job %s: the worker failed", attempt.id, exc_info=error)
-    except BaseException as failure:
-        # A handler of the project, or what the exception says of itself: no reason to lose the thread either.
-        logger.error(
-            "job %s: the worker failed with %s, which cannot be logged: %s",
-            attempt.id,
-            class_name(error),
-            class_name(failure),
-        )
 
 
 class LoopExecutor:
@@ -482,14 +471,26 @@ class LoopExecutor:
                 attempt = self._waiting.popleft()
             except IndexError:
                 return
-            task = self._loop.create_task(self._run(attempt), name=attempt.id)
+            run = self._run(attempt)
+            try:
+                task = self._loop.create_task(run, name=attempt.id)
+            except BaseException as error:
+                # A factory of tasks that a job has set. What waits is given back when the process ends.
+                run.close()
+                self._waiting.appendleft(attempt)
+                self._died(f"the event loop starts no tasks: {class_name(error)}")
+                return
             self._running[attempt] = task
             task.add_done_callback(functools.partial(self._end, attempt))
 
     def _end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
         # Not left to a finally of _run: one that is cancelled before its first step never gets there.
         if attempt.outcome is None and not attempt.is_lost:
-            attempt.give_back()
+            if attempt.started_ms:
+                # Whatever kept it from its end: it has run, and would be run again for ever.
+                attempt.fail(RuntimeError("the worker failed to note its end"))
+            else:
+                attempt.give_back()
         del self._running[attempt]
         self._finished += 1
         self._done(attempt)
@@ -529,11 +530,13 @@ class LoopExecutor:
         return await reading
 
     def _take(self, attempt: Attempt, error: BaseException) -> None:
+        # Not by isinstance: that asks the exception for its class, which may raise.
+        is_cancelled = issubclass(type(error), asyncio.CancelledError)
         if attempt.outcome is not None:
             # It came after the task's own end: from closing its connections, or from stop().
-            if not isinstance(error, asyncio.CancelledError):
+            if not is_cancelled:
                 logger.error("job %s: after its end: %s", attempt.id, text_of(error))
-        elif not isinstance(error, asyncio.CancelledError):
+        elif not is_cancelled:
             attempt.fail(error)
         elif self._is_cancelling:
             if attempt.is_stuck:

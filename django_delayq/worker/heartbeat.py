@@ -5,15 +5,15 @@ supervisor removes that of a process that has ended.
 """
 
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.exceptions import InvalidSettings
+from django_delayq.logs import get_log
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: How often the file is written.
 BEAT_EVERY_MS = 5_000.0

@@ -31,6 +31,7 @@ from django_delayq.delivery.operations import (
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.registry import all_tasks, get_handler
+from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.transfer.alarm import CAP_MS, Alarm
 from django_delayq.wire.call import UnderWay, run, run_all
@@ -40,7 +41,7 @@ from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.outcomes import Outcomes, is_queues_own
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: A worker claims no more than it can start within this time, so that no job waits in one while another is idle.
 AHEAD_MS = 10.0

@@ -3,7 +3,6 @@
 The threads that run jobs put attempts in; the loop tells the server, in batches, until it has an answer for each.
 """
 
-import logging
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, State
+from django_delayq.logs import get_log
 from django_delayq.wire.call import Call, run_all
 from django_delayq.worker.attempt import Attempt
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: How long after a refusal the server is told again what ended in that queue.
 REFUSED_MS = 1_000.0

@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.transfer.channel import ChannelListener
 from django_delayq.transfer.watch import DestinationWatch
@@ -28,7 +29,7 @@ from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.pulse import BEAT_S, Pulse
 from django_delayq.worker.watchdog import Watchdog
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: Exit status of a process that has settled everything. Not 0: with that a task may have ended it.
 DONE = 74

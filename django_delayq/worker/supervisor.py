@@ -3,7 +3,6 @@
 It has no threads and talks to the server only when a process has died, so that it can fork at any time.
 """
 
-import logging
 import os
 import select
 import signal
@@ -20,6 +19,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
+from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.wire.call import run
 from django_delayq.worker import heartbeat
@@ -34,7 +34,7 @@ from django_delayq.worker.process import (
 from django_delayq.worker.pulse import Pulse, Silence, is_stopped
 from django_delayq.worker.watchdog import STUCK_AFTER_MS
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: A process that dies sooner than this after its start is replaced after a pause.
 SOON_MS = 2_000.0
@@ -149,7 +149,7 @@ class Supervisor:
         return self._options.is_burst and bool(self._orphans)
 
     def _start(self) -> None:
-        owner, pulse = os.urandom(8), Pulse()
+        owner = os.urandom(8)
         connections.close_all()
         # What lies in their buffers would be written by the child once more.
         sys.stdout.flush()
@@ -162,6 +162,7 @@ class Supervisor:
             if self._stops:
                 return
             try:
+                pulse = Pulse()
                 pid = os.fork()
             except OSError as error:
                 # The machine has no room for one more just now. Those that live work on.

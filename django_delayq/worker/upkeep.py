@@ -4,7 +4,6 @@ It deletes dead letters and quarantined payloads that are too old, forgets what 
 warns of what grows. Every step is one bounded call; the claim loop decides when it has a moment for the next.
 """
 
-import logging
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -14,11 +13,12 @@ from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, Which
+from django_delayq.logs import get_log
 from django_delayq.server_checks import LONG_LIST
 from django_delayq.wire.call import run
 from django_delayq.worker.outcomes import is_queues_own
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: Between two rounds.
 ROUND_MS = 60_000.0

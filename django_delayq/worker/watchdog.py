@@ -4,7 +4,6 @@ A thread with a connection of its own, which no task, no claim and no slow queue
 of life, renews, says which leases were lost, and leaves the heartbeat. What ends the process is left to the claim loop.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,11 +12,12 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq.clock import boottime_ms
+from django_delayq.logs import get_log
 from django_delayq.transfer.trouble import Trouble
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.outcomes import renew
 
-logger = logging.getLogger("django_delayq.worker")
+logger = get_log("django_delayq.worker")
 
 #: How often it looks: a lease that has run out is noticed within a second.
 TICK_MS = 500.0

@@ -1,5 +1,6 @@
 """A process that leases jobs can run them, or ends: what tasks do to their worker, on real processes."""
 
+import json
 import os
 import signal
 import time
@@ -140,6 +141,47 @@ def test_nothing_an_exception_does_costs_more_than_its_attempt(
     assert {job.attempts for job in jobs} == {1}
     assert "will be replaced" not in worker.log
     assert "ended with" not in worker.log
+
+
+def test_a_handler_of_the_log_that_raises_ends_nothing(
+    start_worker, records, queue_name
+):
+    log = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "handlers": {"chat": {"class": "tests.faults.able.logs.Chat"}},
+        "loggers": {"django_delayq": {"handlers": ["chat"], "level": "INFO"}},
+    }
+    worker = start_worker(WORKER_TEST_LOGGING=json.dumps(log))
+    bystander = schedule(tasks.hold.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="another job runs")
+
+    job = schedule(able.raise_odd.using(queue=queue_name), 0, "Endless")
+    after = schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: ended(job) and ended(after), description="both have ended")
+    records.let_go()
+    wait_until(lambda: ended(bystander), description="the other has ended")
+
+    assert worker.stop() == 0
+    assert bystander.state is State.SUCCEEDED
+    assert records.count("start") == 1
+    # What no handler took is said all the same.
+    assert f"job={job.id}" in worker.log
+
+
+def test_a_loop_that_begins_no_coroutine_ends_its_process(
+    start_worker, records, queue_name
+):
+    worker = start_worker()
+    schedule(able.refuse_tasks.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("start") == 1, description="it has run")
+
+    job = schedule(tasks.note_async.using(queue=queue_name), 0)
+    wait_until(lambda: ended(job), description="another process runs it")
+
+    assert job.state is State.SUCCEEDED
+    assert len({line["pid"] for line in records.all()}) == 2
+    assert "the event loop starts no tasks: RuntimeError" in worker.log
 
 
 @pytest.mark.parametrize("how", ["gather", "create_task", "interrupt"])
@@ -309,12 +351,11 @@ def test_signals_of_one_moment_are_one(start_worker, records, queue_name):
     assert "stopping now" not in worker.log
 
 
+@pytest.mark.parametrize("what", ["ABLE_FAILING_FORKS", "ABLE_FAILING_PULSES"])
 def test_a_fork_that_fails_is_tried_again_and_costs_no_healthy_process(
-    start_worker,
-    records,
-    queue_name,
+    start_worker, records, queue_name, what
 ):
-    worker = start_worker("--processes", "2", ABLE_FAILING_FORKS="2,3,4")
+    worker = start_worker("--processes", "2", **{what: "2,3,4"})
     job = schedule(tasks.hold.using(queue=queue_name), 0)
     wait_until(lambda: records.count("start") == 1, description="it runs")
     first = records.all("start")[0]["pid"]

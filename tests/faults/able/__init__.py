@@ -20,6 +20,21 @@ if "ABLE_FAILING_FORKS" in os.environ:
 
     os.fork = _fork_or_fail
 
+if "ABLE_FAILING_PULSES" in os.environ:
+    # Likewise, for the memory that a process shares with those it forks.
+    _failing_pulses = {
+        int(number) for number in os.environ["ABLE_FAILING_PULSES"].split(",")
+    }
+    _pulses = itertools.count(1)
+    _Pulse = supervisor.Pulse
+
+    def _share_or_fail() -> supervisor.Pulse:
+        if next(_pulses) in _failing_pulses:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return _Pulse()
+
+    supervisor.Pulse = _share_or_fail  # type: ignore[assignment, misc]
+
 if "ABLE_LISTEN_MS" in os.environ:
     # How often the supervisor feels for a pulse; and a process without one is missed for less than the usual time.
     supervisor.LISTEN_EVERY_MS = float(os.environ["ABLE_LISTEN_MS"])

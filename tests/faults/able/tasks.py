@@ -96,7 +96,13 @@ class Endless(Exception):
         raise Endless
 
 
-ODD = {each.__name__: each for each in (Unspeakable, Untraceable, Endless)}
+class Classless(Exception):
+    @property
+    def __class__(self) -> NoReturn:  # type: ignore[override]
+        raise ValueError("nobody knows my class")
+
+
+ODD = {each.__name__: each for each in (Unspeakable, Untraceable, Endless, Classless)}
 
 
 @delayed_task(backoff=AT_ONCE, max_attempts=1)
@@ -142,6 +148,17 @@ async def break_loop() -> None:
         asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined]
         await asyncio.sleep(120)
     record("end")
+
+
+@delayed_task
+async def refuse_tasks() -> None:
+    """Have the loop begin no coroutine any more."""
+
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
+        raise RuntimeError("no tasks here")
+
+    record("start")
+    asyncio.get_running_loop().set_task_factory(refuse)
 
 
 @delayed_task
