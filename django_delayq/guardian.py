@@ -590,7 +590,7 @@ class Guardian:
 
     def _place(self) -> Path:
         path = recorded_socket(self._home)
-        if path is None or not _is_private(path.parent):
+        if path is None or not _is_socket_of_ours(path):
             name = re.sub(r"[^A-Za-z0-9._-]", "", self._home.parent.name)[:20]
             path = runtime_folder() / f"{name}-{os.urandom(4).hex()}.sock"
             record = {"home": str(self._home), "socket": str(path)}
@@ -618,6 +618,13 @@ def runtime_folder() -> Path:
     raise NoPlace(
         f"no folder for the server's socket, tried {tried!r}; set XDG_RUNTIME_DIR"
     )
+
+
+def _is_socket_of_ours(path: Path) -> bool:
+    # A server removes what lies where it is to listen: whoever wrote the record could name any file of ours.
+    if path.parent.name != f"delayq-{os.getuid()}" or not _is_private(path.parent):
+        return False
+    return path.is_socket() or not os.path.lexists(path)
 
 
 def _is_private(folder: Path) -> bool:

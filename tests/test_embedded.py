@@ -1,6 +1,7 @@
 """The embedded server with real processes: users that come, go and are killed."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -646,6 +647,20 @@ def test_link_in_the_folder_is_not_followed(tampered, tmp_path, name, link, is_t
     assert (victim.read_text() if victim.exists() else None) == (
         "precious" if is_there else None
     )
+
+
+def test_file_that_the_record_names_as_the_socket_is_left_alone(project, come):
+    """A server removes what lies where it is to listen."""
+    victim = project / "private" / "victim"
+    victim.parent.mkdir(mode=0o700)
+    victim.write_text("precious")
+    home = plant(project)
+    record = {"home": str(home), "socket": str(victim)}
+    (home / "place.json").write_text(json.dumps(record))
+
+    assert answers(come().ensure(project))
+
+    assert victim.read_text() == "precious"
 
 
 @pytest.mark.parametrize("name", ["data", "data/appendonlydir", "data/dump.rdb"])
