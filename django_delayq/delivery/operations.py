@@ -971,8 +971,8 @@ def leave(keys: DeliveryKeys, *, owner: bytes) -> Call[int]:
     return Call(load_script(PACKAGES, "leave"), (keys.claims,), (owner,))
 
 
-#: The hashes that `sweep` looks through, in this order: a note goes once its locator has gone.
-SWEPT = ("locators", "unique", "notes", "claims")
+#: The hashes that `sweep` looks through. A note goes once its locator has gone.
+SWEPT = ("locators", "headers", "errors", "unique", "notes", "claims")
 
 
 class Swept(NamedTuple):
@@ -1002,6 +1002,10 @@ def sweep(
             keys.headers,
             keys.notes,
             keys.claims,
+            keys.payloads,
+            keys.errors,
+            *(keys.leases, keys.retries, keys.returned),
+            *(keys.held, keys.dead, keys.quarantine),
         ),
         (_now(now_us), which, cursor, count),
         lambda reply: Swept(int(reply[0]), reply[1]),

@@ -227,6 +227,54 @@ def test_unique_key_of_nobody_is_forgotten(bench: Bench) -> None:
     assert bench.state()["unique"] == {"k": "a"}
 
 
+@pytest.mark.parametrize("deleted", ["leases", "retries", "returned"])
+def test_job_whose_set_somebody_deleted_is_forgotten_and_its_key_is_free(
+    bench: Bench, deleted: str
+) -> None:
+    bench.schedule({"a": 0}, unique="ek")
+    (job,) = bench.claim(1).jobs
+    if deleted == "retries":
+        bench.retry(job)
+    elif deleted == "returned":
+        bench.give_back(job)
+    bench.client.delete(getattr(bench.keys, deleted))
+
+    assert sweep(bench, "headers") == 1
+
+    assert bench.inspect("a").state is State.MISSING
+    (again,) = bench.schedule({"b": 0}, unique="ek")
+    assert not again.holder
+    for left in (bench.keys.headers, bench.keys.payloads, bench.keys.errors):
+        assert bench.client.hlen(left) == 0
+
+
+@pytest.mark.parametrize("state", [State.DEAD, State.QUARANTINED])
+def test_graves_that_somebody_deleted_leave_nothing(bench: Bench, state: State) -> None:
+    bury(bench, "a", "b", state=state)
+    bench.client.zadd(bench.keys.queue.timeout_set, {b"?": T0})
+    bench.claim(1)  # no frame: it goes aside without a header
+    bench.client.delete(bench.keys.dead, bench.keys.quarantine)
+
+    assert sum(sweep(bench, which) for which in ("headers", "errors")) == 3
+
+    assert bench.state() == {}
+
+
+def test_what_has_a_header_is_swept_nowhere(bench: Bench) -> None:
+    bench.schedule(dict.fromkeys("abcdef", 0))
+    a, b, c, d, e, _ = bench.claim(6).jobs
+    bench.retry(a)
+    bench.give_back(b)
+    bench.bury(c)
+    bench.bury(d, state=State.QUARANTINED)
+    bench.hold(e)
+    before = bench.state()
+
+    assert [sweep(bench, which) for which in ("headers", "errors")] == [0, 0]
+
+    assert bench.state() == before
+
+
 def test_locator_that_cannot_be_read_is_forgotten(bench: Bench) -> None:
     bench.schedule({"a": 9, "b": 9})
     bench.client.hset(bench.keys.locators, token("a"), b"short")

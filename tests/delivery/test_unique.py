@@ -2,6 +2,7 @@
 
 import pytest
 
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Mode, NewJob, Scheduled, State
 from tests.delivery.bench import LEASE, Bench, names_of, payload, token
 
@@ -286,6 +287,24 @@ def test_holder_deep_in_a_long_destination_queue_counts_as_alive(bench: Bench) -
     bench.transfer()
 
     assert bench.schedule({"b": 0}, unique=TO_END)[0].holder == "a"
+
+
+def test_holders_in_the_destination_queue_are_looked_for_once_a_call(
+    bench: Bench,
+) -> None:
+    """Each look may read a megabyte, and a call may have 500 keys."""
+    count = 50
+    for n in range(count):
+        bench.schedule({f"h{n}": 0}, unique=f"ek{n}")
+    bench.transfer(500)
+    jobs = [NewJob(token(f"j{n}"), "+0", f"ek{n}", payload("j")) for n in range(count)]
+    bench.client.config_resetstat()
+
+    stored = bench.run(operations.schedule(bench.keys, jobs, now_us=bench.now_us))
+
+    assert [job.holder for job in stored] == [token(f"h{n}") for n in range(count)]
+    reads = bench.client.info("commandstats")["cmdstat_lrange"]["calls"]
+    assert reads < count / 2
 
 
 def test_holder_with_a_header_is_alive_in_every_place(bench: Bench) -> None:

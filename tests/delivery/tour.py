@@ -393,6 +393,20 @@ def _(bench: Bench) -> Callable[[], object]:
     return lambda: bench.run(operations.sweep(bench.keys, "unique"))
 
 
+@stop("sweep of headers", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0}, unique="ek")
+    bench.retry(*bench.claim(1).jobs)
+    bench.client.delete(bench.keys.retries)
+    return lambda: bench.run(operations.sweep(bench.keys, "headers"))
+
+
+@stop("sweep of errors", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.client.hset(bench.keys.errors, token("a"), "{}")
+    return lambda: bench.run(operations.sweep(bench.keys, "errors"))
+
+
 @stop("sweep of notes", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.client.hset(bench.keys.notes, token("a"), "cancel")

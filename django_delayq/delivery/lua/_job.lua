@@ -105,19 +105,39 @@ end
 local SEARCHED = 1000
 local SEARCHED_BYTES = 1048576
 
--- Look for a job of ours among what lies in the destination queue. Bounded: 1,000 elements or 1 MB from its
--- head. Returns the payload; or nil and whether everything was looked at.
-local function find_in_destination(destination, token)
+-- Look at what lies in the destination queue, one payload after the other, until `is_found` says so. Bounded: 1,000
+-- elements or 1 MB from its head. Returns whether everything was looked at.
+local function look_through(destination, is_found)
   local from, size, byte_count, length = 0, 0, 0, redis.call('LLEN', destination)
   while from < math.min(length, SEARCHED) and byte_count < SEARCHED_BYTES do
     size = math.min(next_size(size, from, byte_count, SEARCHED_BYTES), SEARCHED - from)
     for _, payload in ipairs(redis.call('LRANGE', destination, from, from + size - 1)) do
-      if token_of(payload) == token then return payload end
+      if is_found(payload) then return false end
       byte_count = byte_count + #payload
     end
     from = from + size
   end
-  return nil, from >= length
+  return from >= length
+end
+
+-- One job of ours in the destination queue. Returns the payload; or nil and whether everything was looked at.
+local function find_in_destination(destination, token)
+  local found
+  local complete = look_through(destination, function(payload)
+    found = token_of(payload) == token and payload or nil
+    return found
+  end)
+  return found, complete
+end
+
+-- For who asks for many: the tokens of all that were looked at, and whether that was everything.
+local function tokens_lying(destination)
+  local lying = {}
+  local complete = look_through(destination, function(payload)
+    local token = token_of(payload)
+    if token then lying[token] = true end
+  end)
+  return lying, complete
 end
 
 local function release_unique(unique, key, token)

@@ -30,13 +30,15 @@ head = head and tonumber(head) or math.huge
 redis.call('LLEN', delay_queue)
 check_hashes(locators)
 
+-- The destination queue is looked through once, however many keys are held: each look may cost a megabyte.
+local lying, is_all
 local function is_alive(token)
   if redis.call('HEXISTS', headers, token) == 1 then return true end
   local due, kind, id = read_locator(redis.call('HGET', locators, token))
   if not due then return false end
   if find_frame(timeout_set, due, kind, id) then return true end
-  local payload, complete = find_in_destination(destination, token)
-  return payload ~= nil or not complete
+  if not lying then lying, is_all = tokens_lying(destination) end
+  return lying[token] or not is_all
 end
 
 local reply, fresh, claimed, displaced = {}, {}, {}, {}

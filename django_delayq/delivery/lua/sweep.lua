@@ -9,8 +9,11 @@
 -- KEYS[5]  hash  headers by token
 -- KEYS[6]  hash  notes by token: what to do with a job found in the destination queue
 -- KEYS[7]  hash  claims: the last request of each owner
+-- KEYS[8]  hash  payloads by token
+-- KEYS[9]  hash  errors by token
+-- KEYS[10]  and on: zset  where a job is that has a header: leases, retries and the others, member token
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  which hash: 'locators', 'unique', 'notes' or 'claims'
+-- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes' or 'claims'
 -- ARGV[3]  cursor of the last call, 0 at first
 -- ARGV[4]  fields to look at, about
 -- Returns  the next cursor, 0 at the end; fields forgotten; of the locators none where the destination queue is too
@@ -18,37 +21,32 @@
 
 local keys = {
   timeout_set = KEYS[1], destination = KEYS[2], locators = KEYS[3], unique = KEYS[4], headers = KEYS[5],
-  notes = KEYS[6], claims = KEYS[7],
+  notes = KEYS[6], claims = KEYS[7], payloads = KEYS[8], errors = KEYS[9],
 }
 local now_ms, which = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 -- A request is repeated within seconds of its claim.
 local CLAIM_KEPT_MS = 60000
 
--- The tokens of the jobs in the destination queue; nil where it is too long to be looked through.
-local function tokens_lying()
-  local lying, from, size, byte_count, length = {}, 0, 0, 0, redis.call('LLEN', keys.destination)
-  if length > SEARCHED then return nil end
-  while from < length do
-    size = next_size(size, from, byte_count, SEARCHED_BYTES)
-    for _, payload in ipairs(redis.call('LRANGE', keys.destination, from, from + size - 1)) do
-      local token = token_of(payload)
-      if token then lying[token] = true end
-      byte_count = byte_count + #payload
-    end
-    if byte_count > SEARCHED_BYTES then return nil end
-    from = from + size
+local function is_anywhere(token)
+  for i = 10, #KEYS do
+    if redis.call('ZSCORE', KEYS[i], token) then return true end
   end
-  return lying
+  return false
 end
 
-check_hashes(keys.unique)
-local lying = which == 'locators' and tokens_lying()
-if which == 'locators' and not lying then return { ARGV[3], 0 } end
+check_hashes(keys.unique, keys.headers, keys.payloads, keys.errors)
+local lying, is_all
+if which == 'locators' then
+  if redis.call('LLEN', keys.destination) <= SEARCHED then lying, is_all = tokens_lying(keys.destination) end
+  if not is_all then return { ARGV[3], 0 } end
+end
 
 local function is_over(field, value)
   if which == 'locators' then
     local due, format, id = read_locator(value)
     return not lying[field] and not (due and find_frame(keys.timeout_set, due, format, id))
+  elseif which == 'headers' or which == 'errors' then
+    return not is_anywhere(field)
   elseif which == 'unique' then
     return redis.call('HEXISTS', keys.headers, value) == 0 and redis.call('HEXISTS', keys.locators, value) == 0
   elseif which == 'notes' then
@@ -67,6 +65,10 @@ end
 for _, item in ipairs(over) do
   if which == 'locators' then
     forget(keys, item[1], item[2])
+  elseif which == 'headers' or which == 'errors' then
+    local _, _, _, _, _, key = read_header(redis.call('HGET', keys.headers, item[1]))
+    release_unique(keys.unique, key, item[1])
+    for _, hash in ipairs({ keys.headers, keys.payloads, keys.errors }) do redis.call('HDEL', hash, item[1]) end
   else
     redis.call('HDEL', swept, item[1])
   end
