@@ -78,12 +78,15 @@ class Upkeep:
 
     def _rounds(self) -> Iterator[float]:
         """Do one step after the other, for ever; yields how long to wait before the next, in ms."""
+        cursors: dict[str, int] = {}
         while True:
             self._warn_of_long_list()
             yield from self._delete_old()
-            for which in operations.SWEPT:
-                yield from self._sweep(which)
-            yield ROUND_MS
+            if not cursors:
+                cursors = dict.fromkeys(operations.SWEPT, 0)
+            yield from self._sweep(cursors)
+            # What is left of a long hash is swept on after another look at all the rest.
+            yield PART_MS if cursors else ROUND_MS
 
     def _warn_of_long_list(self) -> None:
         length = self._client.llen(self._settings.keys.queue.delay_queue)
@@ -98,17 +101,24 @@ class Upkeep:
         elif length < LONG_LIST:
             self._long_list = LONG_LIST
 
-    def _sweep(self, which: str) -> Iterator[float]:
-        cursor = 0
-        while True:
-            swept = run(
-                self._client,
-                operations.sweep(self._settings.keys, which, cursor=cursor),
-            )
-            cursor = swept.cursor
-            if not cursor:
-                return
-            yield BUSY_MS if swept.forgotten else PART_MS
+    def _sweep(self, cursors: dict[str, int]) -> Iterator[float]:
+        """Sweep a part of each hash in turn, for the time of a round; a hash that is through leaves ``cursors``."""
+        waited_ms = 0.0
+        while cursors:
+            for which, cursor in list(cursors.items()):
+                swept = run(
+                    self._client,
+                    operations.sweep(self._settings.keys, which, cursor=cursor),
+                )
+                if not swept.cursor:
+                    del cursors[which]
+                    continue
+                cursors[which] = swept.cursor
+                if waited_ms >= ROUND_MS:
+                    return
+                wait_ms = BUSY_MS if swept.forgotten else PART_MS
+                waited_ms += wait_ms
+                yield wait_ms
 
     # What was given up.
 

@@ -195,7 +195,9 @@ def test_what_java_took_is_forgotten_on_every_queue(client, queue, options):
     client.hset(keys.notes, jobs[0].token, "cancel")
     client.hset(keys.claims, b"12345678", b"87654321")
 
-    one_round(Upkeep(client, settings))
+    looks_after = Upkeep(client, settings)
+    one_round(looks_after)
+    one_round(looks_after)  # a note goes once its locator has gone
 
     assert client.exists(keys.locators, keys.unique, keys.notes, keys.claims) == 0
 
@@ -208,6 +210,25 @@ def test_a_round_of_a_large_queue_is_many_short_turns(client, queue):
 
     assert one_round(Upkeep(client, settings)) > 30
     assert client.hlen(settings.keys.locators) == 5_000
+
+
+def test_what_a_large_queue_keeps_of_the_past_is_looked_at_every_minute(client, queue):
+    """Its locators alone take longer than that, and keep nothing else waiting."""
+    settings = queue(INSERTION_LIST=False)
+    keys = settings.keys
+    for _ in range(20):
+        jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
+        run(client, operations.schedule(keys, jobs, insertion_list=False))
+    looks_after = Upkeep(client, settings)
+    looks_after.turn(0.0)
+    bury(client, settings, 3, age_ms=200 * DAY_MS)
+    client.hset(keys.claims, b"12345678", b"87654321")
+
+    while looks_after.next_ms <= 1.2 * ROUND_MS:
+        looks_after.turn(looks_after.next_ms)
+
+    assert client.hlen(keys.locators) == 10_000
+    assert client.exists(keys.claims, keys.dead) == 0
 
 
 def test_queue_that_cannot_be_looked_after_says_so_once(client, queue, caplog):
