@@ -137,6 +137,26 @@ def test_lease_of_a_dead_worker_is_free_at_last_where_each_look_ends_a_gap(away)
     assert got == ["a"]
 
 
+def test_lease_of_a_dead_worker_is_free_where_renewals_are_slow_for_a_shorter_lease(
+    bench,
+):
+    bench.is_served = False
+    bench.schedule({"dead": 0, "alive": 0} | {f"job{i}": 0 for i in range(9)})
+    _, alive = bench.claim(2).jobs
+    taken = []
+
+    # Every worker is busy, and somebody with a shorter lease comes now and then.
+    while "dead" not in taken and bench.now < 3 * LEASE:
+        bench.now += LEASE // 6
+        claimed = bench.claim(1, owner=OTHER, lease_ms=LEASE // 3)
+        taken += names_of(claimed)
+        bench.acknowledge(*claimed.jobs)
+        bench.now += LEASE // 6
+        assert bench.renew(alive) == []
+
+    assert taken[-1] == "dead"
+
+
 def test_step_forward_of_the_clock_takes_no_lease_away(bench):
     bench.schedule({"a": 0})
     held = bench.lease()

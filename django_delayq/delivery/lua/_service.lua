@@ -30,13 +30,16 @@ end
 -- is_leasing: a lease is given or renewed by this call; is_renewing: renewed.
 local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
   local since, patience = 0, 0
+  -- Whoever renews comes back every third of its lease. Where a shorter lease makes a gap of that, each renewal sees
+  -- one, and tells nothing of the next: if it began the count anew, what a dead worker held would never be free.
+  local is_steady = is_renewing and not (s and lease_ms / 3 > s.shortest * PATIENCE)
   if s then
     since, patience = now_ms - s.at, s.shortest * PATIENCE
     local is_known = lease_ms >= s.shortest and lease_ms <= s.longest
       and not (lease_ms == s.shortest and now_ms + lease_ms - s.shortest_till > lease_ms * STALE)
       and not (lease_ms == s.longest and now_ms + lease_ms - s.longest_till > lease_ms * STALE)
     local is_fresh = since >= -patience and since <= s.shortest * STALE
-    if is_fresh and (is_known or not is_leasing) and not (is_renewing and s.gaps > 0) then return nil end
+    if is_fresh and (is_known or not is_leasing) and not (is_steady and s.gaps > 0) then return nil end
   end
   local is_held = redis.call('ZCARD', leases) > 0
   if not is_held and not is_leasing then return nil end
@@ -52,7 +55,7 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
     new.till = now_ms + s.longest * PATIENCE
   end
   -- Somebody works on this queue, and looks at it often: only an outage makes the next gap.
-  if is_renewing then new.gaps = 0 end
+  if is_steady then new.gaps = 0 end
   new.shortest, new.shortest_till = lease_ms, now_ms + lease_ms
   new.longest, new.longest_till = lease_ms, now_ms + lease_ms
   if s and not is_back then
