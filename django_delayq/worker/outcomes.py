@@ -230,8 +230,8 @@ def _call(
 
 def renew(
     client: Redis, attempts: Sequence[Attempt], *, lease_ms: int
-) -> list[Attempt]:
-    """Extend the leases of what runs; return those that were lost.
+) -> tuple[list[Attempt], dict[str, Exception]]:
+    """Extend the leases of what runs; return those that were lost, and by queue why others were not extended.
 
     Raises:
         redis.exceptions.RedisError, OSError: the server is away.
@@ -251,14 +251,14 @@ def renew(
     # The lease begins when the server reads the call: no earlier than this.
     lease_end_ms = boottime_ms() + lease_ms
     lost: list[Attempt] = []
+    refusals: dict[str, Exception] = {}
     failure: Exception | None = None
     for part, reply in zip(parts, run_all(client, calls), strict=True):
         if isinstance(reply, Exception):
             if not is_queues_own(reply):
                 failure = reply
             else:
-                name = part[0].queue.name
-                logger.error("queue %s: leases cannot be renewed: %s", name, reply)
+                refusals[part[0].queue.name] = reply
             continue
         gone = set(reply)
         for index, attempt in enumerate(part):
@@ -269,4 +269,4 @@ def renew(
                 lost.append(attempt)
     if failure is not None:
         raise failure
-    return lost
+    return lost, refusals

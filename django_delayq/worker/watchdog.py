@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.clock import boottime_ms
 from django_delayq.logs import get_log
+from django_delayq.redaction import redact
 from django_delayq.transfer.trouble import Trouble
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.outcomes import renew
@@ -74,6 +75,8 @@ class Watchdog:
         self._shown_ms = [0.0] * len(executors)
         self._renew_ms = 0.0
         self._trouble = Trouble(logger, is_outage_told=True)
+        # By queue, what was logged of the server's refusal to renew.
+        self._refusals: dict[str, str] = {}
         # Those whose leases ran out and were logged.
         self._lapsed: set[Attempt] = set()
 
@@ -147,7 +150,7 @@ class Watchdog:
     def _renew(self, now_ms: float) -> None:
         attempts = self._to_renew()
         try:
-            lost = renew(self._client, attempts, lease_ms=self._lease_ms)
+            lost, refusals = renew(self._client, attempts, lease_ms=self._lease_ms)
         except (RedisError, OSError) as error:
             # Never at once: a server that refuses connections does so in no time.
             self._renew_ms = now_ms + TICK_MS
@@ -156,13 +159,26 @@ class Watchdog:
             )
             return
         self._trouble.is_over()
-        self._renew_ms = now_ms + self._lease_ms / 3
+        # What the server refuses just now, because it is busy or misses its replicas, it may take soon: the next third of
+        # the lease could be too late.
+        self._renew_ms = now_ms + (TICK_MS if refusals else self._lease_ms / 3)
+        self._tell_of(refusals)
         for attempt in lost:
             logger.warning(
                 "job %s (%s) lost its lease while it runs; it may run elsewhere, too",
                 attempt.id,
                 attempt.name,
             )
+
+    def _tell_of(self, refusals: dict[str, Exception]) -> None:
+        """Log once why the leases of a queue cannot be renewed."""
+        texts = {name: redact(str(error)) for name, error in refusals.items()}
+        for name, text in texts.items():
+            if self._refusals.get(name) != text:
+                logger.error(
+                    "queue %s: leases cannot be renewed, trying again: %s", name, text
+                )
+        self._refusals = texts
 
     def _notice_lapsed(self) -> None:
         now_ms = boottime_ms()

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from django_delayq import conf, schedule
 from django_delayq.clock import boottime_ms
@@ -107,6 +108,36 @@ def test_a_renewal_that_fails_is_not_tried_again_at_once(monkeypatch):
     watchdog.stop()
 
     assert tried_ms[3] - tried_ms[0] >= 3 * watchdogs.TICK_MS
+
+
+def test_a_renewal_that_one_queue_refuses_is_tried_again_soon_and_told_once(
+    monkeypatch, caplog
+):
+    tried_ms = []
+
+    def renew(client, attempts, *, lease_ms):
+        tried_ms.append(boottime_ms())
+        return [], {"mail": ResponseError("NOREPLICAS Not enough good replicas")}
+
+    monkeypatch.setattr(watchdogs, "renew", renew)
+    watchdog = Watchdog(
+        conf.make_client(),
+        # The second renewal would be due in a hundred seconds.
+        lease_ms=300_000,
+        executors=(),
+        running=list,
+        cannot_work=pytest.fail,
+    )
+    monkeypatch.setattr(watchdog, "_renew_ms", 0.0)
+    monkeypatch.setattr(watchdog, "_ticked_ms", boottime_ms())
+
+    watchdog._tick()
+    wait_until(
+        lambda: watchdog._tick() or len(tried_ms) >= 3, description="it tries on"
+    )
+
+    assert tried_ms[2] - tried_ms[0] >= 2 * watchdogs.TICK_MS
+    assert caplog.text.count("leases cannot be renewed") == 1
 
 
 def test_busy_threads_are_no_stuck_ones(work, records, queue_name, monkeypatch, caplog):
