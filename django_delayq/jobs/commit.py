@@ -40,6 +40,9 @@ class CommitHook:
             self._run(_hooks_to_come())
         finally:
             self.has_run = True
+            if not self._job._is_unsent:
+                # The server is asked from now on. A handle that keeps nothing of this process can be pickled.
+                self._job._hook = None
 
     def _run(self, to_come: list[tuple[Any, Any, bool]] | None) -> None:
         job = self._job

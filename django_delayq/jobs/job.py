@@ -600,13 +600,18 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
     )
     if not names:
         return
+    advice = (
+        " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
+        f" schedule_many([job]), and again within {operations.REPEAT_MS // 1000} s."
+    )
     if may_have_run(error):
         became = f"no reply to scheduling {names}; it may be stored or not."
         if not isinstance(error, RedisConnectionError | RedisTimeoutError):
             became = f"{names} may be stored or not: the server stopped halfway."
-        advice = (
-            " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
-            f" schedule_many([job]), and again within {operations.REPEAT_MS // 1000} s."
+    elif any(job._sent_ms is not None for job in jobs):
+        # The error is of a repeat, and says nothing of the first time.
+        became = (
+            f"{names} may be stored or not: no reply came when it was sent before."
         )
     else:
         became, advice = f"{names} not stored.", ""

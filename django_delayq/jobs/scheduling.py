@@ -181,7 +181,8 @@ def _take(job: Job[Any], scheduled: Scheduled) -> None:
 def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; while one is under way the next is made.
 
-    Not atomic as a whole, and it does not wait for a transaction's commit. Returns the jobs, stored.
+    Not atomic as a whole, and it does not wait for a transaction's commit. Returns the jobs, stored; one that was
+    cancelled before is not sent.
 
     Raises:
         MaybeScheduled: an error came up on the way, of the server or of ``jobs`` itself; ``scheduled`` holds what is
@@ -263,6 +264,9 @@ class _Sending:
                     f"{show(job)} is no job, so it cannot be sent; schedule_many takes what task.prepare(delay, …) returns"
                 )
             unsent = job.unsent
+            if job._is_unsent and job.state is State.CANCELLED:
+                # Whoever withdrew it was told that it will not run.
+                continue
             is_full = self._batch and (
                 len(self._batch) == operations.SCHEDULE_BATCH
                 or size + len(unsent.payload) > SCHEDULE_BYTES

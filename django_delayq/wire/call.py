@@ -167,6 +167,10 @@ PAUSES_S = (0.05, 0.2, 0.5)
 _LOST = (RedisConnectionError, RedisTimeoutError)
 #: Errors of the connection by which the server says that it has not even looked at the call.
 _TURNED_AWAY = (AuthenticationError, AuthorizationError, BusyLoadingError)
+#: By these codes the server says that a script was not begun, or refused its first write. Ours check types before that.
+_REFUSED = re.compile(
+    r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b"
+)
 #: The attribute by which an error of a call knows whether the call may have been carried out.
 _MAY_HAVE_RUN = "_delayq_may_have_run"
 
@@ -183,7 +187,7 @@ def may_have_run(error: Exception) -> bool:
         return not isinstance(error, _TURNED_AWAY)
     return not (
         isinstance(error, OutOfMemoryError | ReadOnlyError | NoPermissionError)
-        or "WRONGTYPE" in str(error)
+        or _REFUSED.search(str(error))
     )
 
 

@@ -1,6 +1,7 @@
 """Jobs that wait for the commit of a transaction: real ones, on two databases."""
 
 import asyncio
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -321,6 +322,14 @@ def test_failure_of_somebodys_own_hook_hides_no_failure_of_ours(
 
     assert "sending its job" in caplog.text
     assert "not stored" in caplog.text
+
+
+def test_handle_can_be_pickled_once_its_job_was_sent(queue: str, hand: Hand) -> None:
+    with transaction.atomic():
+        job = schedule(on(queue), LATER, 1)
+
+    assert pickle.loads(pickle.dumps(job)).refresh() is State.SCHEDULED
+    assert hand.tokens() == [job.token]
 
 
 def test_lost_reply_after_the_commit_says_one_thing(

@@ -767,6 +767,45 @@ def test_repeat_after_the_machine_was_suspended_is_refused(
     assert hand.tokens() == [], "it would run a second time"
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("trouble", ["away", "full"])
+def test_error_of_a_repeat_does_not_say_that_the_job_is_not_stored(
+    queue: str,
+    proxied: tuple[Proxy, Hand],
+    lost: Job[int],
+    trouble: str,
+    is_async: bool,
+) -> None:
+    proxy, hand = proxied
+    if trouble == "away":
+        proxy.is_refusing = True
+    else:
+        hand.client.config_set("maxmemory", 1)
+
+    with pytest.raises(MaybeScheduled) as again:
+        send_many([lost, on(queue).prepare(LATER, 2)], is_async)
+
+    assert again.value.unknown == [lost]
+    assert again.value.__cause__ is not None
+    notes = "\n".join(again.value.__cause__.__notes__)
+    assert f"{lost.id} may be stored or not" in notes
+    assert "not stored" not in notes
+    assert hand.tokens() == [lost.token]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_prepared_job_that_was_cancelled_is_not_sent(
+    queue: str, hand: Hand, is_async: bool
+) -> None:
+    jobs = [on(queue).prepare(LATER, number) for number in range(3)]
+
+    assert jobs[1].cancel()
+
+    assert send_many(jobs, is_async) == [jobs[0], jobs[2]]
+    assert set(hand.tokens()) == {jobs[0].token, jobs[2].token}
+    assert jobs[1].refresh() is State.CANCELLED
+
+
 def test_job_sent_again_after_the_holder_of_its_key_has_ended_is_itself(
     queue: str, hand: Hand
 ) -> None:

@@ -32,6 +32,7 @@ from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.servers import LASTING, Server
+from tests.waiting import wait_until
 
 Start = Callable[..., Server]
 
@@ -105,6 +106,62 @@ def test_server_that_speaks_no_tls(point_at: Callable[[str], Any], way: str) -> 
     notes = notes_of(failure.value)
     assert "not stored" in notes
     assert "may be" not in notes
+
+
+@ways
+def test_server_that_misses_its_replicas(
+    point_at: Callable[[str], Any], private_server: Start, way: str
+) -> None:
+    server = private_server()
+    if server.kind == "redis6":
+        pytest.skip("scripts of Redis 6.2 write without replicas")
+    task = point_at(server.socket_url)
+    client = server.client()
+    schedule_by(way, task).cancel()
+    before = keys_of(client, "")
+    client.config_set("min-replicas-to-write", 1)
+
+    with pytest.raises(ResponseError, match="NOREPLICAS") as failure:
+        schedule_by(way, task)
+
+    notes = notes_of(failure.value)
+    assert "not stored" in notes
+    assert "may be" not in notes
+    assert keys_of(client, "") == before
+
+
+@ways
+def test_server_that_is_busy_with_somebodys_script(
+    point_at: Callable[[str], Any], private_server: Start, way: str
+) -> None:
+    server = private_server(lua_time_limit="10")
+    task = point_at(server.socket_url)
+    schedule_by(way, task).cancel()
+
+    def spin() -> None:
+        with pytest.raises(ResponseError):
+            server.client(socket_timeout=None).eval("while true do end", 0)
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    wait_until(lambda: is_busy(server), description="the server is busy")
+    try:
+        with pytest.raises(ResponseError, match="BUSY") as failure:
+            schedule_by(way, task)
+    finally:
+        server.client().script_kill()
+        thread.join()
+
+    notes = notes_of(failure.value)
+    assert "not stored" in notes
+    assert "may be" not in notes
+
+
+def is_busy(server: Server) -> bool:
+    try:
+        return not server.client().ping()
+    except ResponseError as error:
+        return "BUSY" in str(error)
 
 
 @ways
