@@ -610,9 +610,7 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
             became = f"{names} may be stored or not: the server stopped halfway."
     elif any(job._sent_ms is not None for job in jobs):
         # The error is of a repeat, and says nothing of the first time.
-        became = (
-            f"{names} may be stored or not: no reply came when it was sent before."
-        )
+        became = f"{names} may be stored or not: no reply came when it was sent before."
     else:
         became, advice = f"{names} not stored.", ""
     fault = describe_fault(error)
