@@ -3,6 +3,7 @@
 from decimal import Decimal
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.values import BigInteger
 
 #: Bytes of a BigInteger that is read, some 4285 digits. Python prints no int of more than 4300
@@ -38,6 +39,6 @@ def split_decimal(value: Decimal) -> tuple[int, int]:
     """
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or not -(2**31) < exponent < 2**31:
-        raise EncodeError(f"{value!r:.80} is no number that a BigDecimal can hold")
+        raise EncodeError(f"{show(value)} is no number that a BigDecimal can hold")
     unscaled = int(Decimal((sign, digits, 0)))
     return unscaled, -exponent

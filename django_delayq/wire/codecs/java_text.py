@@ -7,6 +7,7 @@ from decimal import Decimal
 from uuid import UUID
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.values import EPOCH, Float, JavaEnum
 
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
@@ -104,7 +105,7 @@ def java_string(value: object) -> str:
             return value.name
         case _:
             raise EncodeError(
-                f"{value!r} of type {type(value).__name__} has no text of its own in Java;"
+                f"{show(value)} of type {type(value).__name__} has no text of its own in Java;"
                 " pass a str, or choose a codec for objects"
             )
 

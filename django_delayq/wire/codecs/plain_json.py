@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 
 from django_delayq.exceptions import DecodeError, EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.codec import MAX_DEPTH
 
 _encode = json.JSONEncoder(
@@ -97,9 +98,9 @@ def _fault(value: object) -> str:
     if isinstance(value, dict):
         for key in value:
             if not (key is None or isinstance(key, str | bool | int | float)):
-                return f"the key {key!r} is of type {type(key).__name__}"
+                return f"the key {show(key)} is of type {type(key).__name__}"
         return ""
-    return f"{value!r} is of type {type(value).__name__}"
+    return f"{show(value)} is of type {type(value).__name__}"
 
 
 def _walk(

@@ -1,6 +1,7 @@
 """Bytes as they are: ByteArrayCodec."""
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 
 
 class ByteArrayCodec:
@@ -12,7 +13,7 @@ class ByteArrayCodec:
         """Write bytes, a bytearray or a memoryview."""
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
-        raise EncodeError(f"ByteArrayCodec writes bytes, got {value!r}")
+        raise EncodeError(f"ByteArrayCodec writes bytes, got {show(value)}")
 
     def decode(self, payload: bytes) -> object:
         """Return the payload."""

@@ -8,6 +8,7 @@ import re
 from typing import ClassVar
 
 from django_delayq.exceptions import DecodeError, EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.java_text import double_text, java_string
 from django_delayq.wire.codecs.values import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 
@@ -57,7 +58,7 @@ class LongCodec:
     def encode(self, value: object) -> bytes:
         """Write an int that fits."""
         if not isinstance(value, int) or isinstance(value, bool):
-            raise EncodeError(f"{self.name} writes whole numbers, got {value!r}")
+            raise EncodeError(f"{self.name} writes whole numbers, got {show(value)}")
         low, high = self._range
         if not low <= value <= high:
             raise EncodeError(
@@ -99,7 +100,7 @@ class DoubleCodec:
             return double_text(value).encode()
         if isinstance(value, int) and not isinstance(value, bool):
             return b"%d" % value
-        raise EncodeError(f"DoubleCodec writes numbers, got {value!r}")
+        raise EncodeError(f"DoubleCodec writes numbers, got {show(value)}")
 
     def decode(self, payload: bytes) -> object:
         """Read a float."""

@@ -136,3 +136,35 @@ def test_instant_comes_back_to_the_nanosecond(name):
 
     for value in (Instant(0), Instant(1_700_000_000, 999_999_999), Instant(-1, 1)):
         assert codec.decode(codec.encode(value)) == value
+
+
+class Shy:
+    """Its repr may ask a database, tell a password, or be long."""
+
+    def __repr__(self):
+        raise AssertionError("its repr was asked for")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Shy(),
+        [Shy()],
+        {"a": {"b": Shy()}},
+        {Shy(): 1},
+        {"password": "hunter2", "of": object()},
+        bytearray(10_000_000),
+    ],
+    ids=["object", "list", "dict", "key", "password", "large"],
+)
+@pytest.mark.parametrize("name", sorted(CODEC_NAMES))
+def test_what_cannot_be_written_is_not_repeated(name, value):
+    refusal = None
+    try:
+        get_codec(name).encode(value)
+    except EncodeError as error:
+        refusal = str(error)
+
+    assert refusal or isinstance(value, bytearray)
+    assert len(refusal or "") < 500
+    assert "hunter2" not in (refusal or "")

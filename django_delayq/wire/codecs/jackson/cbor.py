@@ -8,6 +8,7 @@ import struct
 from decimal import Decimal
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.binary import (
     BE_DOUBLE,
     BE_FLOAT,
@@ -117,7 +118,7 @@ class Cbor:
             self._integer(out, -scale)
             self._integer(out, unscaled)
         else:
-            raise EncodeError(f"{node!r:.80} has no form in CBOR")
+            raise EncodeError(f"{show(node)} has no form in CBOR")
 
     def _integer(self, out: bytearray, number: int) -> None:
         if isinstance(number, BigInteger) or not LONG_MIN <= number <= LONG_MAX:

@@ -3,6 +3,7 @@
 from decimal import Decimal
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.binary import BE_DOUBLE, BE_FLOAT, ByteReader, plain_utf8
 from django_delayq.wire.codecs.codec import MAX_DEPTH
 from django_delayq.wire.codecs.jackson.tree import Tagged
@@ -62,7 +63,7 @@ class MessagePack:
         elif isinstance(node, Decimal):
             _decimal(out, node)
         else:
-            raise EncodeError(f"{node!r:.80} has no form in MessagePack")
+            raise EncodeError(f"{show(node)} has no form in MessagePack")
 
     def _read(self, source: ByteReader, depth: int) -> object:
         if depth > 2 * MAX_DEPTH + 2:  # a class and its body are two levels for one
@@ -168,6 +169,6 @@ def _decimal(out: bytearray, value: Decimal) -> None:
     double = float(value)
     if double - double != 0 or Decimal(float.__repr__(double)) != value:
         raise EncodeError(
-            f"MessagePack has no decimals, and {value!r:.80} is no double"
+            f"MessagePack has no decimals, and {show(value)} is no double"
         )
     out += b"\xcb" + BE_DOUBLE.pack(double)

@@ -6,6 +6,7 @@ Source: SmileGenerator.java and SmileConstants.java; https://github.com/FasterXM
 from decimal import Decimal
 
 from django_delayq.exceptions import DecodeError, EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.binary import (
     BE_DOUBLE,
     BE_FLOAT,
@@ -102,7 +103,7 @@ class _Writer:
             self._number(_zigzag(scale))
             self._packed(twos_complement(unscaled))
         else:
-            raise EncodeError(f"{node!r:.80} has no form in Smile")
+            raise EncodeError(f"{show(node)} has no form in Smile")
 
     def _integer(self, number: int) -> None:
         out = self._out

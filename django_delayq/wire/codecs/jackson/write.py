@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs import java_time
 from django_delayq.wire.codecs.codec import MAX_DEPTH
 from django_delayq.wire.codecs.jackson.tree import CLASS_KEY, Dialect, Tagged
@@ -85,7 +86,7 @@ class TreeWriter:
         write = _WRITERS.get(kind) or _writer_of(kind)
         if write is None:
             raise EncodeError(
-                f"{value!r} of type {kind.__name__} has no form in Java's JSON"
+                f"{show(value)} of type {kind.__name__} has no form in Java's JSON"
             )
         if depth > MAX_DEPTH:
             raise EncodeError(
@@ -122,7 +123,7 @@ class TreeWriter:
             )
             size += 1
         if len(tree) != size:
-            raise EncodeError(f"two keys of {fields!r} are the same in Java's JSON")
+            raise EncodeError(f"two keys of {show(fields)} are the same in Java's JSON")
         return tree
 
     def key(self, key: object) -> object:
@@ -146,7 +147,7 @@ class TreeWriter:
             case _:
                 kind = type(key).__name__
                 raise EncodeError(
-                    f"{key!r} of type {kind} cannot be a key in Java's JSON"
+                    f"{show(key)} of type {kind} cannot be a key in Java's JSON"
                 )
 
 

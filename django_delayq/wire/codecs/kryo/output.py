@@ -4,6 +4,7 @@ import struct
 from typing import Any
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.binary import java_utf8
 from django_delayq.wire.codecs.java_text import utf16_units
 from django_delayq.wire.codecs.kryo.kinds import BY_NAME, ID_OF_CLASS
@@ -84,7 +85,7 @@ class KryoOutput:
         try:
             self._out += _FIXED[kind].pack(ord(value) if kind == "char" else value)
         except (struct.error, TypeError, OverflowError) as error:
-            raise EncodeError(f"{value!r:.80} is no {kind}: {error}") from None
+            raise EncodeError(f"{show(value)} is no {kind}: {error}") from None
 
     def primitive(self, kind: str, value: Any) -> None:
         """Write the bare value of a field or array element."""
@@ -93,7 +94,7 @@ class KryoOutput:
             return
         low, high = (INT_MIN, INT_MAX) if kind == "int" else (LONG_MIN, LONG_MAX)
         if not isinstance(value, int) or not low <= value <= high:
-            raise EncodeError(f"{value!r:.80} is no {kind}")
+            raise EncodeError(f"{show(value)} is no {kind}")
         if kind == "int":
             self.zigzag(value)
         else:

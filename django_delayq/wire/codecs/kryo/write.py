@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs import java_time
 from django_delayq.wire.codecs.binary import twos_complement
 from django_delayq.wire.codecs.codec import MAX_DEPTH
@@ -125,7 +126,7 @@ class KryoWriter(KryoOutput):
             self._out.append(0x80 if kind.name in _TEXT_CLASSES else 0)
             return
         if class_of(value) != kind.name:
-            raise EncodeError(f"{value!r:.80} is no {kind.name}, as it is declared")
+            raise EncodeError(f"{show(value)} is no {kind.name}, as it is declared")
         if not self._declared.accepts_null(kind.name):
             self._out.append(1)
         self.body(kind.name, value, kind.arguments, depth)
@@ -205,7 +206,7 @@ class KryoWriter(KryoOutput):
         if nullable:
             self.nullable(item, kind, depth + 1)
         elif class_of(item) != kind.name:
-            raise EncodeError(f"{item!r:.80} is no {kind.name}, as it is declared")
+            raise EncodeError(f"{show(item)} is no {kind.name}, as it is declared")
         else:
             self.body(kind.name, item, kind.arguments, depth + 1)
 
@@ -230,14 +231,14 @@ class KryoWriter(KryoOutput):
     def enum(self, name: str, value: object, constants: tuple[str, ...]) -> None:
         """Write a constant as its number."""
         if not isinstance(value, JavaEnum) or value.name not in constants:
-            raise EncodeError(f"{value!r:.80} is none of {name}'s {constants}")
+            raise EncodeError(f"{show(value)} is none of {name}'s {constants}")
         self.varint(constants.index(value.name) + 1)
 
     def _object(
         self, name: str, value: object, declared: list[tuple[str, Kind]], depth: int
     ) -> None:
         if not isinstance(value, JavaObject):
-            raise EncodeError(f"{value!r:.80} is no {name}")
+            raise EncodeError(f"{show(value)} is no {name}")
         if set(value.fields) != {field for field, _ in declared}:
             odd = sorted(set(value.fields) ^ {field for field, _ in declared})
             raise EncodeError(f"{name} has other fields than were declared: {odd}")
@@ -285,7 +286,7 @@ class KryoWriter(KryoOutput):
         else:
             return False
         if not fits:
-            raise EncodeError(f"{value!r:.80} is no {name}")
+            raise EncodeError(f"{show(value)} is no {name}")
         for item in value:
             self.value(item, _ANY, depth + 1)
             if isinstance(value, dict):
@@ -384,7 +385,7 @@ class KryoWriter(KryoOutput):
     def zone_offset(self, value: JavaValue) -> None:
         """Write a ZoneOffset."""
         if not _OFFSET.fullmatch(str(value.value)):
-            raise EncodeError(f"{value!r:.80} is no ZoneOffset")
+            raise EncodeError(f"{show(value)} is no ZoneOffset")
         moment = JavaValue(java_time.OFFSET_DATE_TIME, f"2000-01-01T00:00{value.value}")
         self._offset(java_time.split_offset(moment)[0])
 
@@ -440,13 +441,13 @@ def class_of(value: object) -> str:
             return _CLASSES[base]
         if base is int:
             return class_of(int(value))  # type: ignore[call-overload]
-    raise EncodeError(f"{value!r:.80} of type {kind.__name__} has no form in Java")
+    raise EncodeError(f"{show(value)} of type {kind.__name__} has no form in Java")
 
 
 def _whole(value: object) -> int:
     said = value.value if isinstance(value, JavaValue) else value
     if not isinstance(said, int):
-        raise EncodeError(f"{value!r:.80} holds no whole number")
+        raise EncodeError(f"{show(value)} holds no whole number")
     return said
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.binary import java_utf8
 from django_delayq.wire.codecs.java_text import utf16_units
 from django_delayq.wire.codecs.river import tags
@@ -101,7 +102,7 @@ class RiverOutput:
         try:
             self._out += _PACK[kind].pack(ord(value) if kind == "char" else value)
         except (struct.error, TypeError, OverflowError) as error:
-            raise EncodeError(f"{what} is no {kind}: {value!r:.80} ({error})") from None
+            raise EncodeError(f"{what} is no {kind}: {show(value)} ({error})") from None
 
     def _block(self, block: bytes) -> None:
         width = 1 if len(block) < 1 << 8 else 2 if len(block) < 1 << 16 else 4

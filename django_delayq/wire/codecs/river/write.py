@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from django_delayq.exceptions import EncodeError
+from django_delayq.redaction import show
 from django_delayq.wire.codecs.codec import MAX_DEPTH
 from django_delayq.wire.codecs.decimals import split_decimal
 from django_delayq.wire.codecs.java_text import epoch_millis
@@ -100,7 +101,7 @@ class RiverWriter(RiverOutput):
             write = _WRITERS.get(kind) or _writer_of(kind)
             if write is None:
                 raise EncodeError(
-                    f"{value!r:.80} of type {kind.__name__} has no form in Java"
+                    f"{show(value)} of type {kind.__name__} has no form in Java"
                 )
             if depth > MAX_DEPTH:
                 raise EncodeError(
