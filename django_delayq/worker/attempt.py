@@ -9,7 +9,7 @@ import os
 import random
 import traceback as tracebacks
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
@@ -191,9 +191,11 @@ class Attempt:
     def take(self, read: Read | BaseException) -> DelayedTask[Any, Any] | None:
         """Take in what `read` returned, and return the task; None where that already decides the outcome."""
         if isinstance(read, BaseException):
-            if isinstance(read, TaskNotFound) and self._hold(read):
+            # Not by isinstance: that asks an exception that is something else for its class, which may raise.
+            is_unknown = issubclass(type(read), TaskNotFound)
+            if is_unknown and self._hold(cast("TaskNotFound", read)):
                 return None
-            kind = "task" if isinstance(read, TaskNotFound) else "payload"
+            kind = "task" if is_unknown else "payload"
             try:
                 self._reject(State.QUARANTINED, read, kind=kind)
             except BaseException:

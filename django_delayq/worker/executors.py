@@ -510,7 +510,7 @@ class LoopExecutor:
         if not attempt.holds_lease():
             return False
         result = await self._read(attempt)
-        if isinstance(result, tuple) and not result[0].is_async:
+        if not isinstance(result, BaseException) and not result[0].is_async:
             # Told apart by the first name, and run by the last: on the loop it would stand in everybody's way.
             payload = attempt.leased.payload
             result = DecodeError("not a job of ours: it names two tasks", payload)
