@@ -31,7 +31,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         error: BaseException,
     ) -> None:
         try:
-            text, why = str(msg) % args, _name_of(error)
+            text, why = str(msg) % args, class_name(error)
             try:
                 if kwargs.pop("exc_info", None) is None:
                     raise error
@@ -45,8 +45,9 @@ class Log(logging.LoggerAdapter[logging.Logger]):
             return
 
 
-def _name_of(error: BaseException) -> str:
-    # Asked in a way that its class cannot answer itself.
+def class_name(error: BaseException) -> str:
+    """Return the name of an exception's class, whatever that class does."""
+    # Not error.__class__, which the class may define. A metaclass can do nothing about this either.
     name: str = type.__dict__["__name__"].__get__(type(error))
     return name
 

@@ -11,6 +11,7 @@ import traceback as tracebacks
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
 
+from django_delayq import logs
 from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery.operations import (
@@ -36,11 +37,10 @@ from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
-from django_delayq.logs import get_log
 from django_delayq.queues.reading import read
 from django_delayq.worker import time_limit
 
-logger = get_log("django_delayq.worker")
+logger = logs.get_log("django_delayq.worker")
 
 #: Characters of a traceback, its end, that are kept with the job.
 TRACEBACK_LIMIT = 8_000
@@ -517,9 +517,7 @@ def text_of(error: BaseException) -> str:
 
 
 def class_name(error: BaseException) -> str:
-    # Not error.__class__, which the class may define. A metaclass can do nothing about this either.
-    name: str = type.__dict__["__name__"].__get__(type(error))
-    return name[:MESSAGE_LIMIT].encode(errors="replace").decode()
+    return logs.class_name(error)[:MESSAGE_LIMIT].encode(errors="replace").decode()
 
 
 def _trimmed(traceback: TracebackType | None) -> TracebackType | None:

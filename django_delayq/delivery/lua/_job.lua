@@ -130,7 +130,7 @@ local function find_in_destination(destination, token)
   return found, complete
 end
 
--- For who asks for many: the tokens of all that were looked at, and whether that was everything.
+-- The tokens of all that were looked at, and whether that was everything: for a script that looks for many.
 local function tokens_lying(destination)
   local lying = {}
   local complete = look_through(destination, function(payload)
