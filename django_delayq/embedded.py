@@ -84,6 +84,7 @@ def ensure_server(
             _hold_users_lock(home)
             # One at a time: the first one starts the guardian, the others find it.
             with guardian.locked(home / "start.lock"):
+                _hide_from_git(home)
                 path = _reach(home, linger_s, binary)
         except guardian.NotOurs as error:
             raise EmbeddedServerError(
@@ -101,10 +102,11 @@ def ensure_server(
 def _make_home(home: Path) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(home, mode=0o700)
+
+
+def _hide_from_git(home: Path) -> None:
     ignored = home / ".gitignore"
-    with guardian.opened_folder(home):
-        is_there = ignored.exists()
-    if not is_there:
+    if not ignored.exists():
         guardian.write_file(ignored, "*\n")
 
 

@@ -162,7 +162,10 @@ def read_file(path: Path) -> bytes:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace a file of HOME as a whole: whoever reads it meanwhile sees the old one or the new one."""
+    """Replace a file of HOME as a whole: whoever reads it meanwhile sees the old one or the new one.
+
+    One writer at a time: whoever calls it holds the start lock or the guardian's.
+    """
     new = path.with_name(f"{path.name}.new")
     # Emptied after it was looked at, and not by O_TRUNC before.
     with os.fdopen(open_file(new, os.O_WRONLY | os.O_CREAT), "wb") as file:

@@ -72,8 +72,17 @@ def spoilt(seed: bytes, others: list[bytes], chance: random.Random) -> bytes:
 
 def check(codec: Codec, payload: bytes) -> bool:
     """Decode a payload and encode what it was; say whether it could be read."""
-    # Of this process: a busy machine is no finding.
-    started = time.process_time()
+    # Of this process, and more than once: a busy machine is no finding.
+    for _ in range(3):
+        started = time.process_time()
+        readable = _check_once(codec, payload)
+        taken = time.process_time() - started
+        if taken < SLOW_S:
+            return readable
+    raise AssertionError(f"took {taken:.1f} s")
+
+
+def _check_once(codec: Codec, payload: bytes) -> bool:
     try:
         value = codec.decode(payload)
     except DecodeError as error:
@@ -96,8 +105,6 @@ def check(codec: Codec, payload: bytes) -> bool:
         assert refusal.offset is None or 0 <= refusal.offset <= len(payload), (
             refusal.offset
         )
-    taken = time.process_time() - started
-    assert taken < SLOW_S, f"took {taken:.1f} s"
     return readable
 
 

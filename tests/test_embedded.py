@@ -205,6 +205,37 @@ def test_processes_that_come_at_once_share_one_server(project, come):
     assert log_of(project, "guardian").count("answers at") == 1
 
 
+#: Between what it writes and its name there is room for the other one.
+SLOW_USER = (
+    """
+import os, time
+rename = os.rename
+def rename_late(*args, **kwargs):
+    time.sleep(0.3)
+    rename(*args, **kwargs)
+os.rename = rename_late
+"""
+    + USER
+)
+
+
+def test_processes_that_come_at_once_do_not_write_into_each_others_files(project, come):
+    users = [come(SLOW_USER) for _ in range(2)]
+    for one in users:  # both are up, and in a folder of their own
+        one.ensure(project)
+    together = project / "together"
+    together.mkdir()
+
+    for one in users:
+        one.ask(together)
+
+    assert [one.answer() for one in users] == [users[0].ensure(together)] * 2
+    assert (together / ".delayq" / ".gitignore").read_text() == "*\n"
+    for one in users:
+        one.leave()
+    wait_until_stopped(together)
+
+
 def test_calling_again_returns_the_same_url(project, come):
     one = come()
 

@@ -233,7 +233,7 @@ def test_outcomes_do_not_wait_for_what_is_queued(
     worker.loop._measure = lambda now_ms, count: None
 
     schedule_many(
-        tasks.nap.using(queue=queue_name, keep_result=60).prepare(0, 1)
+        tasks.nap.using(queue=queue_name, keep_result=60).prepare(0, 2)
         for _ in range(8)
     )
 
@@ -241,8 +241,8 @@ def test_outcomes_do_not_wait_for_what_is_queued(
     wait_until(
         lambda: counts(queue_name).counters["succeeded"] == 2,
         description="its end is known while others wait",
-        # The last one ends after 8 s.
-        timeout=6,
+        # The last one ends after 16 s.
+        timeout=12,
     )
 
 

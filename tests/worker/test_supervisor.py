@@ -59,7 +59,7 @@ def test_what_runs_longer_than_the_grace_is_given_back(
     os.killpg(worker.pid, number)
 
     assert worker.wait() == 0, worker.log
-    assert time.monotonic() - begun_s < 10
+    assert time.monotonic() - begun_s < 40  # and not 60
     for each in (job, other):
         assert each.refresh() is State.DUE
         assert (each.attempts, each.kills) == (0, 0)
@@ -92,7 +92,7 @@ def test_a_second_signal_stops_now(started, records, queue_name):
     )
 
     assert worker.wait() == 0, worker.log
-    assert time.monotonic() - begun_s < 8
+    assert time.monotonic() - begun_s < 40  # and not 60
     assert job.refresh() is State.DUE
     assert (job.attempts, job.kills) == (0, 0)
 

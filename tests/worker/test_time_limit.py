@@ -61,9 +61,9 @@ def test_a_busy_function_is_struck_where_it_is(limit):
     with pytest.raises(
         TimeLimitExceeded, match=r"it ran longer than its time limit of 0\.05 s"
     ) as told:
-        limit(0.05).run(spin, [10], {})
+        limit(0.05).run(spin, [60], {})
 
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < 40
     assert told.traceback[-1].name == "spin"
 
 

@@ -231,18 +231,21 @@ def many_lists_in_json(large: int) -> bytes:
 def test_payload_takes_time_and_memory_in_proportion_to_its_size(codec, make):
     large, small, reader = make(500_000), make(50_000), get_codec(codec)
 
-    began = time.process_time()
-    with contextlib.suppress(DecodeError):
-        reader.decode(large)
-    taken = time.process_time() - began
+    def seconds(payload: bytes) -> float:
+        began = time.process_time()
+        with contextlib.suppress(DecodeError):
+            reader.decode(payload)
+        return time.process_time() - began
+
     tracemalloc.start()
     try:
-        with contextlib.suppress(DecodeError):
-            reader.decode(small)
+        seconds(small)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
-    # Measured: 1.4 s and 161 times the payload at most, both of nothing but empty maps.
-    assert taken < 5
+    # Ten times the size: measured 4 to 23 times the time, and where it grows with the square 100 times. A busy machine
+    # spoils one look, a fault each.
+    assert any(seconds(large) < 50 * seconds(small) for _ in range(5))
+    # Measured: 161 times the payload at most, of nothing but empty maps.
     assert peak < 200 * len(small)
