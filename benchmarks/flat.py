@@ -164,9 +164,14 @@ def _worker_memory(client: redis.Redis, queue: str) -> tuple[float, float]:
 def _child_memory(queue: str) -> float:
     """Return the MiB that a worker process has of its own after some seconds."""
     with bench.working("--queue", queue, "--verbosity", "0") as worker:
+        children: list[str] = []
+        while not children:
+            assert worker.poll() is None, "the worker has ended"
+            time.sleep(0.1)
+            with open(f"/proc/{worker.pid}/task/{worker.pid}/children") as file:
+                children = file.read().split()
         time.sleep(5)
-        with open(f"/proc/{worker.pid}/task/{worker.pid}/children") as file:
-            child = file.read().split()[0]
+        child = children[0]
         with open(f"/proc/{child}/status") as file:
             return next(
                 int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS")
