@@ -8,6 +8,7 @@ from django_delayq import schedule
 from django_delayq.delivery.operations import State
 from tests.waiting import wait_until
 from tests.worker.project import tasks
+from tests.worker.workers import counts
 
 
 @pytest.fixture
@@ -23,6 +24,11 @@ def run_all(program, queue_name, records, tmp_path):
                 lambda job=job: job.refresh() in (State.SUCCEEDED, State.DEAD),
                 description=f"{job} has ended",
             )
+        # What they have scheduled may have been given back before it began.
+        wait_until(
+            lambda: (told := counts(queue_name)).waiting + told.running == 0,
+            description="nothing is left to run",
+        )
         assert worker.stop() == 0, worker.log
         return records.all("run")
 

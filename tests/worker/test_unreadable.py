@@ -54,8 +54,10 @@ def goes_on(work, queue_name, records):
         wait_until(
             lambda: job.id in records.jobs("run"), description="the next job has run"
         )
+        # What came before it may have been given back before it began.
         wait_until(
-            lambda: counts(queue_name).running == 0, description="all is settled"
+            lambda: (told := counts(queue_name)).waiting + told.running == 0,
+            description="all is settled",
         )
 
     return check
