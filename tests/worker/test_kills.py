@@ -28,8 +28,9 @@ class Run:
         self._records = records
         self._server = server
         self._random = random.Random(20)
-        #: Pid or "server" → when it was killed, epoch ms.
+        #: Pid → from when to when it was being killed, epoch ms.
         self.killed = {}
+        #: The same of the server, until it was there again.
         self.server_kills = []
         self.worker = None
         self.start_worker()
@@ -50,13 +51,15 @@ class Run:
         """Kill a process: mostly children, sometimes the supervisor or the server, which the test starts again."""
         draw = self._random.random()
         if draw < 0.1:
+            begun_ms = time.time() * 1000
             self._server.kill_and_start()
-            self.server_kills.append(time.time() * 1000)
+            self.server_kills.append((begun_ms, time.time() * 1000))
             return True
         if draw < 0.25:
-            self.killed[self.worker.pid] = time.time() * 1000
+            begun_ms = time.time() * 1000
             self.worker.signal(signal.SIGKILL)
             self.worker.wait()
+            self.killed[self.worker.pid] = (begun_ms, time.time() * 1000)
             self.start_worker()
             return True
         # Those whose supervisor was killed, too.
@@ -64,10 +67,10 @@ class Run:
         if not victims:
             return False
         pid = self._random.choice(sorted(victims))
-        now_ms = time.time() * 1000
+        begun_ms = time.time() * 1000
         if not kill(pid, signal.SIGKILL):
             return False
-        self.killed[pid] = now_ms
+        self.killed[pid] = (begun_ms, time.time() * 1000)
         return True
 
     def until(self, jobs, kills):
@@ -105,13 +108,11 @@ class Run:
         ]
 
     def _is_explained(self, first, second):
-        killed_ms = self.killed.get(first["pid"], float("inf"))
-        if first["at_ms"] - SLACK_MS <= killed_ms <= second["at_ms"]:
-            return True
+        kills = [self.killed[first["pid"]]] if first["pid"] in self.killed else []
         # A server that dies may forget its last moment, an acknowledgement or a claim.
         return any(
-            first["at_ms"] - SLACK_MS <= at_ms <= second["at_ms"] + SLACK_MS
-            for at_ms in self.server_kills
+            first["at_ms"] <= until_ms + SLACK_MS and begun_ms <= second["at_ms"]
+            for begun_ms, until_ms in kills + self.server_kills
         )
 
 
