@@ -119,8 +119,10 @@ def test_an_idle_worker_hardly_talks_to_the_server(work, private_server, setting
 
 
 def test_without_weights_the_first_queue_comes_first(
-    configure, work, records, queue_name
+    configure, work, records, queue_name, monkeypatch
 ):
+    # On a busy machine the last of the first queue might be given back, and come after some of the second.
+    monkeypatch.setattr(loops, "STALLED_MS", 1e9)
     configure(low={}, high={})
     low, high = f"{queue_name}-low", f"{queue_name}-high"
     schedule_many(tasks.note.using(queue=low).prepare(0, "low") for _ in range(100))
@@ -237,13 +239,13 @@ def test_outcomes_do_not_wait_for_what_is_queued(
         for _ in range(8)
     )
 
-    wait_until(lambda: records.count("end") == 1, description="the first has ended")
+    wait_until(lambda: records.count("end") >= 1, description="the first has ended")
     wait_until(
-        lambda: counts(queue_name).counters["succeeded"] == 2,
-        description="its end is known while others wait",
-        # The last one ends after 16 s.
-        timeout=12,
+        lambda: counts(queue_name).counters["succeeded"] >= 2,
+        description="its end is known",
     )
+    # The last one ends after 16 s.
+    assert records.count("end") < 8, "others wait"
 
 
 # Leases.
@@ -309,9 +311,12 @@ def test_one_that_lost_its_lease_before_it_began_holds_up_no_other(
     )
     lose_leases(client, queue_name, len(jobs), times=2)
 
-    work(lease_s=4)
+    # The lost one is free again after that: the others have so long.
+    work(lease_s=8)
 
-    wait_until(lambda: records.count("run") == 3, description="all have run")
+    wait_until(
+        lambda: records.count("run") == 3, description="all have run", timeout=60
+    )
     assert records.jobs("run")[2] == lost[0]
 
 
@@ -382,8 +387,7 @@ def test_ends_that_the_server_refuses_do_not_block_the_others_and_are_told_again
     work([broken, queue_name], threads=2)
     held = [schedule(tasks.hold.using(queue=broken), 0) for _ in range(2)]
     wait_until(lambda: records.count("start") == 2, description="both threads are busy")
-    client.rename(keys.headers, f"{keys.headers}-aside")
-    client.set(keys.headers, "no hash")
+    spoil_headers(client, keys)
     records.let_go()
     wait_until(lambda: records.count("end") == 2, description="both have ended")
 
@@ -413,11 +417,10 @@ def test_leases_of_other_queues_are_renewed_while_one_is_broken(
     keys = get_settings().queue(broken).keys
     work([broken, queue_name], lease_s=3)
     schedule(tasks.hold.using(queue=broken), 0)
-    schedule(tasks.hold.using(queue=queue_name), 0)
+    job = schedule(tasks.hold.using(queue=queue_name), 0)
     wait_until(lambda: records.count("start") == 2, description="both run")
 
-    client.rename(keys.headers, f"{keys.headers}-aside")
-    client.set(keys.headers, "no hash")
+    spoil_headers(client, keys)
     work([queue_name], lease_s=3)
 
     two_leases_s = time.monotonic() + 6
@@ -427,7 +430,16 @@ def test_leases_of_other_queues_are_renewed_while_one_is_broken(
     # In one step: without headers the ends would count as told.
     client.rename(f"{keys.headers}-aside", keys.headers)
     wait_until(lambda: counts(queue_name).running == 0, description="one is settled")
-    assert records.count("start") == 2
+    # That of the broken queue may run again by now.
+    assert records.jobs("start").count(job.id) == 1
+
+
+def spoil_headers(client, keys):
+    """Put something else where the headers of leases are; in one step, or a renewal would find none."""
+    with client.pipeline(transaction=True) as pipeline:
+        pipeline.rename(keys.headers, f"{keys.headers}-aside")
+        pipeline.set(keys.headers, "no hash")
+        pipeline.execute()
 
 
 def test_a_long_insertion_list_is_worth_a_warning(
@@ -655,16 +667,16 @@ def test_what_runs_longer_than_the_grace_is_given_back_uncounted(
 ):
     worker = work(threads=2)
     tasks_of_queue = [
-        tasks.nap.using(queue=queue_name),
-        tasks.nap_async.using(queue=queue_name),
+        tasks.hold.using(queue=queue_name),
+        tasks.hold_async.using(queue=queue_name),
     ]
-    jobs = [schedule(task, 0, 2) for task in tasks_of_queue]
+    jobs = [schedule(task, 0) for task in tasks_of_queue]
     wait_until(lambda: records.count("start") == 2, description="both run")
 
     begun_s = time.monotonic()
     worker.stop(grace_s=0.2)
 
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < 60  # and not 120
     assert counts(queue_name).running == 0
     for job in jobs:
         assert job.refresh() is State.DUE
