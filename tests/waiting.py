@@ -52,12 +52,13 @@ async def await_until(
     """Do as `wait_until` without blocking the event loop; the predicate may be a coroutine function."""
     deadline = time.monotonic() + timeout
     while True:
+        is_over = time.monotonic() >= deadline
         value = predicate()
         if isinstance(value, Awaitable):
             value = await value
         if value:
             return value
-        if time.monotonic() >= deadline:
+        if is_over:
             raise AssertionError(
                 f"not within {timeout} s: {description} (last value: {value!r})"
             )
