@@ -154,7 +154,7 @@ def test_a_worker_can_be_stopped_while_the_server_is_away(
     worker.signal(signal.SIGTERM)
 
     # It could not say how the job ended, so that will run again.
-    assert worker.wait(20) == 1
+    assert worker.wait(60) == 1
     assert "could not settle with the server before the end" in worker.log
     lasting.start()
     assert job.refresh() is State.RUNNING

@@ -113,12 +113,13 @@ def test_signals_at_any_moment_of_the_start_end_it(program, queue_name, records)
             description="it has come so far",
         )
         worker.signal(signal.SIGTERM)
-        assert worker.wait(15) in (0, -signal.SIGTERM), worker.log
+        assert worker.wait(60) in (0, -signal.SIGTERM), worker.log
 
 
 def test_a_killed_process_is_replaced_and_what_it_ran_runs_again_at_once(
-    started, records, queue_name
+    configure, started, records, queue_name
 ):
+    configure(worker={"LEASE": 300})
     worker = started("--processes", "2")
     jobs = schedule_many(
         tasks.hold.using(queue=queue_name).prepare(0) for _ in range(4)
@@ -128,20 +129,18 @@ def test_a_killed_process_is_replaced_and_what_it_ran_runs_again_at_once(
     its = {line["job"] for line in records.all("start") if line["pid"] == victim}
 
     assert kill(victim, signal.SIGKILL)
-    killed_ms = time.time() * 1000
 
-    # The lease would have been 30 s.
+    # The lease would have been 300 s.
     wait_until(
         lambda: records.count("start") == 4 + len(its),
         description="they run again",
-        timeout=20,
+        timeout=90,
     )
     records.let_go()
     again = records.all("start")[4:]
     assert {line["job"] for line in again} == its
     assert {line["kills"] for line in again} == {1}
     assert {line["attempt"] for line in again} == {1}
-    assert max(line["at_ms"] for line in again) - killed_ms < 20_000
     wait_until(
         lambda: {job.refresh() for job in jobs} == {State.SUCCEEDED},
         description="all are done",
@@ -154,7 +153,7 @@ def test_a_killed_process_is_replaced_and_what_it_ran_runs_again_at_once(
 def test_a_broken_queue_does_not_keep_the_leases_of_a_dead_process_in_others(
     configure, program, records, queue_name, client
 ):
-    configure(broken={})
+    configure(worker={"LEASE": 300}, broken={})
     broken = f"{queue_name}-broken"
     client.set(get_settings().queue(broken).keys.leases, "no sorted set")
     worker = program("--queue", broken, "--queue", queue_name)
@@ -163,9 +162,9 @@ def test_a_broken_queue_does_not_keep_the_leases_of_a_dead_process_in_others(
 
     assert kill(records.all("start")[0]["pid"], signal.SIGKILL)
 
-    # The lease would have been 30 s.
+    # The lease would have been 300 s.
     wait_until(
-        lambda: records.count("start") == 2, description="it runs again", timeout=20
+        lambda: records.count("start") == 2, description="it runs again", timeout=90
     )
     assert records.jobs("start") == [job.id] * 2
     assert f"queue {broken}: leases of a dead process end by themselves" in worker.log
@@ -181,14 +180,16 @@ def test_a_job_that_kills_its_worker_is_buried_and_those_beside_it_are_not(
         tasks.be_beside.using(queue=queue_name).prepare(0, 0.5) for _ in range(5)
     )
 
+    # Five processes start, one after the other.
     wait_until(
-        lambda: poison.refresh() is State.DEAD, description="it is dead", timeout=30
+        lambda: poison.refresh() is State.DEAD, description="it is dead", timeout=120
     )
     wait_until(
-        lambda: {job.refresh() for job in innocent} == {State.SUCCEEDED},
+        lambda: {job.refresh() for job in innocent} <= {State.SUCCEEDED, State.MISSING},
         description="the others are done",
-        timeout=30,
+        timeout=60,
     )
+    assert set(records.jobs("end")) >= {job.id for job in innocent}
     assert poison.error["kind"] == "killed"
     assert poison.kills == 4
 
@@ -200,7 +201,9 @@ def test_processes_that_die_at_once_are_replaced_after_growing_pauses(
     worker = started(environment={"WORKER_TEST_SOON_MS": "60000"})
 
     job = schedule(tasks.kill_worker.using(queue=queue_name), 0)
-    wait_until(lambda: job.refresh() is State.DEAD, description="it is dead")
+    wait_until(
+        lambda: job.refresh() is State.DEAD, description="it is dead", timeout=120
+    )
 
     assert records.count("run") == 1 + 4
     assert worker.log.count("the next one starts in") == 4
@@ -229,7 +232,7 @@ def test_a_task_that_exits_the_interpreter_costs_the_process_and_counts_as_a_kil
     job = schedule(tasks.end_process.using(queue=queue_name), 0, 0)
 
     wait_until(
-        lambda: job.refresh() is State.DEAD, description="it is dead", timeout=30
+        lambda: job.refresh() is State.DEAD, description="it is dead", timeout=120
     )
 
     assert job.error["kind"] == "killed"
@@ -291,7 +294,7 @@ def test_the_result_of_a_job_can_be_awaited_from_another_process(started, queue_
 
     job = schedule(tasks.add.using(queue=queue_name), 0, 20, 22)
 
-    assert job.wait(10) == 42
+    assert job.wait(60) == 42
 
 
 def test_burst_with_several_processes_drains_and_ends(program, records, queue_name):
@@ -306,7 +309,7 @@ def test_burst_with_several_processes_drains_and_ends(program, records, queue_na
         "--queue", queue_name, "--burst", "--processes", "3", "--threads", "2"
     )
 
-    assert worker.wait() == 0, worker.log
+    assert worker.wait(120) == 0, worker.log
     assert records.count("end") == 60
     assert records.count("run") == 6
     assert len({line["pid"] for line in records.all()}) == 3
@@ -319,7 +322,8 @@ def test_burst_ends_even_where_a_job_kills_its_worker(program, records, queue_na
 
     worker = program("--queue", queue_name, "--burst")
 
-    assert worker.wait() == 0, worker.log
+    # Five processes start, one after the other.
+    assert worker.wait(120) == 0, worker.log
     assert poison.refresh() is State.DEAD
     assert counts(queue_name).counters["succeeded"] == 20
 
