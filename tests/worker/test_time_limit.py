@@ -73,7 +73,7 @@ def test_a_function_that_catches_the_strike_has_exceeded_its_limit_all_the_same(
 ):
     def catch():
         try:
-            spin(10)
+            spin(60)
         except TimeLimitExceeded:
             if ending == "raise":
                 raise OSError("while cleaning up") from None
@@ -90,7 +90,7 @@ def test_a_function_that_does_not_react_is_reported(timer, monkeypatch):
 
     with pytest.raises(TimeLimitExceeded):
         # One call, in C, until it is reported.
-        limit.run(stuck.wait, [15], {})
+        limit.run(stuck.wait, [60], {})
 
     assert stuck.is_set()
 
@@ -131,7 +131,7 @@ def test_a_job_that_takes_too_long_is_repeated_and_then_dead(
     assert job.attempts == 2
     assert "ran longer than its time limit of 0.2 s" in job.error["error"]
     assert f"in {task.__name__}" in job.error["traceback"].splitlines()[1]
-    assert schedule(tasks.add.using(queue=queue_name), 0, 1, 1).wait(10) == 2
+    assert schedule(tasks.add.using(queue=queue_name), 0, 1, 1).wait(60) == 2
 
 
 @pytest.mark.parametrize("task", [tasks.swallow, tasks.swallow_async, tasks.block_loop])
@@ -142,7 +142,7 @@ def test_a_worker_process_ends_to_be_replaced_when_a_task_ignores_its_limit(
     worker = work(threads=2)
     limited = task.using(queue=queue_name, time_limit=0.2, max_attempts=1)
     other = schedule(tasks.nap.using(queue=queue_name), 0, 1)
-    job = schedule(limited, 0, 6)
+    job = schedule(limited, 0, 30)
 
     assert worker.join() == REPLACE_ME
 
@@ -194,7 +194,7 @@ def test_jobs_that_end_around_their_limit_never_harm_each_other(
     wait_until(
         lambda: all(job.refresh() in ended for job in jobs),
         description="all have ended",
-        timeout=30,
+        timeout=90,
     )
     told = counts(queue_name)
     assert told.running == 0
