@@ -15,6 +15,7 @@ from django_delayq import schedule
 from django_delayq.worker import heartbeat as heartbeats
 from django_delayq.worker import watchdog as watchdogs
 from django_delayq.worker.heartbeat import Heartbeat
+from django_delayq.worker.pulse import is_stopped
 from tests.faults.able import tasks as able
 from tests.waiting import wait_until
 from tests.worker.project import tasks
@@ -65,6 +66,7 @@ def test_a_process_that_is_able_writes_its_file_anew_and_one_that_stopped_does_n
     wait_until(lambda: written_ns(path) > first_ns, description="it beats again")
 
     kill(child, signal.SIGSTOP)
+    wait_until(lambda: is_stopped(child), description="it is stopped")
     an_hour_ago_s = time.time() - 3600
     os.utime(path, (an_hour_ago_s, an_hour_ago_s))
     assert not is_probe_content(directory)
