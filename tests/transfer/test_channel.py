@@ -208,10 +208,10 @@ def test_server_that_says_nothing_is_given_up_and_connected_to_again(
 ) -> None:
     server = private_server()
     recorder = Recorder()
+    begun = time.monotonic()
     with listening_to(server) as listener:
         listener.subscribe(queue_name, recorder)
         recorder.wait_for([None])
-        begun = time.monotonic()
         os.kill(server.pid, signal.SIGSTOP)
         try:
             # Ping after 2 s of silence, deadline 2 s later: then it tries to connect, and waits for that.
