@@ -267,7 +267,7 @@ class TestWaiting:
         for name in (names[2], names[0], queue_name, names[1]):
             client.rpush(name, json.dumps(name))
 
-        taken = [queue.poll_from_any(1, *names) for _ in range(4)]
+        taken = [queue.poll_from_any(20, *names) for _ in range(4)]
 
         assert taken == [queue_name, *names]
         assert queue.poll_from_any(0.05, *names) is None
@@ -627,10 +627,10 @@ class TestLostReplies:
                 with pytest.raises(KeyboardInterrupt):
                     interrupt_after(3, through_proxy, steps)
 
-            taken = [queue.poll(2) for _ in range(2)] + queue.drain_to(1)
+            taken = [queue.poll(20) for _ in range(2)] + queue.drain_to(1)
             taken += queue.drain_to(10)
             while len(taken) < 5:
-                taken.append(queue.poll(2))
+                taken.append(queue.poll(20))
             assert sorted(taken) == [1, 2, 3, 4, 5]
             assert queue.poll(0.6) is None
 
@@ -668,7 +668,7 @@ class TestLostReplies:
             pusher = threading.Timer(0.3, client.rpush, [queue_name, 1])
             pusher.start()
 
-            assert queue.poll(15) == 1
+            assert queue.poll(60) == 1
 
             freezer.join()
             pusher.join()
@@ -715,7 +715,7 @@ class TestLostReplies:
             cutter = threading.Timer(0.1, proxy.cut)
             cutter.start()
 
-            assert queue.poll(10) == 1
+            assert queue.poll(60) == 1
 
             pusher.join()
             cutter.join()
@@ -820,7 +820,7 @@ class TestTheObject:
             queue = face(made)
             queue.put(1)
 
-            assert queue.poll(1) == 1
+            assert queue.poll(20) == 1
             assert queue.poll(0.05) is None
 
     def test_impatient_client_waits_all_the_same(
