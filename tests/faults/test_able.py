@@ -236,8 +236,8 @@ def test_a_process_whose_executor_died_is_replaced_and_counts_a_kill(
     worker.wait_for_log("this process cannot go on and will be replaced")
     # What runs beside it is let end.
     records.let_go()
-    wait_until(lambda: ended(job), description="it has run again")
     wait_until(lambda: ended(bystander), description="the other has ended")
+    wait_until(lambda: ended(job), description="it has run again", timeout=90)
 
     starts = records.all("start")
     assert [line["kills"] for line in starts if line["job"] == job.id] == [0, 1]
@@ -272,7 +272,7 @@ def test_a_process_whose_interpreter_is_kept_by_c_code_is_killed(
     wait_until(lambda: records.count("start") == 1, description="it runs")
     after = schedule(tasks.note.using(queue=queue_name), 0)
 
-    wait_until(lambda: ended(after), description="the worker goes on")
+    wait_until(lambda: ended(after), description="the worker goes on", timeout=90)
     wait_until(lambda: ended(job), description="it has run again")
 
     starts = records.all("start")
@@ -328,9 +328,13 @@ def test_what_a_dead_process_held_is_given_back_before_the_next_one_finds_nothin
 
     worker = start_worker("--burst", ABLE_SLOW_RECOVERY="1")
 
-    assert worker.wait(60) == 0, worker.log
+    assert worker.wait(120) == 0, worker.log
     assert poison.refresh() is State.DEAD
-    assert all(map(ended, others)), worker.log
+    # How each ended is not known for so long as this may have taken.
+    assert {job.id for job in others} <= set(records.jobs("run"))
+    told = counts(queue_name)
+    assert (told.waiting, told.running, told.retrying) == (0, 0, 0), worker.log
+    assert told.counters["succeeded"] == len(others)
 
 
 def test_signals_of_one_moment_are_one(start_worker, records, queue_name):
@@ -377,12 +381,12 @@ def test_a_fork_that_fails_is_tried_again_and_costs_no_healthy_process(
 def test_a_worker_that_is_cut_off_notices_and_its_task_can(
     start_worker, records, queue_name, proxy, use, lasting
 ):
-    use(proxy.url, LEASE=2)
+    use(proxy.url, LEASE=4)
     cut_off = start_worker()
     job = schedule(able.check_until_told.using(queue=queue_name), 0)
     wait_until(lambda: records.count("start") == 1, description="it runs")
 
-    use(lasting, LEASE=2)
+    use(lasting, LEASE=4)
     start_worker()
     proxy.is_refusing = True
     proxy.cut()
@@ -402,7 +406,7 @@ def test_a_worker_that_is_cut_off_notices_and_its_task_can(
 def test_a_process_that_was_stopped_notices_that_its_leases_are_over(
     start_worker, records, queue_name, use, lasting
 ):
-    use(lasting, LEASE=2)
+    use(lasting, LEASE=4)
     stopped = start_worker()
     job = schedule(able.check_until_told.using(queue=queue_name), 0)
     wait_until(lambda: records.count("start") == 1, description="it runs")

@@ -134,8 +134,8 @@ def test_job_of_a_worker_that_died_during_an_outage_is_back_soon_and_the_others_
         kill(pid, signal.SIGKILL)
     time.sleep(1.5 * LEASE)
 
-    lasting.resume()
     served_ms = time.time_ns() / 1e6
+    lasting.resume()
 
     ledger.wait_for_starts(JOBS + len(lost), timeout=60)
     assert set(ledger.repeated()) == lost
