@@ -968,22 +968,42 @@ def test_each_step_is_short_among_a_hundred_thousand_frames(
 
 def test_huge_payloads_make_small_steps(slow_server: Server) -> None:
     client = slow_server.client()
-    client.flushall()
-    bench = Bench(client, "huge")
-    offer_many(bench, 300, 10, OLD)
-    offer_many(bench, 30, 1 << 20, OLD)
-    client.slowlog_reset()
 
-    tally = Reframing(client, bench.keys, NEW).run()
+    def costs_us(count: int) -> tuple[int, int]:
+        """Return how long the steps of a rewrite and of a survey take that do the most of the work."""
+        client.flushall()
+        bench = Bench(client, "huge")
+        offer_many(bench, 300, 10, OLD)
+        offer_many(bench, count, 1 << 20, OLD)
+        client.slowlog_reset()
+        tally = Reframing(client, bench.keys, NEW).run()
+        assert tally.rewritten == 300 + count
+        rewrite = durations_us(client)
+        client.slowlog_reset()
+        survey = take_survey(client, bench.keys)
+        assert survey.waiting == {NEW: 300 + count}
+        return weighed(rewrite), weighed(durations_us(client))
 
-    assert tally.rewritten == 330
-    durations = durations_us(client)
-    assert median(durations) < 20_000
-    client.slowlog_reset()
-    survey = take_survey(client, bench.keys)
-    assert survey.waiting == {NEW: 330}
-    assert median(durations_us(client)) < 20_000
+    def is_alike() -> bool:
+        few, many = costs_us(8), costs_us(30)
+        return all(
+            among_many < 2.5 * among_few + 2_000
+            for among_few, among_many in zip(few, many, strict=True)
+        )
+
+    # A step that a loaded machine interrupts is no finding.
+    assert any(is_alike() for _ in range(5))
     client.flushall()
+
+
+def weighed(durations: list[int]) -> int:
+    """Return the duration in the middle of all that time, and not of the number of steps."""
+    spent, total = 0, sum(durations)
+    for duration in sorted(durations):
+        spent += duration
+        if 2 * spent >= total:
+            return duration
+    raise AssertionError("nothing was done")
 
 
 # Anything, in any order, against a model.
