@@ -387,7 +387,7 @@ def test_follow_goes_on_until_interrupted(
     offer(bench, 3, 10**12, OLD)
     wait_until(lambda: formats_in(bench) == {NEW}, description="rewritten")
     child.send_signal(signal.SIGINT)
-    output, _ = child.communicate(timeout=20)
+    output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 0, output
     assert "11  rewritten" in output

@@ -90,7 +90,7 @@ class RaceTests(TransactionTestCase):
         for _ in range(50):
             self.client.post("/orders/", {"item": "Tea"})
         orders = list(Order.objects.all())
-        start = threading.Barrier(2, timeout=10)
+        start = threading.Barrier(2, timeout=60)
         answers = {}
 
         def pay():

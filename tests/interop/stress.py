@@ -133,7 +133,7 @@ def run_stress(
             )
         ),
         description="all has been taken",
-        timeout=30,
+        timeout=60,
     )
     found = {}
     for label, side in sides.items():

@@ -408,7 +408,7 @@ def test_following_a_rolling_upgrade_or_rollback_nothing_is_lost_and_nothing_jam
             offer(fleet, f"soon {n}", 50, 1_000)
         wait_until(queue.is_complete, description="everything came")
         child.send_signal(signal.SIGINT)
-        output, _ = child.communicate(timeout=20)
+        output, _ = child.communicate(timeout=60)
 
     say(
         f"{output}following to {target}: {late} elements due in 8 to 10 s, {duplicates} times one came again, up to"

@@ -211,12 +211,12 @@ def share_out(
             ]
             assert all(isinstance(due, int) for due in run_all(round_.client, offers))
         with round_.explained():
-            offering.result(60)
+            offering.result(120)
         # Nobody is asked what has come before all has: on two processors that would be most of the work.
         wait_until(
             lambda: not round_.client.exists(*round_.places(codec, "both")),
             description="all have been taken",
-            timeout=60,
+            timeout=120,
         )
     finally:
         is_over.set()
@@ -348,7 +348,7 @@ def test_a_handler_runs_what_java_offered_with_a_lease(
         ]
 
     wait_until(
-        lambda: len(records()) >= len(cases), description="all were run", timeout=30
+        lambda: len(records()) >= len(cases), description="all were run", timeout=60
     )
     found = [normal(line["value"]) for line in records()]
     if codec == "LongCodec":
@@ -378,7 +378,7 @@ def test_a_handler_that_fails_is_tried_again_and_ends_as_a_dead_letter(
                 run(round_.client, operations.counts(keys)).counters.get(counter) == 3
             ),
             description=f"all have {counter}",
-            timeout=30,
+            timeout=60,
         )
         lines = [
             line
