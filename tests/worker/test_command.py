@@ -304,7 +304,7 @@ def test_a_project_that_configures_its_log_gets_fields(program, queue_name, tmp_
     assert fields["outcome"] == "succeeded"
     assert fields["attempt"] == 1
     assert 0 <= fields["late_ms"] < 60_000
-    assert 0 <= fields["took_ms"] < 10_000
+    assert 0 <= fields["took_ms"] < 60_000
     assert job.id not in worker.log
 
 
@@ -414,7 +414,15 @@ def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
     worker.wait()
     program(environment=environment)
 
-    wait_until(lambda: job.refresh() is State.SUCCEEDED, description="it is done")
+    # Its end may have been lost with the server: then it runs again after its lease. And it is known for 30 s only.
+    wait_until(
+        lambda: (
+            job.refresh() in (State.SUCCEEDED, State.MISSING)
+            and job.id in records.jobs("end")
+        ),
+        description="it is done",
+        timeout=90,
+    )
     other = schedule(tasks.note, 0)
     wait_until(lambda: other.id in records.jobs("run"), description="it works")
     assert counts("default").counters["succeeded"] >= 1

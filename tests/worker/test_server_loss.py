@@ -186,7 +186,7 @@ def test_the_worker_says_that_the_server_is_back_as_soon_as_it_has_answered(
 ):
     # Nothing wakes it afterwards: no cap, no renewal, no end of a job.
     work(cap_ms=NEVER_MS, lease_s=600)
-    schedule(tasks.hold.using(queue=queue_name), 2)
+    schedule(tasks.hold.using(queue=queue_name), 5)
     lasting.kill()
     wait_until(lambda: "does not serve" in caplog.text, description="it is away")
     assert "the server is back" not in caplog.text
