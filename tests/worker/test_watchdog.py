@@ -142,7 +142,7 @@ def test_a_renewal_that_one_queue_refuses_is_tried_again_soon_and_told_once(
 
 def test_busy_threads_are_no_stuck_ones(work, records, queue_name, monkeypatch, caplog):
     monkeypatch.setattr(watchdogs, "STUCK_AFTER_MS", 500)
-    worker = work(threads=1, lease_s=1)
+    worker = work(threads=1, lease_s=2)
     job = schedule(tasks.hold.using(queue=queue_name), 0)
     schedule(tasks.note.using(queue=queue_name), 0)
     wait_until(lambda: records.count("start") == 1, description="it runs")
