@@ -620,7 +620,7 @@ def run(program: str) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         check=False,
     )
