@@ -4,8 +4,9 @@ from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 
 from django_delayq import checks, conf
+from django_delayq.jobs.envelope import signed_for
 from django_delayq.queues.connection import set_default_connection
-from django_delayq.queues.options import set_default_options
+from django_delayq.queues.options import set_default_options, set_signer
 
 
 class DelayqConfig(AppConfig):
@@ -18,4 +19,5 @@ class DelayqConfig(AppConfig):
         checks.register_all()
         set_default_connection(lambda: (conf.get_shared_client, conf.get_async_client))
         set_default_options(conf.queue_options)
+        set_signer(signed_for)
         autodiscover_modules("tasks")

@@ -79,6 +79,17 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             )
         )
     found += _check_alias(settings.connection)
+    try:
+        conf.get_keyring()
+    except DelayqError as error:
+        return [
+            *found,
+            checks.Error(
+                f"Jobs cannot be signed: {error}.",
+                hint="Without a signature nothing is a job, so that nobody else can have tasks run.",
+                id="django_delayq.E011",
+            ),
+        ]
     for task in registry.all_tasks():
         if task.options.queue not in settings.queues:
             found.append(
@@ -118,7 +129,11 @@ def _check_codec(
         return []
     try:
         envelopes.encode(
-            envelopes.Envelope("0" * 22, task.name, queue.name), queue.payload_codec
+            envelopes.Envelope(task.name),
+            "0" * 22,
+            queue.name,
+            conf.get_keyring(),
+            queue.payload_codec,
         )
     except DelayqError as error:
         return [

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django_redis import get_redis_connection
 from redis import ConnectionPool, Redis
@@ -40,6 +41,7 @@ from django_delayq.redaction import SecretUrl, conceal, redact, redact_url, show
 from django_delayq.wire.call import CallPacker
 from django_delayq.wire.codecs import Codec, default_codec, get_codec
 from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.signing import Keyring
 
 #: Seconds without a byte after which a connection counts as dead.
 SOCKET_TIMEOUT_S = 5.0
@@ -198,6 +200,8 @@ class Settings:
     #: Alias of a django-redis cache, or a redis-py URL; None: the embedded server, in DEBUG only.
     #: Its repr has no password, and neither has that of the settings.
     connection: str | None = None
+    #: Secrets that jobs are signed with, the first, and checked by, all; None: SECRET_KEY and SECRET_KEY_FALLBACKS.
+    keys: Sequence[str | bytes] | None = field(default=None, repr=False)
     #: Where the embedded server keeps its data, in a folder .delayq; None: BASE_DIR, else the current directory.
     embedded_dir: Path | None = None
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
@@ -251,6 +255,8 @@ LONGEST_LEASE_S = 86_400
 LONGEST_HOLD_S = 2_592_000
 #: Seconds that what is given up is kept at least: a number that is smaller was meant as days.
 SHORTEST_TTL_S = 3_600
+#: Characters of the shortest secret.
+SHORTEST_SECRET = 16
 #: Bytes of the largest payload: a script that moves more than these holds the server for half a second.
 LARGEST_PAYLOAD = 64 << 20
 
@@ -322,6 +328,17 @@ def _is_codec(value: Any) -> bool:
     return True
 
 
+def _is_keys(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and bool(value)
+        and all(
+            isinstance(item, str | bytes) and len(item) >= SHORTEST_SECRET
+            for item in value
+        )
+    )
+
+
 def _is_connection(value: Any) -> bool:
     if not isinstance(value, str) or "://" not in value:
         return isinstance(value, str) and value != ""
@@ -335,6 +352,12 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         "the alias of a django-redis cache, or a URL that redis-py reads, such as"
         " 'redis://localhost:6379/0': port and database are numbers, parameters those of redis-py, special characters of a password are encoded,"
         " # as %23",
+    ),
+    "KEYS": (
+        "keys",
+        _optional(_is_keys),
+        f"a list of secrets, the one to sign with first, each a string of at least {SHORTEST_SECRET} characters,"
+        " or None for SECRET_KEY and SECRET_KEY_FALLBACKS",
     ),
     "EMBEDDED_DIR": (
         "embedded_dir",
@@ -484,6 +507,8 @@ def _show_setting(key: str, value: Any) -> str:
     # What stands where a URL belongs may be one that is too mangled to be found.
     if key == "CONNECTION" and isinstance(value, str):
         return repr(redact_url(value))
+    if key == "KEYS":
+        return f"{type(value).__name__}, which is not shown"
     return show(value)
 
 
@@ -542,6 +567,7 @@ def read_settings(value: Any) -> Settings:
     directory = value.get("EMBEDDED_DIR")
     return Settings(
         connection=_secret_url(value.get("CONNECTION")),
+        keys=value.get("KEYS"),
         embedded_dir=Path(directory) if directory is not None else None,
         queues=queues,
         worker=_read(WorkerSettings, value.get("WORKER", {}), _WORKER),
@@ -577,6 +603,31 @@ def get_settings() -> Settings:
         InvalidSettings: ``DELAYQ`` is wrong; the message says what and what to do.
     """
     return read_settings(getattr(django_settings, "DELAYQ", {}))
+
+
+@cache
+def get_keyring() -> Keyring:
+    """Return the keys that jobs are signed with and checked by.
+
+    Raises:
+        InvalidSettings: there is no secret, or one that cannot be used.
+    """
+    secrets, source = get_settings().keys, "DELAYQ['KEYS']"
+    if secrets is None:
+        source = "SECRET_KEY and SECRET_KEY_FALLBACKS"
+        try:
+            secrets = [
+                django_settings.SECRET_KEY,
+                *django_settings.SECRET_KEY_FALLBACKS,
+            ]
+        except ImproperlyConfigured as error:
+            raise InvalidSettings(
+                "jobs are signed, and there is nothing to sign them with: SECRET_KEY is empty. Set it, or DELAYQ['KEYS']"
+            ) from error
+    try:
+        return Keyring(secrets)
+    except InvalidSettings as error:
+        raise InvalidSettings(f"{source}: {error}") from None
 
 
 def setting_names() -> dict[str, str]:
@@ -798,7 +849,10 @@ async def _close_with_loop(client: AsyncRedis) -> AsyncGenerator[None, None]:
 def forget_connections(**kwargs: Any) -> None:
     """Drop the cached settings and the connections; connected to ``setting_changed``."""
     global _pool, _shared
-    if kwargs.get("setting", "DELAYQ") not in ("DELAYQ", "CACHES", "DEBUG", "BASE_DIR"):
+    setting = kwargs.get("setting", "DELAYQ")
+    if setting in ("DELAYQ", "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
+        get_keyring.cache_clear()
+    if setting not in ("DELAYQ", "CACHES", "DEBUG", "BASE_DIR"):
         return
     hide_password()
     with _lock:

@@ -3,6 +3,7 @@
 DelayqError
 ├── EncodeError        we were asked to write something the format cannot hold
 ├── DecodeError        the peer wrote something we cannot read; keeps .data
+│   └── NotSigned      it looks like a job, and nobody of this project has written it; keeps .missing
 ├── InvalidDelay       a delay that is negative, naive or no time at all
 ├── InvalidTask        the decorator was given something that cannot be a task
 ├── InvalidArguments   a call that does not fit its task's signature
@@ -43,6 +44,17 @@ class DecodeError(DelayqError, ValueError):
         super().__init__(message)
         self.data = data
         self.offset = offset
+
+
+class NotSigned(DecodeError):
+    """Raised when a payload looks like a job, and is none that this project has signed.
+
+    ``missing`` is what it would take to tell, where that is not here: ``key Ab3d``, or ``format 2``; else empty.
+    """
+
+    def __init__(self, message: str, *, missing: str = "") -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class InvalidDelay(DelayqError, ValueError):

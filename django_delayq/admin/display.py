@@ -7,7 +7,7 @@ whatever bytes it is given.
 import json
 import re
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 from django.utils import timezone
 from django.utils.formats import number_format
 
-from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.operations import PREVIEW_BYTES
-from django_delayq.exceptions import DecodeError
+from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
@@ -32,8 +32,10 @@ RAW_TEXT_BYTES, RAW_HEX_BYTES = 16_384, 2_048
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The name of the task in an envelope of which only the beginning is there.
-_TASK = re.compile(rb'"delayq":"[\w-]{22}","task":("(?:[^"\\]|\\.){1,400}")')
-_ARGUMENTS = re.compile(rb'"(?:args|kwargs)":')
+_TASK = re.compile(
+    rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.)){1,400})\\"'
+)
+_ARGUMENTS = re.compile(rb'\\"(?:args|kwargs)\\":')
 
 
 def clean(text: object) -> str:
@@ -222,7 +224,13 @@ def read_content(
     if len(payload) < size or not envelopes.is_readable(payload, most):
         return _read_beginning(payload[:PREVIEW_BYTES], size, queue)
     try:
-        envelope = envelopes.decode(payload, queue.payload_codec)
+        envelope = envelopes.open_payload(
+            payload, queue.name, get_keyring(), queue.payload_codec
+        )
+    except NotSigned as error:
+        content = _read_foreign(payload, queue, in_full)
+        fault = content.fault or f"It looks like a job, but {clean(error)}."
+        return replace(content, fault=cut(fault, 1000))
     except DecodeError:
         return _read_foreign(payload, queue, in_full)
     except Exception as error:  # a codec's bug, or one that cannot read this side's values: still a page
@@ -250,9 +258,9 @@ def _read_beginning(payload: bytes, size: int, queue: QueueSettings) -> Content:
     if found is None:
         return Content(_handler(queue), True, raw_line(payload) + note)
     try:
-        task = clean(json.loads(found[1]))
+        task = clean(json.loads(json.loads(b'"\\"%b\\""' % found[1])))
     except ValueError:
-        task = clean(found[1][1:-1].decode(errors="backslashreplace"))
+        task = clean(found[1].decode(errors="backslashreplace"))
     arguments = _ARGUMENTS.search(payload, found.end())
     return Content(
         task,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.wire import signing
 from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
@@ -41,6 +42,9 @@ ENDED_MS = 30_000
 #: How long after its first try a call may be repeated that relies on this. The rest is for a repeat that is long on its
 #: way: twice the time-out of a socket.
 REPEAT_MS = 20_000
+
+#: How long what a process said of the formats that it reads counts; it says so every minute.
+ENROLLED_MS = 180_000
 
 #: What HINCRBY writes.
 _NUMBER = re.compile(rb"-?\d{1,19}")
@@ -128,12 +132,19 @@ class Leased(msgspec.Struct):
     #: When it was first due, epoch ms.
     start_time_ms: int
     payload: bytes
-    #: Offered by somebody else: no envelope of ours.
+    #: Under a token that is not the payload's own: offered by somebody else, as far as a script can tell.
     is_foreign: bool
     #: Fencing token: the request that claimed it.
     fence: bytes
     #: It was given back before, as its lease had ended before it began.
     was_late: bool = False
+    #: The job whose token the payload has ended a moment ago, if it is a job at all.
+    is_known: bool = False
+
+    @property
+    def came_in_frame(self) -> bool:
+        """Whether a foreign one came in a frame, and not by the destination queue."""
+        return self.token[16:17] == "f"
 
 
 class Claimed(NamedTuple):
@@ -149,6 +160,8 @@ class Claimed(NamedTuple):
     #: Jobs dropped because their payload is gone: somebody deleted it.
     vanished: int
     jobs: list[Leased]
+    #: The queue's format where that is later than we read, which is why nothing was claimed; else 0.
+    newer_format: int = 0
 
 
 class Transferred(NamedTuple):
@@ -330,6 +343,8 @@ def claim(
     queue = keys.queue
 
     def read(reply: list[Any]) -> Claimed:
+        if len(reply) == 6:
+            return Claimed(*reply[:5], [], newer_format=reply[5])
         # Six elements a job.
         each = islice(reply, 5, None)
         jobs = [
@@ -341,7 +356,8 @@ def claim(
                 payload,
                 flags & 1 == 1,
                 request,
-                flags > 1,
+                flags & 2 != 0,
+                flags & 4 != 0,
             )
             for token, attempts, kills, start_time_ms, payload, flags in zip(
                 each, each, each, each, each, each, strict=True
@@ -383,6 +399,7 @@ def claim(
             max_kills,
             secrets.token_urlsafe(12),
             frame_format.number,
+            signing.FORMAT,
         ),
         read,
     )
@@ -511,10 +528,12 @@ class Held(NamedTuple):
 
     token: str
     fence: bytes
-    #: Of the task, as `can_be_held` accepts it.
+    #: Of the task, as `can_be_held` accepts it, or of the key.
     name: str
     #: What the user is told of it.
     why: str
+    #: How long to hold it, from the first time that it was held.
+    hold_ms: int
 
 
 def can_be_held(name: str) -> bool:
@@ -531,14 +550,13 @@ def hold(
     keys: DeliveryKeys,
     jobs: Sequence[Held],
     *,
-    hold_ms: int,
     now_us: int | None = None,
 ) -> Call[list[int]]:
-    """Keep jobs for a worker that knows their tasks; returns the indexes of those whose lease was lost.
+    """Keep jobs for a worker that knows their tasks or keys; returns the indexes of those whose lease was lost.
 
     They are held until ``hold_ms`` after they were first held; `release` quarantines them then.
     """
-    args: list[Argument] = [_now(now_us), hold_ms]
+    args: list[Argument] = [_now(now_us)]
     for job in jobs:
         args += job
     return Call(
@@ -605,7 +623,8 @@ def give_back(
     """
     args: list[Argument] = [_now(now_us)]
     for job in jobs:
-        how = int(job.is_foreign)
+        # Where a worker finds it as what it is: in the destination queue nothing tells a job that came in a frame.
+        how = int(job.is_foreign and not job.came_in_frame)
         if job.token in late:
             how += 6 if job.was_late else 2
         elif job.was_late:
@@ -876,7 +895,14 @@ def page(
     }
     return Call(
         load_script(PACKAGES, "page"),
-        (sets[state], keys.headers, keys.payloads, keys.errors, keys.returned),
+        (
+            sets[state],
+            keys.headers,
+            keys.payloads,
+            keys.errors,
+            keys.returned,
+            keys.locators,
+        ),
         (
             PAGES[state],
             first,
@@ -968,7 +994,32 @@ def _read_counts(reply: list[Any]) -> Counts:
 
 def leave(keys: DeliveryKeys, *, owner: bytes) -> Call[int]:
     """Forget the last request of a process that ends; returns 1 when there was one."""
-    return Call(load_script(PACKAGES, "leave"), (keys.claims,), (owner,))
+    return Call(load_script(PACKAGES, "leave"), (keys.claims, keys.control), (owner,))
+
+
+class Enrolled(NamedTuple):
+    """The reply to an `enroll` call."""
+
+    #: What is written to the queue.
+    format: int
+    #: Processes that read no format as late as the caller's.
+    behind: int
+
+
+def enroll(
+    keys: DeliveryKeys,
+    *,
+    owner: bytes,
+    reads: int | None = None,
+    now_us: int | None = None,
+) -> Call[Enrolled]:
+    """Say that a process reads the formats up to ``reads``; the queue goes to a later one when all that live do."""
+    return Call(
+        load_script(PACKAGES, "enroll"),
+        (keys.control,),
+        (_now(now_us), owner, reads or signing.FORMAT, ENROLLED_MS),
+        lambda reply: Enrolled(*reply),
+    )
 
 
 #: The hashes that `sweep` looks through. A note goes once its locator has gone.

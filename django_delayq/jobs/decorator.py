@@ -118,9 +118,10 @@ class DelayedTask(Generic[P, R]):
         )
         job.options = options.carried(self.base)
         payload = envelopes.encode(
-            envelopes.Envelope(
-                job.token, self.name, queue.name, plain_args, plain_kwargs, job.options
-            ),
+            envelopes.Envelope(self.name, plain_args, plain_kwargs, job.options),
+            job.token,
+            queue.name,
+            conf.get_keyring(),
             queue.payload_codec if queue.is_shared else None,
         )
         if len(payload) > settings.max_payload_bytes:

@@ -1,7 +1,8 @@
-"""What a job of ours looks like on the wire: a JSON object, its token first.
+"""What a job of ours looks like on the wire: a JSON object of three strings, its token first.
 
-The scripts read the token at the front (``_job.lua``, token_of), so its place and its name are part of the format:
-``{"delayq":"<22 characters>","task":"…","queue":"…","args":[…],"kwargs":{…},"options":{…}}``, the empty ones left out.
+``{"delayq":"<token, 22>","mac":"<signature, 27>","body":"{\\"task\\":…}"}``. The body is a string, so that whoever decodes
+an envelope and encodes it again leaves what is signed as it was. The scripts read token and signature at the front
+(``_job.lua``, token_of), so their places and names are part of the format. docs/wire-format.md, "Envelope".
 """
 
 import math
@@ -18,6 +19,7 @@ import msgspec
 from django.db.models import Model, QuerySet
 from django.utils.functional import LazyObject, Promise
 
+from django_delayq.conf import get_keyring, get_settings
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -26,31 +28,45 @@ from django_delayq.exceptions import (
 )
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.codecs import Codec
+from django_delayq.wire.signing import LENGTH, Keyring
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):
-    """One call that waits to be made."""
+    """One call that waits to be made: the body of a payload, which is signed as a whole."""
 
-    #: The job's token. First, see above.
-    delayq: str
     task: str
-    #: The queue it was scheduled on, half of the job's id.
-    queue: str
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     #: What `DelayedTask.using` changed, see TaskOptions.CARRIED.
     options: dict[str, Any] | None = None
+    # Reserved: nothing writes these yet, and every version reads them.
+    #: When it was scheduled, epoch ms.
+    at: int | None = None
+    #: What travels with the call and is no argument of it.
+    headers: dict[str, str] = {}
+    #: Bits that change what the rest means.
+    flags: int = 0
+
+
+class _Sealed(msgspec.Struct):
+    delayq: str
+    mac: str
+    body: str
 
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Envelope)
+_unsealer = msgspec.json.Decoder(_Sealed)
 #: How a payload begins as we write it where no codec wraps it.
 START = b'{"delayq":"'
 #: The scripts look for the token's name in so many bytes.
 TOKEN_BEFORE = 80
 #: `peek_task` looks at so many bytes.
 PEEK_BYTES = 512
-_TASK = re.compile(rb'"delayq":"[\w-]{22}","task":("(?:[^"\\]|\\.)*")')
+# Where the name of the task begins in a payload as we write it.
+_TASK_AT = len(START) + 22 + len('","mac":"') + LENGTH + len('","body":"{')
+_TASK_KEY = b'\\"task\\":\\"'
+_TASK = re.compile(rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.))*)\\"')
 # Codecs whose payload of a JSON object is that object's JSON.
 _PLAIN = frozenset(
     {
@@ -66,20 +82,31 @@ _ATOMS = frozenset({int, str, bool, type(None)})
 MAX_DEPTH = 100
 
 
-def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
-    """Write an envelope; on a queue shared with Java as a value of the queue's codec: a string, else a map.
+def encode(
+    envelope: Envelope,
+    token: str,
+    queue: str,
+    keyring: Keyring,
+    codec: Codec | None = None,
+) -> bytes:
+    """Write and sign an envelope; on a queue shared with Java as a value of the queue's codec: a string, else a map.
 
     Raises:
         InvalidArguments: the arguments hold text that is no Unicode, or a number that is too long.
         EncodeError: the queue's codec cannot hold it so that the scripts find the token.
     """
     try:
-        text = _encoder.encode(envelope)
+        body = _encoder.encode(envelope)
     except (ValueError, OverflowError) as error:
         # Half a surrogate pair, or an int of more than 4,300 digits.
         raise InvalidArguments(
             f"arguments of {envelope.task!r} cannot be written as JSON: {error}"
         ) from error
+    return _wrap(_Sealed(token, keyring.sign(queue, token, body), body.decode()), codec)
+
+
+def _wrap(sealed: _Sealed, codec: Codec | None) -> bytes:
+    text = _encoder.encode(sealed)
     if codec is None or codec.name in _PLAIN:
         return text
     for value in (text.decode(), msgspec.json.decode(text)):
@@ -100,18 +127,20 @@ def encode(envelope: Envelope, codec: Codec | None = None) -> bytes:
 
 
 def task_text(name: str) -> bytes:
-    """Return a task's name as `peek_task` finds it: a JSON string."""
-    return _encoder.encode(name)
+    """Return a task's name as `peek_task` finds it."""
+    # A JSON string within a JSON string, and the quotes of neither.
+    return _encoder.encode(_encoder.encode(name).decode())[3:-3]
 
 
 def peek_task(payload: bytes) -> bytes | None:
-    """Return the name of a job's task as a JSON string, without decoding the payload; None: it is not where we write it.
+    """Return the name of a job's task as `task_text` writes it, without decoding the payload; None: it is not where we write it.
 
-    It costs the same for every payload, so the claim loop can afford it. What it says is not checked: `decode` does.
+    It costs the same for every payload, so the claim loop can afford it. What it says is not checked: `open_payload` does.
     """
     # As we write it. A regular expression costs more, and this is done for each job.
-    if payload[33:43] == b'","task":"' and payload.startswith(START):
-        name = payload[42 : payload.find(b'"', 43, PEEK_BYTES) + 1]
+    start = _TASK_AT + len(_TASK_KEY)
+    if payload[_TASK_AT:start] == _TASK_KEY and payload.startswith(START):
+        name = payload[start : payload.find(b'\\"', start, PEEK_BYTES)]
         if name and b"\\" not in name:
             return name
     found = _TASK.search(payload, 0, PEEK_BYTES)
@@ -119,29 +148,73 @@ def peek_task(payload: bytes) -> bytes | None:
 
 
 def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
-    """Return whether `decode` may look at a payload: it is one that we write, or small enough for any codec."""
+    """Return whether `open_payload` may look at a payload: it is one that we write, or small enough for any codec."""
     return len(payload) <= max_foreign_bytes or payload.startswith(START)
 
 
-def decode(payload: bytes, codec: Codec | None = None) -> Envelope:
-    """Read an envelope.
+def open_payload(
+    payload: bytes, queue: str, keyring: Keyring, codec: Codec | None = None
+) -> Envelope:
+    """Read what a payload of a queue says, if this project has signed it for that queue.
 
     Raises:
+        NotSigned: it has the form of a job, and no signature of this project's.
         DecodeError: it is not one of ours.
     """
     try:
+        return _open(_unseal(payload, codec), queue, keyring)
+    except DecodeError as error:
+        error.data = payload
+        raise
+
+
+def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
+    try:
         if payload.startswith(START) or codec is None or codec.name in _PLAIN:
-            return _decoder.decode(payload)
-        value = codec.decode(payload)
-        if type(value) is str:  # a Char is no text of anybody's
-            return _decoder.decode(value)
-        if isinstance(value, dict):
-            return msgspec.convert(value, Envelope)
-        raise DecodeError(f"not a job of ours: a {type(value).__name__}", payload)
+            return _unsealer.decode(payload)
+        return _seal_in(codec.decode(payload))
     except DelayqError:
         raise
     except Exception as error:  # of msgspec, or of a codec of the project's own
         raise DecodeError(f"not a job of ours: {error}", payload) from error
+
+
+def signed_for(payload: bytes, source: str, target: str) -> bytes:
+    """Return a job's payload for another queue, signed and written as that one wants it; what is no job as it is."""
+    settings, keyring = get_settings(), get_keyring()
+    origin, other = settings.queues.get(source), settings.queues.get(target)
+    if source == target or not is_readable(payload, settings.max_foreign_bytes):
+        return payload
+    try:
+        codec = origin.payload_codec if origin else None
+        sealed = _unseal(payload, codec)
+        _open(sealed, source, keyring)
+    except DecodeError:
+        return payload
+    mac = keyring.sign(target, sealed.delayq, sealed.body.encode())
+    shared = other is not None and other.is_shared
+    return _wrap(
+        _Sealed(sealed.delayq, mac, sealed.body),
+        other.payload_codec if other and shared else None,
+    )
+
+
+def _seal_in(value: object) -> _Sealed:
+    if type(value) is str:  # a Char is no text of anybody's
+        return _unsealer.decode(value)
+    if isinstance(value, dict):
+        return msgspec.convert(value, _Sealed)
+    raise DecodeError(f"not a job of ours: a {type(value).__name__}")
+
+
+def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
+    body = sealed.body.encode()
+    keyring.check(sealed.mac, queue, sealed.delayq, body)
+    # Ours, and so a fault of ours or of another version's if it cannot be read.
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise DecodeError(f"not a call that this version reads: {error}") from error
 
 
 def plain(

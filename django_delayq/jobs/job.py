@@ -412,8 +412,11 @@ class Job(Generic[R_co]):
         if not envelopes.is_readable(payload, conf.get_settings().max_foreign_bytes):
             return
         try:
-            envelope = envelopes.decode(
-                payload, settings.payload_codec if settings else None
+            envelope = envelopes.open_payload(
+                payload,
+                self.queue,
+                conf.get_keyring(),
+                settings.payload_codec if settings else None,
             )
         except DecodeError:
             return

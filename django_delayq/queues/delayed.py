@@ -22,7 +22,7 @@ from django_delayq.delivery.operations import REPEAT_MS
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given
-from django_delayq.queues.options import options_of
+from django_delayq.queues.options import options_of, signed_for
 from django_delayq.queues.reading import read
 from django_delayq.queues.steps import Once, Steps, aperform, perform
 from django_delayq.queues.transferring import QueuePush, service
@@ -551,16 +551,17 @@ class DelayedQueue:
         return frames, values, None
 
     def _poll_last_and_offer_first_to(self, name: str) -> Steps[Any]:
-        target = DeliveryKeys.of(name).queue.destination
+        target = DeliveryKeys.of(name)
         depth = 1
         while True:
             frame = yield from self._nth_last(depth)
             if frame is None:
                 return None
-            values = list(self._values([frame]))
-            if not values:
+            payload = self._payload_of(frame)
+            if payload is None:
                 depth += 1
                 continue
+            value = read(self._options.codec, payload, self.name)
             (was_there,) = yield scripts.withdraw(
                 self._keys,
                 [frame],
@@ -569,11 +570,12 @@ class DelayedQueue:
                 depth=depth + PAGE,
                 from_tail=True,
                 target=target,
+                payload=signed_for(payload, self.name, name),
                 frame_format=self._options.frame_format,
                 insertion_list=self._options.insertion_list,
             )
             if was_there:
-                return values[0]
+                return value
 
     def _nth_last(self, depth: int) -> Steps[bytes | None]:
         queue = self._keys.queue

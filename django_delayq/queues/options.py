@@ -31,6 +31,23 @@ def set_default_options(provider: DefaultOptions | None) -> None:
     _default = provider
 
 
+#: Signs a job anew that goes from one queue to another: payload, the two names. What is no job stays as it is.
+Signer = Callable[[bytes, str, str], bytes]
+
+_signer: Signer | None = None
+
+
+def set_signer(signer: Signer | None) -> None:
+    """Say how a job is signed that moves to another queue."""
+    global _signer
+    _signer = signer
+
+
+def signed_for(payload: bytes, source: str, target: str) -> bytes:
+    """Return the payload for the other queue; without Django nobody has keys, and it stays as it is."""
+    return payload if _signer is None else _signer(payload, source, target)
+
+
 def options_of(
     name: str,
     *,

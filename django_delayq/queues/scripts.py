@@ -69,17 +69,21 @@ def withdraw(
     request: str,
     depth: int,
     from_tail: bool = False,
-    target: str | None = None,
+    target: DeliveryKeys | None = None,
+    payload: bytes = b"",
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     now_us: int | None = None,
 ) -> Call[list[bool]]:
-    """Take out frames that were read before, and put their payloads at the head of ``target``, if given.
+    """Take out frames that were read before; one alone may go to the head of ``target``, as ``payload``.
 
     Returns which of them were still there. The same ``request`` again returns the same, and does nothing.
     ``depth`` says how far from the head, or the tail, of the delay queue they lie.
     """
-    targets = () if target is None else (target,)
+    targets: tuple[str, ...] = ()
+    payloads: tuple[bytes, ...] = ()
+    if target is not None:
+        targets, payloads = (target.queue.destination, target.locators), (payload,)
     return Call(
         load_script(PACKAGES, "withdraw"),
         (*_frame_keys(keys), *targets),
@@ -91,6 +95,7 @@ def withdraw(
             request,
             frame_format.number,
             *frames,
+            *payloads,
         ),
         lambda reply: [flag == ord("1") for flag in reply],
         window_ms=REPEAT_MS,

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from django_delayq import logs
 from django_delayq.clock import boottime_ms, epoch_ms
-from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.operations import (
     Done,
     Failed,
@@ -29,11 +29,13 @@ from django_delayq.exceptions import (
     EncodeError,
     InvalidTask,
     LeaseLost,
+    NotSigned,
     TaskNotFound,
     TimeLimitExceeded,
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.envelope import Envelope
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
@@ -50,6 +52,8 @@ MESSAGE_LIMIT = 2_000
 FAILURE_TTL_MS = 3_600_000
 #: The wait before the next attempt where an exception breaks everything that would compute one: a minute.
 LAST_RESORT_DELAY_MS = 60_000
+#: How long a job is held whose key is not here: a hundred years.
+FOR_EVER_MS = 100 * 365 * 86_400_000
 #: The frames of these files come before the task's own in a traceback.
 _HERE = os.path.join(os.path.dirname(__file__), "")
 
@@ -62,6 +66,10 @@ QUICK_BYTES = 16_384
 Read = tuple[DelayedTask[Any, Any], TaskOptions, list[Any], dict[str, Any]]
 
 
+class DoubleFound(DelayqError):
+    """Raised while a payload is read: the job that it is has run."""
+
+
 class Attempt:
     """A leased job with its task, and what became of it."""
 
@@ -70,7 +78,8 @@ class Attempt:
     options: TaskOptions | None = None
     args: list[Any] = []  # noqa: RUF012  replaced, never changed
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
-    #: SUCCEEDED, RETRYING, DEAD, EXPIRED, QUARANTINED, HELD; SCHEDULED: given back; None: still running.
+    #: SUCCEEDED, RETRYING, DEAD, EXPIRED, QUARANTINED, HELD; SCHEDULED: given back; MISSING: dropped, as it ran before;
+    #: None: still running.
     outcome: State | None = None
     result = b""
     error = b""
@@ -87,8 +96,10 @@ class Attempt:
     is_expired = False
     #: The server would not take its end; it is told again.
     is_refused = False
-    #: Where it is held: the name of its task, which this process does not know.
+    #: Where it is held: the name of its task, which this process does not know, or of the key that it is signed with.
     unknown_task = ""
+    #: How long it is held.
+    hold_ms = 0
     #: Its lease ended before it began.
     is_late = False
     #: It does not react to its time limit.
@@ -155,17 +166,27 @@ class Attempt:
             return error
 
     def _read_call(self, payload: bytes) -> Read:
-        envelope = envelopes.decode(payload, self.queue.payload_codec)
-        task = get_task(envelope.task)
-        options = task.options.with_carried(envelope.options)
-        return task, options, envelope.args, envelope.kwargs
+        queue = self.queue
+        return _call_of(
+            envelopes.open_payload(
+                payload, queue.name, get_keyring(), queue.payload_codec
+            )
+        )
 
     def _read_foreign(self) -> Read:
+        why = ""
+        try:
+            envelope = self._find_job()
+        except NotSigned as error:
+            why = f". It looks like a job, but {error}"
+        else:
+            if envelope is not None:
+                return _call_of(envelope)
         handler = get_handler(self.queue.name)
         if handler is None:
             raise TaskNotFound(
                 f"an element that is no job of ours lies in queue {self.queue.name!r}, which has no handler;"
-                f" register one with @queue_handler({self.queue.name!r})",
+                f" register one with @queue_handler({self.queue.name!r}){why}",
                 task="",
             )
         most, size = get_settings().max_foreign_bytes, len(self.leased.payload)
@@ -176,6 +197,34 @@ class Attempt:
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
         return handler, handler.options, [value], {}
+
+    def _find_job(self) -> Envelope | None:
+        """Return the job that somebody has put in again, with the token of another time or none that a script can find.
+
+        Raises:
+            NotSigned: it only looks like one.
+            DoubleFound: it is one that has just run.
+        """
+        leased, queue = self.leased, self.queue
+        # Whatever codec wrote it, the name of the token begins so.
+        if b"delay" not in leased.payload:
+            return None
+        try:
+            self._check_readable()
+            envelope = envelopes.open_payload(
+                leased.payload, queue.name, get_keyring(), queue.payload_codec
+            )
+        except NotSigned:
+            raise
+        except DecodeError:
+            return None
+        if not queue.is_shared and not leased.came_in_frame:
+            raise NotSigned(
+                "nobody of this project has put it there, and only on a queue with REDISSON may others"
+            )
+        if leased.is_known:
+            raise DoubleFound(f"job of {envelope.task!r} ended a moment ago")
+        return envelope
 
     def _check_readable(self) -> None:
         # What looks like a job may be anybody's. One as we write it needs no codec, and takes little time.
@@ -192,6 +241,11 @@ class Attempt:
         """Take in what `read` returned, and return the task; None where that already decides the outcome."""
         if isinstance(read, BaseException):
             # Not by isinstance: that asks an exception that is something else for its class, which may raise.
+            if type(read) is DoubleFound:
+                self.outcome = State.MISSING
+                return None
+            if type(read) is NotSigned and self._hold_for_key(read):
+                return None
             is_unknown = issubclass(type(read), TaskNotFound)
             if is_unknown and self._hold(cast("TaskNotFound", read)):
                 return None
@@ -211,7 +265,19 @@ class Attempt:
         hold_s = get_settings().worker.hold_unknown_s
         if name is None or not can_be_held(name) or not hold_s:
             return False
+        self.hold_ms = round(hold_s * 1000)
         self.unknown_task, self.message = name, text_of(error)
+        self.ended_ms = self.ended_ms or boottime_ms()
+        self.outcome = State.HELD
+        return True
+
+    def _hold_for_key(self, error: NotSigned) -> bool:
+        """Keep a job for a worker that can tell whether it is one, as long as it takes."""
+        if not error.missing:
+            return False
+        _tell_of_missing(self.queue.name, error)
+        self.hold_ms = FOR_EVER_MS
+        self.unknown_task, self.message = error.missing, text_of(error)
         self.ended_ms = self.ended_ms or boottime_ms()
         self.outcome = State.HELD
         return True
@@ -407,7 +473,11 @@ class Attempt:
 
     def as_held(self) -> Held:
         return Held(
-            self.leased.token, self.leased.fence, self.unknown_task, self.message
+            self.leased.token,
+            self.leased.fence,
+            self.unknown_task,
+            self.message,
+            self.hold_ms,
         )
 
     def as_rejected(self) -> Rejected:
@@ -494,6 +564,7 @@ _WORDS = {
     State.QUARANTINED: "quarantined",
     State.HELD: "held",
     State.SCHEDULED: "given_back",
+    State.MISSING: "double",
     None: "running",
 }
 _LEVELS: dict[State | None, int] = {
@@ -502,6 +573,28 @@ _LEVELS: dict[State | None, int] = {
     State.DEAD: logging.ERROR,
     State.QUARANTINED: logging.ERROR,
 }
+
+
+def _call_of(envelope: Envelope) -> Read:
+    task = get_task(envelope.task)
+    options = task.options.with_carried(envelope.options)
+    return task, options, envelope.args, envelope.kwargs
+
+
+# What was said already: queue and what is missing.
+_told: set[tuple[str, str]] = set()
+
+
+def _tell_of_missing(queue: str, error: NotSigned) -> None:
+    if (queue, error.missing) not in _told:
+        _told.add((queue, error.missing))
+        logger.error(
+            "queue %s holds jobs until a worker comes that has the %s: %s. Give this one what signed them: add the secret"
+            " to SECRET_KEY_FALLBACKS, or to DELAYQ['KEYS']; or sign them anew where it is known, with manage.py delayq_resign",
+            queue,
+            error.missing,
+            error,
+        )
 
 
 def text_of(error: BaseException) -> str:

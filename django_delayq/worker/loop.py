@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import faults
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.conf import QueueSettings, WorkerSettings, get_keyring
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import (
     LOOKS_A_LEASE,
@@ -34,6 +34,7 @@ from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.transfer.alarm import CAP_MS, Alarm
+from django_delayq.wire import signing
 from django_delayq.wire.call import UnderWay, run, run_all
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
@@ -137,6 +138,8 @@ class QueueState:
         self.next_ms = float("inf")
         #: The watch of its destination queue will call back.
         self.is_watched = False
+        #: Its format where that is later than we read: it is left alone then.
+        self.newer_format = 0
         #: The last error that the server had for this queue alone.
         self.problem = ""
         #: The last reply had sync jobs, async jobs; and when it came.
@@ -192,7 +195,7 @@ class ClaimLoop:
         self._watch = watch
         self._revive = revive
         self.queues = {
-            settings.name: QueueState(settings, weight, Upkeep(client, settings))
+            settings.name: QueueState(settings, weight, Upkeep(client, settings, owner))
             for settings, weight in queues
         }
         look_ms = worker.lease_ms / LOOKS_A_LEASE
@@ -530,6 +533,8 @@ class ClaimLoop:
         if queue.problem:
             logger.warning("queue %s is served again", settings.name)
             queue.problem = ""
+        if self._is_newer(queue, reply.newer_format):
+            return
         now_ms = monotonic_ms()
         if not is_ahead or now_ms - read_ms > NOTICEABLE_MS:
             # A reply that lay there already says nothing of how long the server took.
@@ -586,6 +591,27 @@ class ClaimLoop:
                 queue.upkeep.note(error)
         if now_ms >= queue.upkeep.next_ms:
             queue.upkeep.turn(now_ms)
+
+    def _is_newer(self, queue: QueueState, newer: int) -> bool:
+        """Whether the queue has a later format than we read: then it is left alone, and looked at now and then."""
+        if newer != queue.newer_format:
+            queue.newer_format = newer
+            if newer:
+                logger.error(
+                    "queue %s is in format %d, and this version reads up to %d: it claims nothing there. Update this worker;"
+                    " or, to go back, have a newer one run manage.py delayq_resign --format %d",
+                    queue.settings.name,
+                    newer,
+                    signing.FORMAT,
+                    signing.FORMAT,
+                )
+            else:
+                logger.warning("queue %s is claimed from again", queue.settings.name)
+        if newer:
+            queue.is_ready = queue.is_due = False
+            queue.next_ms = float("inf")
+            self.alarm.ring_in(queue.settings.name, -1)
+        return newer > 0
 
     def _arm(self, queue: QueueState) -> None:
         try:
@@ -755,6 +781,7 @@ class ClaimLoop:
         if not self._client.zcard(keys.held):
             return
         names = [task.name for task in all_tasks()]
+        names += [f"key {key}" for key in get_keyring().ids]
         if get_handler(queue.settings.name) is not None:
             names.append("")
         limit = max(self._threads.size, self._common(self._room()))

@@ -13,7 +13,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from django_delayq import faults
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, State
 from django_delayq.logs import get_log
@@ -198,7 +198,8 @@ def _call(
     queue: QueueSettings, outcome: State | None, attempts: list[Attempt]
 ) -> Call[list[int]]:
     keys = queue.keys
-    if outcome in (State.SUCCEEDED, State.EXPIRED):
+    # MISSING: it has run before, and is dropped.
+    if outcome in (State.SUCCEEDED, State.EXPIRED, State.MISSING):
         done = [attempt.as_done() for attempt in attempts]
         return operations.acknowledge(keys, done, outcome=outcome)
     if outcome is State.RETRYING:
@@ -215,9 +216,7 @@ def _call(
             },
         )
     if outcome is State.HELD:
-        hold_ms = round(get_settings().worker.hold_unknown_s * 1000)
-        held = [attempt.as_held() for attempt in attempts]
-        return operations.hold(keys, held, hold_ms=hold_ms)
+        return operations.hold(keys, [attempt.as_held() for attempt in attempts])
     assert outcome is not None
     return operations.bury(
         keys,

@@ -33,8 +33,9 @@ YOUNGEST = timedelta(days=1)
 class Upkeep:
     """Looks after one queue; `turn` is called whenever `next_ms` has come."""
 
-    def __init__(self, client: Redis, settings: QueueSettings) -> None:
+    def __init__(self, client: Redis, settings: QueueSettings, owner: bytes) -> None:
         self._client = client
+        self._owner = owner
         self._settings = settings
         self._steps = self._rounds()
         #: When the next step may be done, by our monotonic clock.
@@ -44,6 +45,7 @@ class Upkeep:
         # So many dead letters are worth one.
         self._many_dead = settings.many_dead
         self._problem = ""
+        self._enrolled: operations.Enrolled | None = None
 
     def turn(self, now_ms: float) -> None:
         """Do the next step.
@@ -80,6 +82,7 @@ class Upkeep:
         """Do one step after the other, for ever; yields how long to wait before the next, in ms."""
         cursors: dict[str, int] = {}
         while True:
+            self._enroll()
             self._warn_of_long_list()
             yield from self._delete_old()
             if not cursors:
@@ -87,6 +90,24 @@ class Upkeep:
             yield from self._sweep(cursors)
             # What is left of a long hash is swept on after another look at all the rest.
             yield PART_MS if cursors else ROUND_MS
+
+    def _enroll(self) -> None:
+        found = run(
+            self._client, operations.enroll(self._settings.keys, owner=self._owner)
+        )
+        if found != self._enrolled:
+            self._enrolled = found
+            if found.behind:
+                logger.info(
+                    "queue %s stays in format %d: %d processes read no later one",
+                    self._settings.name,
+                    found.format,
+                    found.behind,
+                )
+            elif found.format > 1:
+                logger.info(
+                    "queue %s is in format %d", self._settings.name, found.format
+                )
 
     def _warn_of_long_list(self) -> None:
         length = self._client.llen(self._settings.keys.queue.delay_queue)

@@ -119,8 +119,8 @@ class Queue:
 
     def held(self, *args: Any, **kwargs: Any) -> str:
         job = self.running(*args, **kwargs)
-        held = Held(job.token, job.fence, TASK, "it broke")
-        call = operations.hold(self.keys, [held], hold_ms=900_000)
+        held = Held(job.token, job.fence, TASK, "it broke", 900_000)
+        call = operations.hold(self.keys, [held])
         assert run(self.client, call) == []
         return job.token
 

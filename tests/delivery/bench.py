@@ -65,9 +65,10 @@ def token(name: str) -> str:
     return name.ljust(operations.TOKEN_LENGTH, "-")
 
 
-def payload(name: str, size: int = 0) -> bytes:
-    """Return an envelope as short as the scripts accept, padded to a size."""
-    text = b'{"delayq":"%b"}' % token(name).encode()
+def payload(name: str, size: int = 0, *, signature: str = "") -> bytes:
+    """Return an envelope as short as the scripts accept, padded to a size; signed with the name, or something else."""
+    signed = (signature or name).ljust(22, "=").encode()
+    text = b'{"delayq":"%b","mac":"1key1%b"}' % (token(name).encode(), signed)
     return text[:-1] + b"," + b" " * (size - len(text) - 1) + b"}" if size else text
 
 
@@ -274,10 +275,11 @@ class Bench:
         return self.run(operations.give_back(self.keys, jobs, now_us=self.now_us))
 
     def hold(self, *jobs: Leased, task: str = "shop.new", hold_ms: int = HOLD) -> Any:
-        held = [Held(job.token, job.fence, task, f"no task {task}.") for job in jobs]
-        return self.run(
-            operations.hold(self.keys, held, hold_ms=hold_ms, now_us=self.now_us)
-        )
+        held = [
+            Held(job.token, job.fence, task, f"no task {task}.", hold_ms)
+            for job in jobs
+        ]
+        return self.run(operations.hold(self.keys, held, now_us=self.now_us))
 
     def release(self, *names: str, limit: int = 500, **options: Any) -> Released:
         return self.run(

@@ -82,7 +82,7 @@ def count(client, settings, what):
 def test_an_error_of_whatever_kind_ends_a_round_and_not_all_rounds(
     client, queue, monkeypatch
 ):
-    looks_after = Upkeep(client, queue())
+    looks_after = Upkeep(client, queue(), b"owner--1")
 
     def fail(*args):
         raise ssl.SSLError("bad record")
@@ -115,7 +115,7 @@ def test_dead_letters_are_kept_for_half_a_year(client, queue, caplog):
     bury(client, settings, 3, age_ms=180 * DAY_MS + 60_000)
     bury(client, settings, 2, age_ms=180 * DAY_MS - 600_000)
 
-    one_round(Upkeep(client, settings))
+    one_round(Upkeep(client, settings, b"owner--1"))
 
     assert count(client, settings, "dead") == 2
     (line,) = [record.getMessage() for record in caplog.records]
@@ -132,14 +132,14 @@ def test_how_long_dead_letters_are_kept_is_a_setting(client, queue, options, lef
     settings = queue(**options)
     bury(client, settings, 2, age_ms=1_000 * DAY_MS)
 
-    one_round(Upkeep(client, settings))
+    one_round(Upkeep(client, settings, b"owner--1"))
 
     assert count(client, settings, "dead") == left
 
 
 def test_dead_letters_by_number_are_warned_of_and_go_after_a_day(client, queue, caplog):
     settings = queue(MAX_DEAD=10)
-    looks_after = Upkeep(client, settings)
+    looks_after = Upkeep(client, settings, b"owner--1")
     bury(client, settings, 7, age_ms=2 * DAY_MS)
     one_round(looks_after)
     assert caplog.records == []
@@ -174,14 +174,14 @@ def test_quarantined_jobs_stay_and_foreign_payloads_go_after_a_month(
     bury(client, settings, 3, payload=b"foreign", **old)
     bury(client, settings, 1, payload=b"foreign", state=State.QUARANTINED)
 
-    one_round(Upkeep(client, settings))
+    one_round(Upkeep(client, settings, b"owner--1"))
 
     assert count(client, settings, "quarantine") == 3
     assert ": 3 quarantined payloads deleted, the oldest 31 days" in caplog.text
     assert "(QUARANTINE_TTL)" in caplog.text
 
     settings = queue(QUARANTINED_JOBS_TTL=DAY_MS // 1000)
-    one_round(Upkeep(client, settings))
+    one_round(Upkeep(client, settings, b"owner--1"))
     assert count(client, settings, "quarantine") == 1
 
 
@@ -195,7 +195,7 @@ def test_what_java_took_is_forgotten_on_every_queue(client, queue, options):
     client.hset(keys.notes, jobs[0].token, "cancel")
     client.hset(keys.claims, b"12345678", b"87654321")
 
-    looks_after = Upkeep(client, settings)
+    looks_after = Upkeep(client, settings, b"owner--1")
     one_round(looks_after)
     one_round(looks_after)  # a note goes once its locator has gone
 
@@ -208,7 +208,7 @@ def test_a_round_of_a_large_queue_is_many_short_turns(client, queue):
         jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
         run(client, operations.schedule(settings.keys, jobs, insertion_list=False))
 
-    assert one_round(Upkeep(client, settings)) > 30
+    assert one_round(Upkeep(client, settings, b"owner--1")) > 30
     assert client.hlen(settings.keys.locators) == 5_000
 
 
@@ -219,7 +219,7 @@ def test_what_a_large_queue_keeps_of_the_past_is_looked_at_every_minute(client, 
     for _ in range(20):
         jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
         run(client, operations.schedule(keys, jobs, insertion_list=False))
-    looks_after = Upkeep(client, settings)
+    looks_after = Upkeep(client, settings, b"owner--1")
     looks_after.turn(0.0)
     bury(client, settings, 3, age_ms=200 * DAY_MS)
     client.hset(keys.claims, b"12345678", b"87654321")
@@ -234,7 +234,7 @@ def test_what_a_large_queue_keeps_of_the_past_is_looked_at_every_minute(client, 
 def test_queue_that_cannot_be_looked_after_says_so_once(client, queue, caplog):
     settings = queue()
     client.set(settings.keys.notes, "another application's")
-    looks_after = Upkeep(client, settings)
+    looks_after = Upkeep(client, settings, b"owner--1")
 
     for _ in range(3):
         one_round(looks_after)

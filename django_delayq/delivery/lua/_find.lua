@@ -7,7 +7,7 @@ local function locator_of(locators, token)
   local format, due, hex = token:match('^f([12])%-(%d+)%-(%x+)$')
   if not format or #hex ~= 16 then return redis.call('HGET', locators, token) end
   local id = hex:gsub('%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
-  return struct.pack(LOCATOR, tonumber(due), tonumber(format), id), true
+  return struct.pack(LOCATOR, tonumber(due), tonumber(format), id, NO_MAC), true
 end
 
 -- Returns a table with .state, and what belongs to it:
@@ -40,7 +40,7 @@ local function find_job(keys, token, now_ms)
     end
     -- Without its frame nothing tells a foreign element from others: no search would find it, and no note reach it.
     if not is_foreign then
-      local payload, complete = find_in_destination(keys.destination, token)
+      local payload, complete = find_in_destination(keys.destination, token, locator)
       if payload then return { state = 'due', locator = locator, payload = payload, score = due } end
       if not complete then return { state = 'unknown', locator = locator, score = due } end
     end

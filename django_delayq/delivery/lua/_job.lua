@@ -1,7 +1,8 @@
 -- Prelude: what we keep of a job beside Redisson's keys. docs/internals.md, "Our keys".
 --
 -- Needs _window, _frame. A locator (hash field by token, while the job waits) is
---   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | unique key
+--   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | 11 characters of the
+--   MAC | unique key
 -- and a header (hash field by token, from the first claim on)
 --   u32 attempts | u32 kills, + 2^31 once one was spared | f64 start time | 8 bytes fencing token | 8 bytes owner |
 --   unique key
@@ -9,9 +10,10 @@
 -- held to the job's end, or 's', held to its start.
 
 local HEADER = '<I4I4dc8c8'
-local LOCATOR = '<dBc8'
+local LOCATOR = '<dBc8c11'
 -- Added to the kills of a job whose lease ended in a gap, which counted as none.
 local SPARED = 2147483648
+local NO_MAC = ('\0'):rep(11)
 local NOBODY = '\0\0\0\0\0\0\0\0'
 local LATE = '\0\0\0\0\0\0\0\1'
 
@@ -29,10 +31,10 @@ local function read_header(header)
 end
 
 local function read_locator(locator)
-  if not locator or #locator < 17 then return nil end
-  local due, format, id = struct.unpack(LOCATOR, locator)
+  if not locator or #locator < 28 then return nil end
+  local due, format, id, mac = struct.unpack(LOCATOR, locator)
   if format > 2 or not is_score(due) then return nil end
-  return due, format, id, locator:sub(18)
+  return due, format, id, locator:sub(29), mac
 end
 
 -- A key of the wrong type is an error. Called for what a script writes and did not read: before its first write,
@@ -45,21 +47,28 @@ local function check_sets(...)
   for _, key in ipairs({ ... }) do redis.call('ZCARD', key) end
 end
 
--- The unique key in a locator, or ''.
-local function key_of(locator)
-  return locator and locator:sub(18) or ''
+-- The token that a payload has if it is one of ours, whichever codec wrapped it, and the part of its MAC that locators
+-- keep; nil for a foreign payload. Anybody can write that: it is a job's only where its locator says the same, and
+-- nothing is run before its whole signature was checked, which a script cannot do.
+local function token_of(payload)
+  local at = 12
+  if payload:sub(1, 11) ~= '{"delayq":"' then
+    local _, last = payload:sub(1, 80):find('"delayq":"', 1, true)
+    if not last then return nil end
+    at = last + 1
+  end
+  if payload:sub(at + 22, at + 30) ~= '","mac":"' or payload:byte(at + 58) ~= 34 then return nil end
+  local token, mac = payload:sub(at, at + 21), payload:sub(at + 36, at + 46)
+  -- Other bytes would reach clients that expect text, and one payload would stop them again and again.
+  if token:find('[^%w_-]') then return nil end
+  return token, mac
 end
 
--- The token in one of our envelopes, whichever codec wrapped it; nil for a foreign payload.
-local function token_of(payload)
-  if payload:sub(1, 11) == '{"delayq":"' and payload:byte(34) == 34 then
-    local token = payload:sub(12, 33)
-    -- Other bytes would reach clients that expect text, and one payload would stop them again and again.
-    return not token:find('[^%w_-]') and token or nil
-  end
-  local _, last = payload:sub(1, 80):find('"delayq":"', 1, true)
-  if not last then return nil end
-  return payload:sub(last + 1, last + 23):match('^([%w_-]+)"$')
+-- Whether a payload is the one that a locator stands for.
+local function is_located(locator, token, payload)
+  local found, mac = token_of(payload)
+  local _, _, _, _, known = read_locator(locator)
+  return found == token and known ~= nil and mac == known
 end
 
 -- Members of one score are ordered by bytes, and Lua would compare strings by the server's locale.
@@ -121,21 +130,21 @@ local function look_through(destination, is_found)
 end
 
 -- One job of ours in the destination queue. Returns the payload; or nil and whether everything was looked at.
-local function find_in_destination(destination, token)
+local function find_in_destination(destination, token, locator)
   local found
   local complete = look_through(destination, function(payload)
-    found = token_of(payload) == token and payload or nil
+    found = is_located(locator, token, payload) and payload or nil
     return found
   end)
   return found, complete
 end
 
--- The tokens of all that were looked at, and whether that was everything: for a script that looks for many.
+-- Tokens and MACs of all that were looked at, and whether that was everything: for a script that looks for many.
 local function tokens_lying(destination)
   local lying = {}
   local complete = look_through(destination, function(payload)
-    local token = token_of(payload)
-    if token then lying[token] = true end
+    local token, mac = token_of(payload)
+    if token then lying[token .. mac] = true end
   end)
   return lying, complete
 end

@@ -82,8 +82,8 @@ local function plan_transfer(delay_queue, locators, counters, due, format)
     plan.frames[#plan.frames + 1] = frame
     if payload then
       plan.payloads[#plan.payloads + 1] = payload
-      local token = token_of(payload)
-      if token then plan.tokens[#plan.tokens + 1] = { token, entry[2], id } end
+      local token, mac = token_of(payload)
+      if token then plan.tokens[#plan.tokens + 1] = { token, entry[2], id, mac } end
     else
       plan.bad[#plan.bad + 1] = frame
     end
@@ -91,10 +91,10 @@ local function plan_transfer(delay_queue, locators, counters, due, format)
   plan.listed = locate_listed(delay_queue, plan.frames, counters, known_indexes(due))
   plan.places = {}
   for _, item in ipairs(plan.tokens) do
-    local _, _, _, key = read_locator(redis.call('HGET', locators, item[1]))
-    if key and is_score(item[2]) then
+    local _, _, _, key, mac = read_locator(redis.call('HGET', locators, item[1]))
+    if key and mac == item[4] and is_score(item[2]) then
       plan.places[#plan.places + 1] = item[1]
-      plan.places[#plan.places + 1] = struct.pack(LOCATOR, item[2], 0, item[3]) .. key
+      plan.places[#plan.places + 1] = struct.pack(LOCATOR, item[2], 0, item[3], mac) .. key
     end
   end
   return plan

@@ -31,8 +31,12 @@ redis.call('HDEL', headers, unpack(tokens))
 redis.call('HDEL', payloads, unpack(tokens))
 redis.call('HDEL', errors, unpack(tokens))
 for _, job in ipairs(held) do release_unique(unique, job.key, job.token) end
-remember(ended, now_ms, outcome, tokens)
-add_to(counters, outcome, #held)
+if outcome == 'missing' then
+  add_to(counters, 'doubles', #held)
+else
+  remember(ended, now_ms, outcome, tokens)
+  add_to(counters, outcome, #held)
+end
 if #ARGV >= results_from then
   local is_held, kept = {}, 7
   for _, job in ipairs(held) do is_held[(job.at - 4) / 2] = true end

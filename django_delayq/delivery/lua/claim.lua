@@ -29,12 +29,15 @@
 -- ARGV[7]  what to do with due frames: 'direct' leases them, 'shared' transfers them, 'take' leaves them alone
 -- ARGV[8]  most frames to transfer
 -- ARGV[9]  leases that may expire before a job is a dead letter; -1: any number
--- ARGV[10]  16 random characters: foreign payloads are given tokens that start so
+-- ARGV[10]  16 random characters: what is no job as far as a script can tell is given a token that starts so; then
+--          'l' where it lay in the destination queue, 'f' where it came in a frame
 -- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
+-- ARGV[12]  the latest format that the caller reads; where the queue has a later one it gets nothing, and is told
 -- Returns  now (epoch us); us until the next event, 0 when more waits now, -1 when nothing does; frames
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; then six a job: token,
---          attempts that failed, leases that expired, start time (epoch ms), payload, sum of 1 for a foreign
---          payload and 2 if it was given back because its lease had ended before it began
+--          attempts that failed, leases that expired, start time (epoch ms), payload, sum of 1 where the token is
+--          not the payload's own, 2 if it was given back because its lease had ended before it began, 4 where the job
+--          of the payload's own token ended a moment ago
 
 local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
@@ -48,15 +51,25 @@ local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonum
 local format = ARGV[11]
 local now_ms = math.floor(now_us / 1000)
 
+-- What is newer than the caller it would misread.
+local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1)
+if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, queue_format } end
+
 local reply, transferred, doubles, vanished = { now_us, -1, 0, 0, 0 }, 0, 0, {}
 -- Before anything is leased, so that a gap is known to this claim.
 local service = read_service(keys.control)
 local served = serve(service, keys.leases, now_ms, lease_ms, false)
 service = served or service
 local function hand_out(token, attempts, kills, due, payload, foreign, late)
-  local n = #reply
+  local n, flags = #reply, late and 2 or 0
+  if foreign then
+    local own = token_of(payload)
+    local ended = own and how_ended(keys.ended, now_ms, own)
+    -- What was taken out may be put in again.
+    flags = flags + 1 + (ended and ended ~= 'taken' and 4 or 0)
+  end
   reply[n + 1], reply[n + 2], reply[n + 3] = token, attempts, kills
-  reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, (foreign and 1 or 0) + (late and 2 or 0)
+  reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, flags
 end
 
 -- When the first of a set comes. It is asked for once, and again where this has written to the set.
@@ -97,7 +110,7 @@ if last:sub(1, 8) == request then
     local attempts, kills, due, fence = read_header(redis.call('HGET', keys.headers, token))
     local payload = fence == request and redis.call('HGET', keys.payloads, token)
     if payload then
-      hand_out(token, attempts, kills, due, payload, not token_of(payload), last:find(token, 17, true) ~= nil)
+      hand_out(token, attempts, kills, due, payload, token_of(payload) ~= token, last:find(token, 17, true) ~= nil)
     end
   end
   return finish()
@@ -117,14 +130,20 @@ end
 local function lease(token, attempts, kills, due, key, payload, fresh, foreign, late, spared)
   count, byte_count = count + 1, byte_count + #payload
   leased[count] = { token, attempts, kills, due, key, payload, fresh, foreign, late, spared }
-  seen[token] = true
+  seen[token] = payload
 end
 
 -- It fills no room, but its payload was read.
 local function bury(token, attempts, kills, due, key, payload)
   byte_count = byte_count + #payload
   buried[#buried + 1] = { token, attempts, kills, due, key }
-  seen[token] = true
+  seen[token] = payload
+end
+
+-- Whether a payload is that of a job which is with us already, to the last byte.
+local function is_double(token, payload)
+  return seen[token] == payload
+    or (redis.call('HEXISTS', keys.headers, token) == 1 and redis.call('HGET', keys.payloads, token) == payload)
 end
 
 -- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
@@ -149,7 +168,7 @@ local function lease_due(set, taken)
       -- It was given back too often, each time because its lease had ended before it began.
       bury(token, attempts, kills, due, key, payload)
     elseif payload then
-      lease(token, attempts, kills, due, key, payload, false, not token_of(payload), late)
+      lease(token, attempts, kills, due, key, payload, false, token_of(payload) ~= token, late)
     end
   end
 end
@@ -167,7 +186,7 @@ if limit > 0 then
     if payload and max_kills >= 0 and kills > max_kills then
       bury(token, attempts, kills, due, key, payload)
     elseif payload then
-      lease(token, attempts, kills, due, key, payload, false, not token_of(payload), late, spare or was_spared)
+      lease(token, attempts, kills, due, key, payload, false, token_of(payload) ~= token, late, spare or was_spared)
     end
   end
   if mode ~= 'take' then
@@ -182,19 +201,18 @@ local waiting = redis.call('LLEN', keys.destination)
 while popped < math.min(waiting, MOST) and not is_full() do
   local payload = redis.call('LINDEX', keys.destination, popped)
   popped = popped + 1
-  local token, due, key = token_of(payload), now_ms, ''
-  if not token then
-    lease(seed .. string.format('%06d', popped), 0, 0, due, key, payload, true, true)
-  elseif seen[token] or redis.call('HEXISTS', keys.headers, token) == 1 or how_ended(keys.ended, now_ms, token) then
+  local token, mac = token_of(payload)
+  local due, where, _, key, known
+  if token then due, where, _, key, known = read_locator(redis.call('HGET', keys.locators, token)) end
+  if token and is_double(token, payload) then
     doubles = doubles + 1
     byte_count = byte_count + #payload
-    gone[#gone + 1] = token
+  elseif not due or mac ~= known or seen[token] or (mode == 'direct' and where ~= 0) then
+    lease(seed .. string.format('l%05d', popped), 0, 0, now_ms, '', payload, true, true)
   else
-    local place, _, _, held_key = read_locator(redis.call('HGET', keys.locators, token))
-    if place then due, key = place, held_key end
     local note = redis.call('HGET', keys.notes, token)
     gone[#gone + 1] = token
-    seen[token] = true
+    seen[token] = payload
     if note == 'cancel' then
       byte_count = byte_count + #payload
       cancelled[#cancelled + 1] = { token, key }
@@ -212,30 +230,32 @@ if mode == 'direct' and not is_full() then
   due_frames = find_due(keys.timeout_set, keys.delay_queue, now_ms, limit - count, budget - byte_count)
   local tokens, items = {}, {}
   for i, entry in ipairs(due_frames) do
-    local payload = unpack_frame(entry[1], format)
+    local payload, id = unpack_frame(entry[1], format)
     frames[i] = entry[1]
     if not payload then
       bad[#bad + 1] = entry[1]
     else
-      local token = token_of(payload)
+      local token, mac = token_of(payload)
       -- A foreign payload is looked for like the others, so that all are leased in due order.
-      local item = { token or seed .. string.format('f%05d', i), entry[2], payload, not token }
-      tokens[#tokens + 1] = item[1]
-      items[#items + 1] = item
+      local other = seed .. string.format('f%05d', i)
+      tokens[#tokens + 1] = token or other
+      items[#items + 1] = { other, entry[2], payload, mac, id }
     end
   end
   if #tokens > 0 then
-    local known = redis.call('HMGET', keys.headers, unpack(tokens))
-    local ended = redis.call('ZMSCORE', keys.ended, unpack(tokens))
     local locators = redis.call('HMGET', keys.locators, unpack(tokens))
     for i, item in ipairs(items) do
-      local token = item[1]
-      if seen[token] or known[i] or (ended[i] and how_ended(keys.ended, now_ms, token)) then
+      local token, start = tokens[i], is_score(item[2]) and item[2] or now_ms
+      local due, kind, id, key, known = read_locator(locators[i])
+      if due and known == item[4] and not seen[token]
+        and (id == item[5] or not find_frame(keys.timeout_set, due, kind, id)) then
+        gone[#gone + 1] = token
+        lease(token, 0, 0, start, key, item[3], true)
+      elseif item[4] and (is_double(token, item[3]) or (due and known == item[4] and id ~= item[5])) then
+        -- Also the copy of a job that waits.
         doubles = doubles + 1
-        gone[#gone + 1] = token
       else
-        gone[#gone + 1] = token
-        lease(token, 0, 0, is_score(item[2]) and item[2] or now_ms, key_of(locators[i]), item[3], true, item[4])
+        lease(item[1], 0, 0, start, '', item[3], true, true)
       end
     end
   end
@@ -252,11 +272,11 @@ if count == 0 and popped == 0 and #due_frames == 0 and #expired + #retried + #re
 end
 
 if count > 0 and not served then served = serve(service, keys.leases, now_ms, lease_ms, true) end
--- The types of what was not read. Leases and ended were, wherever this writes them; the counters are, before any job
--- is touched; headers and locators are for all but foreign payloads from the destination queue.
-check_hashes(keys.payloads, keys.unique)
+-- The types of what was not read. Leases were, wherever this writes them; the counters are, before any job is touched.
+check_hashes(keys.headers, keys.payloads, keys.unique)
+check_sets(keys.ended)
 local has_notes = redis.call('HLEN', keys.notes) > 0
-if popped > 0 then check_hashes(keys.headers, keys.locators) end
+if popped > 0 then check_hashes(keys.locators) end
 if #bad > 0 or #buried > 0 or #vanished > 0 then
   check_hashes(keys.errors)
   check_sets(keys.quarantine, keys.dead)

@@ -40,7 +40,7 @@ for i = 1, #part, 2 do
   if not is_wanted then
     local payload = redis.call('HGET', payloads, token) or ''
     byte_count = byte_count + #payload
-    is_wanted = (token_of(payload) == nil) == (which == 'foreign')
+    is_wanted = (token_of(payload) ~= token) == (which == 'foreign')
   end
   looked_at = looked_at + 1
   if is_wanted then

@@ -1,4 +1,4 @@
--- Hold jobs whose tasks the caller does not know for a worker that does. How long counts from the first time that a
+-- Hold jobs whose tasks, or whose keys, the caller does not know for a worker that does. How long counts from the first time that a
 -- job was held, whoever held it.
 --
 -- Prelude  clock, window, frame, job, settle, held
@@ -8,21 +8,20 @@
 -- KEYS[4]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
 -- KEYS[5]  hash  errors by token
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  how long to hold a job, ms
--- ARGV[3]  and on, four a job: token; fencing token; name of the task; why it is held
+-- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key; why it is held; how long, ms
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local leases, headers, held, held_tasks, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local now_ms, hold_ms = math.floor(read_clock(ARGV[1]) / 1000), tonumber(ARGV[2])
+local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
-local jobs, lost = ours(headers, 3, 4)
+local jobs, lost = ours(headers, 2, 5)
 if #jobs == 0 then return lost end
 local before = redis.call('HMGET', errors, unpack(tokens_of(jobs)))
 check_sets(held, held_tasks)
 redis.call('ZREM', leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
   local name, since_ms = ARGV[job.at + 2], held_since(before[i]) or now_ms
-  redis.call('ZADD', held, since_ms + hold_ms, job.token)
+  redis.call('ZADD', held, since_ms + tonumber(ARGV[job.at + 4]), job.token)
   redis.call('ZADD', held_tasks, 0, held_member(name, job.due, job.token))
   redis.call('HSET', headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.due, NOBODY, NOBODY) .. job.key)

@@ -6,6 +6,7 @@
 -- KEYS[3]  hash  payloads by token
 -- KEYS[4]  hash  errors by token
 -- KEYS[5]  zset  tokens that a page of frames has before the frames: what was returned before its first attempt
+-- KEYS[6]  hash  locators by token
 -- ARGV[1]  what the set holds: 'frames', 'tokens' or 'payloads'
 -- ARGV[2]  first rank
 -- ARGV[3]  elements
@@ -16,7 +17,7 @@
 -- Returns  elements in all; then seven an element: token or ''; score; attempts that failed; leases that
 --          expired; payload, cut; bytes of the whole payload; error as JSON
 
-local set, headers, payloads, errors, returned = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local set, headers, payloads, errors, returned, locators = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local kind, first, count, cut = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local is_reversed, budget = ARGV[5] == '1', tonumber(ARGV[6])
 local range = is_reversed and 'ZREVRANGE' or 'ZRANGE'
@@ -29,9 +30,18 @@ local function add(token, score, attempts, kills, payload, err)
   done, byte_count = done + 1, byte_count + #payload
 end
 
+-- The token of a payload where it is that job's, and not only says so.
+local function located_token(payload, id)
+  local token = token_of(payload)
+  local locator = token and redis.call('HGET', locators, token)
+  if not locator or not is_located(locator, token, payload) then return nil end
+  local _, _, known = read_locator(locator)
+  return (not id or id == known) and token or nil
+end
+
 local function add_frame(member, score)
   local payload, id, format = unpack_frame(member, ARGV[7])
-  local token = payload and token_of(payload)
+  local token = payload and located_token(payload, id)
   if payload and not token then
     local hex = id:gsub('.', function(byte) return string.format('%02x', byte:byte()) end)
     token = string.format('f%d-%.0f-%s', format, tonumber(score), hex)
@@ -54,7 +64,7 @@ local function read_part(key, holds, rank)
     local part
     if holds == 'payloads' then
       part = redis.call('LRANGE', key, from, to)
-      for _, payload in ipairs(part) do add(token_of(payload) or '', '', 0, 0, payload, '') end
+      for _, payload in ipairs(part) do add(located_token(payload) or '', '', 0, 0, payload, '') end
       if #part <= to - from then break end
     else
       part = redis.call(range, key, from, to, 'WITHSCORES')

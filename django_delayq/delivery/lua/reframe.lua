@@ -68,7 +68,7 @@ for _, entry in ipairs(entries) do
     if payload then
       entry.id, entry.format, entry.new_id = id, format, id
       rewritten[#rewritten + 1] = entry
-      entry.token = token_of(payload)
+      entry.token, entry.mac = token_of(payload)
       entry.changed = target == 2 and '\8' .. entry.frame or entry.frame:sub(2)
       if not entry.score then
         alone = alone + 1
@@ -95,11 +95,11 @@ local places = {}
 for _, entry in ipairs(rewritten) do
   local locator = entry.token and redis.call('HGET', keys.locators, entry.token)
   if locator then
-    local due, format, id, key = read_locator(locator)
+    local due, format, id, key, mac = read_locator(locator)
     -- A copy that somebody offered by hand is not the job.
-    if format == entry.format and id == entry.id then
+    if format == entry.format and id == entry.id and mac == entry.mac then
       places[#places + 1] = entry.token
-      places[#places + 1] = struct.pack(LOCATOR, due, target, entry.new_id) .. key
+      places[#places + 1] = struct.pack(LOCATOR, due, target, entry.new_id, mac) .. key
     end
   end
 end

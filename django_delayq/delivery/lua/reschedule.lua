@@ -59,12 +59,12 @@ if job.waits or is_given_up(job) then
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. key)
   refusal = publish(keys.leases_channel, due)
 elseif job.frame then
-  local _, format, id, key = read_locator(job.locator)
+  local _, format, id, key, mac = read_locator(job.locator)
   local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
   redis.call('ZREM', keys.timeout_set, job.frame)
   redis.call('ZADD', keys.timeout_set, due, job.frame)
   if redis.call('HEXISTS', keys.locators, token) == 1 then
-    redis.call('HSET', keys.locators, token, struct.pack(LOCATOR, due, format, id) .. key)
+    redis.call('HSET', keys.locators, token, struct.pack(LOCATOR, due, format, id, mac) .. key)
   end
   if due < tonumber(head) then refusal = publish(keys.channel, due) end
 elseif job.payload then

@@ -34,11 +34,11 @@ check_hashes(locators)
 local lying, is_all
 local function is_alive(token)
   if redis.call('HEXISTS', headers, token) == 1 then return true end
-  local due, kind, id = read_locator(redis.call('HGET', locators, token))
+  local due, kind, id, _, mac = read_locator(redis.call('HGET', locators, token))
   if not due then return false end
   if find_frame(timeout_set, due, kind, id) then return true end
   if not lying then lying, is_all = tokens_lying(destination) end
-  return lying[token] or not is_all
+  return lying[token .. mac] or not is_all
 end
 
 local reply, fresh, claimed, displaced = {}, {}, {}, {}
@@ -78,7 +78,9 @@ for n, i in ipairs(fresh) do
   local token, due, key = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2]
   local frame = pack_frame(format, listed, number + n, ARGV[i + 3])
   members[2 * n - 1], members[2 * n], frames[n] = due, frame, frame
-  places[2 * n - 1], places[2 * n] = token, struct.pack('<dBc2>I6', due, format, mark, number + n) .. key
+  local _, mac = token_of(ARGV[i + 3])
+  places[2 * n - 1] = token
+  places[2 * n] = struct.pack('<dBc2>I6c11', due, format, mark, number + n, mac or NO_MAC) .. key
   if key ~= '' then
     holders[#holders + 1] = key:sub(2)
     holders[#holders + 1] = token

@@ -13,7 +13,7 @@ local function jobs_among(locators, frames)
     if locator then
       local _, _, found, key = read_locator(locator)
       -- A copy that somebody offered by hand is not the job.
-      if found == id then
+      if found == id and is_located(locator, token, payload) then
         tokens[#tokens + 1] = token
         holders[#holders + 1] = key
       end
@@ -31,11 +31,12 @@ local function forget_jobs(keys, jobs, outcome, now_ms)
   add_to(keys.counters, outcome, #jobs.tokens)
 end
 
--- plan: as of locate_listed(): where the frames are in the delay queue.
+-- plan: as of locate_listed(): where the frames are in the delay queue. Returns the jobs that were among them.
 local function drop(keys, frames, plan, outcome, now_ms)
   if #frames == 0 then return end
   local jobs = jobs_among(keys.locators, frames)
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
   forget_jobs(keys, jobs, outcome, now_ms)
+  return jobs
 end

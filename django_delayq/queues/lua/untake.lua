@@ -29,7 +29,7 @@ for i = #ARGV - 2, 3, -3 do
   if header then
     local attempts, kills, _, fence = read_header(header)
     if fence == ARGV[i + 1] then
-      if attempts + kills == 0 and not token_of(payload) then
+      if attempts + kills == 0 and token_of(payload) ~= token then
         held[#held + 1] = token
         backwards[#backwards + 1] = payload
       else

@@ -7,14 +7,16 @@
 -- KEYS[4]  hash  unique keys: holder's token
 -- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
 -- KEYS[6]  hash  counters
--- KEYS[7]  and on: list  where to put the payloads, at its head
+-- KEYS[7]  list  where to put the one frame's payload, at its head; left out where it is to go nowhere
+-- KEYS[8]  hash  locators by token, of that queue
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  where the frames were read: 'list', the delay queue, or 'zset', the timeout set
 -- ARGV[3]  'head' or 'tail': the end of the delay queue that is nearer
 -- ARGV[4]  how deep they lie at most, frames from that end
 -- ARGV[5]  request: some random characters, the same when the call is repeated
 -- ARGV[6]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- ARGV[7]  and on: frames, in the order they were read
+-- ARGV[7]  and on: frames, in the order they were read; where there is a list to put it, one, and the payload to put
+--          there, signed for that queue
 -- Returns  one character a frame: '1' was taken out, '0' was not there any more
 -- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
 
@@ -22,24 +24,28 @@ local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], unique = KEYS[4], ended = KEYS[5],
   counters = KEYS[6],
 }
-local target = KEYS[7]
+local target, target_locators = KEYS[7], KEYS[8]
+local last = target and 7 or #ARGV
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 local kind, near, depth, request = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
 -- A repeat: its reply was lost. What it took out is noted beside the jobs that ended, for as long.
 if redis.call('ZSCORE', keys.ended, request) then
   local flags = {}
-  for i = 7, #ARGV do
+  for i = 7, last do
     flags[i - 6] = redis.call('ZSCORE', keys.ended, request .. '-' .. (i - 6)) and '1' or '0'
   end
   return table.concat(flags)
 end
 redis.call('ZCARD', keys.timeout_set)
-if target then redis.call('LLEN', target) end
+if target then
+  redis.call('LLEN', target)
+  check_hashes(target_locators)
+end
 sweep_tombstones(keys.delay_queue, keys.counters)
 
 local frames, indexes, flags, notes = {}, {}, {}, { request }
-for i = 7, #ARGV do
+for i = 7, last do
   local frame, at = ARGV[i], nil
   if kind == 'list' then
     at = redis.call('LPOS', keys.delay_queue, frame, 'RANK', near == 'tail' and -1 or 1, 'MAXLEN', depth)
@@ -61,9 +67,14 @@ if kind == 'list' then
 else
   plan = locate_listed(keys.delay_queue, frames, keys.counters)
 end
-drop(keys, frames, plan, target and 'cancelled' or 'taken', now_ms)
+local jobs = drop(keys, frames, plan, 'taken', now_ms)
 if target then
-  for _, frame in ipairs(frames) do redis.call('LPUSH', target, (unpack_frame(frame, ARGV[6]))) end
+  local token, mac = token_of(ARGV[8])
+  redis.call('LPUSH', target, ARGV[8])
+  -- There, too, it is a job, and not only looks like one.
+  if token and jobs.tokens[1] == token then
+    redis.call('HSET', target_locators, token, struct.pack(LOCATOR, now_ms, 0, NOBODY, mac))
+  end
 end
 remember(keys.ended, now_ms, 'taken', notes)
 return table.concat(flags)

@@ -1,0 +1,122 @@
+"""Signatures of payloads: a keyed MAC over queue, token and body, so that nothing is a job but what this project wrote.
+
+BLAKE2b with a key takes a third of the time of HMAC-SHA256. A signature is text of `LENGTH` characters:
+``<format><id of the key, 4><MAC of 128 bits, 22>``, the last two in base64. docs/wire-format.md, "Envelope".
+"""
+
+from binascii import b2a_base64
+from collections.abc import Sequence
+from hashlib import blake2b
+from hmac import compare_digest
+
+from django_delayq.exceptions import InvalidSettings, NotSigned
+
+#: The format of envelopes, locators and headers that this version writes; the first character of a signature.
+FORMAT = 1
+#: Characters of a signature.
+LENGTH = 27
+#: Characters of a signature before the MAC: the format, and the id of the key.
+MAC_AT = 5
+
+
+class Key:
+    """What a secret is to us: derived once, never shown."""
+
+    def __init__(self, secret: str | bytes) -> None:
+        data = secret.encode() if isinstance(secret, str) else secret
+        self._key = blake2b(data, digest_size=32, person=b"delayq key").digest()
+        identity = blake2b(key=self._key, digest_size=3, person=b"delayq key id")
+        #: Four characters that say nothing of the secret.
+        self.id = b2a_base64(identity.digest(), newline=False).decode()
+        # What all signatures of a queue begin with is computed once.
+        self._begun: dict[str, blake2b] = {}
+
+    def __repr__(self) -> str:
+        return f"<Key {self.id}>"
+
+    def mac(self, queue: str, token: str, body: bytes) -> str:
+        """Return the MAC in base64, 22 characters."""
+        begun = self._begun.get(queue)
+        if begun is None:
+            name = queue.encode()
+            begun = self._begun[queue] = blake2b(
+                b"%d:%b" % (len(name), name),
+                key=self._key,
+                digest_size=16,
+                person=b"delayq mac",
+            )
+        state = begun.copy()
+        # A token has 22 characters, so nothing has to part it from the body.
+        state.update(token.encode() + body)
+        return b2a_base64(state.digest(), newline=False)[:22].decode()
+
+
+class Keyring:
+    """The keys of a project: the first signs, all are accepted."""
+
+    def __init__(self, secrets: Sequence[str | bytes]) -> None:
+        """Derive the keys; a secret that is there twice counts once.
+
+        Raises:
+            InvalidSettings: there is none, one is empty, or two secrets have keys of the same id.
+        """
+        self._keys: dict[str, Key] = {}
+        for secret in dict.fromkeys(secrets):
+            if not secret:
+                raise InvalidSettings("one of the secrets is empty")
+            key = Key(secret)
+            if key.id in self._keys:
+                raise InvalidSettings(
+                    f"two different secrets have keys with the id {key.id!r}, and a signature could be of either; change"
+                    " one of them"
+                )
+            self._keys[key.id] = key
+        if not self._keys:
+            raise InvalidSettings("there is no secret")
+        self._first = next(iter(self._keys.values()))
+        self._head = f"{FORMAT}{self._first.id}"
+
+    def __repr__(self) -> str:
+        return f"<Keyring {' '.join(self._keys)}>"
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all keys, that of the signing one first."""
+        return list(self._keys)
+
+    def sign(self, queue: str, token: str, body: bytes) -> str:
+        """Return the signature of a body that waits in ``queue`` under ``token``."""
+        return self._head + self._first.mac(queue, token, body)
+
+    def check(self, signature: str, queue: str, token: str, body: bytes) -> None:
+        """Return if this project has signed that.
+
+        Raises:
+            NotSigned: it has not; ``missing`` says which key or format would be needed to tell.
+        """
+        if len(signature) != LENGTH:
+            raise NotSigned(
+                f"its signature has {len(signature)} characters, and {LENGTH} make one"
+            )
+        if signature[0] != _FORMAT:
+            raise NotSigned(
+                f"it is written in format {signature[0]!r}, and this version reads {_FORMAT!r}",
+                missing=f"format {signature[0]}",
+            )
+        key_id = signature[1:MAC_AT]
+        key = self._keys.get(key_id)
+        if key is None:
+            raise NotSigned(
+                f"it is signed with the key {key_id!r}, and this project has {', '.join(map(repr, self._keys))}",
+                missing=f"key {key_id}",
+            )
+        # Text that is not ASCII cannot be compared so.
+        if not signature.isascii() or not compare_digest(
+            signature[MAC_AT:], key.mac(queue, token, body)
+        ):
+            raise NotSigned(
+                f"its signature, of the key {key_id!r}, does not fit its token, its queue {queue!r} and its body"
+            )
+
+
+_FORMAT = str(FORMAT)
