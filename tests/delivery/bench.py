@@ -72,6 +72,12 @@ def payload(name: str, size: int = 0, *, signature: str = "") -> bytes:
     return text[:-1] + b"," + b" " * (size - len(text) - 1) + b"}" if size else text
 
 
+def locator(name: str, *, signature: str = "") -> bytes:
+    """Return what the scripts keep of a job that was transferred at T0."""
+    mac = (signature or name).ljust(22, "=").encode()[:11]
+    return struct.pack("<dB8s11s", T0, 0, bytes(8), mac)
+
+
 def name_in(payload: bytes) -> str:
     """Return the name of a job, or a foreign payload as it is."""
     if payload.startswith(b'{"delayq":"'):
@@ -340,6 +346,14 @@ class Bench:
     def counters(self) -> dict[str, int]:
         """Return what happened since the queue began."""
         return self.run(operations.counts(self.keys, now_us=self.now_us)).counters
+
+    def lay(self, *names: str, size: int = 0) -> None:
+        """Put jobs into the destination queue as a transfer leaves them."""
+        self.client.hset(
+            self.keys.locators, mapping={token(name): locator(name) for name in names}
+        )
+        bodies = [payload(name, size) for name in names]
+        self.client.rpush(self.keys.queue.destination, *bodies)
 
     # What a Java service does, with the clock above.
 

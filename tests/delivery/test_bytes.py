@@ -8,7 +8,7 @@ from django_delayq.delivery import frames, operations
 from django_delayq.delivery.operations import Mode, Outcome, State
 from django_delayq.queues import scripts
 from django_delayq.wire.call import Call
-from tests.delivery.bench import Bench, token
+from tests.delivery.bench import Bench, locator, token
 
 #: The budget of every call here, and of those that have one of their own.
 BUDGET = 1 << 20
@@ -33,9 +33,7 @@ def fill_delay_queue(bench: Bench, sizes: list[int]) -> str:
 
 
 def search(bench: Bench) -> None:
-    bench.client.hset(
-        bench.keys.locators, token("a"), b"\0" * 9 + b"12345678"
-    )  # it went to the destination queue
+    bench.client.hset(bench.keys.locators, token("a"), locator("a"))
     assert bench.inspect("a").state in (State.UNKNOWN, State.MISSING)
 
 

@@ -518,7 +518,7 @@ def test_double_of_a_frame_is_dropped_and_counted(any_bench: Bench) -> None:
     assert bench.counters()["doubles"] == 1
 
 
-@pytest.mark.parametrize("life", ["leased", "retrying", "dead", "succeeded"])
+@pytest.mark.parametrize("life", ["leased", "retrying", "dead"])
 def test_frame_whose_job_is_known_already_is_dropped(bench: Bench, life: str) -> None:
     bench.schedule({"a": 0})
     job = bench.lease()
@@ -526,8 +526,6 @@ def test_frame_whose_job_is_known_already_is_dropped(bench: Bench, life: str) ->
         bench.retry(job)
     elif life == "dead":
         bench.bury(job)
-    elif life == "succeeded":
-        bench.acknowledge(job)
     bench.java_offer(payload("a"), 0)
 
     claimed = bench.claim()

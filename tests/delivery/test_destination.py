@@ -4,6 +4,7 @@ import pytest
 
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Mode, State
+from django_delayq.queues import scripts
 from django_delayq.wire.frame import FrameFormat, unpack
 from tests.delivery.bench import LEASE, T0, Bench, name_in, names_of, payload, token
 
@@ -229,7 +230,7 @@ def test_what_is_beyond_the_budget_stays_at_the_head(bench: Bench, budget: int) 
 
 
 @pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize("life", ["leased", "retrying", "dead", "succeeded"])
+@pytest.mark.parametrize("life", ["leased", "retrying", "dead"])
 def test_payload_whose_token_is_known_is_dropped_and_counted(
     bench: Bench, life: str, mode: Mode
 ) -> None:
@@ -240,8 +241,6 @@ def test_payload_whose_token_is_known_is_dropped_and_counted(
         bench.retry(job)
     elif life == "dead":
         bench.bury(job)
-    elif life == "succeeded":
-        bench.acknowledge(job)
     before = bench.state()
     bench.client.rpush(bench.keys.queue.destination, payload("a"), b"x", payload("a"))
 
@@ -270,7 +269,9 @@ def test_thousands_that_fill_no_room_are_taken_in_bounded_calls(
     bench: Bench, what: str
 ) -> None:
     names = [f"j{n}" for n in range(9_000)]
-    bench.client.rpush(bench.keys.queue.destination, *map(payload, names), b"last")
+    for i in range(0, len(names), 1000):
+        bench.lay(*names[i : i + 1000])
+    bench.client.rpush(bench.keys.queue.destination, b"last")
     if what == "doubles":
         ended = {token(name): (T0 - 5) * 8 + 1 for name in names}
         bench.client.zadd(bench.keys.ended, ended)
@@ -296,8 +297,7 @@ def test_megabytes_that_fill_no_room_are_taken_in_small_calls(
     bench: Bench, what: str
 ) -> None:
     for n in range(20):
-        body = payload(f"j{n}", 1 << 20)
-        bench.client.rpush(bench.keys.queue.destination, body)
+        bench.lay(f"j{n}", size=1 << 20)
         if what == "doubles":
             bench.client.zadd(bench.keys.ended, {token(f"j{n}"): T0 * 8 + 1})
         else:
@@ -312,7 +312,8 @@ def test_megabytes_that_fill_no_room_are_taken_in_small_calls(
 
 
 def test_payload_twice_in_the_destination_queue_is_leased_once(bench: Bench) -> None:
-    bench.client.rpush(bench.keys.queue.destination, payload("a"), payload("a"))
+    bench.lay("a")
+    bench.client.rpush(bench.keys.queue.destination, payload("a"))
 
     assert names_of(bench.claim(mode=Mode.TAKE)) == ["a"]
 
@@ -456,20 +457,32 @@ def test_destination_queue_is_searched_through_a_megabyte_only(bench: Bench) -> 
 # The same wire in other hands.
 
 
-def test_payload_that_moved_to_another_queue_runs_there(bench: Bench) -> None:
-    """poll_last_and_offer_first_to: its id names the queue that it left."""
+@pytest.mark.parametrize("mode", Mode)
+def test_payload_that_moved_to_another_queue_runs_there(
+    bench: Bench, mode: Mode
+) -> None:
+    """poll_last_and_offer_first_to: it has been signed for the other queue."""
     bench.schedule({"a": 0})
-    (frame,) = bench.frames()
-    bench.java_remove(frame)
     other = Bench(bench.client, f"{bench.keys.queue.name}-other")
-    other.client.lpush(other.keys.queue.destination, payload("a"))
+    call = scripts.withdraw(
+        bench.keys,
+        bench.frames(),
+        request="once",
+        depth=1,
+        from_tail=True,
+        target=other.keys,
+        payload=payload("a", signature="for the other"),
+        insertion_list=bench.insertion_list,
+        now_us=bench.now_us,
+    )
+    assert bench.run(call) == [True]
 
-    job = other.lease(mode=Mode.SHARED)
+    job = other.lease(mode=mode)
 
-    assert job.token == token("a")
+    assert (job.token, job.is_foreign) == (token("a"), False)
     assert other.acknowledge(job) == []
-    assert other.state() == {}
-    bench.is_checked = False  # its locator waits for the sweep
+    assert other.state() == bench.state() == {}
+    assert bench.inspect("a").state is State.TAKEN
 
 
 def test_bad_payload_is_no_matter_for_a_claim(bench: Bench) -> None:

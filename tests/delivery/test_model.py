@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -14,7 +15,13 @@ from hypothesis.stateful import (
 )
 
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import LOOKS_A_LEASE, MAX_BATCH, Leased, Mode
+from django_delayq.delivery.operations import (
+    LOOKS_A_LEASE,
+    MAX_BATCH,
+    Leased,
+    Mode,
+    State,
+)
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import LEASE, OWNER, T0, Bench, name_in, payload
 
@@ -24,7 +31,6 @@ SPARED = LEASE * 5 / 12
 MOST_GAPS = 3
 formats = st.sampled_from(list(FrameFormat))
 waits = st.sampled_from([0, 0, 1, 5, 50, 1_000])
-modes = st.sampled_from([Mode.DIRECT, Mode.DIRECT, Mode.SHARED, Mode.TAKE])
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -52,6 +58,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.over: set[str] = set()
         #: Payloads in the destination queue whose jobs are elsewhere, or over.
         self.doubles: list[str] = []
+
+    @initialize(mode=st.sampled_from([Mode.DIRECT, Mode.SHARED]))
+    def configure(self, mode: Mode) -> None:
+        """Where no Java works on a queue, what lies in its destination queue is a job only where we transferred it."""
+        self.mode = mode
 
     def keys(self) -> list[bytes]:
         return list(self.client.scan_iter(match=f"*{self.name}*", count=1000))
@@ -100,6 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Movers.
 
+    @precondition(lambda self: self.mode is Mode.SHARED)
     @rule(format=formats, limit=st.integers(1, 5))
     def java_transfers(self, format: FrameFormat, limit: int) -> None:
         """Only what it can read: a frame of the other format jams it, which test_destination.py has."""
@@ -147,13 +159,22 @@ class QueueMachine(RuleBasedStateMachine):
     # Consumers.
 
     @rule(
-        mode=modes,
+        is_take=st.sampled_from([False, False, True]),
         limit=st.integers(0, 15),
         again=st.booleans(),
         is_living=st.booleans(),
     )
-    def claim(self, mode: Mode, limit: int, again: bool, is_living: bool) -> None:
+    def claim(self, is_take: bool, limit: int, again: bool, is_living: bool) -> None:
+        mode = Mode.TAKE if is_take else self.mode
         self.take(mode, limit, again=again, is_living=is_living)
+
+    def take_due(self, *, is_living: bool) -> None:
+        """Lease whatever is due."""
+        if self.mode is Mode.SHARED:
+            # It is transferred first.
+            self.bench.claim(0, mode=self.mode, transfer_limit=MAX_BATCH)
+            self.follow_transfer()
+        self.take(self.mode, MAX_BATCH, again=False, is_living=is_living)
 
     def take(self, mode: Mode, limit: int, *, again: bool, is_living: bool) -> None:
         request = self.bench.request()
@@ -167,6 +188,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.doubles = [name for name in lying if name in self.doubles]
         for job in claimed.jobs:
             name = name_in(job.payload)
+            if job.is_foreign and name.startswith("j"):
+                # Only its payload says that it is a job which has ended; a worker checks that, and drops it.
+                assert job.is_known
+                assert name in self.over
+                assert self.bench.acknowledge(job, outcome=State.MISSING) == []
+                continue
             place = self.places[name]
             assert name not in self.living, f"{name} runs, and came again"
             if place in ("waiting", "retrying"):
@@ -220,7 +247,12 @@ class QueueMachine(RuleBasedStateMachine):
             self.over.add(name)
         elif way == "B":
             self.places[name] = "dead"
-        elif way == "G" and job.is_foreign and not job.attempts + job.kills:
+        elif (
+            way == "G"
+            and job.is_foreign
+            and not job.came_in_frame
+            and not job.attempts + job.kills
+        ):
             self.places[name] = "destination"
         else:
             self.places[name] = "retrying"
@@ -314,9 +346,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(
         ms=st.sampled_from([14_000, LEASE, 100_000]),
         times=st.integers(1, MOST_GAPS),
-        mode=modes,
+        is_take=st.booleans(),
     )
-    def nobody_is_served(self, ms: float, times: int, mode: Mode) -> None:
+    def nobody_is_served(self, ms: float, times: int, is_take: bool) -> None:
         """The server is away, or its clock makes a step: whoever lives comes back within a third of a lease."""
         self.over.clear()
         if not self.living:
@@ -325,6 +357,7 @@ class QueueMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.step(ms)
             # A stranger is the first to come back.
+            mode = Mode.TAKE if is_take else self.mode
             self.take(mode, 15, again=False, is_living=False)
 
     @precondition(lambda self: not self.doubles)
@@ -337,14 +370,14 @@ class QueueMachine(RuleBasedStateMachine):
         for kills in range(3):
             before = self.leases[name]
             self.step(ms)
-            self.take(Mode.DIRECT, MAX_BATCH, again=False, is_living=False)
+            self.take_due(is_living=False)
             assert self.leases[name] is before, f"{name} came before its time"
             self.pass_time(SPARED)
-            self.take(Mode.DIRECT, MAX_BATCH, again=False, is_living=False)
+            self.take_due(is_living=False)
             assert self.leases[name] is not before, f"{name} did not come again"
             assert self.leases[name].kills == kills
         self.pass_time(LEASE)
-        self.take(Mode.DIRECT, MAX_BATCH, again=False, is_living=False)
+        self.take_due(is_living=False)
         assert self.leases[name].kills == 3
 
     def end_row(self) -> None:
@@ -359,7 +392,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.places[name], self.due[name] = "waiting", reply.start_time_ms
         # It is due when the millisecond is over.
         self.pass_time(1)
-        self.take(Mode.DIRECT, MAX_BATCH, again=False, is_living=is_living)
+        self.take_due(is_living=is_living)
         return name
 
     @rule(ms=st.sampled_from([2, 14_000, 3_600_000]))
@@ -406,6 +439,19 @@ class QueueMachine(RuleBasedStateMachine):
                 expected += self.doubles
             assert sorted(names) == sorted(expected), place
 
+    def run_all_into(self, ran: list[str]) -> None:
+        while True:
+            claimed = self.bench.claim(100, mode=self.mode)
+            ran += [name for name in map(self.name_of, claimed.jobs) if name]
+            assert self.bench.acknowledge(*claimed.jobs) == []
+            if not claimed.jobs and claimed.wait_us != 0:
+                return
+
+    def name_of(self, job: Leased) -> str:
+        """Return its name; empty where it is a double of what has ended."""
+        name = name_in(job.payload)
+        return "" if job.is_foreign and name.startswith("j") else name
+
     def teardown(self) -> None:
         """Run everything that is left: each exactly once, and no key stays."""
         bench = self.bench
@@ -418,14 +464,10 @@ class QueueMachine(RuleBasedStateMachine):
                 )
             )
             assert len(tokens) == len(dead)
-        ran = []
-        while claimed := bench.claim(100).jobs:
-            ran += [name_in(job.payload) for job in claimed]
-            assert bench.acknowledge(*claimed) == []
+        ran: list[str] = []
+        self.run_all_into(ran)
         bench.now = max([bench.now, *self.due.values()]) + 10 * LEASE
-        while claimed := bench.claim(100).jobs:
-            ran += [name_in(job.payload) for job in claimed]
-            assert bench.acknowledge(*claimed) == []
+        self.run_all_into(ran)
         assert sorted(ran) == sorted(self.places)
         bench.recover()
         assert bench.leftovers() == []

@@ -355,12 +355,25 @@ def test_foreign_payloads_go_back_to_the_head_of_the_destination_queue_in_order(
 
 def test_foreign_and_own_jobs_of_one_claim_go_their_ways(bench: Bench) -> None:
     bench.java_offer("x", 0)
-    bench.schedule({"a": 0})
-    bench.java_offer("y", 0)
+    bench.schedule({"a": 1})
+    bench.java_offer("y", 2)
+    bench.now = 3
 
     bench.give_back(*bench.claim().jobs)
 
-    assert bench.state() == {"destination": ["x", "y"], "returned": {"a": 0}}
+    # In the destination queue nothing would tell them from what others put there.
+    assert bench.state() == {"returned": {"x": 0, "a": 1, "y": 2}}
+    assert names_of(bench.claim()) == ["x", "a", "y"]
+
+
+def test_foreign_payloads_of_the_destination_queue_go_back_to_its_head(
+    bench: Bench,
+) -> None:
+    bench.client.rpush(bench.keys.queue.destination, b"x", b"y", b"z")
+
+    bench.give_back(*bench.claim(2).jobs)
+
+    assert bench.state() == {"destination": ["x", "y", "z"]}
 
 
 @pytest.mark.parametrize("how", ["attempt", "kill"])

@@ -75,7 +75,8 @@ def test_page_shows_a_score_that_java_made_fractional(bench: Bench) -> None:
 def test_page_of_the_destination_queue_is_in_its_order_without_times(
     bench: Bench,
 ) -> None:
-    bench.client.rpush(bench.keys.queue.destination, payload("a"), b"x")
+    bench.lay("a")
+    bench.client.rpush(bench.keys.queue.destination, b"x")
 
     assert page(bench, State.DUE) == Page(
         2,

@@ -140,8 +140,8 @@ local function bury(token, attempts, kills, due, key, payload)
   seen[token] = payload
 end
 
--- Whether a payload is that of a job which is with us already, to the last byte.
-local function is_double(token, payload)
+-- Whether a payload that only says whose it is is that of a job which is with us already, to the last byte.
+local function is_copy(token, payload)
   return seen[token] == payload
     or (redis.call('HEXISTS', keys.headers, token) == 1 and redis.call('HGET', keys.payloads, token) == payload)
 end
@@ -202,16 +202,19 @@ while popped < math.min(waiting, MOST) and not is_full() do
   local payload = redis.call('LINDEX', keys.destination, popped)
   popped = popped + 1
   local token, mac = token_of(payload)
-  local due, where, _, key, known
-  if token then due, where, _, key, known = read_locator(redis.call('HGET', keys.locators, token)) end
-  if token and is_double(token, payload) then
+  local locator = token and redis.call('HGET', keys.locators, token)
+  local due, where, _, key, known = read_locator(locator)
+  local is_certain = due and mac == known and (mode ~= 'direct' or where == 0)
+  -- One that cannot be read is of no use to anybody.
+  if is_certain or (locator and not due) then gone[#gone + 1] = token end
+  if is_certain and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1
+      or how_ended(keys.ended, now_ms, token)) or (not is_certain and token and is_copy(token, payload)) then
     doubles = doubles + 1
     byte_count = byte_count + #payload
-  elseif not due or mac ~= known or seen[token] or (mode == 'direct' and where ~= 0) then
+  elseif not is_certain then
     lease(seed .. string.format('l%05d', popped), 0, 0, now_ms, '', payload, true, true)
   else
     local note = redis.call('HGET', keys.notes, token)
-    gone[#gone + 1] = token
     seen[token] = payload
     if note == 'cancel' then
       byte_count = byte_count + #payload
@@ -243,17 +246,25 @@ if mode == 'direct' and not is_full() then
     end
   end
   if #tokens > 0 then
+    local headers = redis.call('HMGET', keys.headers, unpack(tokens))
+    local ended = redis.call('ZMSCORE', keys.ended, unpack(tokens))
     local locators = redis.call('HMGET', keys.locators, unpack(tokens))
     for i, item in ipairs(items) do
-      local token, start = tokens[i], is_score(item[2]) and item[2] or now_ms
+      local token, start, mac = tokens[i], is_score(item[2]) and item[2] or now_ms, item[4]
       local due, kind, id, key, known = read_locator(locators[i])
-      if due and known == item[4] and not seen[token]
-        and (id == item[5] or not find_frame(keys.timeout_set, due, kind, id)) then
-        gone[#gone + 1] = token
-        lease(token, 0, 0, start, key, item[3], true)
-      elseif item[4] and (is_double(token, item[3]) or (due and known == item[4] and id ~= item[5])) then
-        -- Also the copy of a job that waits.
+      local is_same, is_double = mac and mac == known, false
+      -- Somebody may have taken it out and put it in again. While its own frame waits, another is a copy.
+      local is_certain = is_same and (id == item[5] or not find_frame(keys.timeout_set, due, kind, id))
+      if is_certain then
+        is_double = seen[token] or headers[i] or (ended[i] and how_ended(keys.ended, now_ms, token))
+      else
+        is_double = is_same or (mac and is_copy(token, item[3]))
+      end
+      if is_certain or (locators[i] and not due) then gone[#gone + 1] = token end
+      if is_double then
         doubles = doubles + 1
+      elseif is_certain then
+        lease(token, 0, 0, start, key, item[3], true)
       else
         lease(item[1], 0, 0, start, '', item[3], true, true)
       end
