@@ -20,6 +20,7 @@ from django_delayq.wire import signing
 from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
+from django_delayq.wire.signing import TOKEN_LENGTH as TOKEN_LENGTH
 
 #: Jobs of one `schedule` call: some 2.7 ms of the server's time.
 SCHEDULE_BATCH = 500
@@ -35,8 +36,6 @@ PREVIEW_BYTES = 16_384
 MAX_HELD_NAME = 255
 #: Names of tasks that one `release` looks at.
 HELD_NAMES = 100
-#: Length of a job's token: 16 random bytes in URL-safe base64.
-TOKEN_LENGTH = 22
 #: How long an ended job is remembered, so that a repeated schedule of it is noticed. `_job.lua` has it too.
 ENDED_MS = 30_000
 #: How long after its first try a call may be repeated that relies on this. The rest is for a repeat that is long on its

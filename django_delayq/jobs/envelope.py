@@ -25,6 +25,7 @@ from django_delayq.exceptions import (
     DelayqError,
     EncodeError,
     InvalidArguments,
+    NotSigned,
 )
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.codecs import Codec
@@ -208,8 +209,12 @@ def _seal_in(value: object) -> _Sealed:
 
 
 def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
-    body = sealed.body.encode()
-    keyring.check(sealed.mac, queue, sealed.delayq, body)
+    try:
+        body = sealed.body.encode()
+        keyring.check(sealed.mac, queue, sealed.delayq, body)
+    except UnicodeEncodeError:
+        # Half a surrogate pair, which a codec of Java's may bring, and which we never write.
+        raise NotSigned("it holds text that is no Unicode") from None
     # Ours, and so a fault of ours or of another version's if it cannot be read.
     try:
         return _decoder.decode(body)

@@ -15,6 +15,8 @@ from django_delayq.exceptions import InvalidSettings, NotSigned
 FORMAT = 1
 #: Characters of a signature.
 LENGTH = 27
+#: Characters of a token: 16 random bytes in URL-safe base64.
+TOKEN_LENGTH = 22
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5
 
@@ -46,7 +48,7 @@ class Key:
                 person=b"delayq mac",
             )
         state = begun.copy()
-        # A token has 22 characters, so nothing has to part it from the body.
+        # All tokens are of one length, so nothing has to part it from the body.
         state.update(token.encode() + body)
         return b2a_base64(state.digest(), newline=False)[:22].decode()
 
@@ -94,6 +96,11 @@ class Keyring:
         Raises:
             NotSigned: it has not; ``missing`` says which key or format would be needed to tell.
         """
+        if len(token) != TOKEN_LENGTH:
+            # Else a part of the body could pass for the token's end.
+            raise NotSigned(
+                f"its token has {len(token)} characters, and {TOKEN_LENGTH} make one"
+            )
         if len(signature) != LENGTH:
             raise NotSigned(
                 f"its signature has {len(signature)} characters, and {LENGTH} make one"

@@ -18,6 +18,7 @@ from django_delayq.delivery.operations import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, pack
+from tests.signed import signed
 from tests.waiting import wait_until
 
 #: Registered by no process, like a task that was renamed.
@@ -41,10 +42,7 @@ class Queue:
         options: Any = None,
         **kwargs: Any,
     ) -> bytes:
-        envelope = envelopes.Envelope(
-            token, task, self.name, list(args), kwargs, options
-        )
-        return envelopes.encode(envelope)
+        return signed(task, self.name, *args, token=token, options=options, **kwargs)
 
     def schedule(
         self,

@@ -11,8 +11,8 @@ from django_delayq.admin import display
 from django_delayq.admin.display import Moment
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.operations import PREVIEW_BYTES
-from django_delayq.jobs import envelope as envelopes
 from django_delayq.wire.codecs.values import JavaEnum, JavaObject, JavaValue
+from tests.signed import signed
 
 QUEUE = QueueSettings(name="orders")
 NOW_MS = 1_790_000_000_000
@@ -20,8 +20,7 @@ S, MIN, H, D = 1000, 60_000, 3_600_000, 86_400_000
 
 
 def payload(*args: Any, task: str = "shop.send", **kwargs: Any) -> bytes:
-    envelope = envelopes.Envelope("0" * 22, task, "orders", list(args), kwargs)
-    return envelopes.encode(envelope)
+    return signed(task, "orders", *args, **kwargs)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from django_delayq.delivery.operations import (
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
 from django_delayq.wire.call import Call, run
+from tests.signed import opened
 from tests.waiting import wait_until
 
 
@@ -62,7 +63,8 @@ class Hand:
         found: list[Envelope] = []
         while True:
             claimed = self._claim(100, 30_000)
-            found += [envelopes.decode(job.payload) for job in claimed.jobs]
+            name = self.keys.queue.name
+            found += [opened(job.payload, name) for job in claimed.jobs]
             done = [Done(job.token, job.fence) for job in claimed.jobs]
             self.run(operations.acknowledge(self.keys, done))
             # What is due now is due at the next full millisecond.

@@ -1,4 +1,6 @@
+import json
 import math
+import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -16,53 +18,71 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_delayq import DecodeError, EncodeError, InvalidArguments
+from django_delayq.exceptions import NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import (
     MAX_DEPTH,
     Envelope,
-    decode,
     encode,
+    open_payload,
     peek_task,
     plain,
     task_text,
 )
-from django_delayq.wire.codecs import get_codec
+from django_delayq.wire.codecs import Codec, get_codec
 from django_delayq.wire.codecs.values import Char, JavaMap, Long
+from django_delayq.wire.signing import Keyring
 
 TOKEN = "AbCdEfGhIjKlMnOpQrSt-_"
 
-#: Envelopes, and the bytes that have to stay what they are: jobs wait for years.
+KEYS = Keyring(["a secret of this test alone"])
+QUEUE = "default"
+
+#: Calls, and the bytes that have to stay what they are: jobs wait for years.
 LITERAL = [
     (
-        Envelope(TOKEN, "app.tasks.send", "default"),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"app.tasks.send","queue":"default"}',
+        Envelope("app.tasks.send"),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8WXXtG5FsovixPsFc1XRZxw","body":"{\\"task\\":\\"app.tasks.send\\"}"}',
     ),
     (
-        Envelope(TOKEN, "t", "q", [1, -2.5, "x", None, True], {}),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"t","queue":"q",'
-        b'"args":[1,-2.5,"x",null,true]}',
+        Envelope("t", [1, -2.5, "x", None, True], {}),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8E7JseOX8vzYTo9auM5mdYQ",'
+        b'"body":"{\\"task\\":\\"t\\",\\"args\\":[1,-2.5,\\"x\\",null,true]}"}',
     ),
     (
-        Envelope(TOKEN, "t", "q", [], {"a": [{"b": []}], "c": ""}),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"t","queue":"q",'
-        b'"kwargs":{"a":[{"b":[]}],"c":""}}',
+        Envelope("t", [], {"a": [{"b": []}], "c": ""}),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8D5/wUR5iv/3nbhh/pVHj8Q",'
+        b'"body":"{\\"task\\":\\"t\\",\\"kwargs\\":{\\"a\\":[{\\"b\\":[]}],\\"c\\":\\"\\"}}"}',
     ),
     (
-        Envelope(TOKEN, "t", "q", [1], {"a": 2}, {"max_attempts": 1}),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"t","queue":"q",'
-        b'"args":[1],"kwargs":{"a":2},"options":{"max_attempts":1}}',
+        Envelope("t", [1], {"a": 2}, {"max_attempts": 1}),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8uY4uozk7Wo0/NbEgH3u/zQ",'
+        b'"body":"{\\"task\\":\\"t\\",\\"args\\":[1],\\"kwargs\\":{\\"a\\":2},\\"options\\":{\\"max_attempts\\":1}}"}',
     ),
     (
-        Envelope(TOKEN, "t", "q", ['\u00fc\u20ac\U0001f600 "\\\n\x00/']),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","task":"t","queue":"q",'
-        b'"args":["\xc3\xbc\xe2\x82\xac\xf0\x9f\x98\x80 \\"\\\\\\n\\u0000/"]}',
+        Envelope("t", ['\u00fc\u20ac\U0001f600 "\\\n\x00/']),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8PULuI0q2QbFmA4BFGj2lnw","body":"{\\"task\\":\\"t\\",'
+        b'\\"args\\":[\\"\xc3\xbc\xe2\x82\xac\xf0\x9f\x98\x80 \\\\\\"\\\\\\\\\\\\n\\\\u0000/\\"]}"}',
+    ),
+    (
+        Envelope("t", at=1_700_000_000_000, headers={"trace": "1"}, flags=1),
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8q0fizNVpJdM4CvwEtePN0w","body":"{\\"task\\":\\"t\\",'
+        b'\\"at\\":1700000000000,\\"headers\\":{\\"trace\\":\\"1\\"},\\"flags\\":1}"}',
     ),
 ]
 
 
+def write(envelope: Envelope, codec: Codec | None = None) -> bytes:
+    return encode(envelope, TOKEN, QUEUE, KEYS, codec)
+
+
+def read(payload: bytes, codec: Codec | None = None, queue: str = QUEUE) -> Envelope:
+    return open_payload(payload, queue, KEYS, codec)
+
+
 @pytest.mark.parametrize(("envelope", "payload"), LITERAL)
 def test_envelope_has_these_bytes(envelope: Envelope, payload: bytes) -> None:
-    assert (encode(envelope), decode(payload)) == (payload, envelope)
+    assert (write(envelope), read(payload)) == (payload, envelope)
 
 
 @pytest.mark.parametrize("version", ["3.9.0", "3.16.6", "3.20.1", "3.27.2", "4.7.0"])
@@ -73,9 +93,9 @@ def test_envelope_travels_in_the_codecs_of_a_shared_queue(
     for name in ("StringCodec", "JsonJacksonCodec", "TypedJsonJacksonCodec"):
         codec = get_codec(name, version=version)
 
-        payload = encode(envelope, codec)
+        payload = write(envelope, codec)
 
-        assert decode(payload, codec) == envelope
+        assert read(payload, codec) == envelope
         assert TOKEN.encode() in payload[:120]
 
 
@@ -84,7 +104,7 @@ def test_plain_envelope_is_read_on_a_shared_queue_too() -> None:
     envelope, payload = LITERAL[3]
 
     for name in ("Kryo5Codec", "MarshallingCodec", "JsonJacksonCodec"):
-        assert decode(payload, get_codec(name, version="3.20.1")) == envelope
+        assert read(payload, get_codec(name, version="3.20.1")) == envelope
 
 
 @pytest.mark.parametrize(
@@ -97,15 +117,77 @@ def test_what_java_offered_is_no_envelope_whatever_its_type(value: Any) -> None:
     payload = codec.encode(value)
 
     with pytest.raises(DecodeError, match="not a job of ours") as refused:
-        decode(payload, codec)
+        read(payload, codec)
 
     assert refused.value.data == payload
 
 
-def test_field_of_a_newer_version_is_passed_over() -> None:
+def test_fields_that_nobody_knows_are_passed_over() -> None:
     payload = LITERAL[0][1][:-1] + b',"since":"9.9"}'
 
-    assert decode(payload) == LITERAL[0][0]
+    assert read(payload) == LITERAL[0][0]
+
+
+def test_field_of_a_newer_version_is_passed_over() -> None:
+    body = b'{"task":"t","since":"9.9"}'
+    mac = KEYS.sign(QUEUE, TOKEN, body)
+    payload = json.dumps({"delayq": TOKEN, "mac": mac, "body": body.decode()})
+
+    assert read(payload.encode()) == Envelope("t")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"5", b"{}", b'{"task":5}', b'{"task":"t","args":{}}', b"\xc3\xbc"]
+)
+def test_body_that_is_signed_and_no_call_is_a_decode_error(body: bytes) -> None:
+    mac = KEYS.sign(QUEUE, TOKEN, body)
+    sealed = {"delayq": TOKEN, "mac": mac, "body": body.decode()}
+
+    with pytest.raises(DecodeError, match="not a call that this version reads"):
+        read(json.dumps(sealed).encode())
+
+
+def changed(**fields: str) -> bytes:
+    return json.dumps(json.loads(LITERAL[0][1]) | fields).encode()
+
+
+SIGNATURE = json.loads(LITERAL[0][1])["mac"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "said", "missing"),
+    [
+        (changed(delayq="x" * 22), "does not fit its token", ""),
+        (changed(body='{"task":"app.tasks.drop"}'), "does not fit", ""),
+        (changed(body='{"task": "app.tasks.send"}'), "does not fit", ""),
+        (changed(body="\ud800"), "no Unicode", ""),
+        (changed(mac=""), "has 0 characters, and 27 make one", ""),
+        (changed(mac=SIGNATURE[:-1]), "has 26 characters", ""),
+        (changed(mac=SIGNATURE + "A"), "has 28 characters", ""),
+        (changed(mac=SIGNATURE[:-1] + "ü"), "does not fit", ""),
+        (changed(mac=SIGNATURE[:5] + "A" * 22), "does not fit", ""),
+        (changed(mac="2" + SIGNATURE[1:]), "in format '2'", "format 2"),
+        (changed(mac="1abcd" + SIGNATURE[5:]), "with the key 'abcd'", "key abcd"),
+        # The end of the token is the beginning of the body.
+        (
+            changed(delayq=TOKEN + "{", body='"task":"app.tasks.send"}'),
+            "its token has 23 characters",
+            "",
+        ),
+    ],
+)
+def test_what_nobody_has_signed_is_told_from_what_cannot_be_checked(
+    payload: bytes, said: str, missing: str
+) -> None:
+    with pytest.raises(NotSigned, match=re.escape(said)) as refused:
+        read(payload)
+
+    assert (refused.value.missing, refused.value.data) == (missing, payload)
+
+
+def test_signature_is_of_one_queue() -> None:
+    with pytest.raises(NotSigned, match="its queue 'other'"):
+        read(LITERAL[0][1], queue="other")
 
 
 @pytest.mark.parametrize(
@@ -118,14 +200,13 @@ def test_field_of_a_newer_version_is_passed_over() -> None:
         b"5",
         b"\xff\xfe",
         b'{"delayq":"x"}',
-        b'{"delayq":5,"task":"t","queue":"q"}',
-        b'{"delayq":"x","task":"t","queue":"q","args":{}}',
-        b'{"delayq":"x","task":"t","queue":"q","kwargs":[]}',
-        b'{"delayq":"x","task":null,"queue":"q"}',
-        b'{"delayq":"\xff","task":"t","queue":"q"}',
-        b'{"delayq":"x","task":"t","queue":"q"} trailing',
+        b'{"delayq":5,"mac":"m","body":"b"}',
+        b'{"delayq":"x","mac":"m","body":{}}',
+        b'{"delayq":"x","mac":null,"body":"b"}',
+        b'{"delayq":"\xff","mac":"m","body":"b"}',
+        b'{"delayq":"x","mac":"m","body":"b"} trailing',
         b"[" * 100_000,
-        b'{"delayq":"x","task":"t","queue":"q","args":' + b"[" * 100_000,
+        b'{"delayq":"x","mac":"m","more":' + b"[" * 100_000,
     ],
 )
 @pytest.mark.parametrize("codec", [None, "StringCodec", "JsonJacksonCodec"])
@@ -133,7 +214,7 @@ def test_what_is_no_envelope_is_a_decode_error_that_keeps_the_bytes(
     payload: bytes, codec: str | None
 ) -> None:
     with pytest.raises(DecodeError) as refused:
-        decode(payload, None if codec is None else get_codec(codec, version="3.20.1"))
+        read(payload, None if codec is None else get_codec(codec, version="3.20.1"))
 
     assert refused.value.data == payload
 
@@ -194,7 +275,7 @@ def test_argument_arrives_as_json_brings_it_back(value: Any, arrives: Any) -> No
     args, kwargs = plain([value], {"name": value})
 
     assert (args, kwargs) == ([arrives], {"name": arrives})
-    back = decode(encode(Envelope(TOKEN, "t", "q", args, kwargs)))
+    back = read(write(Envelope("t", args, kwargs)))
     assert (back.args, back.kwargs) == (args, kwargs)
     assert [type(item) for item in back.args] == [type(arrives)]
 
@@ -294,14 +375,14 @@ def test_argument_that_is_no_json_is_refused_with_path_value_and_advice(
 def test_as_deep_as_is_allowed_is_allowed() -> None:
     args, _ = plain([nested(MAX_DEPTH)], {})
 
-    assert decode(encode(Envelope(TOKEN, "t", "q", args))).args == args
+    assert read(write(Envelope("t", args))).args == args
 
 
 def test_text_that_is_no_unicode_is_refused() -> None:
     args, kwargs = plain(["\ud800"], {})
 
     with pytest.raises(InvalidArguments, match="cannot be written as JSON"):
-        encode(Envelope(TOKEN, "t", "q", args, kwargs))
+        write(Envelope("t", args, kwargs))
 
 
 def test_arguments_are_copied_so_that_later_changes_do_not_matter() -> None:
@@ -337,7 +418,7 @@ def test_every_json_argument_comes_back_as_it_was(
     plain_args, plain_kwargs = plain(args, kwargs)
     assert (plain_args, plain_kwargs) == (args, kwargs)
 
-    back = decode(encode(Envelope(TOKEN, "t", "q", plain_args, plain_kwargs)))
+    back = read(write(Envelope("t", plain_args, plain_kwargs)))
 
     assert (back.args, back.kwargs) == (args, kwargs)
 
@@ -412,9 +493,9 @@ def test_error_of_a_codec_of_ones_own_becomes_one_of_ours() -> None:
     with pytest.raises(
         EncodeError, match="Unruly failed: ZeroDivisionError: not today"
     ):
-        encode(Envelope(TOKEN, "t", "q"), Unruly())
+        write(Envelope("t"), Unruly())
     with pytest.raises(DecodeError, match="not a job of ours: not today") as raised:
-        decode(b"from Java", Unruly())
+        read(b"from Java", Unruly())
 
     assert raised.value.data == b"from Java"
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
@@ -423,16 +504,16 @@ def test_error_of_a_codec_of_ones_own_becomes_one_of_ours() -> None:
 @pytest.mark.parametrize(
     ("payload", "found"),
     [
-        (LITERAL[0][1], b'"app.tasks.send"'),
-        (encode(Envelope(TOKEN, 'a "b" \\ ü', "q")), task_text('a "b" \\ ü')),
+        (LITERAL[0][1], b"app.tasks.send"),
+        (write(Envelope('a "b" \\ ü')), task_text('a "b" \\ ü')),
         (
             b'{"@class":"java.util.LinkedHashMap",' + LITERAL[0][1][1:],
-            b'"app.tasks.send"',
+            b"app.tasks.send",
         ),
-        (b"\x05\x02" + LITERAL[0][1], b'"app.tasks.send"'),
-        (b'{"delayq":"' + TOKEN.encode() + b'","queue":"q","task":"t"}', None),
+        (b"\x05\x02" + LITERAL[0][1], b"app.tasks.send"),
+        (b'{"delayq":"' + TOKEN.encode() + b'","body":"{}"}', None),
         (b'{"delayq":"short","task":"t"}', None),
-        (b'{"delayq":"' + TOKEN.encode() + b'","task":"never ends' + b"x" * 999, None),
+        (LITERAL[0][1].replace(b"send", b"never ends" + b"x" * 999), None),
         (b" " * 10_000_000 + LITERAL[0][1], None),
         (b"", None),
     ],

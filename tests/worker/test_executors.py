@@ -8,7 +8,6 @@ import pytest
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery.operations import Leased, State, new_token
-from django_delayq.jobs import envelope
 from django_delayq.jobs.decorator import delayed_task
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker.attempt import Attempt
@@ -29,7 +28,7 @@ def attempt_of(configure, queue_name):
 
     def make(task):
         token = new_token()
-        payload = envelope.encode(envelope.Envelope(token, task.name, queue_name))
+        payload = signed(task.name, queue_name, token=token)
         leased = Leased(token, 0, 0, 0, payload, False, b"12345678")
         queue = get_settings().queue(queue_name)
         return Attempt(queue, leased, boottime_ms() + 60_000, 0.0)

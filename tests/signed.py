@@ -1,0 +1,28 @@
+"""Payloads as this project writes and signs them, and what they say."""
+
+from typing import Any
+
+from django_delayq.conf import get_keyring
+from django_delayq.delivery.operations import new_token
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.envelope import Envelope
+from django_delayq.wire.codecs import Codec
+
+
+def signed(
+    task: str,
+    queue: str,
+    *args: Any,
+    token: str = "",
+    options: dict[str, Any] | None = None,
+    codec: Codec | None = None,
+    **kwargs: Any,
+) -> bytes:
+    """Return the payload of a call, under a token of its own unless one is given."""
+    call = Envelope(task, list(args), kwargs, options)
+    return envelopes.encode(call, token or new_token(), queue, get_keyring(), codec)
+
+
+def opened(payload: bytes, queue: str, codec: Codec | None = None) -> Envelope:
+    """Return what a payload says, if it is signed for a queue."""
+    return envelopes.open_payload(payload, queue, get_keyring(), codec)
