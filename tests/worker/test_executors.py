@@ -12,6 +12,7 @@ from django_delayq.jobs.decorator import delayed_task
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.executors import LoopExecutor
+from tests.signed import signed
 from tests.waiting import wait_until
 
 
