@@ -343,7 +343,7 @@ def claim(
 
     def read(reply: list[Any]) -> Claimed:
         if len(reply) == 6:
-            return Claimed(*reply[:5], [], newer_format=reply[5])
+            return Claimed(reply[0], -1, 0, 0, 0, [], newer_format=reply[5])
         # Six elements a job.
         each = islice(reply, 5, None)
         jobs = [
@@ -994,6 +994,39 @@ def _read_counts(reply: list[Any]) -> Counts:
 def leave(keys: DeliveryKeys, *, owner: bytes) -> Call[int]:
     """Forget the last request of a process that ends; returns 1 when there was one."""
     return Call(load_script(PACKAGES, "leave"), (keys.claims, keys.control), (owner,))
+
+
+class Where(StrEnum):
+    """Where `resign` finds payloads."""
+
+    FRAMES = "frames"
+    DESTINATION = "destination"
+    #: Of what was claimed once.
+    PAYLOADS = "payloads"
+
+
+def resign(
+    keys: DeliveryKeys, where: Where, items: Iterable[tuple[str | int, bytes, bytes]]
+) -> Call[int]:
+    """Write payloads anew where they are as they were read; returns how many were. Safe to repeat.
+
+    ``items`` are index or token, frame or payload as read, and the new payload; an index may be a guess, or empty.
+    """
+    args: list[Argument] = [where]
+    for item in items:
+        args += item
+    return Call(
+        load_script(PACKAGES, "resign"),
+        (
+            keys.queue.timeout_set,
+            keys.queue.delay_queue,
+            keys.queue.destination,
+            keys.locators,
+            keys.payloads,
+            keys.counters,
+        ),
+        args,
+    )
 
 
 class Enrolled(NamedTuple):

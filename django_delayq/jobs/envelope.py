@@ -19,7 +19,7 @@ import msgspec
 from django.db.models import Model, QuerySet
 from django.utils.functional import LazyObject, Promise
 
-from django_delayq.conf import get_keyring, get_settings
+from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -198,6 +198,21 @@ def signed_for(payload: bytes, source: str, target: str) -> bytes:
         _Sealed(sealed.delayq, mac, sealed.body),
         other.payload_codec if other and shared else None,
     )
+
+
+def signed_anew(payload: bytes, queue: QueueSettings, keyring: Keyring) -> bytes | None:
+    """Return a job's payload signed with the key that signs now; None where it is.
+
+    Raises:
+        NotSigned, DecodeError: as `open_payload`.
+    """
+    sealed = _unseal(payload, queue.payload_codec)
+    _open(sealed, queue.name, keyring)
+    mac = keyring.sign(queue.name, sealed.delayq, sealed.body.encode())
+    if mac == sealed.mac:
+        return None
+    codec = None if payload.startswith(START) else queue.payload_codec
+    return _wrap(_Sealed(sealed.delayq, mac, sealed.body), codec)
 
 
 def _seal_in(value: object) -> _Sealed:

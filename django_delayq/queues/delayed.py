@@ -507,7 +507,6 @@ class DelayedQueue:
             page.frames,
             request=page.request,
             depth=page.depth,
-            frame_format=self._options.frame_format,
             insertion_list=self._options.insertion_list,
         )
         return [value for value, flag in zip(page.values, flags, strict=True) if flag]
@@ -571,7 +570,6 @@ class DelayedQueue:
                 from_tail=True,
                 target=target,
                 payload=signed_for(payload, self.name, name),
-                frame_format=self._options.frame_format,
                 insertion_list=self._options.insertion_list,
             )
             if was_there:

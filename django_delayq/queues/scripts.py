@@ -71,7 +71,6 @@ def withdraw(
     from_tail: bool = False,
     target: DeliveryKeys | None = None,
     payload: bytes = b"",
-    frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     now_us: int | None = None,
 ) -> Call[list[bool]]:
@@ -81,9 +80,8 @@ def withdraw(
     ``depth`` says how far from the head, or the tail, of the delay queue they lie.
     """
     targets: tuple[str, ...] = ()
-    payloads: tuple[bytes, ...] = ()
     if target is not None:
-        targets, payloads = (target.queue.destination, target.locators), (payload,)
+        targets = target.queue.destination, target.locators
     return Call(
         load_script(PACKAGES, "withdraw"),
         (*_frame_keys(keys), *targets),
@@ -93,9 +91,8 @@ def withdraw(
             "tail" if from_tail else "head",
             depth,
             request,
-            frame_format.number,
+            payload,
             *frames,
-            *payloads,
         ),
         lambda reply: [flag == ord("1") for flag in reply],
         window_ms=REPEAT_MS,

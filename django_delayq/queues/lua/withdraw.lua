@@ -14,9 +14,8 @@
 -- ARGV[3]  'head' or 'tail': the end of the delay queue that is nearer
 -- ARGV[4]  how deep they lie at most, frames from that end
 -- ARGV[5]  request: some random characters, the same when the call is repeated
--- ARGV[6]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- ARGV[7]  and on: frames, in the order they were read; where there is a list to put it, one, and the payload to put
---          there, signed for that queue
+-- ARGV[6]  payload to put into the list, signed for that queue; empty where there is none
+-- ARGV[7]  and on: frames, in the order they were read; one, where there is a list
 -- Returns  one character a frame: '1' was taken out, '0' was not there any more
 -- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
 
@@ -25,14 +24,13 @@ local keys = {
   counters = KEYS[6],
 }
 local target, target_locators = KEYS[7], KEYS[8]
-local last = target and 7 or #ARGV
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 local kind, near, depth, request = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
 -- A repeat: its reply was lost. What it took out is noted beside the jobs that ended, for as long.
 if redis.call('ZSCORE', keys.ended, request) then
   local flags = {}
-  for i = 7, last do
+  for i = 7, #ARGV do
     flags[i - 6] = redis.call('ZSCORE', keys.ended, request .. '-' .. (i - 6)) and '1' or '0'
   end
   return table.concat(flags)
@@ -45,7 +43,7 @@ end
 sweep_tombstones(keys.delay_queue, keys.counters)
 
 local frames, indexes, flags, notes = {}, {}, {}, { request }
-for i = 7, last do
+for i = 7, #ARGV do
   local frame, at = ARGV[i], nil
   if kind == 'list' then
     at = redis.call('LPOS', keys.delay_queue, frame, 'RANK', near == 'tail' and -1 or 1, 'MAXLEN', depth)
@@ -69,8 +67,8 @@ else
 end
 local jobs = drop(keys, frames, plan, 'taken', now_ms)
 if target then
-  local token, mac = token_of(ARGV[8])
-  redis.call('LPUSH', target, ARGV[8])
+  local token, mac = token_of(ARGV[6])
+  redis.call('LPUSH', target, ARGV[6])
   -- There, too, it is a job, and not only looks like one.
   if token and jobs.tokens[1] == token then
     redis.call('HSET', target_locators, token, struct.pack(LOCATOR, now_ms, 0, NOBODY, mac))
