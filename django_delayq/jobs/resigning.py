@@ -116,7 +116,7 @@ class Resigning:
 
     def _sign_destination(self) -> Iterator[None]:
         first, destination = 0, self._queue.keys.queue.destination
-        part: list[Any]
+        part: Any
         while part := self._client.lrange(destination, first, first + STEP - 1):
             items = [
                 (index, payload, new)
