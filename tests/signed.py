@@ -1,5 +1,6 @@
 """Payloads as this project writes and signs them, and what they say."""
 
+import json
 from typing import Any
 
 from django_delayq.conf import get_keyring
@@ -21,6 +22,20 @@ def signed(
     """Return the payload of a call, under a token of its own unless one is given."""
     call = Envelope(task, list(args), kwargs, options)
     return envelopes.encode(call, token or new_token(), queue, get_keyring(), codec)
+
+
+def sealed(
+    body: bytes, queue: str, token: str, *, signature: str = "", **fields: str
+) -> bytes:
+    """Return a payload with any body and any more fields, signed unless a signature is given."""
+    mac = signature or get_keyring().sign(queue, token, body)
+    envelope = {"delayq": token, "mac": mac, "body": body.decode()}
+    return json.dumps(envelope | fields, separators=(",", ":")).encode()
+
+
+def token_in(payload: bytes) -> str:
+    """Return the token that a payload says is its own."""
+    return str(json.loads(payload)["delayq"])
 
 
 def opened(payload: bytes, queue: str, codec: Codec | None = None) -> Envelope:

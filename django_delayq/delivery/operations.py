@@ -531,8 +531,8 @@ class Held(NamedTuple):
     name: str
     #: What the user is told of it.
     why: str
-    #: How long to hold it, from the first time that it was held.
-    hold_ms: int
+    #: How long to hold it, from the first time that it was held for so long; None: as long as it takes.
+    hold_ms: int | None
 
 
 def can_be_held(name: str) -> bool:
@@ -557,7 +557,7 @@ def hold(
     """
     args: list[Argument] = [_now(now_us)]
     for job in jobs:
-        args += job
+        args += (*job[:-1], "" if job.hold_ms is None else job.hold_ms)
     return Call(
         load_script(PACKAGES, "hold"),
         (keys.leases, keys.headers, keys.held, keys.held_tasks, keys.errors),

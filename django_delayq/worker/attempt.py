@@ -52,8 +52,6 @@ MESSAGE_LIMIT = 2_000
 FAILURE_TTL_MS = 3_600_000
 #: The wait before the next attempt where an exception breaks everything that would compute one: a minute.
 LAST_RESORT_DELAY_MS = 60_000
-#: How long a job is held whose key is not here: a hundred years.
-FOR_EVER_MS = 100 * 365 * 86_400_000
 #: The frames of these files come before the task's own in a traceback.
 _HERE = os.path.join(os.path.dirname(__file__), "")
 
@@ -98,8 +96,8 @@ class Attempt:
     is_refused = False
     #: Where it is held: the name of its task, which this process does not know, or of the key that it is signed with.
     unknown_task = ""
-    #: How long it is held.
-    hold_ms = 0
+    #: How long it is held; None: as long as it takes.
+    hold_ms: int | None = None
     #: Its lease ended before it began.
     is_late = False
     #: It does not react to its time limit.
@@ -273,10 +271,11 @@ class Attempt:
 
     def _hold_for_key(self, error: NotSigned) -> bool:
         """Keep a job for a worker that can tell whether it is one, as long as it takes."""
-        if not error.missing:
+        # A codec may bring the id of a key that cannot be sent.
+        if not error.missing or not can_be_held(error.missing):
             return False
         _tell_of_missing(self.queue.name, error)
-        self.hold_ms = FOR_EVER_MS
+        self.hold_ms = None
         self.unknown_task, self.message = error.missing, text_of(error)
         self.ended_ms = self.ended_ms or boottime_ms()
         self.outcome = State.HELD

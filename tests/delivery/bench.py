@@ -280,7 +280,9 @@ class Bench:
     def give_back(self, *jobs: Leased) -> list[int]:
         return self.run(operations.give_back(self.keys, jobs, now_us=self.now_us))
 
-    def hold(self, *jobs: Leased, task: str = "shop.new", hold_ms: int = HOLD) -> Any:
+    def hold(
+        self, *jobs: Leased, task: str = "shop.new", hold_ms: int | None = HOLD
+    ) -> Any:
         held = [
             Held(job.token, job.fence, task, f"no task {task}.", hold_ms)
             for job in jobs

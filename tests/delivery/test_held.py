@@ -9,7 +9,9 @@ from django_delayq.delivery.operations import Released, State, can_be_held
 from tests.delivery.bench import HOLD, T0, Bench, name_in, names_of, token
 
 
-def hold(bench: Bench, *names: str, task: str = "shop.new", **options: int) -> None:
+def hold(
+    bench: Bench, *names: str, task: str = "shop.new", **options: int | None
+) -> None:
     """Schedule jobs of a task, due now, and have them held by a worker that does not know it."""
     bench.schedule(dict.fromkeys(names, 0))
     assert bench.hold(*bench.claim(len(names)).jobs, task=task, **options) == []
@@ -111,6 +113,35 @@ def test_worker_that_does_not_know_the_task_leaves_it_until_its_time_is_over(
     assert bench.replay("a", state=State.QUARANTINED) == 1
     bench.hold(bench.lease())
     assert bench.state()["held"] == {"a": HOLD + HOLD}, "a replay starts over"
+
+
+def test_job_held_as_long_as_it_takes_is_not_late_for_a_worker_that_knows_its_task(
+    bench: Bench,
+) -> None:
+    hold(bench, "a", task="key abcd", hold_ms=None)
+    bench.now = 100 * HOLD
+
+    assert bench.release("shop.old") == Released(0, 0, b"")
+    assert "held" not in error_of(bench, "a")
+    assert bench.release("key abcd") == Released(1, 0, b"")
+
+    bench.hold(bench.lease())
+    assert bench.state()["held"] == {"a": 101 * HOLD}, "its time begins now"
+
+
+def test_job_that_waits_for_its_key_between_has_no_more_time_for_its_task(
+    bench: Bench,
+) -> None:
+    hold(bench, "a")
+    bench.now = 1
+    bench.release("shop.new")
+    bench.hold(bench.lease(), task="key abcd", hold_ms=None)
+    bench.now = HOLD - 1
+    assert bench.release("key abcd") == Released(1, 0, b"")
+
+    bench.hold(bench.lease())
+
+    assert bench.state()["held"] == {"a": HOLD}
 
 
 def test_worker_that_knows_the_task_comes_too_late_for_nothing_that_is_held(

@@ -13,11 +13,12 @@ from django_delayq import delayed_task, get_job, queue_handler, schedule
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, new_token
-from django_delayq.jobs import envelope, registry
+from django_delayq.jobs import registry
 from django_delayq.wire.call import run
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME
 from tests.faults.able.tasks import ODD
+from tests.signed import sealed, signed
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -116,26 +117,51 @@ def test_a_job_that_cannot_be_held_is_quarantined_and_can_be_replayed(
 
 
 @pytest.mark.parametrize(
-    "payload",
-    [
-        b'{"delayq":"%s","task":"t"}',
-        b'{"delayq":"%s","task":1,"queue":"q"}',
-        b'{"delayq":"%s","task":"t","queue":"q","args":{}}',
-        b'{"delayq":"%s" broken',
-        b'{"delayq":"%s","task":"\xff","queue":"q"}',
-    ],
+    "body",
+    [b"", b"5", b"broken", b"{}", b'{"task":1}', b'{"task":"t","args":{}}'],
 )
-def test_a_payload_that_is_no_job_of_ours_after_all_is_quarantined(
-    client, goes_on, queue_name, payload
+def test_a_job_that_no_version_of_ours_writes_is_quarantined(
+    client, goes_on, queue_name, handled, body
 ):
     token = new_token()
-    job_id = schedule_payload(client, queue_name, payload % token.encode(), token)
+    payload = sealed(body, queue_name, token)
+    job_id = schedule_payload(client, queue_name, payload, token)
 
     goes_on()
 
     assert get_job(job_id).state is State.QUARANTINED
     (row,) = quarantined(client, queue_name)
-    assert row.payload == payload % token.encode()
+    assert row.payload == payload
+    assert b"not a call that this version reads" in row.error
+    assert handled == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: text.replace(b"the real", b"a forged"), "does not fit its"),
+        (lambda text: text[:-1], "not a job of ours"),
+        (lambda text: text[:70] + b"\xff" + text[71:], "not a job of ours"),
+        (lambda text: text[:-1] + b',"body":"{}"}', "does not fit its"),
+        (lambda text: text[:-1] + b',"body":5}', "not a job of ours"),
+    ],
+    ids=["another body", "cut", "no text", "two bodies", "a body that is none"],
+)
+def test_a_job_that_was_changed_where_it_lies_is_quarantined_and_no_handler_sees_it(
+    client, goes_on, queue_name, handled, records, change, reason
+):
+    token = new_token()
+    payload = change(signed(tasks.note.name, queue_name, "the real", token=token))
+    job_id = schedule_payload(client, queue_name, payload, token)
+
+    goes_on()
+
+    assert get_job(job_id).state is State.QUARANTINED
+    (row,) = quarantined(client, queue_name)
+    assert row.payload == payload
+    assert reason in json.loads(row.error)["error"]
+    assert handled == []
+    assert job_id not in records.jobs("run")
 
 
 @pytest.mark.parametrize(
@@ -151,9 +177,7 @@ def test_a_job_with_options_that_no_version_of_ours_writes_is_quarantined(
     client, goes_on, queue_name, options
 ):
     token = new_token()
-    payload = envelope.encode(
-        envelope.Envelope(token, tasks.note.name, queue_name, options=options)
-    )
+    payload = signed(tasks.note.name, queue_name, token=token, options=options)
     job_id = schedule_payload(client, queue_name, payload, token)
 
     goes_on()
@@ -221,9 +245,25 @@ def test_a_foreign_payload_beyond_the_limit_is_quarantined_undecoded(
     assert client.zcard(get_settings().queue(queue_name).keys.quarantine) == 1
 
 
-@pytest.mark.parametrize("limit", ["MAX_FOREIGN_BYTES", "MAX_PAYLOAD_BYTES"])
+@pytest.mark.parametrize(
+    ("limit", "is_ours", "reason"),
+    [
+        (
+            "MAX_FOREIGN_BYTES",
+            True,
+            b"DELAYQ['MAX_PAYLOAD_BYTES'], was not decoded",
+        ),
+        (
+            "MAX_PAYLOAD_BYTES",
+            True,
+            b"DELAYQ['MAX_PAYLOAD_BYTES'], was not decoded",
+        ),
+        ("MAX_FOREIGN_BYTES", False, b"DELAYQ['MAX_FOREIGN_BYTES'], 30,000, was not"),
+        ("MAX_PAYLOAD_BYTES", False, b"DELAYQ['MAX_FOREIGN_BYTES'], 20,000, was not"),
+    ],
+)
 def test_a_payload_that_only_looks_like_a_job_is_not_decoded_beyond_the_limits(
-    client, configure, goes_on, queue_name, settings, limit
+    client, configure, goes_on, queue_name, settings, limit, is_ours, reason
 ):
     class Codec:
         name = "never asked"
@@ -235,15 +275,22 @@ def test_a_payload_that_only_looks_like_a_job_is_not_decoded_beyond_the_limits(
             raise SystemExit("asked all the same")
 
     configure({"CODEC": Codec()})
+    queue_handler(queue_name)(tasks.note.function)
     most = {"MAX_FOREIGN_BYTES": 20_000, "MAX_PAYLOAD_BYTES": 20_000, limit: 30_000}
     settings.DELAYQ = {**settings.DELAYQ, **most}
-    looks = b'some codec {"delayq":"%s"' % new_token().encode()
-    client.rpush(queue_name, looks + b"x" * 30_000)
+    token = new_token()
+    looks = b"some codec " + signed(tasks.note.name, queue_name, token=token)
+    looks += b"x" * 30_000
+    if is_ours:
+        schedule_payload(client, queue_name, looks, token)
+    else:
+        client.rpush(queue_name, looks)
 
     goes_on()
 
     (row,) = quarantined(client, queue_name)
-    assert b"DELAYQ['MAX_PAYLOAD_BYTES'], was not decoded" in row.error
+    assert (row.token == token) is is_ours
+    assert reason in row.error
 
 
 @pytest.fixture
@@ -569,10 +616,9 @@ def test_a_job_that_names_two_tasks_never_runs_a_sync_one_on_the_event_loop(
     first, last = tasks.note_async.name, tasks.note.name
     if names == "async last":
         first, last = last, first
-    client.rpush(
-        queue_name,
-        f'{{"delayq":"{new_token()}","task":"{first}","queue":"{queue_name}","task":"{last}"}}',
-    )
+    token = new_token()
+    body = f'{{"task":"{first}","task":"{last}"}}'.encode()
+    schedule_payload(client, queue_name, sealed(body, queue_name, token), token)
 
     work()
 
@@ -588,15 +634,14 @@ def test_an_async_job_is_found_to_be_one_wherever_its_name_stands(
     work, records, queue_name, client, kind
 ):
     token = new_token()
-    queue = f'"queue":"{queue_name}"'
     task = f'"task":"{tasks.note_async.name}"'
-    rest = {
-        "order": f",{queue},{task}",
-        "deep": f"{' ' * 1_000},{task},{queue}",
+    body = {
+        "order": f'{{"flags":0,{task}}}',
+        "deep": f"{{{' ' * 1_000}{task}}}",
         # Read off the event loop.
-        "large": f',{task},{queue},"args":["{"x" * 100_000}"]',
-    }
-    client.rpush(queue_name, f'{{"delayq":"{token}"{rest[kind]}}}')
+        "large": f'{{{task},"args":["{"x" * 100_000}"]}}',
+    }[kind].encode()
+    schedule_payload(client, queue_name, sealed(body, queue_name, token), token)
 
     work(threads=1)
 
@@ -620,17 +665,36 @@ def test_a_job_that_never_begins_within_its_lease_becomes_a_dead_letter(
     assert job.kills == 2
 
 
-def test_a_task_whose_name_cannot_be_sent_goes_to_quarantine_and_ends_no_process(
-    client, configure, queue_name, goes_on
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"body": "\ud800"}, "it holds text that is no Unicode"),
+        ({"mac": "1\ud800key" + "A" * 22}, "it is signed with the key '\\ud800key'"),
+        ({"mac": "1\0key" + "A" * 22}, "it is signed with the key '\\x00key'"),
+        ({"mac": "\ud800abcd" + "A" * 22}, "it is written in format '\\ud800'"),
+    ],
+)
+def test_a_name_that_cannot_be_sent_goes_to_quarantine_and_ends_no_process(
+    client, configure, queue_name, goes_on, more, reason
 ):
-    """JSON can name half a surrogate pair. Nothing of ours could write that name to the server, to hold its job."""
-    configure({"CODEC": "JsonJacksonCodec", "REDISSON": "3.16.6"})
+    """A codec can bring half a surrogate pair. Nothing of ours could write that to the server, to hold its job."""
     token = new_token()
-    client.rpush(
-        queue_name,
-        f'{{"@class":"java.util.HashMap","delayq":"{token}","task":"\\ud800","queue":"{queue_name}"}}',
-    )
+    payload = b"some codec " + signed(tasks.note.name, queue_name, token=token)
+
+    class Codec:
+        name = "strange"
+
+        def encode(self, value):
+            raise NotImplementedError
+
+        def decode(self, data):
+            return json.loads(data.removeprefix(b"some codec ")) | more
+
+    configure({"CODEC": Codec()})
+    schedule_payload(client, queue_name, payload, token)
 
     goes_on()
 
     assert get_job(f"{queue_name}:{token}").state is State.QUARANTINED
+    (row,) = quarantined(client, queue_name)
+    assert reason in json.loads(row.error)["error"]

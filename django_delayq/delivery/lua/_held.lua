@@ -1,7 +1,10 @@
--- Prelude: jobs that are held until a worker comes that knows their task.
+-- Prelude: jobs that are held until a worker comes that knows their task, or has their key.
 --
 -- Needs _frame, _job. Beside the set of held tokens there is one that is ordered by task and start time, so that a
 -- worker finds what it knows without reading the rest. The error of a held job says since when, and which task.
+
+-- ms: a hundred years.
+local FOR_EVER = 3153600000000
 
 local function held_member(name, due, token)
   return name .. '\0' .. string.format('%016.0f', due) .. '\0' .. token
@@ -11,8 +14,8 @@ local function split_member(member)
   return member:match('^(%Z*)%z%Z*%z(%Z*)$')
 end
 
-local function held_error(name, why, since_ms)
-  return cjson.encode({ kind = 'task', error = why, task = name, at = since_ms, held = since_ms })
+local function held_error(name, why, now_ms, since_ms)
+  return cjson.encode({ kind = 'task', error = why, task = name, at = since_ms or now_ms, held = since_ms })
 end
 
 -- Since when a job is held, or was before a worker that does not know it took it; nil: it was not. A text within the

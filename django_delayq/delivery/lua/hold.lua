@@ -1,5 +1,5 @@
--- Hold jobs whose tasks, or whose keys, the caller does not know for a worker that does. How long counts from the first time that a
--- job was held, whoever held it.
+-- Hold jobs whose tasks, or whose keys, the caller does not know for a worker that does. How long counts from the
+-- first time that a job was held for so long, whoever held it: one that was held for as long as it takes had no time yet.
 --
 -- Prelude  clock, window, frame, job, settle, held
 -- KEYS[1]  zset  leases: token, score end (epoch ms)
@@ -8,7 +8,8 @@
 -- KEYS[4]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
 -- KEYS[5]  hash  errors by token
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key; why it is held; how long, ms
+-- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key; why it is held; how long, ms,
+--          or empty for as long as it takes
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local leases, headers, held, held_tasks, errors = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -20,11 +21,12 @@ local before = redis.call('HMGET', errors, unpack(tokens_of(jobs)))
 check_sets(held, held_tasks)
 redis.call('ZREM', leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
-  local name, since_ms = ARGV[job.at + 2], held_since(before[i]) or now_ms
-  redis.call('ZADD', held, since_ms + tonumber(ARGV[job.at + 4]), job.token)
+  local name, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
+  if hold_ms then since_ms = since_ms or now_ms end
+  redis.call('ZADD', held, hold_ms and since_ms + hold_ms or now_ms + FOR_EVER, job.token)
   redis.call('ZADD', held_tasks, 0, held_member(name, job.due, job.token))
   redis.call('HSET', headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.due, NOBODY, NOBODY) .. job.key)
-  redis.call('HSET', errors, job.token, held_error(name, ARGV[job.at + 3], since_ms))
+  redis.call('HSET', errors, job.token, held_error(name, ARGV[job.at + 3], now_ms, since_ms))
 end
 return lost
