@@ -32,7 +32,7 @@ _STATE_NOTES = {
     "running": "A worker has it, and renews its lease as long as it lives.",
     "lease expired": "Its worker did not renew the lease: the next free worker takes it.",
     "retrying": "Waits for its next attempt.",
-    "held": "A worker had it that does not know its task. Start a worker with this task, and it runs.",
+    "held": "A worker had it that does not know its task, or the key it is signed with. Start a worker that does, and it runs.",
     "succeeded": "Ended well. That is forgotten half a minute after the end.",
     "failed": "Failed for good, and is not kept as a dead letter.",
     "cancelled": "Was cancelled.",
