@@ -15,6 +15,7 @@ from typing import Any
 
 from django_delayq.jobs import registry
 from django_delayq.queues import reading
+from django_delayq.worker import attempt
 
 #: Handlers of these are the process's own; a command that runs inside a test may set them.
 SIGNALS = (
@@ -90,7 +91,7 @@ def reached_from(module: ModuleType) -> set[str]:
 @contextmanager
 def restored() -> Iterator[None]:
     """Put back what a test changes in the process besides its registrations."""
-    told = set(reading._told)
+    told = [(known, set(known)) for known in (reading._told, attempt._told)]
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     root = logging.getLogger()
     loggers = (root, logging.getLogger("django_delayq"))
@@ -101,8 +102,9 @@ def restored() -> Iterator[None]:
     path = [*sys.path]
     interval_s = sys.getswitchinterval()
     yield
-    reading._told.clear()
-    reading._told.update(told)
+    for known, before in told:
+        known.clear()
+        known.update(before)
     for number, handler in handlers.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)

@@ -25,6 +25,7 @@ from django_delayq.server_checks import (
 )
 from django_delayq.wire.call import run
 from tests.conftest import keys_of
+from tests.delivery.bench import payload
 from tests.servers import ExternalServer, Server
 from tests.waiting import takes_less_than, wait_until
 
@@ -104,9 +105,8 @@ def test_every_key_of_a_queue_is_tried() -> None:
 def test_keys_hold_what_is_expected(client: redis.Redis, queue_name: str) -> None:
     keys = DeliveryKeys.of(queue_name)
     for number in range(3):
-        payload = b'{"delayq":"' + bytes([65 + number]) * 22 + b'"}'
-        token = payload[11:33].decode()
-        job = NewJob(token, "+0", f"e{number}", payload)
+        token = "ABC"[number] * 22
+        job = NewJob(token, "+0", f"e{number}", payload(token))
         run(client, operations.schedule(keys, [job]))
     wait_until(
         lambda: (
@@ -348,7 +348,7 @@ def test_user_with_these_rights_can_do_all_that_a_worker_does(
     client = user(*patterns(queue_name), *CHANNELS, *EVERY_COMMAND)
     keys = DeliveryKeys.of(queue_name)
     token = "x" * 22
-    job = NewJob(token, "+0", "ekey", b'{"delayq":"%s"}' % token.encode())
+    job = NewJob(token, "+0", "ekey", payload(token))
 
     run(client, operations.schedule(keys, [job]))
     (leased,) = wait_until(

@@ -26,12 +26,12 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.delivery import operations
-from django_delayq.jobs import envelope as envelopes
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.queues.proxy import Proxy
 from tests.servers import LASTING, Server
+from tests.signed import opened, sealed
 
 HOUR_MS = LATER * 1_000
 
@@ -51,10 +51,8 @@ def test_schedule_stores_the_call_and_returns_the_job(queue: str, hand: Hand) ->
     assert len(job.token) == operations.TOKEN_LENGTH
     assert (job.state, job.created, job.attempts) == (State.SCHEDULED, True, 0)
     assert (job.task, job.args, job.kwargs) == (samples.add.name, [1], {"note": "x"})
-    assert hand.payload(job) == (
-        b'{"delayq":"%b","task":"tests.jobs.samples.add","queue":"%b",'
-        b'"args":[1],"kwargs":{"note":"x"}}' % (job.token.encode(), queue.encode())
-    )
+    body = b'{"task":"tests.jobs.samples.add","args":[1],"kwargs":{"note":"x"}}'
+    assert hand.payload(job) == sealed(body, queue, job.token)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_datetime_in_the_past_means_now(queue: str, hand: Hand) -> None:
 
     assert job.start_time_ms is not None
     assert before <= job.start_time_ms <= server_ms(hand) + 1
-    assert [envelope.delayq for envelope in hand.take_all()] == [job.token]
+    assert hand.take().token == job.token
 
 
 def test_delay_zero_goes_through_the_timeout_set_like_any_other(
@@ -129,7 +127,7 @@ def test_every_way_to_schedule_stores_the_same(
 
     assert (job.state, job.created) == (State.SCHEDULED, True)
     assert hand.start_times() == {job.token: job.start_time_ms}
-    assert envelopes.decode(hand.payload(job)).args == [5]
+    assert opened(hand.payload(job), queue).args == [5]
 
 
 async def _first(jobs: Any) -> Any:

@@ -25,6 +25,7 @@ from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire.call import load_script, run
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
+from tests.delivery.bench import payload
 from tests.queues.java import JavaQueue, frames_of, make_due, now_ms
 from tests.queues.proxy import Proxy
 from tests.servers import Server
@@ -865,15 +866,15 @@ class TestJobsAmongTheElements:
     @pytest.fixture
     def token(self, client: redis.Redis, keys: DeliveryKeys) -> str:
         token = operations.new_token()
-        job = operations.NewJob(token, f"+{LATER}000", "ekey", envelope(token))
+        job = operations.NewJob(token, f"+{LATER}000", "ekey", payload(token))
         run(client, operations.schedule(keys, [job]))
         return token
 
     @pytest.mark.parametrize(
         "take_out",
         [
-            lambda queue, token: queue.remove(envelope(token)),
-            lambda queue, token: queue.remove_all([envelope(token)]),
+            lambda queue, token: queue.remove(payload(token)),
+            lambda queue, token: queue.remove_all([payload(token)]),
             lambda queue, token: queue.retain_all([b"other"]),
             lambda queue, token: queue.poll(),
             lambda queue, token: queue.poll_last_and_offer_first_to(
@@ -905,9 +906,9 @@ class TestJobsAmongTheElements:
         self, delayed: Make, client: redis.Redis, keys: DeliveryKeys, token: str
     ) -> None:
         queue = delayed(codec="ByteArrayCodec", insertion_list=False)
-        queue.offer(envelope(token), LATER - 60)
+        queue.offer(payload(token), LATER - 60)
 
-        assert queue.poll() == envelope(token)
+        assert queue.poll() == payload(token)
 
         found = run(client, operations.inspect(keys, token))
         assert found.state is operations.State.SCHEDULED
@@ -1062,13 +1063,9 @@ def assert_exact(client: redis.Redis, name: str, insertion_list: bool) -> None:
     assert set(listed) == waiting
 
 
-def envelope(token: str) -> bytes:
-    return b'{"delayq":"%s","task":"t"}' % token.encode()
-
-
 def new_job(unique: str) -> operations.NewJob:
     token = operations.new_token()
-    return operations.NewJob(token, f"+{LATER}000", unique, envelope(token))
+    return operations.NewJob(token, f"+{LATER}000", unique, payload(token))
 
 
 def retry_of(count: int) -> Any:

@@ -20,6 +20,7 @@ from django_delayq.wire.call import run
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
+from tests.delivery.bench import payload
 from tests.queues.java import JavaQueue, frames_of, now_ms
 from tests.queues.proxy import Proxy
 from tests.servers import LASTING, Server
@@ -59,14 +60,14 @@ def test_mixed_frames_due_in_random_order_leave_the_list_exact(
             else shuffled.randrange(10**6, 10**7)
         )
         kind = shuffled.randrange(10)
-        payload = b"%d" % number
+        value = b"%d" % number
         if kind == 0:
-            shuffled.choice(java).offer_at(payload, start + offset_ms)
+            shuffled.choice(java).offer_at(value, start + offset_ms)
         elif kind < 4 and is_due:
             shuffled.choice(ours).offer(number, 0)
         else:
             offer = operations.NewJob(
-                f"{number:022d}", f"={start + offset_ms}", "", payload
+                f"{number:022d}", f"={start + offset_ms}", "", value
             )
             run(
                 client,
@@ -75,7 +76,7 @@ def test_mixed_frames_due_in_random_order_leave_the_list_exact(
                 ),
             )
         if is_due:
-            expected.append(payload)
+            expected.append(value)
 
     delayed()
 
@@ -238,9 +239,7 @@ def test_jobs_with_one_start_time_are_each_found_among_javas_frames(
     due = now_ms(client) + 600_000
     java = [JavaQueue(client, queue_name, item) for item in FrameFormat]
     jobs = [
-        operations.NewJob(
-            f"{number:022d}", f"={due}", "", b'{"delayq":"%022d"}' % number
-        )
+        operations.NewJob(f"{number:022d}", f"={due}", "", payload(f"{number:022d}"))
         for number in range(200)
     ]
     for number, job in enumerate(jobs):
@@ -476,7 +475,7 @@ class TestPush:
             push()
         assert push().moved == 0
 
-        moved = sorted(int(payload) for payload in client.lrange(queue_name, 0, -1))
+        moved = sorted(int(value) for value in client.lrange(queue_name, 0, -1))
         assert moved == list(range(11))
         push.close()
         through_proxy.close()

@@ -12,6 +12,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import NewJob, Rejected, State, new_token
 from django_delayq.wire.call import run
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
+from tests.signed import signed
 from tests.waiting import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import NEVER_MS
@@ -36,7 +37,7 @@ def bury(client, settings, count, *, age_ms=0, state=State.DEAD, payload=None):
     tokens = [new_token() for _ in range(count)]
     if payload is None:
         jobs = [
-            NewJob(token, "+0", "", b'{"delayq":"%b"}' % token.encode())
+            NewJob(token, "+0", "", signed("t", settings.name, token=token))
             for token in tokens
         ]
         run(client, operations.schedule(keys, jobs))
