@@ -615,11 +615,13 @@ def get_keyring() -> Keyring:
     secrets, source = get_settings().keys, "DELAYQ['KEYS']"
     if secrets is None:
         source = "SECRET_KEY and SECRET_KEY_FALLBACKS"
+        fallbacks = django_settings.SECRET_KEY_FALLBACKS
+        if not isinstance(fallbacks, list | tuple):
+            raise InvalidSettings(
+                "SECRET_KEY_FALLBACKS is no list; write it as [the old key]"
+            )
         try:
-            secrets = [
-                django_settings.SECRET_KEY,
-                *django_settings.SECRET_KEY_FALLBACKS,
-            ]
+            secrets = [django_settings.SECRET_KEY, *fallbacks]
         except ImproperlyConfigured as error:
             raise InvalidSettings(
                 "jobs are signed, and there is nothing to sign them with: SECRET_KEY is empty. Set it, or DELAYQ['KEYS']"

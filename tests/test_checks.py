@@ -99,6 +99,31 @@ def test_mistake_is_told(delayq: Any, id_: str, message: str, hint: str) -> None
     assert its_hint.startswith(hint)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"SECRET_KEY": ""}, "SECRET_KEY is empty. Set it, or DELAYQ['KEYS']."),
+        ({"SECRET_KEY_FALLBACKS": [""]}, "one of the secrets is empty."),
+        ({"SECRET_KEY_FALLBACKS": "old"}, "SECRET_KEY_FALLBACKS is no list; write"),
+    ],
+)
+def test_secrets_that_nothing_can_be_signed_with_are_told(
+    settings: dict[str, Any], message: str
+) -> None:
+    @delayed_task(name="tests.checks.shared", queue="shared")
+    def task() -> None: ...
+
+    # No codec is blamed for it.
+    shared = {"default": {}, "shared": {"REDISSON": "3.27.2", "CODEC": "StringCodec"}}
+    delayq = {"CONNECTION": URL, "QUEUES": shared}
+    ((its_id, its_message, its_hint),) = found(DELAYQ=delayq, **settings)
+
+    assert its_id == "django_delayq.E011"
+    assert its_message.startswith("Jobs cannot be signed: ")
+    assert message in its_message
+    assert its_hint.startswith("Without a signature nothing is a job")
+
+
 def test_all_mistakes_are_told_at_once() -> None:
     delayq = {"WORKR": {}, "MAX_PAYLOAD_BYTES": 0, "QUEUES": {"": {"WEIGHT": 0}}}
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import traceback
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,11 +23,12 @@ from django_delayq.conf import (
     Settings,
     WorkerSettings,
     find_problems,
+    get_keyring,
     get_settings,
     override_worker,
     read_settings,
 )
-from django_delayq.exceptions import InvalidSettings, QueueNotFound
+from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
 from django_delayq.wire.call import CallPacker
 from django_delayq.wire.codecs import get_codec
 from django_delayq.wire.frame import FrameFormat
@@ -56,6 +58,7 @@ def test_everything_can_be_set() -> None:
     settings = read_settings(
         {
             "CONNECTION": URL,
+            "KEYS": ["sixteen or more,", b"or as many bytes"],
             "EMBEDDED_DIR": "/srv/data",
             "QUEUES": {
                 "bulk": {"INSERTION_LIST": False},
@@ -90,6 +93,7 @@ def test_everything_can_be_set() -> None:
 
     assert settings == Settings(
         connection=URL,
+        keys=["sixteen or more,", b"or as many bytes"],
         embedded_dir=Path("/srv/data"),
         queues={
             "bulk": QueueSettings(name="bulk", insertion_list=False),
@@ -217,7 +221,7 @@ def test_setting_that_is_no_dict_is_refused(value: Any) -> None:
             "DELAYQ has an unknown key 'CONNECTIONS'. Did you mean 'CON",
         ),
         ({"queues": {}}, "DELAYQ has an unknown key 'queues'. Did you mean 'QUEUES'?"),
-        ({"XYZ": 1}, "unknown key 'XYZ'. Known are CONNECTION, EMBEDDED_DIR, QU"),
+        ({"XYZ": 1}, "unknown key 'XYZ'. Known are CONNECTION, KEYS, EMBEDDED_DI"),
         ({5: 1}, "DELAYQ has an unknown key 5."),
         (
             {"QUEUES": {"a": {"MAX_ATTEMTPS": 1}}},
@@ -259,6 +263,131 @@ def test_misspelt_key_is_told_with_a_suggestion(value: Any, text: str) -> None:
 def test_wrong_value_is_told_with_what_is_wanted(value: Any, text: str) -> None:
     assert problems(value).startswith("E003 ")
     assert text in problems(value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [],
+        {},
+        5,
+        "hunter2-hunter2-hunter2",
+        ["hunter2-hunter"],
+        ["hunter2-hunter2-hunter2", ""],
+        ["hunter2-hunter2-hunter2", None],
+        [["hunter2-hunter2-hunter2"]],
+        {"hunter2-hunter2-hunter2": "hunter2-hunter2-hunter2"},
+    ],
+)
+def test_wrong_keys_are_told_and_not_shown(keys: Any) -> None:
+    text = problems({"KEYS": keys})
+
+    kind = type(keys).__name__
+    assert text.startswith(f"E003 DELAYQ['KEYS'] is {kind}, which is not shown. Give a")
+    assert "each a string of at least 16 characters" in text
+    assert "hunter2" not in text
+
+
+def test_secrets_that_stand_under_another_name_are_not_shown() -> None:
+    for name in ("KEY", "SECRET_KEY", "SECRETS"):
+        text = problems({name: ["hunter2-hunter2-hunter2"]})
+
+        assert text.startswith(f"E002 DELAYQ has an unknown key {name!r}.")
+        assert "hunter2" not in text
+
+
+# Keys to sign with
+
+OLD, NEW = "an old secret of this test", "a new secret of this test"
+
+
+def signature(queue: str = "q") -> str:
+    return get_keyring().sign(queue, "t" * 22, b"{}")
+
+
+def is_accepted(said: str) -> bool:
+    try:
+        get_keyring().check(said, "q", "t" * 22, b"{}")
+    except NotSigned:
+        return False
+    return True
+
+
+def test_secret_key_signs_and_fallbacks_are_accepted(settings: Any) -> None:
+    settings.SECRET_KEY = OLD
+    before = signature()
+    assert is_accepted(before)
+
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = NEW, [OLD]
+    assert signature()[1:5] != before[1:5]
+    assert is_accepted(signature())
+    assert is_accepted(before)
+
+    settings.SECRET_KEY_FALLBACKS = []
+    assert not is_accepted(before)
+
+
+def test_keys_take_the_place_of_the_secret_key(settings: Any) -> None:
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = OLD, [NEW]
+    before = signature()
+
+    settings.DELAYQ = {"KEYS": [NEW, OLD]}
+    assert len(get_keyring().ids) == 2
+    assert signature() != before
+    assert is_accepted(before)
+
+    settings.DELAYQ = {"KEYS": (NEW.encode(),)}
+    assert is_accepted(signature())
+    assert not is_accepted(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"SECRET_KEY": ""}, "SECRET_KEY is empty. Set it, or DELAYQ['KEYS']"),
+        ({"SECRET_KEY_FALLBACKS": [""]}, "FALLBACKS: one of the secrets is empty"),
+        ({"SECRET_KEY_FALLBACKS": [None]}, "FALLBACKS: one of the secrets is empty"),
+        ({"SECRET_KEY_FALLBACKS": [5]}, "one of the secrets is of type int, and has"),
+        (
+            {"SECRET_KEY_FALLBACKS": ["hunter2\udcff"]},
+            "one of the secrets is no Unicode",
+        ),
+        # Each of its characters would be a secret.
+        ({"SECRET_KEY_FALLBACKS": "hunter2"}, "SECRET_KEY_FALLBACKS is no list"),
+        (
+            {"DELAYQ": {"KEYS": ["secret number 06917", "secret number 09631"]}},
+            "DELAYQ['KEYS']: two different secrets have keys with the id '2hDA'",
+        ),
+    ],
+)
+def test_secrets_that_nothing_can_be_signed_with_are_told_and_not_shown(
+    settings: Any, changes: dict[str, Any], said: str
+) -> None:
+    for name, value in changes.items():
+        setattr(settings, name, value)
+
+    with pytest.raises(InvalidSettings) as refused:
+        get_keyring()
+
+    shown = "".join(traceback.format_exception(refused.value))
+    assert said in str(refused.value)
+    assert "hunter2" not in shown
+    assert "secret number" not in shown
+
+
+def test_secret_that_is_there_twice_is_one(settings: Any) -> None:
+    settings.DELAYQ = {"KEYS": [OLD, OLD, OLD.encode()]}
+
+    assert len(get_keyring().ids) == 1
+
+
+def test_secrets_are_shown_nowhere(settings: Any) -> None:
+    settings.DELAYQ = {"KEYS": ["hunter2-hunter2-hunter2"]}
+
+    shown = repr(get_settings()) + repr(get_keyring()) + repr(vars(get_keyring()))
+
+    assert f"<Keyring {get_keyring().ids[0]}>" in shown
+    assert "hunter2" not in shown
 
 
 @pytest.mark.parametrize(

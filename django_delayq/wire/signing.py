@@ -24,9 +24,8 @@ MAC_AT = 5
 class Key:
     """What a secret is to us: derived once, never shown."""
 
-    def __init__(self, secret: str | bytes) -> None:
-        data = secret.encode() if isinstance(secret, str) else secret
-        self._key = blake2b(data, digest_size=32, person=b"delayq key").digest()
+    def __init__(self, secret: bytes) -> None:
+        self._key = blake2b(secret, digest_size=32, person=b"delayq key").digest()
         identity = blake2b(key=self._key, digest_size=3, person=b"delayq key id")
         #: Four characters that say nothing of the secret.
         self.id = b2a_base64(identity.digest(), newline=False).decode()
@@ -53,6 +52,22 @@ class Key:
         return b2a_base64(state.digest(), newline=False)[:22].decode()
 
 
+def _as_bytes(secret: object) -> bytes:
+    if not secret:
+        raise InvalidSettings("one of the secrets is empty")
+    if isinstance(secret, str):
+        try:
+            return secret.encode()
+        except UnicodeEncodeError:
+            # Bytes of the environment that are no UTF-8. The error itself has the secret.
+            raise InvalidSettings("one of the secrets is no Unicode") from None
+    if not isinstance(secret, bytes):
+        raise InvalidSettings(
+            f"one of the secrets is of type {type(secret).__name__}, and has to be text"
+        )
+    return secret
+
+
 class Keyring:
     """The keys of a project: the first signs, all are accepted."""
 
@@ -60,12 +75,13 @@ class Keyring:
         """Derive the keys; a secret that is there twice counts once.
 
         Raises:
-            InvalidSettings: there is none, one is empty, or two secrets have keys of the same id.
+            InvalidSettings: there is none, one is empty or no text, or two secrets have keys of the same id.
         """
+        # Each character of a text would pass for a secret, and anybody can guess those.
+        if isinstance(secrets, str | bytes):
+            raise InvalidSettings("a list of secrets is needed, and this is one secret")
         self._keys: dict[str, Key] = {}
-        for secret in dict.fromkeys(secrets):
-            if not secret:
-                raise InvalidSettings("one of the secrets is empty")
+        for secret in dict.fromkeys(map(_as_bytes, secrets)):
             key = Key(secret)
             if key.id in self._keys:
                 raise InvalidSettings(
