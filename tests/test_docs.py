@@ -1,12 +1,16 @@
 """README.md and docs/ say what the code says: settings, options, errors, scripts, codecs, bytes, links."""
 
 import ast
+import json
 import re
+from base64 import b64encode
 from dataclasses import fields
+from hashlib import blake2b
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from django.core.management import BaseCommand, load_command_class
 
@@ -16,10 +20,12 @@ from django_delayq.conf import Backoff
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import State
 from django_delayq.exceptions import EncodeError
+from django_delayq.jobs.envelope import Envelope, encode
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.wire.codecs import CODEC_NAMES, default_codec, get_codec
 from django_delayq.wire.codecs.unsupported import UnsupportedCodec
 from django_delayq.wire.frame import FrameFormat, unpack
+from django_delayq.wire.signing import Keyring
 from tests.test_readme import DOCUMENTS, ROOT, blocks_of
 from tests.wire.codecs.vectors import VERSIONS
 
@@ -264,6 +270,31 @@ def shown_bytes(text: str, codec: str) -> bytes:
     return b"".join(
         part.encode() if i % 2 else bytes.fromhex(part) for i, part in enumerate(parts)
     )
+
+
+def test_envelope_is_signed_as_the_page_says() -> None:
+    section = text_of("docs/wire-format.md").split("### Envelope")[1].split("\n### ")[0]
+    (shown,) = re.findall(r"```json\n(.*)\n```", section)
+    found = re.search(r"in the queue `(\w+)`, and `(.+)` is the secret", section)
+    assert found is not None
+    queue, secret = (part.encode() for part in found.groups())
+    seen = json.loads(shown)
+    persons = re.findall(r"\*(delayq [\w ]+)\*", section)
+    assert persons == ["delayq key", "delayq key id", "delayq mac"]
+    of_key, of_id, of_mac = (person.encode() for person in persons)
+    key = blake2b(secret, digest_size=32, person=of_key).digest()
+    key_id = blake2b(key=key, digest_size=3, person=of_id).digest()
+    signed = b"%d:%b" % (len(queue), queue) + (seen["delayq"] + seen["body"]).encode()
+    mac = blake2b(signed, key=key, digest_size=16, person=of_mac).digest()
+
+    signature = "1" + b64encode(key_id).decode() + b64encode(mac).decode()[:22]
+
+    assert seen["mac"] == signature
+    body = msgspec.json.decode(seen["body"], type=Envelope)
+    token, keyring = seen["delayq"], Keyring([secret])
+    assert encode(body, token, queue.decode(), keyring) == shown.encode()
+    rows = rows_of(section.split("field of the body")[1].split("\n\n")[0])
+    assert set(rows) == {item.name for item in msgspec.structs.fields(Envelope)}
 
 
 def test_default_codecs_are_those_of_the_table() -> None:

@@ -782,6 +782,8 @@ class ClaimLoop:
             return
         names = [task.name for task in all_tasks()]
         names += [f"key {key}" for key in get_keyring().ids]
+        # A version that did not read it may have held what this one does.
+        names.append(f"format {signing.FORMAT}")
         if get_handler(queue.settings.name) is not None:
             names.append("")
         limit = max(self._threads.size, self._common(self._room()))
