@@ -13,6 +13,9 @@ local HEADER = '<I4I4dc8c8'
 local LOCATOR = '<dBc8c11'
 -- Added to the kills of a job whose lease ended in a gap, which counted as none.
 local SPARED = 2147483648
+-- In the place of the 8 bytes: what lies in the destination queue came in a frame, and says that it is this job. Nobody
+-- knows whether it is, until somebody with a key looks.
+local UNSURE = ('\255'):rep(8)
 local NO_MAC = ('\0'):rep(11)
 local NOBODY = '\0\0\0\0\0\0\0\0'
 local LATE = '\0\0\0\0\0\0\0\1'

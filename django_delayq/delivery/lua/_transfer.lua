@@ -74,7 +74,7 @@ local function known_indexes(due)
   return indexes
 end
 
-local function plan_transfer(delay_queue, locators, counters, due, format)
+local function plan_transfer(timeout_set, delay_queue, locators, counters, due, format)
   local plan = { frames = {}, payloads = {}, bad = {}, tokens = {} }
   for _, entry in ipairs(due) do
     local frame = entry[1]
@@ -91,10 +91,17 @@ local function plan_transfer(delay_queue, locators, counters, due, format)
   plan.listed = locate_listed(delay_queue, plan.frames, counters, known_indexes(due))
   plan.places = {}
   for _, item in ipairs(plan.tokens) do
-    local _, _, _, key, mac = read_locator(redis.call('HGET', locators, item[1]))
-    if key and mac == item[4] and is_score(item[2]) then
+    local locator = redis.call('HGET', locators, item[1])
+    local start, kind, id, key, mac = read_locator(locator)
+    -- Another frame is the job only where its own is gone: somebody took it out and put it in again.
+    local is_its = key and mac == item[4] and (id == item[3] or not find_frame(timeout_set, start, kind, id))
+    if is_its and is_score(item[2]) then
       plan.places[#plan.places + 1] = item[1]
       plan.places[#plan.places + 1] = struct.pack(LOCATOR, item[2], 0, item[3], mac) .. key
+    elseif not locator and is_score(item[2]) then
+      -- Perhaps a job that was taken out and put in again.
+      plan.places[#plan.places + 1] = item[1]
+      plan.places[#plan.places + 1] = struct.pack(LOCATOR, item[2], 0, UNSURE, item[4])
     end
   end
   return plan

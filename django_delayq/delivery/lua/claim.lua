@@ -203,16 +203,27 @@ while popped < math.min(waiting, MOST) and not is_full() do
   popped = popped + 1
   local token, mac = token_of(payload)
   local locator = token and redis.call('HGET', keys.locators, token)
-  local due, where, _, key, known = read_locator(locator)
-  local is_certain = due and mac == known and (mode ~= 'direct' or where == 0)
+  local due, where, id, key, known = read_locator(locator)
+  local is_same, is_early, letter = due and mac == known, false, 'l'
+  local is_certain = is_same and (mode ~= 'direct' or where == 0)
+  if is_same and id == UNSURE then
+    is_certain, letter = false, 'f'
+    gone[#gone + 1] = token
+  end
+  -- Somebody else has transferred it, or has repeated what is still to come.
+  local own = is_certain and where ~= 0 and find_frame(keys.timeout_set, due, where, id)
+  if own then
+    is_certain = unpack_frame(own, format) == payload
+    is_early = is_certain and due > now_ms
+  end
   -- One that cannot be read is of no use to anybody.
-  if is_certain or (locator and not due) then gone[#gone + 1] = token end
-  if is_certain and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1
+  if (is_certain and not is_early) or (locator and not due) then gone[#gone + 1] = token end
+  if is_early or is_certain and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1
       or how_ended(keys.ended, now_ms, token)) or (not is_certain and token and is_copy(token, payload)) then
     doubles = doubles + 1
     byte_count = byte_count + #payload
   elseif not is_certain then
-    lease(seed .. string.format('l%05d', popped), 0, 0, now_ms, '', payload, true, true)
+    lease(seed .. letter .. string.format('%05d', popped), 0, 0, now_ms, '', payload, true, true)
   else
     local note = redis.call('HGET', keys.notes, token)
     seen[token] = payload
@@ -252,13 +263,14 @@ if mode == 'direct' and not is_full() then
     for i, item in ipairs(items) do
       local token, start, mac = tokens[i], is_score(item[2]) and item[2] or now_ms, item[4]
       local due, kind, id, key, known = read_locator(locators[i])
-      local is_same, is_double = mac and mac == known, false
-      -- Somebody may have taken it out and put it in again. While its own frame waits, another is a copy.
-      local is_certain = is_same and (id == item[5] or not find_frame(keys.timeout_set, due, kind, id))
+      local is_same = mac and mac == known
+      -- Somebody may have taken it out and put it in again. While its own frame waits, another is a copy, or says so.
+      local own = is_same and id ~= item[5] and find_frame(keys.timeout_set, due, kind, id)
+      local is_certain, is_double = is_same and not own, false
       if is_certain then
         is_double = seen[token] or headers[i] or (ended[i] and how_ended(keys.ended, now_ms, token))
       else
-        is_double = is_same or (mac and is_copy(token, item[3]))
+        is_double = own and unpack_frame(own, format) == item[3] or (mac and is_copy(token, item[3]))
       end
       if is_certain or (locators[i] and not due) then gone[#gone + 1] = token end
       if is_double then
@@ -304,7 +316,7 @@ if #frames > 0 then
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
 elseif mode == 'shared' then
-  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, keys.counters, due_frames, format), now_ms, seed)
+  transfer_due(keys, plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due_frames, format), now_ms, seed)
 end
 if popped > 0 then redis.call('LTRIM', keys.destination, popped, -1) end
 if #gone > 0 then

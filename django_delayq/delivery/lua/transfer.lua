@@ -28,7 +28,7 @@ redis.call('LLEN', keys.destination)
 local due = find_due(keys.timeout_set, keys.delay_queue, now_ms, batch, budget)
 if #due > 0 then
   sweep_tombstones(keys.delay_queue, keys.counters)
-  transfer_due(keys, plan_transfer(keys.delay_queue, keys.locators, keys.counters, due, ARGV[5]), now_ms, seed)
+  transfer_due(keys, plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due, ARGV[5]), now_ms, seed)
 end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 return { #due, head and math.max(0, tonumber(head) * 1000 - now_us) or -1 }

@@ -71,7 +71,15 @@ if target then
   redis.call('LPUSH', target, ARGV[6])
   -- There, too, it is a job, and not only looks like one.
   if token and jobs.tokens[1] == token then
-    redis.call('HSET', target_locators, token, struct.pack(LOCATOR, now_ms, 0, NOBODY, mac))
+    local key = ''
+    if target_locators == keys.locators then
+      -- It has only become due.
+      key = jobs.holders[1]
+      redis.call('ZREM', keys.ended, token)
+      add_to(keys.counters, 'taken', -1)
+      if key ~= '' then redis.call('HSET', keys.unique, key:sub(2), token) end
+    end
+    redis.call('HSET', target_locators, token, struct.pack(LOCATOR, now_ms, 0, NOBODY, mac) .. key)
   end
 end
 remember(keys.ended, now_ms, 'taken', notes)
