@@ -37,7 +37,15 @@ from django_delayq.embedded import ensure_server
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.connection import is_readable
 from django_delayq.queues.options import QueueOptions
-from django_delayq.redaction import SecretUrl, conceal, redact, redact_url, show
+from django_delayq.redaction import (
+    SecretUrl,
+    conceal,
+    hide,
+    is_secret_name,
+    redact,
+    redact_url,
+    show,
+)
 from django_delayq.wire.call import CallPacker
 from django_delayq.wire.codecs import Codec, default_codec, get_codec
 from django_delayq.wire.frame import FrameFormat
@@ -567,7 +575,7 @@ def read_settings(value: Any) -> Settings:
     directory = value.get("EMBEDDED_DIR")
     return Settings(
         connection=_secret_url(value.get("CONNECTION")),
-        keys=value.get("KEYS"),
+        keys=hide(value.get("KEYS")),
         embedded_dir=Path(directory) if directory is not None else None,
         queues=queues,
         worker=_read(WorkerSettings, value.get("WORKER", {}), _WORKER),
@@ -582,16 +590,18 @@ def _secret_url(connection: str | None) -> str | None:
 
 
 def hide_password() -> None:
-    """Have ``settings.DELAYQ`` show its CONNECTION without the password, wherever it is shown.
+    """Have ``settings.DELAYQ`` show its CONNECTION without the password, and no KEYS, wherever it is shown.
 
-    Django's debug page and error mails hide settings by their names, and a URL by none. The value stays the same
-    string; only its repr changes.
+    Django's debug page and error mails hide settings by their names, a URL by none, and nothing in the variables of
+    frames. The value stays the same string; only its repr changes.
     """
     value = getattr(django_settings, "DELAYQ", None)
     if not isinstance(value, dict):
         return
     for key, item in value.items():
-        if type(item) is str and redact_url(item) != item:
+        if is_secret_name(key):
+            value[key] = hide(item)
+        elif type(item) is str and redact_url(item) != item:
             value[key] = SecretUrl(item)
 
 
@@ -615,13 +625,14 @@ def get_keyring() -> Keyring:
     secrets, source = get_settings().keys, "DELAYQ['KEYS']"
     if secrets is None:
         source = "SECRET_KEY and SECRET_KEY_FALLBACKS"
-        fallbacks = django_settings.SECRET_KEY_FALLBACKS
-        if not isinstance(fallbacks, list | tuple):
+        if not isinstance(django_settings.SECRET_KEY_FALLBACKS, list | tuple):
             raise InvalidSettings(
                 "SECRET_KEY_FALLBACKS is no list; write it as [the old key]"
             )
         try:
-            secrets = [django_settings.SECRET_KEY, *fallbacks]
+            secrets = hide(
+                [django_settings.SECRET_KEY, *django_settings.SECRET_KEY_FALLBACKS]
+            )
         except ImproperlyConfigured as error:
             raise InvalidSettings(
                 "jobs are signed, and there is nothing to sign them with: SECRET_KEY is empty. Set it, or DELAYQ['KEYS']"

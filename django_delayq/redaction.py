@@ -2,7 +2,7 @@
 
 Messages, logs, pages and reprs of this package show what a user gave through one of these. Which of them belongs
 where: `redact_url` for a value that ought to be a URL, `redact` for a text that may contain some, `show` for any
-value; `SecretUrl` and `Password` for values that others may show, such as Django's debug page.
+value; `SecretUrl`, `Password` and `hide` for values that others may show, such as Django's debug page.
 """
 
 import enum
@@ -209,6 +209,42 @@ class SecretUrl(str):
 
     def __repr__(self) -> str:
         return repr(redact_url(str.__str__(self)))
+
+
+class Secret(str):
+    """A secret of the settings that has no repr, and is else the text that it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(MASK)
+
+
+class SecretBytes(bytes):
+    """The same of bytes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(MASK)
+
+
+def hide(value: Any) -> Any:
+    """Return a setting that is one secret, or a list of some, so that it shows none of them."""
+    if isinstance(value, str):
+        return Secret(value)
+    if isinstance(value, bytes):
+        return SecretBytes(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(hide, value))
+    return value
+
+
+def is_secret_name(name: object) -> bool:
+    """Return whether what has this name in the settings is a secret, also where the name is not quite right."""
+    return isinstance(name, str) and (
+        "key" in name.lower() or _SECRET.search(name) is not None
+    )
 
 
 class Password(str):

@@ -119,6 +119,52 @@ def test_error_of_a_connection_shows_no_password(
     assert around(pages_of(way)) == []
 
 
+@pytest.mark.parametrize("is_debug", [True, False])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"SECRET_KEY_FALLBACKS": ["hunter2-fallback", ""]},
+        {"SECRET_KEY_FALLBACKS": ["hunter2-fallback", 5]},
+        {"SECRET_KEY_FALLBACKS": ["hunter2-\udcff"]},
+        {"SECRET_KEY_FALLBACKS": "hunter2-fallback"},
+        {"KEYS": ["hunter2-hunter2-hunter2"]},
+        {"KEYS": [b"hunter2-hunter2-hunter2"]},
+        {"KEYS": ["hunter2-\udcff-hunter2-hunter2"]},
+        {"KEYS": ("hunter2-hunter2-hunter2", "")},
+        {"KEYS": "hunter2-hunter2-hunter2"},
+        {"KEYS": ["hunter2"]},
+        {"KEY": ["hunter2-hunter2-hunter2"]},
+        {"SECRETS": "hunter2-hunter2-hunter2"},
+    ],
+)
+def test_error_shows_no_key_that_jobs_are_signed_with(
+    settings: Any, changes: dict[str, Any], is_debug: bool
+) -> None:
+    settings.DEBUG = is_debug
+    settings.SECRET_KEY = "hunter2-hunter2"
+    delayq: dict[str, Any] = {"CONNECTION": "redis://127.0.0.1:1/0"}
+    for name, value in changes.items():
+        if name.startswith("SECRET_KEY"):
+            setattr(settings, name, value)
+        else:
+            delayq[name] = value
+    settings.DELAYQ = delayq
+
+    assert around(pages_of(by_schedule)) == []
+
+
+def test_keys_that_show_themselves_to_nobody_are_what_they_were(settings: Any) -> None:
+    keys = ["hunter2-hunter2-hunter2", b"hunter2-hunter2-hunter3"]
+    settings.DELAYQ = {"KEYS": keys}
+
+    shown = settings.DELAYQ["KEYS"]
+
+    assert shown == keys
+    assert f"{shown[0]}" == keys[0]
+    assert repr(shown) == "['***', '***']"
+
+
 @pytest.mark.parametrize(
     "value",
     [
