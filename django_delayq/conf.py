@@ -635,7 +635,7 @@ def get_keyring() -> Keyring:
             )
         except ImproperlyConfigured as error:
             raise InvalidSettings(
-                "jobs are signed, and there is nothing to sign them with: SECRET_KEY is empty. Set it, or DELAYQ['KEYS']"
+                "SECRET_KEY is empty, and jobs are signed with it. Set it, or DELAYQ['KEYS']"
             ) from error
     try:
         return Keyring(secrets)

@@ -102,7 +102,10 @@ def test_mistake_is_told(delayq: Any, id_: str, message: str, hint: str) -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"SECRET_KEY": ""}, "SECRET_KEY is empty. Set it, or DELAYQ['KEYS']."),
+        (
+            {"SECRET_KEY": ""},
+            "SECRET_KEY is empty, and jobs are signed with it. Set it",
+        ),
         ({"SECRET_KEY_FALLBACKS": [""]}, "one of the secrets is empty."),
         ({"SECRET_KEY_FALLBACKS": "old"}, "SECRET_KEY_FALLBACKS is no list; write"),
     ],

@@ -344,7 +344,7 @@ def test_keys_take_the_place_of_the_secret_key(settings: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"SECRET_KEY": ""}, "SECRET_KEY is empty. Set it, or DELAYQ['KEYS']"),
+        ({"SECRET_KEY": ""}, "SECRET_KEY is empty, and jobs are signed with it. Set"),
         ({"SECRET_KEY_FALLBACKS": [""]}, "FALLBACKS: one of the secrets is empty"),
         ({"SECRET_KEY_FALLBACKS": [None]}, "FALLBACKS: one of the secrets is empty"),
         ({"SECRET_KEY_FALLBACKS": [5]}, "one of the secrets is of type int, and has"),

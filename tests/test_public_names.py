@@ -127,7 +127,9 @@ def test_every_error_is_one_of_ours_and_says_when_it_is_raised() -> None:
 
 
 def test_tree_in_the_docstring_is_the_tree() -> None:
-    drawn = re.findall(r"^[├└]── (\w+)", exceptions.__doc__ or "", re.MULTILINE)
+    drawn = re.findall(
+        r"^(?:│   )?[├└]── (\w+)", exceptions.__doc__ or "", re.MULTILINE
+    )
 
     assert len(drawn) == len(set(drawn))
     assert set(drawn) == ERRORS - {"DelayqError"}

@@ -262,11 +262,9 @@ def _read_beginning(payload: bytes, size: int, queue: QueueSettings) -> Content:
     except ValueError:
         task = clean(found[1].decode(errors="backslashreplace"))
     arguments = _ARGUMENTS.search(payload, found.end())
-    return Content(
-        task,
-        False,
-        raw_line(payload[arguments.start() if arguments else found.end() :]) + note,
-    )
+    rest = payload[arguments.start() if arguments else found.end() :]
+    # The body is a string, in which nothing but these is escaped.
+    return Content(task, False, raw_line(re.sub(rb'\\(["\\])', rb"\1", rest)) + note)
 
 
 def _read_foreign(payload: bytes, queue: QueueSettings, in_full: bool) -> Content:

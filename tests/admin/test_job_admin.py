@@ -918,6 +918,7 @@ import django
 from django.conf import settings
 settings.configure(
     INSTALLED_APPS=["django_delayq"],
+    SECRET_KEY="of this test alone",
     DELAYQ={"CONNECTION": "redis://localhost"},
 )
 django.setup()
