@@ -20,6 +20,7 @@ from django.core.management import call_command
 here = Path(sys.argv[1])
 settings.configure(
     DEBUG=True,
+    SECRET_KEY="of this test alone",
     BASE_DIR=here,
     USE_TZ=True,
     INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "django_delayq"],
