@@ -116,8 +116,10 @@ class Resigning:
 
     def _sign_destination(self) -> Iterator[None]:
         first, destination = 0, self._queue.keys.queue.destination
-        part: Any
-        while part := self._client.lrange(destination, first, first + STEP - 1):
+        while True:
+            part: Any = self._client.lrange(destination, first, first + STEP - 1)
+            if not part:
+                return
             items = [
                 (index, payload, new)
                 for index, payload in enumerate(part, first)
