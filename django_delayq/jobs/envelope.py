@@ -7,12 +7,12 @@ an envelope and encodes it again leaves what is signed as it was. The scripts re
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -29,7 +29,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.codecs import Codec
-from django_delayq.wire.signing import LENGTH, Keyring
+from django_delayq.wire.signing import LENGTH, OLDEST, Keyring
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):
@@ -57,6 +57,19 @@ class _Sealed(msgspec.Struct):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Envelope)
+
+
+class Format(NamedTuple):
+    """How the body of a payload is written in one format, and read."""
+
+    #: Raises EncodeError where a call has something that the format cannot hold.
+    write: Callable[[Envelope], bytes]
+    #: Raises msgspec.MsgspecError where the body is no call.
+    read: Callable[[bytes], Envelope]
+
+
+#: Every format from `signing.OLDEST` to `signing.FORMAT`. A later one is added here and counted there.
+FORMATS = {1: Format(_encoder.encode, _decoder.decode)}
 _unsealer = msgspec.json.Decoder(_Sealed)
 #: How a payload begins as we write it where no codec wraps it.
 START = b'{"delayq":"'
@@ -89,6 +102,7 @@ def encode(
     queue: str,
     keyring: Keyring,
     codec: Codec | None = None,
+    format: int = OLDEST,
 ) -> bytes:
     """Write and sign an envelope; on a queue shared with Java as a value of the queue's codec: a string, else a map.
 
@@ -97,13 +111,14 @@ def encode(
         EncodeError: the queue's codec cannot hold it so that the scripts find the token.
     """
     try:
-        body = _encoder.encode(envelope)
+        body = FORMATS[format].write(envelope)
     except (ValueError, OverflowError) as error:
         # Half a surrogate pair, or an int of more than 4,300 digits.
         raise InvalidArguments(
             f"arguments of {envelope.task!r} cannot be written as JSON: {error}"
         ) from error
-    return _wrap(_Sealed(token, keyring.sign(queue, token, body), body.decode()), codec)
+    mac = keyring.sign(queue, token, body, format)
+    return _wrap(_Sealed(token, mac, body.decode()), codec)
 
 
 def _wrap(sealed: _Sealed, codec: Codec | None) -> bytes:
@@ -226,13 +241,13 @@ def _seal_in(value: object) -> _Sealed:
 def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
     try:
         body = sealed.body.encode()
-        keyring.check(sealed.mac, queue, sealed.delayq, body)
+        format = keyring.check(sealed.mac, queue, sealed.delayq, body)
     except UnicodeEncodeError:
         # Half a surrogate pair, which a codec of Java's may bring, and which we never write.
         raise NotSigned("it holds text that is no Unicode") from None
     # Ours, and so a fault of ours or of another version's if it cannot be read.
     try:
-        return _decoder.decode(body)
+        return FORMATS[format].read(body)
     except msgspec.MsgspecError as error:
         raise DecodeError(f"not a call that this version reads: {error}") from error
 

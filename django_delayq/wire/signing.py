@@ -11,8 +11,10 @@ from hmac import compare_digest
 
 from django_delayq.exceptions import InvalidSettings, NotSigned
 
-#: The format of envelopes, locators and headers that this version writes; the first character of a signature.
+#: The latest format of envelopes, locators and headers that this version reads and writes; a signature's first character.
 FORMAT = 1
+#: The oldest that it reads and writes: a version reads the format of the one before it.
+OLDEST = 1
 #: Characters of a signature.
 LENGTH = 27
 #: Characters of a token: 16 random bytes in URL-safe base64.
@@ -29,11 +31,29 @@ class Key:
         identity = blake2b(key=self._key, digest_size=3, person=b"delayq key id")
         #: Four characters that say nothing of the secret.
         self.id = b2a_base64(identity.digest(), newline=False).decode()
+
+    def __repr__(self) -> str:
+        return f"<Key {self.id}>"
+
+    def signer(self, format: int) -> "Signer":
+        """Return what signs in one format."""
+        return Signer(self._key, self.id, format)
+
+
+class Signer:
+    """A key in one format: what it signs is signed in no other."""
+
+    def __init__(self, key: bytes, key_id: str, format: int) -> None:
+        self._key = key
+        self._person = b"delayq mac %d" % format
+        self.format = format
+        #: What its signatures begin with.
+        self.head = f"{format}{key_id}"
         # What all signatures of a queue begin with is computed once.
         self._begun: dict[str, blake2b] = {}
 
     def __repr__(self) -> str:
-        return f"<Key {self.id}>"
+        return f"<Signer {self.head}>"
 
     def mac(self, queue: str, token: str, body: bytes) -> str:
         """Return the MAC in base64, 22 characters."""
@@ -44,7 +64,7 @@ class Key:
                 b"%d:%b" % (len(name), name),
                 key=self._key,
                 digest_size=16,
-                person=b"delayq mac",
+                person=self._person,
             )
         state = begun.copy()
         # All tokens are of one length, so nothing has to part it from the body.
@@ -91,8 +111,15 @@ class Keyring:
             self._keys[key.id] = key
         if not self._keys:
             raise InvalidSettings("there is no secret")
-        self._first = next(iter(self._keys.values()))
-        self._head = f"{FORMAT}{self._first.id}"
+        formats = range(OLDEST, FORMAT + 1)
+        first = next(iter(self._keys.values()))
+        # By format, and by what a signature begins with.
+        self._first = {format: first.signer(format) for format in formats}
+        self._signers = {signer.head: signer for signer in self._first.values()}
+        for key in self._keys.values():
+            for format in formats:
+                signer = key.signer(format)
+                self._signers.setdefault(signer.head, signer)
 
     def __repr__(self) -> str:
         return f"<Keyring {' '.join(self._keys)}>"
@@ -102,12 +129,13 @@ class Keyring:
         """The ids of all keys, that of the signing one first."""
         return list(self._keys)
 
-    def sign(self, queue: str, token: str, body: bytes) -> str:
-        """Return the signature of a body that waits in ``queue`` under ``token``."""
-        return self._head + self._first.mac(queue, token, body)
+    def sign(self, queue: str, token: str, body: bytes, format: int = OLDEST) -> str:
+        """Return the signature of a body that waits in ``queue`` under ``token``, and is written in a format."""
+        signer = self._first[format]
+        return signer.head + signer.mac(queue, token, body)
 
-    def check(self, signature: str, queue: str, token: str, body: bytes) -> None:
-        """Return if this project has signed that.
+    def check(self, signature: str, queue: str, token: str, body: bytes) -> int:
+        """Return the format of what this project has signed.
 
         Raises:
             NotSigned: it has not; ``missing`` says which key or format would be needed to tell.
@@ -121,25 +149,27 @@ class Keyring:
             raise NotSigned(
                 f"its signature has {len(signature)} characters, and {LENGTH} make one"
             )
-        if signature[0] != _FORMAT:
-            raise NotSigned(
-                f"it is written in format {signature[0]!r}, and this version reads {_FORMAT!r}",
-                missing=f"format {signature[0]}",
-            )
-        key_id = signature[1:MAC_AT]
-        key = self._keys.get(key_id)
-        if key is None:
-            raise NotSigned(
-                f"it is signed with the key {key_id!r}, and this project has {', '.join(map(repr, self._keys))}",
-                missing=f"key {key_id}",
-            )
+        signer = self._signers.get(signature[:MAC_AT])
+        if signer is None:
+            raise self._missing(signature)
         # Text that is not ASCII cannot be compared so.
         if not signature.isascii() or not compare_digest(
-            signature[MAC_AT:], key.mac(queue, token, body)
+            signature[MAC_AT:], signer.mac(queue, token, body)
         ):
             raise NotSigned(
-                f"its signature, of the key {key_id!r}, does not fit its token, its queue {queue!r} and its body"
+                f"its signature, of the key {signature[1:MAC_AT]!r}, does not fit its token, its queue {queue!r} and its"
+                " body"
             )
+        return signer.format
 
-
-_FORMAT = str(FORMAT)
+    def _missing(self, signature: str) -> NotSigned:
+        format, key_id = signature[0], signature[1:MAC_AT]
+        if format not in map(str, self._first):
+            return NotSigned(
+                f"it is written in format {format!r}, and this version reads {', '.join(map(str, self._first))}",
+                missing=f"format {format}",
+            )
+        return NotSigned(
+            f"it is signed with the key {key_id!r}, and this project has {', '.join(map(repr, self._keys))}",
+            missing=f"key {key_id}",
+        )

@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -18,9 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_delayq import DecodeError, EncodeError, InvalidArguments
+from django_delayq.conf import get_keyring
 from django_delayq.exceptions import NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import (
+    FORMATS,
     MAX_DEPTH,
     Envelope,
     encode,
@@ -29,9 +32,11 @@ from django_delayq.jobs.envelope import (
     plain,
     task_text,
 )
+from django_delayq.wire import signing
 from django_delayq.wire.codecs import Codec, get_codec
 from django_delayq.wire.codecs.values import Char, JavaMap, Long
 from django_delayq.wire.signing import Keyring
+from tests.later import come
 
 TOKEN = "AbCdEfGhIjKlMnOpQrSt-_"
 
@@ -42,31 +47,31 @@ QUEUE = "default"
 LITERAL = [
     (
         Envelope("app.tasks.send"),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8WXXtG5FsovixPsFc1XRZxw","body":"{\\"task\\":\\"app.tasks.send\\"}"}',
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8qmpWGfWuieUM6aqGkGVYpg","body":"{\\"task\\":\\"app.tasks.send\\"}"}',
     ),
     (
         Envelope("t", [1, -2.5, "x", None, True], {}),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8E7JseOX8vzYTo9auM5mdYQ",'
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8zLPMNtVZImNFEzwwIP8rwQ",'
         b'"body":"{\\"task\\":\\"t\\",\\"args\\":[1,-2.5,\\"x\\",null,true]}"}',
     ),
     (
         Envelope("t", [], {"a": [{"b": []}], "c": ""}),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8D5/wUR5iv/3nbhh/pVHj8Q",'
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8gDJoLyvik7UFTD7wMBhsyQ",'
         b'"body":"{\\"task\\":\\"t\\",\\"kwargs\\":{\\"a\\":[{\\"b\\":[]}],\\"c\\":\\"\\"}}"}',
     ),
     (
         Envelope("t", [1], {"a": 2}, {"max_attempts": 1}),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8uY4uozk7Wo0/NbEgH3u/zQ",'
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8lfU9rlPpnUpl/cakqGcgHQ",'
         b'"body":"{\\"task\\":\\"t\\",\\"args\\":[1],\\"kwargs\\":{\\"a\\":2},\\"options\\":{\\"max_attempts\\":1}}"}',
     ),
     (
         Envelope("t", ['\u00fc\u20ac\U0001f600 "\\\n\x00/']),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8PULuI0q2QbFmA4BFGj2lnw","body":"{\\"task\\":\\"t\\",'
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8J8gGVwqxvnCn533YO28oyg","body":"{\\"task\\":\\"t\\",'
         b'\\"args\\":[\\"\xc3\xbc\xe2\x82\xac\xf0\x9f\x98\x80 \\\\\\"\\\\\\\\\\\\n\\\\u0000/\\"]}"}',
     ),
     (
         Envelope("t", at=1_700_000_000_000, headers={"trace": "1"}, flags=1),
-        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8q0fizNVpJdM4CvwEtePN0w","body":"{\\"task\\":\\"t\\",'
+        b'{"delayq":"AbCdEfGhIjKlMnOpQrSt-_","mac":"1yxQ8182VJBf+4d4jTa7XVeIsYA","body":"{\\"task\\":\\"t\\",'
         b'\\"at\\":1700000000000,\\"headers\\":{\\"trace\\":\\"1\\"},\\"flags\\":1}"}',
     ),
 ]
@@ -190,6 +195,42 @@ def test_text_of_a_codec_that_is_no_unicode_is_nothing_that_we_have_signed() -> 
 
     with pytest.raises(NotSigned, match="no Unicode"):
         read(json.dumps(sealed).encode(), codec)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keyring]:
+    """The keys of a later version, which reads one format more."""
+    with monkeypatch.context() as patch:
+        come(patch)
+        yield Keyring(["a secret of this test alone"])
+    get_keyring.cache_clear()
+
+
+def test_every_format_of_this_version_can_be_written_and_read() -> None:
+    assert list(FORMATS) == list(range(signing.OLDEST, signing.FORMAT + 1))
+
+
+def test_later_version_reads_and_writes_both_formats(later: Keyring) -> None:
+    envelope = Envelope("t", [1, 2])
+
+    for format in (1, 2):
+        payload = encode(envelope, TOKEN, QUEUE, later, format=format)
+
+        assert json.loads(payload)["mac"][0] == str(format)
+        assert open_payload(payload, QUEUE, later) == envelope
+    assert encode(envelope, TOKEN, QUEUE, later) == write(envelope)
+    with pytest.raises(NotSigned, match="in format '2', and this version reads 1"):
+        read(payload)
+
+
+@pytest.mark.parametrize(("format", "label"), [(1, "2"), (2, "1")])
+def test_signature_is_of_one_format(later: Keyring, format: int, label: str) -> None:
+    payload = encode(Envelope("t", [1, 2]), TOKEN, QUEUE, later, format=format)
+    sealed = json.loads(payload)
+    sealed["mac"] = label + sealed["mac"][1:]
+
+    with pytest.raises(NotSigned, match="does not fit its token"):
+        open_payload(json.dumps(sealed).encode(), QUEUE, later)
 
 
 def test_signature_is_of_one_queue() -> None:

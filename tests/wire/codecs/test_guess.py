@@ -58,7 +58,7 @@ def test_every_codec_is_measured():
 
 
 JOB = (
-    b'{"delayq":"X0wZNC4ICLNUqUa2o8646Q","mac":"1tj8khSVtOOw5cn8LyFLOw5v2YA",'
+    b'{"delayq":"X0wZNC4ICLNUqUa2o8646Q","mac":"1tj8kaoe8M7fsnA6bcK8rLj2TcA",'
     b'"body":"{\\"task\\":\\"shop.cancel\\"}"}'
 )
 
