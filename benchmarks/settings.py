@@ -14,4 +14,7 @@ DELAYQ = {
         "flat": {"INSERTION_LIST": False},
         "few": {"INSERTION_LIST": False},
     },
+    "KEYS": os.environ["DELAYQ_BENCH_KEYS"].split("\n")
+    if "DELAYQ_BENCH_KEYS" in os.environ
+    else None,
 }

@@ -22,7 +22,9 @@ from django.core.management import (
 from redis.exceptions import ResponseError
 
 from django_delayq.delivery.reframing import Reframing
+from django_delayq.management import progress
 from django_delayq.management.commands import delayq_frames
+from django_delayq.management.progress import ProgressLine
 from django_delayq.wire.frame import FrameFormat, format_of
 from tests.delivery.bench import T0, Bench
 from tests.servers import Server
@@ -495,11 +497,9 @@ def test_progress_is_one_line_on_a_terminal_and_a_few_in_a_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_ms = 0.0
-    monkeypatch.setattr(delayq_frames, "monotonic_ms", lambda: now_ms)
+    monkeypatch.setattr(progress, "monotonic_ms", lambda: now_ms)
     terminal, log = Terminal(True), Terminal(False)
-    lines = [
-        delayq_frames._ProgressLine(stream, is_on=True) for stream in (terminal, log)
-    ]
+    lines = [ProgressLine(stream, is_on=True) for stream in (terminal, log)]
 
     for second in range(12):
         now_ms = second * 1000.0

@@ -553,14 +553,24 @@ def hold(
 ) -> Call[list[int]]:
     """Keep jobs for a worker that knows their tasks or keys; returns the indexes of those whose lease was lost.
 
-    They are held until ``hold_ms`` after they were first held; `release` quarantines them then.
+    They are held until ``hold_ms`` after they were first held; `release` quarantines them then. One that was signed
+    with another key meanwhile is not held for the old one: it is due again.
     """
     args: list[Argument] = [_now(now_us)]
     for job in jobs:
         args += (*job[:-1], "" if job.hold_ms is None else job.hold_ms)
     return Call(
         load_script(PACKAGES, "hold"),
-        (keys.leases, keys.headers, keys.held, keys.held_tasks, keys.errors),
+        (
+            keys.leases,
+            keys.headers,
+            keys.held,
+            keys.held_tasks,
+            keys.errors,
+            keys.payloads,
+            keys.retries,
+            keys.returned,
+        ),
         args,
     )
 
@@ -582,11 +592,12 @@ def release(
     limit: int,
     cursor: bytes = b"",
     name_limit: int = HELD_NAMES,
+    is_worker: bool = True,
     now_us: int | None = None,
 ) -> Call[Released]:
-    """Let up to ``limit`` held jobs of the named tasks run, the first due first; quarantine up to ``limit`` others
-    that were held for too long.
+    """Let up to ``limit`` held jobs of the named tasks run, the first due first.
 
+    A worker, which names all tasks that it knows, quarantines up to ``limit`` others that were held for too long.
     Of the tasks that something is held of, at most ``name_limit`` are looked at, from a cursor on.
     """
     return Call(
@@ -602,9 +613,34 @@ def release(
             keys.unique,
             keys.counters,
         ),
-        (_now(now_us), limit, name_limit, cursor, *names),
+        (_now(now_us), limit, int(is_worker), name_limit, cursor, *names),
         lambda reply: Released(*reply),
     )
+
+
+class HeldNames(NamedTuple):
+    """The reply to a `held_names` call."""
+
+    #: By what they are held for: the name of a task; ``key `` and the id of a key; ``format `` and its number.
+    counts: dict[str, int]
+    #: Held for others.
+    rest: int
+
+
+def held_names(keys: DeliveryKeys, *, limit: int = 20) -> Call[HeldNames]:
+    """Count held jobs by what they are held for, of up to ``limit`` names."""
+    return Call(
+        load_script(PACKAGES, "held_names"),
+        (keys.held_tasks,),
+        (limit,),
+        _read_held_names,
+    )
+
+
+def _read_held_names(reply: list[Any]) -> HeldNames:
+    # Anybody may have put a member there.
+    names = [name.decode(errors="replace") for name in reply[1::2]]
+    return HeldNames(dict(zip(names, reply[2::2], strict=True)), reply[0])
 
 
 def give_back(
@@ -1010,7 +1046,8 @@ def resign(
 ) -> Call[int]:
     """Write payloads anew where they are as they were read; returns how many were. Safe to repeat.
 
-    ``items`` are index or token, frame or payload as read, and the new payload; an index may be a guess, or empty.
+    ``items`` are index or token, frame or payload as read, and the new payload. An index may be a guess, or empty for a
+    frame; in the destination queue it counts from the tail, -1 being the last.
     """
     args: list[Argument] = [where]
     for item in items:

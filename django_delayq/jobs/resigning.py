@@ -4,7 +4,7 @@ For a project that takes a key out of use: jobs that wait for months are signed 
 tell that they are jobs. Every step leaves each job where it is; a run that was interrupted is started again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +15,20 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Where
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.envelope import TOKEN_BEFORE
 from django_delayq.wire import scripts as wire_scripts
 from django_delayq.wire.call import run
 from django_delayq.wire.frame import unpack
 from django_delayq.wire.scripts import START
-from django_delayq.wire.signing import Keyring
+from django_delayq.wire.signing import TOKEN_LENGTH, Keyring
 
 #: Payloads that one step reads: some 2 ms of the server's time.
 STEP = 200
+#: Bytes that one step is to read, as far as the sizes seen before tell.
+STEP_BYTES = 1_000_000
+#: A queue is looked through so often at most. What changes its place during a look may be missed by it, so the last
+#: one has to find nothing to sign. If it does, something still signs with an older key.
+LOOKS = 4
 
 
 @dataclass(slots=True)
@@ -31,7 +37,7 @@ class Tally:
 
     #: Written anew.
     signed: int = 0
-    #: Signed with the key that signs now: left as they are.
+    #: Signed with the key that signs now, before this run.
     current: int = 0
     #: Nobody of this project has signed them.
     foreign: int = 0
@@ -39,10 +45,8 @@ class Tally:
     unknown: dict[str, int] = field(default_factory=dict)
     #: Held until now for the lack of a key.
     released: int = 0
-
-    @property
-    def seen(self) -> int:
-        return self.signed + self.current + self.foreign + sum(self.unknown.values())
+    #: Written anew by the last look: nothing, or there may be more.
+    late: int = 0
 
 
 class Resigning:
@@ -52,28 +56,70 @@ class Resigning:
         self._client = client
         self._queue = queue
         self._keyring = keyring
-        self.tally = Tally()
+        # What one step reads.
+        self._step = 1
+        # Of the looks that are over, and of the one that is not.
+        self._signed = 0
+        self._first: Tally | None = None
+        self._seen = Tally()
+        self._released = 0
+
+    @property
+    def tally(self) -> Tally:
+        """What was found and done so far."""
+        seen, first = self._seen, self._first or self._seen
+        return Tally(
+            signed=self._signed + seen.signed,
+            # The later looks find what the first has signed.
+            current=first.current,
+            foreign=seen.foreign,
+            unknown=seen.unknown,
+            released=self._released,
+            late=0 if first is seen else seen.signed,
+        )
+
+    @property
+    def seen(self) -> int:
+        """How many payloads the look that is under way has read."""
+        seen = self._seen
+        return seen.signed + seen.current + seen.foreign + sum(seen.unknown.values())
+
+    def total(self) -> int:
+        """Return about how many payloads there are."""
+        counts = run(self._client, operations.counts(self._queue.keys))
+        payloads: Any = self._client.hlen(self._queue.keys.payloads)
+        return counts.waiting - counts.returned + counts.destination + int(payloads)
 
     def steps(self) -> Iterator[None]:
         """Sign all that waits, is due, was tried, is held or was given up."""
-        # What lies in Redisson's list has its place there; all of it is in the timeout set, and counted there.
-        for _ in self._sign_frames(insertion_list=True):
-            self.tally = Tally(signed=self.tally.signed)
-            yield
-        listed = self.tally.signed
-        yield from self._sign_frames(insertion_list=False)
-        self.tally.current -= listed
-        yield from self._sign_destination()
-        yield from self._sign_payloads()
+        for _ in range(LOOKS):
+            self._signed += self._seen.signed
+            self._seen = Tally()
+            yield from self._look()
+            self._first = self._first or self._seen
+            if not self._seen.signed:
+                break
         yield from self._release()
 
-    def _new(self, payload: bytes) -> bytes | None:
-        """Return what a payload is to be, None where it stays."""
-        queue, tally = self._queue, self.tally
+    def _look(self) -> Iterator[None]:
+        # In the direction in which jobs go, so that none passes by. What lies in Redisson's list has its index there;
+        # it is in the timeout set as well, and counted there.
+        for _ in self._sign_frames(insertion_list=True):
+            self._seen = Tally(signed=self._seen.signed)
+            yield
+        listed = self._seen.signed
+        yield from self._sign_frames(insertion_list=False)
+        self._seen.current -= listed
+        yield from self._sign_destination()
+        yield from self._sign_payloads()
+
+    def _new(self, payload: bytes, *, is_data: bool = False) -> bytes | None:
+        """Return what a payload is to be, None where it stays. ``is_data``: unless its signature proves that it is a job."""
+        queue, tally = self._queue, self._seen
         try:
             new = envelopes.signed_anew(payload, queue, self._keyring)
         except NotSigned as error:
-            if error.missing:
+            if error.missing and not is_data:
                 tally.unknown[error.missing] = tally.unknown.get(error.missing, 0) + 1
             else:
                 tally.foreign += 1
@@ -88,7 +134,7 @@ class Resigning:
     def _write(self, where: Where, items: list[tuple[Any, bytes, bytes]]) -> None:
         if items:
             call = operations.resign(self._queue.keys, where, items)
-            self.tally.signed += run(self._client, call)
+            self._seen.signed += run(self._client, call)
 
     def _sign_frames(self, *, insertion_list: bool) -> Iterator[None]:
         cursor = START
@@ -115,48 +161,74 @@ class Resigning:
             yield
 
     def _sign_destination(self) -> Iterator[None]:
-        first, destination = 0, self._queue.keys.queue.destination
+        # From the tail on: what workers take from the head moves nothing there, and what comes is seen once more.
+        self._step, destination = 1, self._queue.keys.queue.destination
+        last = -1
         while True:
-            part: Any = self._client.lrange(destination, first, first + STEP - 1)
+            step = self._step
+            part: Any = self._client.lrange(destination, last - step + 1, last)
             if not part:
                 return
             items = [
                 (index, payload, new)
-                for index, payload in enumerate(part, first)
+                for index, payload in enumerate(part, last - len(part) + 1)
                 if (new := self._new(payload)) is not None
             ]
             self._write(Where.DESTINATION, items)
-            first += STEP
+            self._learn(part)
+            last -= step
             yield
 
     def _sign_payloads(self) -> Iterator[None]:
-        cursor: int = 0
+        self._step, cursor = 1, 0
         part: Any
         while True:
             cursor, part = self._client.hscan(
-                self._queue.keys.payloads, cursor, count=STEP
+                self._queue.keys.payloads, cursor, count=self._step
             )
             items = [
                 (token, payload, new)
                 for token, payload in part.items()
-                if (new := self._new(payload)) is not None
+                if (new := self._new(payload, is_data=not _names(payload, token)))
+                is not None
             ]
             self._write(Where.PAYLOADS, items)
+            self._learn(list(part.values()))
             yield
             if not cursor:
                 return
 
+    def _learn(self, part: Sequence[bytes]) -> None:
+        """Decide how many payloads the next step reads: few at first, as one alone may be huge."""
+        size = sum(map(len, part))
+        fitting = STEP_BYTES * len(part) // size if size else STEP
+        self._step = max(1, min(4 * self._step, STEP, fitting))
+
     def _release(self) -> Iterator[None]:
-        """Let go what was held for the lack of a key that is here: a worker with the newest alone can run it now."""
+        """Let go what was held for the lack of a key that is here: a worker with the newest alone can run it now.
+
+        One walk over the names: what a worker without the newest holds again is not waited for.
+        """
         names = [f"key {key}" for key in self._keyring.ids]
         cursor = b""
         while True:
             reply = run(
                 self._client,
-                operations.release(self._queue.keys, names, limit=STEP, cursor=cursor),
+                operations.release(
+                    self._queue.keys,
+                    names,
+                    limit=STEP,
+                    cursor=cursor,
+                    is_worker=False,
+                ),
             )
-            self.tally.released += reply.released
+            self._released += reply.released
             yield
-            if reply.released < STEP and not reply.cursor:
-                return
             cursor = reply.cursor
+            if not cursor:
+                return
+
+
+def _names(payload: bytes, token: bytes) -> bool:
+    # What a worker could not take for a job is kept under a token of the worker's.
+    return token in payload[: TOKEN_BEFORE + TOKEN_LENGTH]

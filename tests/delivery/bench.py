@@ -22,6 +22,7 @@ from django_delayq.delivery.operations import (
     Done,
     Failed,
     Held,
+    HeldNames,
     Inspected,
     Leased,
     Mode,
@@ -295,6 +296,9 @@ class Bench:
                 self.keys, names, limit=limit, now_us=self.now_us, **options
             )
         )
+
+    def held_names(self, **options: Any) -> HeldNames:
+        return self.run(operations.held_names(self.keys, **options))
 
     def renew(self, *jobs: Leased, lease_ms: int = LEASE) -> list[int]:
         held = [(job.token, job.fence) for job in jobs]

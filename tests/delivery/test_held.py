@@ -5,7 +5,12 @@ import json
 import pytest
 
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Released, State, can_be_held
+from django_delayq.delivery.operations import (
+    HeldNames,
+    Released,
+    State,
+    can_be_held,
+)
 from tests.delivery.bench import HOLD, T0, Bench, name_in, names_of, token
 
 
@@ -118,12 +123,12 @@ def test_worker_that_does_not_know_the_task_leaves_it_until_its_time_is_over(
 def test_job_held_as_long_as_it_takes_is_not_late_for_a_worker_that_knows_its_task(
     bench: Bench,
 ) -> None:
-    hold(bench, "a", task="key abcd", hold_ms=None)
+    hold(bench, "a", task="key key1", hold_ms=None)
     bench.now = 100 * HOLD
 
     assert bench.release("shop.old") == Released(0, 0, b"")
     assert "held" not in error_of(bench, "a")
-    assert bench.release("key abcd") == Released(1, 0, b"")
+    assert bench.release("key key1") == Released(1, 0, b"")
 
     bench.hold(bench.lease())
     assert bench.state()["held"] == {"a": 101 * HOLD}, "its time begins now"
@@ -135,9 +140,9 @@ def test_job_that_waits_for_its_key_between_has_no_more_time_for_its_task(
     hold(bench, "a")
     bench.now = 1
     bench.release("shop.new")
-    bench.hold(bench.lease(), task="key abcd", hold_ms=None)
+    bench.hold(bench.lease(), task="key key1", hold_ms=None)
     bench.now = HOLD - 1
-    assert bench.release("key abcd") == Released(1, 0, b"")
+    assert bench.release("key key1") == Released(1, 0, b"")
 
     bench.hold(bench.lease())
 
@@ -229,3 +234,51 @@ def test_what_somebody_deleted_or_wrote_into_our_keys_stops_nobody(
 )
 def test_name_that_fits_among_the_others_can_be_held(name: str, is_held: bool) -> None:
     assert can_be_held(name) is is_held
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+def test_job_that_was_signed_anew_meanwhile_is_not_held_for_the_old_key(
+    bench: Bench, failures: int
+) -> None:
+    bench.schedule({"a": 0}, unique="ek")
+    if failures:
+        bench.retry(bench.lease(), wait=0)
+    leased = bench.lease()
+    bench.client.hset(
+        bench.keys.payloads, leased.token, leased.payload.replace(b"1key1", b"1key2")
+    )
+    bench.now = 5
+
+    assert bench.hold(leased, task="key key1", hold_ms=None) == []
+
+    waits = "retries" if failures else "returned"
+    assert bench.state() == {waits: {"a": 0}, "unique": {"k": "a"}}
+    again = bench.lease()
+    assert (again.attempts, again.kills) == (failures, 0)
+    assert bench.hold(again, task="key key2", hold_ms=None) == []
+    assert list(bench.state()["held"]) == ["a"]
+
+
+def test_who_names_keys_alone_puts_nothing_into_quarantine(bench: Bench) -> None:
+    hold(bench, "a")
+    hold(bench, "b", task="key key1", hold_ms=None)
+    bench.now = 10 * HOLD
+
+    assert bench.release("key key1", is_worker=False) == Released(1, 0, b"")
+
+    assert list(bench.state()["held"]) == ["a"]
+
+
+def test_what_is_held_is_counted_by_what_it_is_held_for(bench: Bench) -> None:
+    assert bench.held_names() == HeldNames({}, 0)
+    hold(bench, "a", "b", "c", task="key key1", hold_ms=None)
+    hold(bench, "d", task="shop.new")
+    hold(bench, "e", "f", task="shop.new.er")
+    # Somebody else's.
+    bench.client.zadd(bench.keys.held_tasks, {"lion": 0})
+
+    assert bench.held_names() == HeldNames(
+        {"key key1": 3, "shop.new": 1, "shop.new.er": 2}, 0
+    )
+    assert bench.held_names(limit=1) == HeldNames({"key key1": 3}, 4)
+    bench.client.zrem(bench.keys.held_tasks, "lion")

@@ -6,16 +6,18 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_delayq import conf, schedule
+from django_delayq import conf, schedule, schedule_many
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.operations import Held, State
 from django_delayq.jobs import resigning
 from django_delayq.jobs.resigning import Resigning, Tally
+from django_delayq.management import progress
 from django_delayq.wire.call import run
 from tests.jobs import samples
 from tests.jobs.hand import Hand
-from tests.signed import opened
+from tests.signed import opened, sealed, signed
+from tests.waiting import wait_until
 
 OLD, NEW = "the old secret of all", "the new secret of all"
 LATER = 3_600
@@ -166,3 +168,215 @@ def test_command_says_what_it_did_and_whether_the_old_key_may_go(
     assert "which is not here" in out.getvalue()
     with pytest.raises(CommandError, match="is not configured"):
         call_command("delayq_resign", "nowhere", stdout=StringIO())
+
+
+def test_signing_goes_on_while_a_deep_destination_queue_is_drained(
+    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resigning, "STEP", 8)
+    keys_are(OLD)
+    schedule_many([on(queue).prepare(0, n, 1) for n in range(100)])
+    wait_until(
+        lambda: run(hand.client, operations.counts(hand.keys)).due == 100,
+        description="all are due",
+    )
+    transferred = operations.transfer(hand.keys, batch=100)
+    assert run(hand.client, transferred).moved == 100
+    keys_are(NEW, OLD)
+
+    taken = []
+    found = Resigning(hand.client, conf.get_settings().queue(queue), get_keyring())
+    for n, _ in enumerate(found.steps()):
+        # Somebody takes from the head between any two steps, and Java adds at the tail.
+        if n < 20:
+            taken.append(hand.client.lpop(hand.keys.queue.destination))
+            hand.client.rpush(hand.keys.queue.destination, b"%d of Java's" % n)
+
+    left = hand.client.lrange(hand.keys.queue.destination, 0, -1)
+    ours = [payload for payload in left if payload.startswith(b"{")]
+    assert (len(taken), len(left), len(ours)) == (20, 100, 80)
+    assert {key_of(payload) for payload in ours} == {get_keyring().ids[0]}
+    assert found.tally.late == 0
+
+
+def test_signing_follows_what_is_scheduled_and_moved_meanwhile(
+    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resigning, "STEP", 4)
+    keys_are(OLD)
+    jobs = [schedule(on(queue), LATER + n, n, 1) for n in range(30)]
+    keys_are(NEW, OLD)
+
+    found = Resigning(hand.client, conf.get_settings().queue(queue), get_keyring())
+    steps = found.steps()
+    for _ in range(6):
+        next(steps)
+    # To where the first look has been.
+    assert jobs[-1].reschedule(5)
+    for _ in steps:
+        pass
+
+    assert found.tally == Tally(signed=30)
+    frames = hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
+    assert {key_of(frame) for frame in frames} == {get_keyring().ids[0]}
+
+
+def test_somebody_who_goes_on_signing_with_the_old_key_is_told(
+    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys_are(OLD)
+    payload = signed(samples.add.name, queue, 1, 1)
+    keys_are(NEW, OLD)
+    look = Resigning._look
+
+    def look_and_come(self: Resigning) -> Any:
+        hand.client.rpush(hand.keys.queue.destination, payload)
+        return look(self)
+
+    monkeypatch.setattr(Resigning, "_look", look_and_come)
+    out = StringIO()
+
+    with pytest.raises(SystemExit) as end:
+        call_command("delayq_resign", queue, stdout=out)
+
+    assert end.value.code == 1
+    assert f"queue {queue}: 4 signed anew" in out.getvalue()
+    assert "jobs signed with an older key go on coming, 1 while" in out.getvalue()
+    assert "Nothing here needs" not in out.getvalue()
+
+
+@pytest.mark.parametrize("keep", ["all", "the head", "the tail", "none"])
+def test_frame_stays_in_the_list_wherever_it_is_by_now(
+    queue: str, hand: Hand, keys_are: Any, settings: Any, keep: str
+) -> None:
+    listed = {**settings.DELAYQ["QUEUES"], queue: {"INSERTION_LIST": True}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": listed}
+    keys_are(OLD)
+    for n in range(60):
+        schedule(on(queue), LATER + n, n, 1)
+    keys_are(NEW, OLD)
+    delay_queue = hand.keys.queue.delay_queue
+    frames = hand.client.lrange(delay_queue, 0, -1)
+    cut = {"all": (0, -1), "the head": (0, 9), "the tail": (-10, -1), "none": (1, 0)}
+    hand.client.ltrim(delay_queue, *cut[keep])
+    kept = hand.client.lrange(delay_queue, 0, -1)
+
+    items = [("", frame, frame.replace(b"1", b"2")[17:]) for frame in frames]
+    call = operations.resign(hand.keys, operations.Where.FRAMES, items)
+
+    assert run(hand.client, call) == 60
+    after = hand.client.lrange(delay_queue, 0, -1)
+    assert [frame[:9] for frame in after] == [frame[:9] for frame in kept]
+    waiting = hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
+    assert set(after) <= set(waiting)
+    assert len(waiting) == 60
+
+
+def test_what_is_held_for_the_old_key_runs_with_the_new_one_alone(
+    queue: str, hand: Hand, keys_are: Any
+) -> None:
+    keys_are(OLD)
+    for n in range(3):
+        schedule(on(queue), 0, n, 1)
+    name = f"key {get_keyring().ids[0]}"
+    leased = [hand.take() for _ in range(3)]
+    keys_are(NEW)
+    held = [Held(job.token, job.fence, name, "", None) for job in leased]
+    hand.run(operations.hold(hand.keys, held[:2]))
+    assert hand.run(operations.held_names(hand.keys)).counts == {name: 2}
+    keys_are(NEW, OLD)
+
+    assert resign(hand, queue) == Tally(signed=3, released=2)
+    # The third was in a worker's hands meanwhile.
+    hand.run(operations.hold(hand.keys, held[2:]))
+
+    keys_are(NEW)
+    assert sorted(call.args[0] for call in hand.take_all()) == [0, 1, 2]
+    assert hand.client.zcard(hand.keys.held) == 0
+
+
+def test_made_up_key_of_what_lies_in_quarantine_keeps_no_key_in_use(
+    queue: str, hand: Hand, keys_are: Any
+) -> None:
+    keys_are(NEW)
+    forged = sealed(b"{}", queue, operations.new_token(), signature="1none" + "A" * 22)
+    hand.client.rpush(hand.keys.queue.destination, forged)
+    hand.bury(hand.take(), State.QUARANTINED)
+
+    assert resign(hand, queue) == Tally(foreign=1)
+
+
+def test_steps_of_huge_payloads_are_small(
+    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resigning, "STEP_BYTES", 45_000)
+    keys_are(OLD)
+    for _ in range(12):
+        schedule(on(queue), 0, "x" * 10_000, "")
+    jobs = [hand.take() for _ in range(12)]
+    destination = hand.keys.queue.destination
+    hand.client.rpush(destination, *(job.payload for job in jobs))
+    keys_are(NEW, OLD)
+    sizes = []
+    write = Resigning._write
+
+    def note(self: Resigning, where: Any, items: list[Any]) -> None:
+        if where is operations.Where.DESTINATION:
+            sizes.append(len(items))
+        write(self, where, items)
+
+    monkeypatch.setattr(Resigning, "_write", note)
+
+    assert resign(hand, queue).signed == 24
+
+    assert sizes[0] == 1
+    assert max(sizes) == 4
+
+
+def test_interrupted_it_says_how_far_it_came_and_goes_on_when_it_is_run_again(
+    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resigning, "STEP", 4)
+    keys_are(OLD)
+    for n in range(10):
+        schedule(on(queue), LATER, n, 1)
+    keys_are(NEW, OLD)
+    write, calls = Resigning._write, []
+
+    def interrupt(self: Resigning, *args: Any) -> None:
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        write(self, *args)
+
+    out = StringIO()
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Resigning, "_write", interrupt)
+        with pytest.raises(CommandError, match="run it again to go on"):
+            call_command("delayq_resign", queue, stdout=out)
+    assert "Nothing here" not in out.getvalue()
+    assert f"queue {queue}: " in out.getvalue()
+
+    call_command("delayq_resign", queue, stdout=out)
+
+    old = repr(get_keyring().ids[1])
+    assert f"{old} may go when this was run for {queue}-2 as well." in out.getvalue()
+    call_command("delayq_resign", stdout=out)
+    last = out.getvalue().splitlines()[-1]
+    assert last.endswith(f"{get_keyring().ids[0]!r}. {old} may go.")
+    frames = hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
+    assert {key_of(frame) for frame in frames} == {get_keyring().ids[0]}
+
+
+def test_long_work_shows_how_far_it_is(
+    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOG_EVERY_S", 0.0)
+    keys_are(OLD)
+    for n in range(3):
+        schedule(on(queue), LATER, n, 1)
+    told = StringIO()
+
+    call_command("delayq_resign", queue, stdout=StringIO(), stderr=told)
+
+    assert f"queue {queue}: 3 of 3" in told.getvalue().splitlines()

@@ -14,6 +14,16 @@ local function split_member(member)
   return member:match('^(%Z*)%z%Z*%z(%Z*)$')
 end
 
+-- The key that a job is held for, by the name that it is held under; nil: it is held for something else.
+local function key_named(name)
+  return name:match('^key (....)$')
+end
+
+-- The key that a payload of ours is signed with; nil where a codec hides it.
+local function key_of(payload)
+  return payload and payload:sub(1, 160):match('","mac":".(....)')
+end
+
 local function held_error(name, why, now_ms, since_ms)
   return cjson.encode({ kind = 'task', error = why, task = name, at = since_ms or now_ms, held = since_ms })
 end

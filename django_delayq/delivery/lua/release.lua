@@ -13,17 +13,18 @@
 -- KEYS[9]  hash  counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  most jobs to release, and most to put into quarantine
--- ARGV[3]  most names of tasks to look at
--- ARGV[4]  where to go on among the names, as the last call returned it; empty: at the first
--- ARGV[5]  and on: names of the tasks that the caller knows
+-- ARGV[3]  1: put into quarantine what was held for too long; the caller names all tasks that it knows
+-- ARGV[4]  most names of tasks to look at
+-- ARGV[5]  where to go on among the names, as the last call returned it; empty: at the first
+-- ARGV[6]  and on: names of the tasks that the caller knows
 -- Returns  released; put into quarantine; where to go on among the names, empty at their end
 
 local held, held_tasks, headers, errors, retries, returned = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local quarantine, unique, counters = KEYS[7], KEYS[8], KEYS[9]
 local now_ms, limit = math.floor(read_clock(ARGV[1]) / 1000), math.min(tonumber(ARGV[2]), 500)
-local names_left, cursor = tonumber(ARGV[3]), ARGV[4]
+local names_left, cursor = tonumber(ARGV[4]), ARGV[5]
 local known = {}
-for i = 5, #ARGV do known[ARGV[i]] = true end
+for i = 6, #ARGV do known[ARGV[i]] = true end
 
 local tokens, members, seen, freed, over = {}, {}, {}, {}, {}
 
@@ -39,9 +40,11 @@ local function take(token, name, why, goes_on)
   }
 end
 
-for _, token in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', now_ms, 'LIMIT', 0, limit)) do
-  local name, why = read_held(redis.call('HGET', errors, token))
-  take(token, name, why, known[name])
+if ARGV[3] == '1' then
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', now_ms, 'LIMIT', 0, limit)) do
+    local name, why = read_held(redis.call('HGET', errors, token))
+    take(token, name, why, known[name])
+  end
 end
 
 while names_left > 0 and #freed < limit do

@@ -1,5 +1,5 @@
 -- Write payloads of jobs anew, each where it is: same token, same 8 bytes and score of its frame, same index. Safe to
--- repeat: what is not as it was read is left alone.
+-- repeat: what is not as it was read, or is not found without a long search, is left alone.
 --
 -- Prelude  count, window, frame, list, job
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
@@ -9,22 +9,69 @@
 -- KEYS[5]  hash  payloads by token
 -- KEYS[6]  hash  counters
 -- ARGV[1]  where they are: 'frames', 'destination' or 'payloads'
--- ARGV[2]  and on, three each: its index in the delay queue or the destination queue when it was read, empty where it
---          was in neither, or its token; the frame or the payload as it was read; the payload to write
+-- ARGV[2]  and on, three each: its index when it was read, in the delay queue or, counted from the tail, in the
+--          destination queue, empty where it was in neither; or its token; the frame or the payload as it was read; the
+--          payload to write
 -- Returns  how many were written
 
 local timeout_set, delay_queue, destination, locators, payloads = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local counters, where = KEYS[6], ARGV[1]
 
--- Where an element is now. Others may have taken out what lay before it.
-local function index_of(list, hint, element)
-  if hint ~= '' and redis.call('LINDEX', list, hint) == element then return tonumber(hint) end
-  return redis.call('LPOS', list, element) or nil
+check_hashes(locators, payloads, counters)
+local listed_count = redis.call('LLEN', delay_queue)
+redis.call('LLEN', destination)
+
+-- Indexes of the elements of a stretch of a list, by element, the last first.
+local function indexes_in(list, from, to)
+  local indexes = {}
+  if from < 0 then from = math.max(from, -redis.call('LLEN', list)) end
+  for i, element in ipairs(redis.call('LRANGE', list, from, to)) do
+    indexes[element] = indexes[element] or {}
+    table.insert(indexes[element], from + i - 1)
+  end
+  return indexes
 end
 
-check_hashes(locators, payloads, counters)
-local has_list = redis.call('LLEN', delay_queue) > 0
-redis.call('LLEN', destination)
+-- From the first to the last index that a caller has read, the whole of them moved on by some.
+local function stretch(moved)
+  local first, last = math.huge, -math.huge
+  for i = 2, #ARGV, 3 do
+    local index = tonumber(ARGV[i])
+    if index then first, last = math.min(first, index), math.max(last, index) end
+  end
+  if first > last then return {} end
+  return indexes_in(where == 'frames' and delay_queue or destination, first - (moved and last - first + 1 or 0), last)
+end
+
+-- Where the frames are that are in the delay queue: index by frame. Those in `left` may be anywhere.
+local left = {}
+local function find_listed(frames)
+  local indexes, sought, byte_count = {}, {}, 0
+  if listed_count == 0 then return indexes end
+  local read = stretch(false)
+  for _, frame in ipairs(frames) do
+    if read[frame] then
+      indexes[frame] = read[frame][1]
+    elseif not unlisted_number(frame) then
+      sought[#sought + 1] = frame
+      byte_count = byte_count + #frame
+    end
+  end
+  if #sought == 0 then return indexes end
+  -- Others have taken out what lay before them.
+  local plan = locate_listed(delay_queue, sought, counters)
+  for _, index in ipairs(plan.indexes) do indexes[redis.call('LINDEX', delay_queue, index)] = index end
+  -- What no search finds costs a scan each.
+  local scans = math.min(#plan.rest, most_foreign(listed_count, byte_count / #sought))
+  for i, frame in ipairs(plan.rest) do
+    if i > scans then
+      left[frame] = true
+    else
+      indexes[frame] = redis.call('LPOS', delay_queue, frame) or nil
+    end
+  end
+  return indexes
+end
 
 local found, places = {}, {}
 local function relocate(token, old, mac)
@@ -35,20 +82,32 @@ local function relocate(token, old, mac)
   places[#places + 1] = struct.pack(LOCATOR, due, format, id, mac) .. key
 end
 
+local indexes
+if where == 'frames' then
+  local frames = {}
+  for i = 2, #ARGV, 3 do
+    if redis.call('ZSCORE', timeout_set, ARGV[i + 1]) then frames[#frames + 1] = ARGV[i + 1] end
+  end
+  indexes = find_listed(frames)
+elseif where == 'destination' then
+  -- Who adds to it moves them on.
+  indexes = stretch(true)
+end
+
 for i = 2, #ARGV, 3 do
   local hint, old, payload = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local token, mac = token_of(payload)
   if where == 'frames' then
     local score, was, id, format = redis.call('ZSCORE', timeout_set, old), unpack_frame(old)
-    if score and was then
+    if score and was and not left[old] then
       local head = format == 2 and old:sub(1, 9) or id
-      local item = { old = old, new = head .. struct.pack('<L', #payload) .. payload, score = score }
-      if has_list and not unlisted_number(old) then item.index = index_of(delay_queue, hint, old) end
-      found[#found + 1] = item
+      found[#found + 1] = {
+        old = old, new = head .. struct.pack('<L', #payload) .. payload, score = score, index = indexes[old],
+      }
       if token then relocate(token, was, mac) end
     end
   elseif where == 'destination' then
-    local index = index_of(destination, hint, old)
+    local index = indexes[old] and table.remove(indexes[old])
     if index then
       found[#found + 1] = { index = index, new = payload }
       if token then relocate(token, old, mac) end

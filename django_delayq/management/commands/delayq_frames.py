@@ -17,7 +17,6 @@ from redis.client import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_delayq import conf
-from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.reframing import Reframing, Tally
 from django_delayq.delivery.survey import (
@@ -31,11 +30,10 @@ from django_delayq.delivery.survey import (
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.progress import ProgressLine
 from django_delayq.wire.codecs import CODEC_NAMES
 from django_delayq.wire.frame import FrameFormat
 
-#: Between two lines of progress in a log, and on a terminal, s.
-LOG_EVERY_S, SHOW_EVERY_S = 5.0, 0.2
 _GENERATIONS = {
     FrameFormat.DLC0: "Redisson up to 3.21.0",
     FrameFormat.BC0LC0: "Redisson from 3.21.1 on",
@@ -121,7 +119,7 @@ class Command(CommandWithExamples):
             client = conf.make_client()
         except DelayqError as error:
             raise CommandError(str(error)) from error
-        self._progress = _ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
+        self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
         try:
             status = self._run(client, keys, options)
         except RedisError as error:
@@ -206,37 +204,6 @@ class Command(CommandWithExamples):
         for line in lines:
             self.stdout.write(line)
         self.stdout.flush()
-
-
-class _ProgressLine:
-    """One line that changes on a terminal; in a log one every few seconds."""
-
-    def __init__(self, stream: Any, *, is_on: bool) -> None:
-        self._stream = stream
-        self._is_on = is_on
-        self._is_terminal = bool(getattr(stream, "isatty", lambda: False)())
-        self._shown_ms = monotonic_ms()
-        self._is_open = False
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        every_s = SHOW_EVERY_S if self._is_terminal else LOG_EVERY_S
-        if not self._is_on or monotonic_ms() < self._shown_ms + every_s * 1000:
-            return
-        self._shown_ms = monotonic_ms()
-        text = f"{what}: {done:,} of {total:,}" if total else what
-        if self._is_terminal:
-            self._stream.write(f"\r\x1b[K{text}", ending="")
-            self._is_open = True
-        else:
-            self._stream.write(text)
-        self._stream.flush()
-
-    def end(self) -> None:
-        """Leave the line, so that something else can be printed."""
-        if self._is_open:
-            self._stream.write("\r\x1b[K", ending="")
-            self._stream.flush()
-            self._is_open = False
 
 
 def _describe(survey: Survey, name: str) -> Iterator[str]:

@@ -1,0 +1,39 @@
+"""How far a command has come, where it takes long."""
+
+from typing import Any
+
+from django_delayq.clock import monotonic_ms
+
+#: Between two lines of progress in a log, and on a terminal, s.
+LOG_EVERY_S, SHOW_EVERY_S = 5.0, 0.2
+
+
+class ProgressLine:
+    """One line that changes on a terminal; in a log one every few seconds."""
+
+    def __init__(self, stream: Any, *, is_on: bool) -> None:
+        self._stream = stream
+        self._is_on = is_on
+        self._is_terminal = bool(getattr(stream, "isatty", lambda: False)())
+        self._shown_ms = monotonic_ms()
+        self._is_open = False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        every_s = SHOW_EVERY_S if self._is_terminal else LOG_EVERY_S
+        if not self._is_on or monotonic_ms() < self._shown_ms + every_s * 1000:
+            return
+        self._shown_ms = monotonic_ms()
+        text = f"{what}: {done:,} of {total:,}" if total else what
+        if self._is_terminal:
+            self._stream.write(f"\r\x1b[K{text}", ending="")
+            self._is_open = True
+        else:
+            self._stream.write(text)
+        self._stream.flush()
+
+    def end(self) -> None:
+        """Leave the line, so that something else can be printed."""
+        if self._is_open:
+            self._stream.write("\r\x1b[K", ending="")
+            self._stream.flush()
+            self._is_open = False
