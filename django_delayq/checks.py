@@ -34,7 +34,9 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     """Ask the server whether it can serve the queues."""
     try:
         settings = conf.get_settings()
-        problems = find_server_problems(conf.get_shared_client(), settings.queues)
+        problems = find_server_problems(
+            conf.get_shared_client(), settings.queues, key_ids=_key_ids()
+        )
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)
         return [
@@ -53,6 +55,14 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         )
         for problem in problems
     ]
+
+
+def _key_ids() -> list[str] | None:
+    try:
+        return conf.get_keyring().ids
+    except DelayqError:
+        # `check_settings` says what is wrong with them.
+        return None
 
 
 _LEVELS = {

@@ -7,7 +7,7 @@ this decides what a problem is worth; nothing here knows of Django.
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -24,8 +24,12 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import HeldNames
 from django_delayq.transfer.connection import DedicatedConnection
+from django_delayq.wire import signing
+from django_delayq.wire.call import run_all
 
 #: Frames in a queue's insertion list from which on its upkeep is felt: a scan of it takes 3 ms.
 LONG_LIST = 100_000
@@ -56,8 +60,12 @@ class ServerProblem(NamedTuple):
     hint: str
 
 
-def find_server_problems(client: "Redis", queues: Iterable[str]) -> list[ServerProblem]:
+def find_server_problems(
+    client: "Redis", queues: Iterable[str], *, key_ids: Collection[str] | None = None
+) -> list[ServerProblem]:
     """Ask a server whether it can serve these queues, given by name; the worst comes first.
+
+    ``key_ids`` are those of the keys that this project has; None: what is signed with others is not looked for.
 
     Raises:
         redis.exceptions.ConnectionError: it does not answer, or does not let us in.
@@ -77,6 +85,10 @@ def find_server_problems(client: "Redis", queues: Iterable[str]) -> list[ServerP
         if rights.is_read_only and not facts.role:
             facts.role = "replica"
             problems += _role(facts)
+        if not rights.unreadable and not rights.mistyped:
+            problems += _formats(client, keys)
+            if key_ids is not None:
+                problems += _missing_keys(client, keys, key_ids)
     order = list(Level)
     return sorted(problems, key=lambda problem: order.index(problem.level))
 
@@ -251,6 +263,62 @@ def _unknowns(facts: _Facts) -> Iterator[ServerProblem]:
             f"Could not be checked, because the server allows neither INFO nor CONFIG GET: {', '.join(unknown)}.",
             "Look it up where the server is managed, or allow the user INFO.",
         )
+
+
+# What is written in a way that this project cannot read
+
+
+def _formats(
+    client: "Redis", queues: Sequence[DeliveryKeys]
+) -> Iterator[ServerProblem]:
+    pipeline: Any = client.pipeline(transaction=False)
+    for keys in queues:
+        pipeline.hget(keys.control, "format")
+    for keys, reply in zip(queues, pipeline.execute(raise_on_error=False), strict=True):
+        text = _text(reply)
+        if text.isdecimal() and int(text) > signing.FORMAT:
+            yield ServerProblem(
+                Level.ERROR,
+                f"Queue {keys.queue.name!r} is in format {text}, and this version reads up to {signing.FORMAT}: its workers"
+                " claim nothing there.",
+                "Update this project; or, to go back, have a newer version run manage.py delayq_resign --format"
+                f" {signing.FORMAT}.",
+            )
+
+
+def _missing_keys(
+    client: "Redis", queues: Sequence[DeliveryKeys], key_ids: Collection[str]
+) -> Iterator[ServerProblem]:
+    found = run_all(client, [operations.held_names(keys) for keys in queues])
+    for keys, held in zip(queues, found, strict=True):
+        # What the user lacks for it is said of the commands themselves.
+        if not isinstance(held, Exception):
+            for problem in find_missing(held, key_ids):
+                yield problem._replace(
+                    message=f"Queue {keys.queue.name!r}: {problem.message}"
+                )
+
+
+def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerProblem]:
+    """Say which jobs of a queue are held because this project cannot tell whether they are jobs."""
+    formats = range(signing.OLDEST, signing.FORMAT + 1)
+    for name, count in held.counts.items():
+        jobs = f"{count:,} {'job is' if count == 1 else 'jobs are'} held,"
+        what, _, which = name.partition(" ")
+        if what == "key" and which not in key_ids:
+            yield ServerProblem(
+                Level.ERROR,
+                f"{jobs} signed with the key {which!r}, which this project does not have.",
+                "Add the secret to SECRET_KEY_FALLBACKS, or to DELAYQ['KEYS'], and restart the workers; or run"
+                " manage.py delayq_resign where it is known. If nobody knows it: another project may use this server, with"
+                " the same names of queues.",
+            )
+        elif what == "format" and which not in map(str, formats):
+            yield ServerProblem(
+                Level.ERROR,
+                f"{jobs} written in format {which!r}, which this version does not read.",
+                "Start workers of the version that wrote them.",
+            )
 
 
 # What may be done

@@ -238,6 +238,17 @@ class TestServer:
         assert ids_of(found) == ["django_delayq.E009"]
         assert "Check user and password" in str(found[0].hint)
 
+    def test_deploy_blames_the_secrets_and_not_the_server(
+        self, settings: Any, private_server: Any
+    ) -> None:
+        settings.DELAYQ = {"CONNECTION": private_server().socket_url}
+        settings.SECRET_KEY_FALLBACKS = [""]
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        assert "django_delayq.E011" in ids_of(found)
+        assert "django_delayq.E009" not in ids_of(found)
+
     def test_deploy_says_what_the_server_lacks(
         self, settings: Any, private_server: Any
     ) -> None:

@@ -528,3 +528,44 @@ def test_data_of_somebody_else_is_an_error(
     assert "2 keys of the queues hold data of somebody else" in found.message
     assert f"{queue_name} (string instead of list)" in found.message
     assert f"{keys.headers} (list instead of hash)" in found.message
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_held_for_a_key_or_a_format_that_is_not_here_is_an_error(
+    client: redis.Redis, queue_name: str, count: int
+) -> None:
+    keys = DeliveryKeys.of(queue_name)
+    names = ["key abcd", "key efgh", "format 1", "format 7", "shop.tasks.new"]
+    for name in names:
+        members = {f"{name}\0{n:016d}\0token{n}": 0 for n in range(count)}
+        client.zadd(keys.held_tasks, members)
+
+    found = find_server_problems(client, [queue_name], key_ids=["efgh"])
+
+    told = {problem.message: problem for problem in found if "held" in problem.message}
+    jobs = "1 job is held" if count == 1 else "3 jobs are held"
+    assert list(told) == [
+        f"Queue {queue_name!r}: {jobs}, written in format '7', which this version does not read.",
+        f"Queue {queue_name!r}: {jobs}, signed with the key 'abcd', which this project does not have.",
+    ]
+    assert {problem.level for problem in told.values()} == {Level.ERROR}
+    assert "SECRET_KEY_FALLBACKS" in list(told.values())[1].hint
+    # Who does not say which keys there are is told of none.
+    assert not any(
+        "held" in problem.message
+        for problem in find_server_problems(client, [queue_name])
+    )
+
+
+@pytest.mark.parametrize(
+    ("format", "is_newer"), [("1", False), ("2", True), ("x", False)]
+)
+def test_queue_in_a_later_format_is_an_error(
+    client: redis.Redis, queue_name: str, format: str, is_newer: bool
+) -> None:
+    client.hset(DeliveryKeys.of(queue_name).control, "format", format)
+
+    found = texts(problems_of(client, queue_name))
+
+    assert (f"error: Queue {queue_name!r} is in format 2" in found) == is_newer
+    assert ("delayq_resign --format 1" in found) == is_newer

@@ -19,6 +19,7 @@ from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.operations import PREVIEW_BYTES
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.envelope import Envelope
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
 from django_delayq.wire.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
@@ -29,6 +30,9 @@ ROW_CHARACTERS = 160
 PAGE_CHARACTERS = 65_536
 #: Bytes of a payload that are shown as text, and as hexadecimal digits.
 RAW_TEXT_BYTES, RAW_HEX_BYTES = 16_384, 2_048
+
+#: What is held for longer is held without end: `_held.lua` writes a hundred years for that.
+HELD_WITHOUT_END_MS = 50 * 365 * 86_400_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The name of the task in an envelope of which only the beginning is there.
@@ -84,6 +88,15 @@ class Moment:
             # Java may wait for longer than Python's calendar goes.
             local, zone = "after the year 9999" if ms > 0 else "before the year 1", ""
         return cls(ms, local, zone, relative_text(ms - now_ms))
+
+    @classmethod
+    def of_held(cls, ms: int, now_ms: int) -> "Moment":
+        """Describe until when a job is held: a time, or as long as it takes."""
+        moment = cls.of(ms, now_ms)
+        assert moment is not None
+        if ms - now_ms < HELD_WITHOUT_END_MS:
+            return moment
+        return cls(ms, "", "", "as long as it takes")
 
     @property
     def in_seconds(self) -> str:
@@ -212,8 +225,10 @@ class Content:
     value: str | None = None
     #: Options that this one call was given.
     options: dict[str, Any] | None = None
-    #: Why it cannot be read.
+    #: Why it cannot be read, or not be trusted.
     fault: str = ""
+    #: Nobody here can tell whether it is a job: the key, or the format, is not known.
+    is_unchecked: bool = False
 
 
 def read_content(
@@ -228,6 +243,8 @@ def read_content(
             payload, queue.name, get_keyring(), queue.payload_codec
         )
     except NotSigned as error:
+        if error.missing:
+            return _read_unchecked(payload, queue, error, in_full)
         content = _read_foreign(payload, queue, in_full)
         fault = content.fault or f"It looks like a job, but {clean(error)}."
         return replace(content, fault=cut(fault, 1000))
@@ -235,6 +252,10 @@ def read_content(
         return _read_foreign(payload, queue, in_full)
     except Exception as error:  # a codec's bug, or one that cannot read this side's values: still a page
         return _unreadable(payload, queue, error)
+    return _content_of(envelope, in_full)
+
+
+def _content_of(envelope: Envelope, in_full: bool) -> Content:
     call = [compact_json(item) for item in islice(envelope.args, 20)]
     call += [
         f"{clean(name)}={compact_json(item)}"
@@ -250,6 +271,19 @@ def read_content(
         kwargs=pretty_json(envelope.kwargs) if in_full and envelope.kwargs else None,
         options=envelope.options,
     )
+
+
+def _read_unchecked(
+    payload: bytes, queue: QueueSettings, missing: NotSigned, in_full: bool
+) -> Content:
+    try:
+        call = envelopes.claimed_call(payload, queue.payload_codec)
+        content = _content_of(call, in_full)
+    except Exception:  # whatever a codec or a value does
+        content = Content("", False, raw_line(payload))
+    fault = f"{clean(missing)}."
+    fault = fault[0].upper() + fault[1:]
+    return replace(content, fault=cut(fault, 1000), is_unchecked=True)
 
 
 def _read_beginning(payload: bytes, size: int, queue: QueueSettings) -> Content:

@@ -83,7 +83,7 @@ def sections_of(
     ]
     sections[0][1].append(end)
     if failure is not None:
-        sections.append(("Last error", _error(failure, seen.now_ms)))
+        sections.append(("Last error", _error(failure)))
     return sections
 
 
@@ -109,7 +109,10 @@ def _task(content: Content, task: DelayedTask[Any, Any] | None) -> list[Field]:
         ]
     if not content.task:
         return []
-    fields = [Field("Task", content.task)]
+    note = (
+        "as the payload says; nobody here can check it" if content.is_unchecked else ""
+    )
+    fields = [Field("Task", content.task, note)]
     if task is None:
         fields.append(
             Field(
@@ -130,9 +133,10 @@ def _life(
 ) -> list[Field]:
     fields = [Field("State", state, _STATE_NOTES.get(state, ""))]
     if seen.score_ms and seen.state in _SCORE_LABELS:
-        fields.append(_time(_SCORE_LABELS[seen.state], seen.score_ms, seen.now_ms))
+        of = Moment.of_held if seen.state is State.HELD else Moment.of
+        fields.append(_time(_SCORE_LABELS[seen.state], of(seen.score_ms, seen.now_ms)))
     if seen.start_time_ms and seen.start_time_ms != seen.score_ms:
-        fields.append(_time("First due", seen.start_time_ms, seen.now_ms))
+        fields.append(_time("First due", Moment.of(seen.start_time_ms, seen.now_ms)))
     carried = (content.options or {}).get("max_attempts")
     most = carried or (task and task.options.max_attempts) or queue.max_attempts
     lost = f"; {seen.kills} more lost the worker" if seen.kills else ""
@@ -140,11 +144,12 @@ def _life(
     return fields
 
 
-def _time(label: str, ms: int, now_ms: int) -> Field:
-    moment = Moment.of(ms, now_ms)
+def _time(label: str, moment: Moment | None) -> Field:
     assert moment is not None
     local = f"{moment.local} {moment.zone}".strip()
-    return Field(label, local, f"{moment.relative}, {ms} ms")
+    if not local:
+        return Field(label, moment.relative)
+    return Field(label, local, f"{moment.relative}, {moment.ms} ms")
 
 
 def _call(seen: Inspected, content: Content) -> list[Field]:
@@ -156,7 +161,8 @@ def _call(seen: Inspected, content: Content) -> list[Field]:
     if content.value is not None:
         fields.append(Field("Value", content.value, is_code=True))
     if content.fault:
-        fields.append(Field("Unreadable", content.fault, is_fault=True))
+        label = "Not checked" if content.is_unchecked else "Unreadable"
+        fields.append(Field(label, content.fault, is_fault=True))
     if content.options:
         fields.append(
             Field("Options of this call", pretty_json(content.options), is_code=True)
@@ -166,12 +172,12 @@ def _call(seen: Inspected, content: Content) -> list[Field]:
     return fields
 
 
-def _error(failure: Failure, now_ms: int) -> list[Field]:
+def _error(failure: Failure) -> list[Field]:
     fields = [Field("Error", failure.message, is_code=True)]
     if failure.kind:
         fields.append(Field("Kind", failure.kind))
     if failure.at:
-        fields.append(_time("When", failure.at.ms, now_ms))
+        fields.append(_time("When", failure.at))
     if failure.traceback:
         fields.append(Field("Traceback", failure.traceback, is_code=True))
     return fields

@@ -72,7 +72,8 @@ TABS = {
         Tab(
             State.HELD,
             "Held",
-            "No worker that had them knows their tasks: kept for one that does, the first to go to quarantine leading.",
+            "No worker that had them knows their tasks, or has the keys they are signed with: kept for one that does,"
+            " the first to go to quarantine leading. What waits for a key never goes there.",
             "Held until",
             "held",
             has_errors=True,
@@ -136,10 +137,13 @@ def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) 
             fault="not a Redisson frame; quarantined when it is due",
         )
         state = "unreadable"
+    moment = Moment.of(row.score_ms, now_ms) if tab.time_title else None
+    if tab.state is State.HELD and row.score_ms is not None:
+        moment = Moment.of_held(row.score_ms, now_ms)
     return Row(
         place,
         row.token,
-        Moment.of(row.score_ms, now_ms) if tab.time_title else None,
+        moment,
         content,
         state,
         row.attempts,

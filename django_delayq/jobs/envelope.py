@@ -184,6 +184,19 @@ def open_payload(
         raise
 
 
+def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
+    """Read what a payload says, whoever has written it: to be shown, and never to be run.
+
+    Raises:
+        DecodeError: it says nothing, or in a format that this version does not read.
+    """
+    sealed = _unseal(payload, codec)
+    known = next((n for n in FORMATS if sealed.mac.startswith(str(n))), None)
+    if known is None:
+        raise DecodeError(f"it is written in format {sealed.mac[:1]!r}", payload)
+    return _read_body(sealed.body.encode(), known)
+
+
 def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
     try:
         if payload.startswith(START) or codec is None or codec.name in _PLAIN:
@@ -246,6 +259,10 @@ def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
         # Half a surrogate pair, which a codec of Java's may bring, and which we never write.
         raise NotSigned("it holds text that is no Unicode") from None
     # Ours, and so a fault of ours or of another version's if it cannot be read.
+    return _read_body(body, format)
+
+
+def _read_body(body: bytes, format: int) -> Envelope:
     try:
         return FORMATS[format].read(body)
     except msgspec.MsgspecError as error:

@@ -128,6 +128,11 @@ class Attempt:
         return self.task.name if self.task is not None else self.unknown_task or "?"
 
     @property
+    def waits_for_key(self) -> bool:
+        """Whether it is held for somebody who can tell whether it is a job."""
+        return self.outcome is State.HELD and self.hold_ms is None
+
+    @property
     def has_lease(self) -> bool:
         """Whether the job can be nobody else's: the lease was not refused to us, and has not run out."""
         return not self.is_lost and boottime_ms() < self.lease_end_ms
@@ -508,7 +513,8 @@ class Attempt:
         level = logging.INFO
         if self.is_lost:
             level = logging.WARNING
-        elif outcome is not State.SUCCEEDED:
+        elif outcome is not State.SUCCEEDED and not self.waits_for_key:
+            # Of a missing key one error has told all there is to do, however many jobs wait for it.
             level = _LEVELS.get(outcome, logging.INFO)
         if not logger.isEnabledFor(level):
             return

@@ -5,6 +5,7 @@ from typing import Any
 
 import redis
 
+from django_delayq.conf import get_keyring
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import (
@@ -113,6 +114,15 @@ class Queue:
         job = self.running(*args, **kwargs)
         failed = Failed(job.token, job.fence, delay_ms, error("it broke"))
         assert run(self.client, operations.retry(self.keys, [failed])) == []
+        return job.token
+
+    def held_for_key(self, *args: Any, name: str = "", **kwargs: Any) -> str:
+        """Have a job held for the key that signs now; or for something of another name."""
+        job = self.running(*args, **kwargs)
+        name = name or f"key {get_keyring().ids[0]}"
+        why = f"NotSigned: it is signed with the {name}."
+        held = Held(job.token, job.fence, name, why, None)
+        assert run(self.client, operations.hold(self.keys, [held])) == []
         return job.token
 
     def held(self, *args: Any, **kwargs: Any) -> str:

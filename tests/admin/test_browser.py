@@ -256,6 +256,25 @@ def test_no_page_runs_what_a_stranger_wrote(visitor: Visitor, queue: Queue) -> N
     assert "onerror" in visitor.driver.find_element("id", "recent-actions-module").text
 
 
+def test_person_sees_which_key_is_missing(
+    visitor: Visitor, queue: Queue, settings: Any
+) -> None:
+    before = settings.DELAYQ
+    settings.DELAYQ = {**before, "KEYS": ["the key that is lost"]}
+    tokens = [queue.held_for_key(number, who="Zoë") for number in range(3)]
+    queue.held_for_key(4, name="format 9")
+    settings.DELAYQ = {**before, "KEYS": ["the key that is here"]}
+
+    visitor.open(f"{url('queue', queue.name)}?state=held")
+    told = visitor.texts(".messagelist li.error")
+    visitor.picture("queue-held")
+    visitor.open(url("job", queue.name, tokens[0]))
+    visitor.picture("job-held")
+
+    assert len(told) == 2
+    assert "3 jobs are held, signed with the key" in " ".join(told)
+
+
 def test_pages_look_like_the_admin(
     visitor: Visitor, queue: Queue, settings: Any
 ) -> None:

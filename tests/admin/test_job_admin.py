@@ -236,6 +236,46 @@ def test_foreign_payload_names_the_handler_of_its_queue(
     assert "Task: tests.admin.handler – the handler of this queue" in content_of(job)
 
 
+def test_job_whose_key_is_missing_is_no_foreign_payload_and_says_what_to_do(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    @queue_handler(queue.name)
+    def handler(value: object) -> None: ...
+
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": ["the key that is lost"]}
+    lost = conf.get_keyring().ids[0]
+    tokens = [queue.held_for_key(number, task="shop.remind") for number in range(2)]
+    queue.held_for_key(2, name="format 9")
+    queue.held_for_key(3, name="shop.tasks.new")
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": ["the key that is here"]}
+
+    address, held = url("queue", queue.name), {"state": "held"}
+    page = browser.get(address, held)
+    text = content_of(page)
+    job = content_of(browser.get(url("job", queue.name, tokens[0])))
+
+    assert f"2 jobs are held, signed with the key {lost!r}, which this project" in text
+    assert "1 job is held, written in format '9', which this version does not" in text
+    assert "DELAYQ['KEYS'], and restart the workers" in text
+    rows = [row for row, _ in page.context["rows"]]
+    assert {row.content.task for row in rows} == {"shop.remind", TASK}
+    assert not any(row.content.is_foreign for row in rows)
+    assert {row.moment.relative for row in rows} == {"as long as it takes"}
+    assert text.count("as it says, not checked") == len(rows) == 4
+    assert "Task: shop.remind – as the payload says; nobody here can check it" in job
+    assert f"Not checked: It is signed with the key {lost!r}, and this project" in job
+    assert "Held until: as long as it takes" in job
+    assert handler.name not in job
+
+    settings.DELAYQ = {
+        **settings.DELAYQ,
+        "KEYS": ["the key that is here", "the key that is lost"],
+    }
+    text = content_of(browser.get(address, held))
+    assert "which this project does not have" not in text
+    assert "not checked" not in text
+
+
 def test_destination_queue_shows_what_java_transferred(
     browser: Client, queue: Queue
 ) -> None:

@@ -170,6 +170,8 @@ class Command(CommandWithExamples):
 
     def _read(self, options: dict[str, Any]) -> WorkerOptions:
         settings = conf.get_settings()
+        # Without a key every job would be held.
+        conf.get_keyring()
         given = {
             name.upper(): options[name]
             for name in ("processes", "threads", "grace", "heartbeat")
@@ -211,7 +213,9 @@ class Command(CommandWithExamples):
         client = conf.make_client()
         try:
             names = [queue.name for queue, _ in options.queues]
-            for problem in find_server_problems(client, names):
+            for problem in find_server_problems(
+                client, names, key_ids=conf.get_keyring().ids
+            ):
                 logger.log(
                     _LOG_LEVELS[problem.level], "%s %s", problem.message, problem.hint
                 )

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from django_delayq import current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
-from django_delayq.worker import process, supervisor, time_limit
+from django_delayq.worker import loop, process, supervisor, time_limit
 from tests.worker.records import ENVIRONMENT, Records, gate_of_test, record
 
 #: How long a task holds where the test does not let go.
@@ -24,6 +24,8 @@ AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
 process.CANCEL_S = 0.2
 if "WORKER_TEST_STUCK_AFTER" in os.environ:
     time_limit.STUCK_AFTER_S = float(os.environ["WORKER_TEST_STUCK_AFTER"])
+if "WORKER_TEST_LOOK_AT_HELD_MS" in os.environ:
+    loop.LOOK_AT_HELD_MS = float(os.environ["WORKER_TEST_LOOK_AT_HELD_MS"])
 if "WORKER_TEST_SOON_MS" in os.environ:
     supervisor.SOON_MS = float(os.environ["WORKER_TEST_SOON_MS"])
 
