@@ -1069,10 +1069,12 @@ def resign(
 class Enrolled(NamedTuple):
     """The reply to an `enroll` call."""
 
-    #: What is written to the queue.
+    #: Of the queue: what its workers have to read.
     format: int
     #: Processes that read no format as late as the caller's.
     behind: int
+    #: What a command has chosen to be written; 0: nothing.
+    written: int
 
 
 def enroll(
@@ -1088,6 +1090,43 @@ def enroll(
         (keys.control,),
         (_now(now_us), owner, reads or signing.FORMAT, ENROLLED_MS),
         lambda reply: Enrolled(*reply),
+    )
+
+
+def written_format(keys: DeliveryKeys) -> Call[int]:
+    """Ask in which format a queue is written."""
+    return Call(load_script(PACKAGES, "written_format"), (keys.control,))
+
+
+class Step(StrEnum):
+    """What `set_format` is to do."""
+
+    #: Raise the format, or have an earlier one written; nothing where workers read less than what it is raised to.
+    BEGIN = "begin"
+    #: The same, whatever workers read.
+    FORCE = "force"
+    #: Lower the format to what is written, once nothing later waits.
+    END = "end"
+
+
+class FormatSet(NamedTuple):
+    """The reply to a `set_format` call."""
+
+    #: Of the queue, until now.
+    before: int
+    #: Processes that read no format as late as the chosen one.
+    behind: int
+
+
+def set_format(
+    keys: DeliveryKeys, format: int, step: Step, *, now_us: int | None = None
+) -> Call[FormatSet]:
+    """Choose the format of a queue; nothing is changed where its own is later than this version reads."""
+    return Call(
+        load_script(PACKAGES, "set_format"),
+        (keys.control,),
+        (_now(now_us), format, signing.FORMAT, ENROLLED_MS, step),
+        lambda reply: FormatSet(*reply),
     )
 
 

@@ -14,6 +14,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import NewJob
 from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
 from django_delayq.jobs.job import Job, is_unicode
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.registry import register, register_handler
@@ -123,6 +124,7 @@ class DelayedTask(Generic[P, R]):
             queue.name,
             conf.get_keyring(),
             queue.payload_codec if queue.is_shared else None,
+            formats.known(queue.name),
         )
         if len(payload) > settings.max_payload_bytes:
             raise EncodeError(

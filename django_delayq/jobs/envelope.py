@@ -27,6 +27,7 @@ from django_delayq.exceptions import (
     InvalidArguments,
     NotSigned,
 )
+from django_delayq.jobs import formats
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.codecs import Codec
 from django_delayq.wire.signing import LENGTH, OLDEST, Keyring
@@ -77,8 +78,9 @@ START = b'{"delayq":"'
 TOKEN_BEFORE = 80
 #: `peek_task` looks at so many bytes.
 PEEK_BYTES = 512
-# Where the name of the task begins in a payload as we write it.
-_TASK_AT = len(START) + 22 + len('","mac":"') + LENGTH + len('","body":"{')
+# Where the format stands in a payload as we write it, and where the name of the task begins.
+_FORMAT_AT = len(START) + 22 + len('","mac":"')
+_TASK_AT = _FORMAT_AT + LENGTH + len('","body":"{')
 _TASK_KEY = b'\\"task\\":\\"'
 _TASK = re.compile(rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.))*)\\"')
 # Codecs whose payload of a JSON object is that object's JSON.
@@ -111,14 +113,32 @@ def encode(
         EncodeError: the queue's codec cannot hold it so that the scripts find the token.
     """
     try:
-        body = FORMATS[format].write(envelope)
+        sealed = _seal(envelope, token, queue, keyring, format)
     except (ValueError, OverflowError) as error:
         # Half a surrogate pair, or an int of more than 4,300 digits.
         raise InvalidArguments(
             f"arguments of {envelope.task!r} cannot be written as JSON: {error}"
         ) from error
-    mac = keyring.sign(queue, token, body, format)
-    return _wrap(_Sealed(token, mac, body.decode()), codec)
+    return _wrap(sealed, codec)
+
+
+def _seal(
+    envelope: Envelope, token: str, queue: str, keyring: Keyring, format: int
+) -> _Sealed:
+    body = FORMATS[format].write(envelope)
+    return _Sealed(token, keyring.sign(queue, token, body, format), body.decode())
+
+
+def _reseal(
+    sealed: _Sealed, source: str, target: str, keyring: Keyring, format: int
+) -> _Sealed:
+    """Return a job as it is signed for another queue, with the key that signs now, or in another format."""
+    envelope = _open(sealed, source, keyring)
+    if sealed.mac[0] != str(format):
+        return _seal(envelope, sealed.delayq, target, keyring, format)
+    # What a later version has added to the body stays in it.
+    mac = keyring.sign(target, sealed.delayq, sealed.body.encode(), format)
+    return _Sealed(sealed.delayq, mac, sealed.body)
 
 
 def _wrap(sealed: _Sealed, codec: Codec | None) -> bytes:
@@ -217,30 +237,32 @@ def signed_for(payload: bytes, source: str, target: str) -> bytes:
     try:
         codec = origin.payload_codec if origin else None
         sealed = _unseal(payload, codec)
-        _open(sealed, source, keyring)
+        new = _reseal(sealed, source, target, keyring, formats.known(target))
     except DecodeError:
         return payload
-    mac = keyring.sign(target, sealed.delayq, sealed.body.encode())
     shared = other is not None and other.is_shared
-    return _wrap(
-        _Sealed(sealed.delayq, mac, sealed.body),
-        other.payload_codec if other and shared else None,
-    )
+    return _wrap(new, other.payload_codec if other and shared else None)
 
 
-def signed_anew(payload: bytes, queue: QueueSettings, keyring: Keyring) -> bytes | None:
-    """Return a job's payload signed with the key that signs now; None where it is.
+def signed_anew(
+    payload: bytes, queue: QueueSettings, keyring: Keyring, format: int = OLDEST
+) -> bytes | None:
+    """Return a job's payload in a format, signed with the key that signs now; None where it is.
 
     Raises:
         NotSigned, DecodeError: as `open_payload`.
+        EncodeError: it has something that the format cannot hold.
     """
     sealed = _unseal(payload, queue.payload_codec)
-    _open(sealed, queue.name, keyring)
-    mac = keyring.sign(queue.name, sealed.delayq, sealed.body.encode())
-    if mac == sealed.mac:
+    new = _reseal(sealed, queue.name, queue.name, keyring, format)
+    if new.mac == sealed.mac:
         return None
-    codec = None if payload.startswith(START) else queue.payload_codec
-    return _wrap(_Sealed(sealed.delayq, mac, sealed.body), codec)
+    return _wrap(new, None if payload.startswith(START) else queue.payload_codec)
+
+
+def is_plainly_in(payload: bytes, format: int) -> bool:
+    """Return whether a payload says at the place where we write it that it is in a format; else it may be all the same."""
+    return payload.startswith(START) and payload[_FORMAT_AT] == ord(str(format))
 
 
 def _seal_in(value: object) -> _Sealed:

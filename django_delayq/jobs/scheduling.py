@@ -2,7 +2,8 @@
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from itertools import compress, islice
 from operator import not_
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import RedisError
 
@@ -18,10 +20,13 @@ from django_delayq.clock import boottime_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Scheduled, State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
 from django_delayq.jobs.commit import CommitHook
 from django_delayq.jobs.job import Job, explain
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
+from django_delayq.wire import signing
 from django_delayq.wire.call import (
     Call,
     arun,
@@ -95,6 +100,8 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     sent_ms = job._sent_ms
     try:
         client = _connected(conf.get_client)
+        if not formats.is_known(job.queue):
+            formats.ask(client, job.queue)
         _take(job, run(client, _call([job]))[0])
     except RedisError as error:
         _forget_sending([job], [sent_ms], error)
@@ -110,6 +117,8 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     sent_ms = job._sent_ms
     try:
         client = await conf.get_async_client()
+        if not formats.is_known(job.queue):
+            await formats.aask(client, job.queue)
         _take(job, (await arun(client, _call([job])))[0])
     except RedisError as error:
         _forget_sending([job], [sent_ms], error)
@@ -137,6 +146,8 @@ def _forget_sending(
 
 def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
     settings = conf.get_settings().queues[jobs[0].queue]
+    if signing.FORMAT != signing.OLDEST:
+        _write_as_known(jobs, settings)
     call = operations.schedule(
         settings.keys,
         [job.unsent for job in jobs],
@@ -155,6 +166,18 @@ def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
     if is_repeat:
         call = replace(call.again(), window_ms=call.window_ms - (now_ms - first_ms))
     return call
+
+
+def _write_as_known(jobs: Sequence[Job[Any]], settings: conf.QueueSettings) -> None:
+    """Write anew what was prepared while the queue was in another format."""
+    format, keyring = formats.known(settings.name), conf.get_keyring()
+    for job in jobs:
+        unsent = job.unsent
+        if envelopes.is_plainly_in(unsent.payload, format):
+            continue
+        new = envelopes.signed_anew(unsent.payload, settings, keyring, format)
+        if new is not None:
+            job._unsent = unsent._replace(payload=new)
 
 
 def _is_too_late(job: Job[Any]) -> bool:
@@ -213,13 +236,14 @@ async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     sending = _Sending(jobs)
     try:
         client = await conf.get_async_client()
-        for call in sending.calls():
-            try:
-                reply = await arun(client, call)
-                sending.take(reply)
-            except RedisError as error:
-                sending.take(error)
-                break
+        async with aclosing(sending.acalls(client)) as calls:
+            async for call in calls:
+                try:
+                    reply = await arun(client, call)
+                    sending.take(reply)
+                except RedisError as error:
+                    sending.take(error)
+                    break
     except BaseException as error:
         sending.note(error)
         raise
@@ -247,16 +271,36 @@ class _Sending:
         self.failure: Exception | None = None
 
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
-        """Yield one call a batch: of one queue, bounded in number and size; ends where an error comes up."""
+        """Yield one call a batch; ends where an error comes up."""
         try:
-            yield from self._calls()
+            for batch in self._batches():
+                if not formats.is_known(batch[0].queue):
+                    # The stream has the client of this thread, so this is another.
+                    formats.ask(conf.get_client(), batch[0].queue)
+                yield _call(batch)
         except Exception as error:
-            # Of whatever makes the jobs, or of a job that was not prepared: nothing of it was sent.
-            if isinstance(error, RedisError):
-                mark_unsent(error)
-            self.fail(error)
+            self._fail_to_make(error)
 
-    def _calls(self) -> Iterator[Call[list[Scheduled]]]:
+    async def acalls(
+        self, client: AsyncRedis
+    ) -> AsyncGenerator[Call[list[Scheduled]], None]:
+        """`calls` on the event loop."""
+        try:
+            for batch in self._batches():
+                if not formats.is_known(batch[0].queue):
+                    await formats.aask(client, batch[0].queue)
+                yield _call(batch)
+        except Exception as error:
+            self._fail_to_make(error)
+
+    def _fail_to_make(self, error: Exception) -> None:
+        # Of whatever makes the jobs, or of a job that was not prepared: nothing of it was sent.
+        if isinstance(error, RedisError):
+            mark_unsent(error)
+        self.fail(error)
+
+    def _batches(self) -> Iterator[list[Job[Any]]]:
+        """Yield the jobs of one call: of one queue, bounded in number and size."""
         size, tokens = 0, set[str]()
         for job in self._jobs:
             if not isinstance(job, Job):
@@ -288,8 +332,8 @@ class _Sending:
         if last is not None:
             yield last
 
-    def _begin(self) -> Call[list[Scheduled]] | None:
-        """Return the call for the batch; None: nothing of it may be sent.
+    def _begin(self) -> list[Job[Any]] | None:
+        """Return what of the batch may be sent; None: nothing.
 
         Whether a job may be sent again is decided here and not when it came: the jobs behind it may take their time.
         """
@@ -301,7 +345,7 @@ class _Sending:
         if not batch:
             return None
         self._under_way.append((batch, [job._sent_ms for job in batch]))
-        return _call(batch)
+        return batch
 
     def take(self, reply: list[Scheduled] | Exception) -> None:
         """Take in the reply to the oldest call that is under way."""
