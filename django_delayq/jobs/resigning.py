@@ -4,17 +4,20 @@ For a project that takes a key out of use: jobs that wait for months are signed 
 tell that they are jobs. Every step leaves each job where it is; a run that was interrupted is started again.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from redis.client import Redis
 
+from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Where
-from django_delayq.exceptions import DecodeError, NotSigned
+from django_delayq.delivery.operations import FormatSet, Step, Where
+from django_delayq.exceptions import DecodeError, EncodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
 from django_delayq.jobs.envelope import TOKEN_BEFORE
 from django_delayq.wire import scripts as wire_scripts
 from django_delayq.wire.call import run
@@ -29,6 +32,10 @@ STEP_BYTES = 1_000_000
 #: A queue is looked through so often at most. What changes its place during a look may be missed by it, so the last
 #: one has to find nothing to sign. If it does, something still signs with an older key.
 LOOKS = 4
+#: How long a job may be on its way after its format was asked for, ms.
+ON_THE_WAY_MS = 1_000.0
+#: Between two yields while nothing is to be done, s.
+PAUSE_S = 0.05
 
 
 @dataclass(slots=True)
@@ -45,6 +52,8 @@ class Tally:
     unknown: dict[str, int] = field(default_factory=dict)
     #: Held until now for the lack of a key.
     released: int = 0
+    #: Ours, with something that the format cannot hold: left as they are.
+    unfit: int = 0
     #: Written anew by the last look: nothing, or there may be more.
     late: int = 0
 
@@ -52,10 +61,18 @@ class Tally:
 class Resigning:
     """One run over one queue; `steps` yields after each call to the server, with what is done in ``tally``."""
 
-    def __init__(self, client: Redis, queue: QueueSettings, keyring: Keyring) -> None:
+    def __init__(
+        self,
+        client: Redis,
+        queue: QueueSettings,
+        keyring: Keyring,
+        format: int | None = None,
+    ) -> None:
+        """``format`` is what to write; None: what is written to the queue."""
         self._client = client
         self._queue = queue
         self._keyring = keyring
+        self._format = format
         # What one step reads.
         self._step = 1
         # Of the looks that are over, and of the one that is not.
@@ -74,6 +91,7 @@ class Resigning:
             current=first.current,
             foreign=seen.foreign,
             unknown=seen.unknown,
+            unfit=seen.unfit,
             released=self._released,
             late=0 if first is seen else seen.signed,
         )
@@ -82,7 +100,8 @@ class Resigning:
     def seen(self) -> int:
         """How many payloads the look that is under way has read."""
         seen = self._seen
-        return seen.signed + seen.current + seen.foreign + sum(seen.unknown.values())
+        told = seen.signed + seen.current + seen.foreign + seen.unfit
+        return told + sum(seen.unknown.values())
 
     def total(self) -> int:
         """Return about how many payloads there are."""
@@ -92,6 +111,8 @@ class Resigning:
 
     def steps(self) -> Iterator[None]:
         """Sign all that waits, is due, was tried, is held or was given up."""
+        if self._format is None:
+            self._format = formats.ask(self._client, self._queue.name)
         for _ in range(LOOKS):
             self._signed += self._seen.signed
             self._seen = Tally()
@@ -116,8 +137,9 @@ class Resigning:
     def _new(self, payload: bytes, *, is_data: bool = False) -> bytes | None:
         """Return what a payload is to be, None where it stays. ``is_data``: unless its signature proves that it is a job."""
         queue, tally = self._queue, self._seen
+        assert self._format is not None
         try:
-            new = envelopes.signed_anew(payload, queue, self._keyring)
+            new = envelopes.signed_anew(payload, queue, self._keyring, self._format)
         except NotSigned as error:
             if error.missing and not is_data:
                 tally.unknown[error.missing] = tally.unknown.get(error.missing, 0) + 1
@@ -126,6 +148,9 @@ class Resigning:
             return None
         except DecodeError:
             tally.foreign += 1
+            return None
+        except EncodeError:
+            tally.unfit += 1
             return None
         if new is None:
             tally.current += 1
@@ -205,11 +230,12 @@ class Resigning:
         self._step = max(1, min(4 * self._step, STEP, fitting))
 
     def _release(self) -> Iterator[None]:
-        """Let go what was held for the lack of a key that is here: a worker with the newest alone can run it now.
+        """Let go what was held for the lack of a key or a format that is here: others can run it now as well.
 
         One walk over the names: what a worker without the newest holds again is not waited for.
         """
         names = [f"key {key}" for key in self._keyring.ids]
+        names += [f"format {format}" for format in self._keyring.formats]
         cursor = b""
         while True:
             reply = run(
@@ -227,6 +253,56 @@ class Resigning:
             cursor = reply.cursor
             if not cursor:
                 return
+
+
+class FormatChange:
+    """One change of a queue's format: of what is written to it, of what waits, and of what its workers have to read.
+
+    To a later one: workers have to read it before it is written. To an earlier one: they need not read the later one any
+    more once nothing of it waits; until then those that do not know it claim nothing. It may be interrupted at any
+    moment, and made again.
+    """
+
+    def __init__(
+        self, client: Redis, queue: QueueSettings, keyring: Keyring, format: int
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._format = format
+        #: Writes anew what waits.
+        self.signing = Resigning(client, queue, keyring, format)
+        self._begun_ms = 0.0
+        self._is_lowered = False
+
+    def begin(self, *, is_forced: bool = False) -> FormatSet:
+        """Choose what is written from now on.
+
+        Nothing is changed where the queue's format is later than this version reads, or where it was to be raised and
+        workers read less, unless it is forced.
+        """
+        step = Step.FORCE if is_forced else Step.BEGIN
+        call = operations.set_format(self._queue.keys, self._format, step)
+        found = run(self._client, call)
+        self._begun_ms = monotonic_ms()
+        self._is_lowered = found.before > self._format
+        return found
+
+    def steps(self) -> Iterator[None]:
+        """Write what waits; then, where the format is an earlier one, let those work who read no later one."""
+        yield from self.signing.steps()
+        if not self._is_lowered:
+            return
+        # Until then processes go by what they were told before.
+        until_ms = self._begun_ms + formats.KEPT_MS + ON_THE_WAY_MS
+        while monotonic_ms() < until_ms:
+            time.sleep(PAUSE_S)
+            yield
+        yield from self.signing.steps()
+        run(
+            self._client,
+            operations.set_format(self._queue.keys, self._format, Step.END),
+        )
+        yield
 
 
 def _names(payload: bytes, token: bytes) -> bool:

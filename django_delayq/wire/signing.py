@@ -129,6 +129,11 @@ class Keyring:
         """The ids of all keys, that of the signing one first."""
         return list(self._keys)
 
+    @property
+    def formats(self) -> list[int]:
+        """The formats that can be signed and checked, the oldest first."""
+        return list(self._first)
+
     def sign(self, queue: str, token: str, body: bytes, format: int = OLDEST) -> str:
         """Return the signature of a body that waits in ``queue`` under ``token``, and is written in a format."""
         signer = self._first[format]
@@ -164,9 +169,9 @@ class Keyring:
 
     def _missing(self, signature: str) -> NotSigned:
         format, key_id = signature[0], signature[1:MAC_AT]
-        if format not in map(str, self._first):
+        if format not in map(str, self.formats):
             return NotSigned(
-                f"it is written in format {format!r}, and this version reads {', '.join(map(str, self._first))}",
+                f"it is written in format {format!r}, and this version reads {', '.join(map(str, self.formats))}",
                 missing=f"format {format}",
             )
         return NotSigned(

@@ -781,9 +781,10 @@ class ClaimLoop:
         if not self._client.zcard(keys.held):
             return
         names = [task.name for task in all_tasks()]
-        names += [f"key {key}" for key in get_keyring().ids]
+        keyring = get_keyring()
+        names += [f"key {key}" for key in keyring.ids]
         # A version that did not read it may have held what this one does.
-        names.append(f"format {signing.FORMAT}")
+        names += [f"format {format}" for format in keyring.formats]
         if get_handler(queue.settings.name) is not None:
             names.append("")
         limit = max(self._threads.size, self._common(self._room()))

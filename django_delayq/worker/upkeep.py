@@ -15,6 +15,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, Which
 from django_delayq.logs import get_log
 from django_delayq.server_checks import LONG_LIST
+from django_delayq.wire import signing
 from django_delayq.wire.call import run
 from django_delayq.worker.outcomes import is_queues_own
 
@@ -97,7 +98,13 @@ class Upkeep:
         )
         if found != self._enrolled:
             self._enrolled = found
-            if found.behind:
+            if 0 < found.written < signing.FORMAT:
+                logger.info(
+                    "queue %s stays in format %d, as manage.py delayq_resign --format was told",
+                    self._settings.name,
+                    found.written,
+                )
+            elif found.behind:
                 logger.info(
                     "queue %s stays in format %d: %d processes read no later one",
                     self._settings.name,

@@ -52,7 +52,7 @@ local format = ARGV[11]
 local now_ms = math.floor(now_us / 1000)
 
 -- What is newer than the caller it would misread.
-local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1)
+local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
 if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, queue_format } end
 
 local reply, transferred, doubles, vanished = { now_us, -1, 0, 0, 0 }, 0, 0, {}

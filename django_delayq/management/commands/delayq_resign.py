@@ -10,9 +10,10 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.conf import QueueSettings
+from django_delayq.delivery.operations import ENROLLED_MS, FormatSet
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
-from django_delayq.jobs.resigning import Resigning, Tally
+from django_delayq.jobs.resigning import FormatChange, Resigning, Tally
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.wire.signing import Keyring
@@ -21,18 +22,22 @@ EXAMPLES = """
 examples:
   manage.py delayq_resign                 all queues of DELAYQ["QUEUES"]
   manage.py delayq_resign mail orders     these
+  manage.py delayq_resign --format 1      all queues go back to what the version before this one reads
 
 To take a key out of use:
   1. Put the new one first: SECRET_KEY, with the old one in SECRET_KEY_FALLBACKS; or DELAYQ["KEYS"].
      Restart what schedules jobs and what runs them.
   2. Run this.
   3. Remove the old key when this says that it may go.
+To go back to a version that reads an earlier format: run this with --format, and then start that version.
+A queue goes to a later format by itself, when all its workers read it; unless one was chosen with --format.
+
 Workers go on meanwhile. Each step is atomic, and takes some milliseconds; 100,000 jobs take some ten seconds.
 It may be interrupted at any moment, and run again.
 
 exit status:
-  0 when nothing in these queues needs another key than the first
-  1 when something does, when it was interrupted, or when the server did not answer; the last lines say which
+  0 when nothing in these queues needs another key than the first, or another format than the chosen one
+  1 when something does, when the format is refused, when it was interrupted, or when the server did not answer; the last lines say which
 """
 
 
@@ -51,6 +56,18 @@ class Command(CommandWithExamples):
             help='names of queues; without any, all of DELAYQ["QUEUES"].',
         )
 
+        parser.add_argument(
+            "--format",
+            type=int,
+            metavar="N",
+            help="write in this format from now on, and write anew what waits.",
+        )
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="go to a later format though workers do not read it: those claim nothing from then on.",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
         try:
@@ -59,24 +76,46 @@ class Command(CommandWithExamples):
                 settings.queue(name)
                 for name in options["queues"] or sorted(settings.queues)
             ]
+            self._check_format(options["format"], keyring)
             client = conf.make_client()
         except DelayqError as error:
             raise CommandError(str(error)) from error
         try:
-            tallies = [self._sign(client, queue, keyring) for queue in queues]
+            tallies = [
+                self._write_anew(client, queue, keyring, options) for queue in queues
+            ]
         finally:
             client.close()
         left = sorted(
             settings.queues.keys() - {queue.name for queue in queues}, key=str
         )
-        if not self._conclude(tallies, left, keyring):
+        if not self._conclude(tallies, left, keyring, options["format"]):
             raise SystemExit(1)
 
-    def _sign(self, client: Redis, queue: QueueSettings, keyring: Keyring) -> Tally:
+    def _check_format(self, format: int | None, keyring: Keyring) -> None:
+        if format is not None and format not in keyring.formats:
+            raise CommandError(
+                f"This version reads and writes {_formats(keyring)}; --format {format} is for one that knows that."
+            )
+
+    def _write_anew(
+        self,
+        client: Redis,
+        queue: QueueSettings,
+        keyring: Keyring,
+        options: dict[str, Any],
+    ) -> Tally:
+        format: int | None = options["format"]
         run = Resigning(client, queue, keyring)
+        steps = run.steps()
         try:
+            if format is not None:
+                change = FormatChange(client, queue, keyring, format)
+                found = change.begin(is_forced=options["force"])
+                self._check_begun(queue, keyring, format, found, options["force"])
+                run, steps = change.signing, change.steps()
             total = run.total()
-            for _ in run.steps():
+            for _ in steps:
                 self._progress(f"queue {queue.name}", run.seen, total)
         except RedisError as error:
             self._progress.end()
@@ -94,23 +133,63 @@ class Command(CommandWithExamples):
         self.stdout.write(_told(queue.name, run.tally))
         return run.tally
 
+    def _check_begun(
+        self,
+        queue: QueueSettings,
+        keyring: Keyring,
+        format: int,
+        found: FormatSet,
+        is_forced: bool,
+    ) -> None:
+        if found.before > keyring.formats[-1]:
+            raise CommandError(
+                f"Queue {queue.name} is in format {found.before}, and this version reads {_formats(keyring)}. Run this with"
+                " a version that reads it."
+            )
+        if format > found.before and found.behind:
+            behind = f"{found.behind} of its worker processes read no format as late as {format}"
+            if not is_forced:
+                raise CommandError(
+                    f"Queue {queue.name} stays in format {found.before}: {behind}. Update them first, or stop them; one that"
+                    f" was killed counts for {ENROLLED_MS // 60_000} minutes. With --force they claim nothing there until"
+                    " they are updated."
+                )
+            self.stdout.write(f"queue {queue.name}: {behind}, and claim nothing now")
+        if format != found.before:
+            self.stdout.write(
+                f"queue {queue.name}: from format {found.before} to format {format}"
+            )
+
     def _conclude(
-        self, tallies: Sequence[Tally], left: Sequence[str], keyring: Keyring
+        self,
+        tallies: Sequence[Tally],
+        left: Sequence[str],
+        keyring: Keyring,
+        format: int | None,
     ) -> bool:
         """Say whether an older key may go; return that."""
         first, *others = keyring.ids
         late = sum(tally.late for tally in tallies)
         missing = sorted({name for tally in tallies for name in tally.unknown})
         if late:
+            what = (
+                "signed with an older key" if format is None else "to be written anew"
+            )
             self.stdout.write(
-                f"Not done: jobs signed with an older key go on coming, {late:,} while this looked for the last time. Restart"
-                " what schedules them, with the new key first, and run this again."
+                f"Not done: jobs {what} go on coming, {late:,} while this looked for the last time. Restart what schedules"
+                " them, with the new key first, and run this again."
             )
         if missing:
             self.stdout.write(
                 f"Not done: what needs {_all_of(missing)} is not signed anew. Run this where that is known."
             )
-        if late or missing:
+        unfit = sum(tally.unfit for tally in tallies)
+        if unfit:
+            self.stdout.write(
+                f"Not done: {unfit:,} jobs have something that the format cannot hold. They stay as they are, and are held"
+                " until a worker comes that reads theirs."
+            )
+        if late or missing or unfit:
             return False
         done = f"Nothing here needs a key but {first!r}."
         if others and left:
@@ -121,9 +200,17 @@ class Command(CommandWithExamples):
         return True
 
 
+def _formats(keyring: Keyring) -> str:
+    return (
+        f"the formats {_all_of(keyring.formats)}"
+        if keyring.formats[1:]
+        else f"format {keyring.formats[0]}"
+    )
+
+
 def _all_of(names: Any) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else str(last)
+    *others, last = map(str, names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _told(name: str, tally: Tally) -> str:
@@ -133,6 +220,8 @@ def _told(name: str, tally: Tally) -> str:
     ]
     if tally.foreign:
         parts.append(f"{tally.foreign:,} that are no jobs of this project")
+    if tally.unfit:
+        parts.append(f"{tally.unfit:,} that the format cannot hold")
     parts += [
         f"{count:,} that need the {missing}, which is not here"
         for missing, count in sorted(tally.unknown.items())
