@@ -4,6 +4,7 @@ DelayqError
 ├── EncodeError        we were asked to write something the format cannot hold
 ├── DecodeError        the peer wrote something we cannot read; keeps .data
 │   └── NotSigned      it looks like a job, and nobody of this project has written it; keeps .missing
+├── NewerFormat        a later version writes to the queue; update this one
 ├── InvalidDelay       a delay that is negative, naive or no time at all
 ├── InvalidTask        the decorator was given something that cannot be a task
 ├── InvalidArguments   a call that does not fit its task's signature
@@ -55,6 +56,10 @@ class NotSigned(DecodeError):
     def __init__(self, message: str, *, missing: str = "") -> None:
         super().__init__(message)
         self.missing = missing
+
+
+class NewerFormat(DelayqError):
+    """Raised when a queue is in a format of a later version, which this one does not read: it leaves the queue alone."""
 
 
 class InvalidDelay(DelayqError, ValueError):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.exceptions import NewerFormat
 from django_delayq.wire import signing
 from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.frame import FrameFormat
@@ -296,8 +297,15 @@ def transfer(
     """Move up to ``batch`` due elements to the destination queue, whatever lies among them.
 
     ``frame_format`` is the queue's: both are read, and a frame that is both is read as that.
+    The reply raises NewerFormat where the queue is in a later format than this version reads.
     """
     queue = keys.queue
+
+    def read(reply: list[int]) -> Transferred:
+        if len(reply) == 3:
+            raise newer_format(queue.name, reply[2])
+        return Transferred(*reply)
+
     return Call(
         load_script(PACKAGES, "transfer"),
         (
@@ -309,6 +317,7 @@ def transfer(
             keys.payloads,
             keys.errors,
             keys.counters,
+            keys.control,
         ),
         (
             _now(now_us),
@@ -316,8 +325,17 @@ def transfer(
             byte_budget,
             secrets.token_urlsafe(12),
             frame_format.number,
+            signing.FORMAT,
         ),
-        lambda reply: Transferred(*reply),
+        read,
+    )
+
+
+def newer_format(queue: str, format: int) -> NewerFormat:
+    """Return the error for a queue in a later format than this version reads."""
+    return NewerFormat(
+        f"queue {queue!r} is in format {format}, and this version reads up to {signing.FORMAT}: it takes and moves nothing"
+        f" there. Update it; or, to go back, run manage.py delayq_resign --format {signing.FORMAT} of the later version"
     )
 
 

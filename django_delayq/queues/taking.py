@@ -114,7 +114,7 @@ class Taker:
             )
 
         try:
-            return batch_of((yield claim(limit)))
+            claimed: Claimed = yield claim(limit)
         except (RedisError, GeneratorExit):
             # If the claim was carried out, its lease ends by itself.
             raise
@@ -126,6 +126,9 @@ class Taker:
             except RedisError as error:
                 logger.warning("what was claimed comes back after its lease: %s", error)
             raise
+        if claimed.newer_format:
+            raise operations.newer_format(keys.queue.name, claimed.newer_format)
+        return batch_of(claimed)
 
     def _decode(self, batch: Batch) -> Steps[None]:
         """Decode the jobs of a batch; those that cannot be leave it for the quarantine."""

@@ -34,7 +34,6 @@ from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.transfer.alarm import CAP_MS, Alarm
-from django_delayq.wire import signing
 from django_delayq.wire.call import UnderWay, run, run_all
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
@@ -597,14 +596,8 @@ class ClaimLoop:
         if newer != queue.newer_format:
             queue.newer_format = newer
             if newer:
-                logger.error(
-                    "queue %s is in format %d, and this version reads up to %d: it claims nothing there. Update this worker;"
-                    " or, to go back, have a newer one run manage.py delayq_resign --format %d",
-                    queue.settings.name,
-                    newer,
-                    signing.FORMAT,
-                    signing.FORMAT,
-                )
+                # It claims nothing and looks after nothing there until it is another.
+                logger.error("%s", operations.newer_format(queue.settings.name, newer))
             else:
                 logger.warning("queue %s is claimed from again", queue.settings.name)
         if newer:
@@ -951,5 +944,5 @@ class ClaimLoop:
     def has_problem(self) -> bool:
         """Whether a queue could not be served."""
         return bool(self._outcomes) or any(
-            queue.problem for queue in self.queues.values()
+            queue.problem or queue.newer_format for queue in self.queues.values()
         )

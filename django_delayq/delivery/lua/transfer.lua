@@ -9,12 +9,15 @@
 -- KEYS[6]  hash  payloads by token
 -- KEYS[7]  hash  errors by token
 -- KEYS[8]  hash  counters
+-- KEYS[9]  hash  control: format
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  batch, elements
 -- ARGV[3]  budget, bytes
 -- ARGV[4]  16 random characters, to name what goes into quarantine
 -- ARGV[5]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- Returns  elements moved; us until the next one is due, 0 when more is due now, -1 when none waits
+-- ARGV[6]  the latest format that the caller reads; where the queue has a later one nothing is moved
+-- Returns  elements moved; us until the next one is due, 0 when more is due now, -1 when none waits; then the format of
+--          the queue where it is later than the caller reads
 -- Source   RedissonDelayedQueue.java, pushTaskAsync
 
 local keys = {
@@ -24,6 +27,8 @@ local keys = {
 local now_us, batch, budget, seed = read_clock(ARGV[1]), math.min(tonumber(ARGV[2]), MOST), tonumber(ARGV[3]), ARGV[4]
 local now_ms = math.floor(now_us / 1000)
 
+local queue_format = tonumber(redis.call('HGET', KEYS[9], 'format') or 1) or 1
+if queue_format > tonumber(ARGV[6]) then return { 0, -1, queue_format } end
 redis.call('LLEN', keys.destination)
 local due = find_due(keys.timeout_set, keys.delay_queue, now_ms, batch, budget)
 if #due > 0 then

@@ -12,7 +12,8 @@ from django.db import connection, transaction
 
 from django_delayq import current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
-from django_delayq.worker import loop, process, supervisor, time_limit
+from django_delayq.jobs import formats
+from django_delayq.worker import loop, process, supervisor, time_limit, upkeep
 from tests.worker.records import ENVIRONMENT, Records, gate_of_test, record
 
 #: How long a task holds where the test does not let go.
@@ -28,6 +29,10 @@ if "WORKER_TEST_LOOK_AT_HELD_MS" in os.environ:
     loop.LOOK_AT_HELD_MS = float(os.environ["WORKER_TEST_LOOK_AT_HELD_MS"])
 if "WORKER_TEST_SOON_MS" in os.environ:
     supervisor.SOON_MS = float(os.environ["WORKER_TEST_SOON_MS"])
+if "WORKER_TEST_ROUND_MS" in os.environ:
+    upkeep.ROUND_MS = float(os.environ["WORKER_TEST_ROUND_MS"])
+if "WORKER_TEST_FORMAT_KEPT_MS" in os.environ:
+    formats.KEPT_MS = float(os.environ["WORKER_TEST_FORMAT_KEPT_MS"])
 
 
 class Wrong(Exception):
@@ -37,6 +42,12 @@ class Wrong(Exception):
 @delayed_task
 def note(text: object = None) -> None:
     record("run", text=text)
+
+
+@delayed_task
+def pair(first: object, second: object) -> None:
+    """Record its two arguments in their order."""
+    record("pair", pair=[first, second])
 
 
 @delayed_task
@@ -66,6 +77,12 @@ def hold() -> None:
     while not gate.exists() and time.monotonic() < end_s:
         time.sleep(0.005)
     record("end")
+
+
+@delayed_task
+def hold_and_fail() -> None:
+    hold.function()
+    raise Wrong
 
 
 @delayed_task
