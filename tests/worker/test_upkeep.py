@@ -203,6 +203,45 @@ def test_what_java_took_is_forgotten_on_every_queue(client, queue, options):
     assert client.exists(keys.locators, keys.unique, keys.notes, keys.claims) == 0
 
 
+@pytest.mark.parametrize("depth", [900, 5_000])
+def test_jobs_in_a_deep_destination_queue_are_not_forgotten_and_run(
+    client, queue, queue_name, work, records, depth
+):
+    settings = queue(REDISSON="3.16.6")
+    keys = settings.keys
+    destination = keys.queue.destination
+
+    def transfer(task):
+        job = schedule(task.using(queue=queue_name), 0)
+        wait_until(
+            lambda: run(client, operations.transfer(keys, batch=1)).moved,
+            description="it is transferred",
+        )
+        return job
+
+    jobs = [transfer(tasks.note)]
+    for _ in range(2):
+        client.rpush(destination, *[b"of somebody else"] * (depth // 2))
+        jobs.append(transfer(tasks.note))
+    taken = [transfer(tasks.note) for _ in range(3)]
+    client.rpop(destination, len(taken))  # Java was first
+    looks_after = Upkeep(client, settings, b"owner--1")
+
+    one_round(looks_after)
+
+    # Above 1,000 nothing is forgotten, and below what lies there is not.
+    left = {job.token for job in jobs} | {job.token for job in taken if depth > 1_000}
+    assert {token.decode() for token in client.hkeys(keys.locators)} == left
+    client.lrem(destination, 0, b"of somebody else")
+    one_round(looks_after)
+    left = {job.token for job in jobs}
+    assert {token.decode() for token in client.hkeys(keys.locators)} == left
+    work()
+    wait_until(lambda: records.count("run") >= 3, description="they run")
+    assert sorted(records.jobs("run")) == sorted(job.id for job in jobs)
+    assert client.hlen(keys.locators) == 0
+
+
 def test_a_round_of_a_large_queue_is_many_short_turns(client, queue):
     settings = queue(INSERTION_LIST=False)
     for _ in range(10):
