@@ -516,8 +516,22 @@ def _show_setting(key: str, value: Any) -> str:
     if key == "CONNECTION" and isinstance(value, str):
         return repr(redact_url(value))
     if key == "KEYS":
-        return f"{type(value).__name__}, which is not shown"
+        return _describe_keys(value)
     return show(value)
+
+
+def _describe_keys(value: Any) -> str:
+    """Say what is wrong with secrets, and show none."""
+    if isinstance(value, str | bytes):
+        return "one secret, which is not shown, and no list"
+    if not isinstance(value, list | tuple):
+        return f"{type(value).__name__}, which is not shown"
+    for number, item in enumerate(value, 1):
+        if not isinstance(item, str | bytes):
+            return f"a list whose secret {number} is of type {type(item).__name__}"
+        if len(item) < SHORTEST_SECRET:
+            return f"a list whose secret {number} has {len(item)} characters"
+    return "an empty list"
 
 
 def override_worker(worker: WorkerSettings, options: dict[str, Any]) -> WorkerSettings:

@@ -29,6 +29,7 @@ from django_delayq.conf import (
     read_settings,
 )
 from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
+from django_delayq.redaction import hide
 from django_delayq.wire.call import CallPacker
 from django_delayq.wire.codecs import get_codec
 from django_delayq.wire.frame import FrameFormat
@@ -265,25 +266,29 @@ def test_wrong_value_is_told_with_what_is_wanted(value: Any, text: str) -> None:
     assert text in problems(value)
 
 
+HUNTER = "hunter2-hunter2-hunter2"
+
+
 @pytest.mark.parametrize(
-    "keys",
+    ("keys", "what"),
     [
-        [],
-        {},
-        5,
-        "hunter2-hunter2-hunter2",
-        ["hunter2-hunter"],
-        ["hunter2-hunter2-hunter2", ""],
-        ["hunter2-hunter2-hunter2", None],
-        [["hunter2-hunter2-hunter2"]],
-        {"hunter2-hunter2-hunter2": "hunter2-hunter2-hunter2"},
+        ([], "an empty list"),
+        ({}, "dict, which is not shown"),
+        (5, "int, which is not shown"),
+        (HUNTER, "one secret, which is not shown, and no list"),
+        (HUNTER.encode(), "one secret, which is not shown, and no list"),
+        (hide(HUNTER), "one secret, which is not shown, and no list"),
+        (["hunter2-hunter"], "a list whose secret 1 has 14 characters"),
+        ([HUNTER, ""], "a list whose secret 2 has 0 characters"),
+        ((HUNTER, None), "a list whose secret 2 is of type NoneType"),
+        ([[HUNTER]], "a list whose secret 1 is of type list"),
+        ({HUNTER: HUNTER}, "dict, which is not shown"),
     ],
 )
-def test_wrong_keys_are_told_and_not_shown(keys: Any) -> None:
+def test_wrong_keys_are_told_and_not_shown(keys: Any, what: str) -> None:
     text = problems({"KEYS": keys})
 
-    kind = type(keys).__name__
-    assert text.startswith(f"E003 DELAYQ['KEYS'] is {kind}, which is not shown. Give a")
+    assert text.startswith(f"E003 DELAYQ['KEYS'] is {what}. Give a list of secrets")
     assert "each a string of at least 16 characters" in text
     assert "hunter2" not in text
 

@@ -82,14 +82,15 @@ def test_what_was_claimed_or_given_up_is_signed_too(
     queue: str, hand: Hand, keys_are: Any
 ) -> None:
     keys_are(OLD)
-    for n in range(3):
+    for n in range(4):
         schedule(on(queue), 0, n, 1)
-    leased = [hand.take() for _ in range(3)]
+    leased = [hand.take() for _ in range(4)]
     hand.retry(leased[0])
     hand.bury(leased[1])
+    hand.bury(leased[2], State.QUARANTINED)
 
     keys_are(NEW, OLD)
-    assert resign(hand, queue) == Tally(signed=3)
+    assert resign(hand, queue) == Tally(signed=4)
 
     keys_are(NEW)
     again = hand.take()
