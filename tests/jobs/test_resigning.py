@@ -1,5 +1,6 @@
 """A key that goes out of use: what waits is signed anew where it is, whatever happens meanwhile."""
 
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -220,6 +221,31 @@ def test_signing_follows_what_is_scheduled_and_moved_meanwhile(
     assert found.tally == Tally(signed=30)
     frames = hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
     assert {key_of(frame) for frame in frames} == {get_keyring().ids[0]}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_jobs_that_are_due_at_one_moment_are_read_once_a_look(
+    queue: str,
+    hand: Hand,
+    keys_are: Any,
+    settings: Any,
+    listed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resigning, "STEP", 5)
+    options = {**settings.DELAYQ["QUEUES"], queue: {"INSERTION_LIST": listed}}
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": options}
+    keys_are(OLD)
+    noon = datetime.now(UTC) + timedelta(days=1)
+    schedule_many(on(queue).prepare(noon, n, 1) for n in range(100))
+    keys_are(NEW, OLD)
+
+    found = Resigning(hand.client, conf.get_settings().queue(queue), get_keyring())
+    steps = sum(1 for _ in found.steps())
+
+    assert found.tally == Tally(signed=100)
+    # Two looks, of each set that there is: twenty pages and an empty one; and what is nowhere else.
+    assert steps <= 2 * (21 + (21 if listed else 1)) + 5
 
 
 def test_somebody_who_goes_on_signing_with_the_old_key_is_told(
