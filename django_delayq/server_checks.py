@@ -26,7 +26,7 @@ from redis.exceptions import (
 
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import HeldNames
+from django_delayq.delivery.operations import HeldNames, QueueFormat
 from django_delayq.transfer.connection import DedicatedConnection
 from django_delayq.wire import signing
 from django_delayq.wire.call import run_all
@@ -271,19 +271,23 @@ def _unknowns(facts: _Facts) -> Iterator[ServerProblem]:
 def _formats(
     client: "Redis", queues: Sequence[DeliveryKeys]
 ) -> Iterator[ServerProblem]:
-    pipeline: Any = client.pipeline(transaction=False)
-    for keys in queues:
-        pipeline.hget(keys.control, "format")
-    for keys, reply in zip(queues, pipeline.execute(raise_on_error=False), strict=True):
-        text = _text(reply)
-        if text.isdecimal() and int(text) > signing.FORMAT:
-            yield ServerProblem(
-                Level.ERROR,
-                f"Queue {keys.queue.name!r} is in format {text}, and this version reads up to {signing.FORMAT}: its workers"
-                " claim nothing there.",
-                "Update this project; or, to go back, have a newer version run manage.py delayq_resign --format"
-                f" {signing.FORMAT}.",
-            )
+    found = run_all(client, [operations.read_format(keys) for keys in queues])
+    for keys, reply in zip(queues, found, strict=True):
+        # What the user lacks for it is said of the commands themselves.
+        if not isinstance(reply, Exception):
+            yield from find_newer(keys.queue.name, reply)
+
+
+def find_newer(queue: str, found: QueueFormat) -> Iterator[ServerProblem]:
+    """Say that a queue is in a later format than this version reads."""
+    if found.format > signing.FORMAT:
+        yield ServerProblem(
+            Level.ERROR,
+            f"Queue {queue!r} is in format {found.format}, and this version reads up to {signing.FORMAT}: its workers claim"
+            " nothing there.",
+            "Update this project; or, to go back, have a newer version run manage.py delayq_resign --format"
+            f" {signing.FORMAT}.",
+        )
 
 
 def _missing_keys(

@@ -35,7 +35,7 @@ from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import registry
 from django_delayq.models import Job
-from django_delayq.server_checks import LONG_LIST, find_missing
+from django_delayq.server_checks import LONG_LIST, find_missing, find_newer
 from django_delayq.wire.call import Call, run, run_all
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class JobAdmin(_ModelAdmin):
 
     @_answering
     def queue_view(self, request: HttpRequest, queue: str) -> HttpResponse:
-        """Show a page of one set of a queue: three calls in one round trip."""
+        """Show a page of one set of a queue: four calls in one round trip."""
         self._check_may_view(request)
         settings = self._queue(queue)
         tab = pages.TABS.get(request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
@@ -173,8 +173,9 @@ class JobAdmin(_ModelAdmin):
                 frame_format=settings.frame_format,
             ),
             operations.held_names(settings.keys),
+            operations.read_format(settings.keys),
         ]
-        counts, page, held = _replies(calls)
+        counts, page, held, its_format = _replies(calls)
         pager = pages.Pager.of(number, page.total, self.list_per_page)
         if pager.is_beyond:
             return HttpResponseRedirect(
@@ -186,7 +187,10 @@ class JobAdmin(_ModelAdmin):
         here = self._queue_url(settings.name, tab.state, number, skip)
         context = {
             **self._queue_context(settings, tab, counts),
-            "missing": list(find_missing(held, conf.get_keyring().ids)),
+            "missing": [
+                *find_newer(settings.name, its_format),
+                *find_missing(held, conf.get_keyring().ids),
+            ],
             "rows": [
                 (row, row.token and self._job_url(settings.name, row.token, next=here))
                 for row in rows

@@ -1111,9 +1111,22 @@ def enroll(
     )
 
 
-def written_format(keys: DeliveryKeys) -> Call[int]:
-    """Ask in which format a queue is written."""
-    return Call(load_script(PACKAGES, "written_format"), (keys.control,))
+class QueueFormat(NamedTuple):
+    """The reply to a `read_format` call."""
+
+    #: What the queue's workers have to read.
+    format: int
+    #: What is written to it.
+    written: int
+
+
+def read_format(keys: DeliveryKeys) -> Call[QueueFormat]:
+    """Ask in which format a queue is."""
+    return Call(
+        load_script(PACKAGES, "read_format"),
+        (keys.control,),
+        read=lambda reply: QueueFormat(*reply),
+    )
 
 
 class Step(StrEnum):

@@ -47,22 +47,22 @@ def ask(client: Redis, queue: str) -> int:
     """
     asked_ms = monotonic_ms()
     try:
-        found = run(client, operations.written_format(DeliveryKeys.of(queue)))
+        found = run(client, operations.read_format(DeliveryKeys.of(queue)))
     except RedisError as error:
         mark_unsent(error)
         raise
-    return _keep(queue, found, asked_ms)
+    return _keep(queue, found.written, asked_ms)
 
 
 async def aask(client: AsyncRedis, queue: str) -> int:
     """`ask` on the event loop."""
     asked_ms = monotonic_ms()
     try:
-        found = await arun(client, operations.written_format(DeliveryKeys.of(queue)))
+        found = await arun(client, operations.read_format(DeliveryKeys.of(queue)))
     except RedisError as error:
         mark_unsent(error)
         raise
-    return _keep(queue, found, asked_ms)
+    return _keep(queue, found.written, asked_ms)
 
 
 def _keep(queue: str, found: int, asked_ms: float) -> int:

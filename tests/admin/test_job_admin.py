@@ -236,6 +236,16 @@ def test_foreign_payload_names_the_handler_of_its_queue(
     assert "Task: tests.admin.handler – the handler of this queue" in content_of(job)
 
 
+def test_queue_in_a_later_format_says_so(browser: Client, queue: Queue) -> None:
+    said = f"Queue {queue.name!r} is in format 2, and this version reads up to 1"
+    page = url("queue", queue.name)
+    assert said not in content_of(browser.get(page))
+
+    queue.client.hset(queue.keys.control, "format", 2)
+
+    assert said in content_of(browser.get(page))
+
+
 def test_job_whose_key_is_missing_is_no_foreign_payload_and_says_what_to_do(
     browser: Client, queue: Queue, settings: Any
 ) -> None:

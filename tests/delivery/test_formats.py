@@ -6,6 +6,7 @@ import pytest
 
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import ENROLLED_MS, Enrolled, FormatSet, Step
+from django_delayq.exceptions import NewerFormat
 from django_delayq.wire import signing
 from tests.delivery.bench import T0, Bench, names_of
 
@@ -25,7 +26,7 @@ def choose(bench: Bench, format: int, step: Step = Step.BEGIN) -> FormatSet:
 
 
 def written(bench: Bench) -> int:
-    return bench.run(operations.written_format(bench.keys))
+    return bench.run(operations.read_format(bench.keys)).written
 
 
 def control(bench: Bench) -> dict[bytes, bytes]:
@@ -116,6 +117,19 @@ def test_worker_gets_nothing_of_a_queue_that_is_later_than_it_reads(bench):
     assert bench.client.hgetall(bench.keys.control) == before
     bench.client.hset(bench.keys.control, "format", 1)
     assert names_of(bench.claim()) == ["a"]
+
+
+def test_who_reads_less_transfers_nothing(bench):
+    bench.schedule({"a": 0})
+    bench.client.hset(bench.keys.control, "format", 2)
+    before = bench.state()
+
+    with pytest.raises(NewerFormat, match="is in format 2, and this version reads up"):
+        bench.transfer()
+
+    assert bench.state() == before
+    bench.client.hset(bench.keys.control, "format", 1)
+    assert bench.transfer().moved == 1
 
 
 def test_what_was_claimed_before_can_be_ended_by_who_reads_less(bench):

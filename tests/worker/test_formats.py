@@ -26,6 +26,11 @@ OFTEN = {"WORKER_TEST_ROUND_MS": "200", "WORKER_TEST_FORMAT_KEPT_MS": "200"}
 #: Whoever goes back waits for longer than it takes any scheduler to notice.
 PATIENT = {"WORKER_TEST_FORMAT_KEPT_MS": "4000"}
 
+#: What a worker process says of a queue that it leaves alone.
+SAID = (
+    "is in format 2, and this version reads up to 1: it takes and moves nothing there"
+)
+
 
 class Scheduler:
     """A program that schedules, of one version, from `start` to `stop`."""
@@ -106,7 +111,7 @@ def test_deploy_of_a_later_version_and_back_under_load(
     program, scheduler, client, records, settings, queue_name
 ):
     keys = get_settings().queue(queue_name).keys
-    serve = ("--queue", queue_name, "--grace", "20")
+    serve = ("--queue", queue_name, "--grace", "20", "--processes")
 
     def format_is(number: int) -> bool:
         return int(client.hget(keys.control, "format") or 1) == number
@@ -123,11 +128,15 @@ def test_deploy_of_a_later_version_and_back_under_load(
         wait_until(lambda: ran_by(pids) > before, description="it runs jobs")
 
     # One version.
-    old = program(*serve, "--processes", "2", environment=OFTEN)
+    old = program(*serve, "2", environment=OFTEN)
     old_scheduler = scheduler(**OFTEN)
     old_scheduler.wait_for_more()
+    wait_until(
+        lambda: sum(b"reads:" in name for name in client.hkeys(keys.control)) == 2,
+        description="both processes have said what they read",
+    )
     # The next comes beside it.
-    new = program(*serve, environment=OFTEN | LATER)
+    new = program(*serve, "1", environment=OFTEN | LATER)
     new.wait_for_log("stays in format 1: 2 processes read no later one")
     new_scheduler = scheduler(**OFTEN, **LATER)
     new_scheduler.wait_for_more()
@@ -147,8 +156,8 @@ def test_deploy_of_a_later_version_and_back_under_load(
     new_scheduler.wait_for_more()
     wait_until_it_runs(new)
     # One that comes back gets nothing, and says why.
-    back = program(*serve, environment=OFTEN)
-    back.wait_for_log("is in format 2, and this version reads up to 1")
+    back = program(*serve, "1", environment=OFTEN)
+    back.wait_for_log(SAID)
     its_pids = pids_of(back)
     new_scheduler.wait_for_more()
     wait_until_it_runs(new)
@@ -177,7 +186,7 @@ def test_deploy_of_a_later_version_and_back_under_load(
     assert sorted(ran) == sorted((job, n, str(n)) for job, n in stored)
     told = counts(queue_name)
     assert (told.waiting, told.held, told.dead, told.quarantined) == (0, 0, 0, 0)
-    assert back.log.count("is in format 2") == 1
+    assert back.log.count(SAID) == 1
     assert ran_by(its_pids) > 0
 
 
@@ -218,7 +227,7 @@ def test_older_worker_touches_nothing_of_a_later_queue_and_goes_on_by_itself(
     assert {
         name: client.dump(name) for name in client.keys(f"*{queue_name}*")
     } == before
-    assert caplog.text.count("is in format 2, and this version reads up to 1") == 1
+    assert caplog.text.count(SAID) == 1
     raise_it(1)
     wait_until(lambda: records.count("pair") == 3, description="they run")
     assert sorted(records.jobs("pair")) == sorted(job.id for job in jobs)
@@ -228,10 +237,9 @@ def test_older_worker_touches_nothing_of_a_later_queue_and_goes_on_by_itself(
 def test_what_runs_while_the_queue_is_raised_comes_to_its_end(
     configure, work, records, client, queue_name, raise_it
 ):
-    configure({}, worker={"LEASE": 3})
     job = schedule(tasks.hold.using(queue=queue_name), 0)
     failing = schedule(tasks.hold_and_fail.using(queue=queue_name), 0)
-    work(cap_ms=10, lease_s=3)
+    work(cap_ms=10, lease_s=6)
     wait_until(lambda: records.count("start") == 2, description="both run")
     first_end = lease_end(client, queue_name)
 
