@@ -129,6 +129,10 @@ def test_jobs_of_a_lost_key_wait_for_it_and_are_seen(
     (line,) = [line for line in worker.log.splitlines() if "ERROR" in line]
     assert f"the key {lost}" in line
     assert "SECRET_KEY_FALLBACKS, or to DELAYQ['KEYS']" in line
+    # Nor is each job worth a warning.
+    held = [line for line in worker.log.splitlines() if "outcome=held" in line]
+    assert len(held) == 20
+    assert not any(" WARNING " in line for line in held)
     found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
     (told,) = [problem for problem in found if "held" in problem.msg]
     assert told.id == "django_delayq.E010"
@@ -138,6 +142,10 @@ def test_jobs_of_a_lost_key_wait_for_it_and_are_seen(
         call_command("delayq_resign", queue_name, stdout=out)
     assert end.value.code == 1
     assert f"what needs key {lost} is not signed anew" in out.getvalue()
+    # Of this project's own keys none is needed for them.
+    assert f"Nothing else here needs a key but {get_keyring().ids[0]!r}." in (
+        out.getvalue()
+    )
 
     # Its start says so as well.
     again = start_worker(NEW)

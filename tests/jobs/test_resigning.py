@@ -5,6 +5,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import CommandError, call_command
 
 from django_delayq import conf, schedule, schedule_many
@@ -393,6 +394,33 @@ def test_interrupted_it_says_how_far_it_came_and_goes_on_when_it_is_run_again(
     assert last.endswith(f"{get_keyring().ids[0]!r}. {old} may go.")
     frames = hand.client.zrange(hand.keys.queue.timeout_set, 0, -1)
     assert {key_of(frame) for frame in frames} == {get_keyring().ids[0]}
+
+
+def test_server_that_goes_away_is_told_and_what_was_done_stands(
+    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resigning, "STEP", 4)
+    keys_are(OLD)
+    for n in range(10):
+        schedule(on(queue), LATER, n, 1)
+    keys_are(NEW, OLD)
+    write, calls = Resigning._write, []
+
+    def break_off(self: Resigning, *args: Any) -> None:
+        calls.append(args)
+        if len(calls) == 3:
+            raise redis.ConnectionError("Connection closed by server.")
+        write(self, *args)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Resigning, "_write", break_off)
+        with pytest.raises(CommandError, match="What was done so far stands"):
+            call_command("delayq_resign", queue, stdout=StringIO())
+
+    tally = resign(hand, queue)
+
+    assert 0 < tally.signed < 10
+    assert tally.signed + tally.current == 10
 
 
 def test_long_work_shows_how_far_it_is(

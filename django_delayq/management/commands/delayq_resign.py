@@ -189,15 +189,17 @@ class Command(CommandWithExamples):
                 f"Not done: {unfit:,} jobs have something that the format cannot hold. They stay as they are, and are held"
                 " until a worker comes that reads theirs."
             )
-        if late or missing or unfit:
+        if late or unfit:
             return False
-        done = f"Nothing here needs a key but {first!r}."
+        # What another project has signed needs none of this one's keys.
+        nothing = "Nothing else" if missing else "Nothing"
+        done = f"{nothing} here needs a key but {first!r}."
         if others and left:
             done += f" {_all_of(map(repr, others))} may go when this was run for {_all_of(left)} as well."
         elif others:
             done += f" {_all_of(map(repr, others))} may go."
         self.stdout.write(done)
-        return True
+        return not missing
 
 
 def _formats(keyring: Keyring) -> str:
