@@ -317,6 +317,23 @@ def test_going_back_that_was_interrupted_is_begun_again(
 
 
 @pytest.mark.usefixtures("at_once")
+def test_all_queues_go_back_together(
+    queue: str, hand: Hand, client: Any, later: Any, put: Any
+) -> None:
+    other = Hand(client, f"{queue}-2")
+    its = schedule(on(f"{queue}-2"), LATER, 1, 2)
+    jobs = [scheduled(queue), its]
+    command("--format", "2")
+    assert [written_by(hand, jobs[0]), written_by(other, its)] == [[2], [2]]
+
+    told = command("--format", "1")
+
+    assert told.count("from format 2 to format 1") == 2
+    assert told.index(f"{queue}-2: from") < told.index(f"{queue}: 1 signed anew")
+    assert [written_by(hand, jobs[0]), written_by(other, its)] == [[1], [1]]
+
+
+@pytest.mark.usefixtures("at_once")
 def test_command_does_not_stop_old_workers_unless_it_is_forced(
     queue: str, hand: Hand, later: Any
 ) -> None:

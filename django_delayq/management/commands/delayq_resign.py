@@ -1,7 +1,8 @@
 """``manage.py delayq_resign``: sign what waits with the key that signs now, so that an older one can go."""
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -37,7 +38,8 @@ It may be interrupted at any moment, and run again.
 
 exit status:
   0 when nothing in these queues needs another key than the first, or another format than the chosen one
-  1 when something does, when the format is refused, when it was interrupted, or when the server did not answer; the last lines say which
+  1 when something does, when the format was refused, when it was interrupted, or when the server did not answer; the
+    last lines say which
 """
 
 
@@ -55,7 +57,6 @@ class Command(CommandWithExamples):
             metavar="QUEUE",
             help='names of queues; without any, all of DELAYQ["QUEUES"].',
         )
-
         parser.add_argument(
             "--format",
             type=int,
@@ -81,8 +82,11 @@ class Command(CommandWithExamples):
         except DelayqError as error:
             raise CommandError(str(error)) from error
         try:
+            # All are begun before the first is gone through: their schedulers notice at the same time.
+            works = [self._begin(client, queue, keyring, options) for queue in queues]
             tallies = [
-                self._write_anew(client, queue, keyring, options) for queue in queues
+                self._write_anew(queue, *work)
+                for queue, work in zip(queues, works, strict=True)
             ]
         finally:
             client.close()
@@ -98,31 +102,43 @@ class Command(CommandWithExamples):
                 f"This version reads and writes {_formats(keyring)}; --format {format} is for one that knows that."
             )
 
-    def _write_anew(
+    def _begin(
         self,
         client: Redis,
         queue: QueueSettings,
         keyring: Keyring,
         options: dict[str, Any],
-    ) -> Tally:
+    ) -> tuple[Resigning, Iterator[None]]:
+        """Choose the format of a queue, where one is given; return what writes it anew."""
         format: int | None = options["format"]
-        run = Resigning(client, queue, keyring)
-        steps = run.steps()
+        if format is None:
+            run = Resigning(client, queue, keyring)
+            return run, run.steps()
+        change = FormatChange(client, queue, keyring, format)
+        with self._explained():
+            found = change.begin(is_forced=options["force"])
+        self._check_begun(queue, keyring, format, found, options["force"])
+        return change.signing, change.steps()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
         try:
-            if format is not None:
-                change = FormatChange(client, queue, keyring, format)
-                found = change.begin(is_forced=options["force"])
-                self._check_begun(queue, keyring, format, found, options["force"])
-                run, steps = change.signing, change.steps()
-            total = run.total()
-            for _ in steps:
-                self._progress(f"queue {queue.name}", run.seen, total)
+            yield
         except RedisError as error:
             self._progress.end()
             what, message, hint = describe_fault(error)
             raise CommandError(
                 f"{what} {hint}\n{message}\nWhat was done so far stands; run it again when that is mended."
             ) from error
+
+    def _write_anew(
+        self, queue: QueueSettings, run: Resigning, steps: Iterator[None]
+    ) -> Tally:
+        try:
+            with self._explained():
+                total = run.total()
+                for _ in steps:
+                    self._progress(f"queue {queue.name}", run.seen, total)
         except KeyboardInterrupt:
             self._progress.end()
             self.stdout.write(_told(queue.name, run.tally))
