@@ -7,7 +7,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from django_delayq import conf
 from django_delayq.delivery import operations
@@ -39,6 +39,23 @@ HINTS = {
     "si": ".prepare(delay, …) makes a job that schedule_many sends",
     "signature": ".prepare(delay, …) makes a job that schedule_many sends",
 }
+
+
+class _Hint:
+    """An attribute that is not there. A `__getattr__` would slow down those that are."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+
+    def __get__(self, task: object, owner: type) -> Any:
+        raise AttributeError(
+            f"{owner.__name__!r} object has no attribute {self._name!r}: {self._text}",
+            name=self._name,
+            obj=task,
+        )
+
+
 #: Some 31 years: nobody waits as long, but clocks and generated keys count from there.
 NO_DELAY_S = 10**9
 #: Bytes of the longest key that a function for `unique` may return: a locator, a header and a hash hold it each.
@@ -75,17 +92,6 @@ class DelayedTask(Generic[P, R]):
     def __reduce__(self) -> str:
         return self.function.__qualname__
 
-    if not TYPE_CHECKING:  # to a type checker it would be every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            hint = HINTS.get(name)
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}"
-                + (f": {hint}" if hint else ""),
-                name=name,
-                obj=self,
-            )
-
     def using(self, **options: Any) -> "DelayedTask[P, R]":
         """Return this task with other options, for the calls made through it.
 
@@ -117,7 +123,8 @@ class DelayedTask(Generic[P, R]):
         job: Job[R] = Job(
             queue.name, operations.new_token(), self.name, plain_args, plain_kwargs
         )
-        job.options = options.carried(self.base)
+        if options is not self.base:
+            job.options = options.carried(self.base)
         payload = envelopes.encode(
             envelopes.Envelope(self.name, plain_args, plain_kwargs, job.options),
             job.token,
@@ -213,6 +220,10 @@ class DelayedTask(Generic[P, R]):
             envelopes.plain((), chosen)[1], sort_keys=True, separators=(",", ":")
         )
         return f"{self.name}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+for _name, _text in HINTS.items():
+    setattr(DelayedTask, _name, _Hint(_name, _text))
 
 
 def _positional_range(signature: inspect.Signature) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """What a job of ours looks like on the wire: a JSON object of three strings, its token first.
 
-``{"delayq":"<token, 22>","mac":"<signature, 27>","body":"{\\"task\\":…}"}``. The body is a string, so that whoever decodes
+``{"delayq":"<token, 22>","mac":"<signature, 37>","body":"{\\"task\\":…}"}``. The body is a string, so that whoever decodes
 an envelope and encodes it again leaves what is signed as it was. The scripts read token and signature at the front
 (``_job.lua``, token_of), so their places and names are part of the format. docs/wire-format.md, "Envelope".
 """
@@ -119,14 +119,16 @@ def encode(
         raise InvalidArguments(
             f"arguments of {envelope.task!r} cannot be written as JSON: {error}"
         ) from error
-    return _wrap(sealed, codec)
+    return _wrap(sealed, codec) if codec else _encoder.encode(sealed)
 
 
 def _seal(
     envelope: Envelope, token: str, queue: str, keyring: Keyring, format: int
 ) -> _Sealed:
     body = FORMATS[format].write(envelope)
-    return _Sealed(token, keyring.sign(queue, token, body, format), body.decode())
+    return _Sealed(
+        token, keyring.signers[format].sign(queue, token, body), body.decode()
+    )
 
 
 def _reseal(
@@ -137,7 +139,7 @@ def _reseal(
     if sealed.mac[0] != str(format):
         return _seal(envelope, sealed.delayq, target, keyring, format)
     # What a later version has added to the body stays in it.
-    mac = keyring.sign(target, sealed.delayq, sealed.body.encode(), format)
+    mac = keyring.signers[format].sign(target, sealed.delayq, sealed.body.encode())
     return _Sealed(sealed.delayq, mac, sealed.body)
 
 
@@ -299,6 +301,13 @@ def plain(
     Raises:
         InvalidArguments: one of them is not JSON; the message has its path, value and type.
     """
+    # Most calls have one id, or two.
+    for item in args:
+        if type(item) not in _ATOMS:
+            break
+    else:
+        if not kwargs:
+            return list(args), {}
     return (
         [
             item if type(item) in _ATOMS else _plain(item, f"args[{i}]", 0)

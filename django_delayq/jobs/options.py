@@ -138,8 +138,6 @@ class TaskOptions:
 
     def carried(self, base: "TaskOptions") -> dict[str, Any] | None:
         """Return what differs from a task's own options, as JSON for the envelope."""
-        if self is base:
-            return None
         differing: dict[str, Any] = {}
         for name in self.CARRIED:
             value = getattr(self, name)

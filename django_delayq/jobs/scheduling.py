@@ -308,7 +308,7 @@ class _Sending:
                     f"{show(job)} is no job, so it cannot be sent; schedule_many takes what task.prepare(delay, …) returns"
                 )
             unsent = job.unsent
-            if job._is_unsent and job.state is State.CANCELLED:
+            if job.state is State.CANCELLED and job._is_unsent:
                 # Whoever withdrew it was told that it will not run.
                 continue
             is_full = self._batch and (

@@ -68,15 +68,15 @@ def token(name: str) -> str:
 
 def payload(name: str, size: int = 0, *, signature: str = "") -> bytes:
     """Return an envelope as short as the scripts accept, padded to a size; signed with the name, or something else."""
-    signed = (signature or name).ljust(22, "=").encode()
+    signed = (signature or name).ljust(32, "=").encode()
     text = b'{"delayq":"%b","mac":"1key1%b"}' % (token(name).encode(), signed)
     return text[:-1] + b"," + b" " * (size - len(text) - 1) + b"}" if size else text
 
 
 def locator(name: str, *, signature: str = "") -> bytes:
     """Return what the scripts keep of a job that was transferred at T0."""
-    mac = (signature or name).ljust(22, "=").encode()[:11]
-    return struct.pack("<dB8s11s", T0, 0, bytes(8), mac)
+    mac = (signature or name).ljust(32, "=").encode()[:16]
+    return struct.pack("<dB8s16s", T0, 0, bytes(8), mac)
 
 
 def name_in(payload: bytes) -> str:

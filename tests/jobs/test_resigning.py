@@ -327,7 +327,7 @@ def test_made_up_key_of_what_lies_in_quarantine_keeps_no_key_in_use(
     queue: str, hand: Hand, keys_are: Any
 ) -> None:
     keys_are(NEW)
-    forged = sealed(b"{}", queue, operations.new_token(), signature="1none" + "A" * 22)
+    forged = sealed(b"{}", queue, operations.new_token(), signature="1none" + "a" * 32)
     hand.client.rpush(hand.keys.queue.destination, forged)
     hand.bury(hand.take(), State.QUARANTINED)
 

@@ -80,7 +80,7 @@ def unsigned(real, queue):
 
 def signed_by_nobody(real, queue):
     body = json.dumps({"task": tasks.note.name, "args": ["forged"]})
-    return {"delayq": new_token(), "mac": "1" + "A" * 26, "body": body}
+    return {"delayq": new_token(), "mac": "1" + "A" * 36, "body": body}
 
 
 def with_another_call(real, queue):
@@ -92,7 +92,7 @@ def with_another_token(real, queue):
 
 
 def with_a_wrong_mac(real, queue):
-    return real | {"mac": real["mac"][:16] + "A" * 11}
+    return real | {"mac": real["mac"][:21] + "A" * 16}
 
 
 def with_a_cut_mac(real, queue):

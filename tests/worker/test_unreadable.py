@@ -669,9 +669,9 @@ def test_a_job_that_never_begins_within_its_lease_becomes_a_dead_letter(
     ("more", "reason"),
     [
         ({"body": "\ud800"}, "it holds text that is no Unicode"),
-        ({"mac": "1\ud800key" + "A" * 22}, "it is signed with the key '\\ud800key'"),
-        ({"mac": "1\0key" + "A" * 22}, "it is signed with the key '\\x00key'"),
-        ({"mac": "\ud800abcd" + "A" * 22}, "it is written in format '\\ud800'"),
+        ({"mac": "1\ud800key" + "A" * 32}, "it is signed with the key '\\ud800key'"),
+        ({"mac": "1\0key" + "A" * 32}, "it is signed with the key '\\x00key'"),
+        ({"mac": "\ud800abcd" + "A" * 32}, "it is written in format '\\ud800'"),
     ],
 )
 def test_a_name_that_cannot_be_sent_goes_to_quarantine_and_ends_no_process(

@@ -1,8 +1,8 @@
 -- Prelude: what we keep of a job beside Redisson's keys. docs/internals.md, "Our keys".
 --
 -- Needs _window, _frame. A locator (hash field by token, while the job waits) is
---   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | 11 characters of the
---   MAC | unique key
+--   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | 8 bytes of the MAC in
+--   hex, 16 | unique key
 -- and a header (hash field by token, from the first claim on)
 --   u32 attempts | u32 kills, + 2^31 once one was spared | f64 start time | 8 bytes fencing token | 8 bytes owner |
 --   unique key
@@ -10,13 +10,13 @@
 -- held to the job's end, or 's', held to its start.
 
 local HEADER = '<I4I4dc8c8'
-local LOCATOR = '<dBc8c11'
+local LOCATOR = '<dBc8c16'
 -- Added to the kills of a job whose lease ended in a gap, which counted as none.
 local SPARED = 2147483648
 -- In the place of the 8 bytes: what lies in the destination queue came in a frame, and says that it is this job. Nobody
 -- knows whether it is, until somebody with a key looks.
 local UNSURE = ('\255'):rep(8)
-local NO_MAC = ('\0'):rep(11)
+local NO_MAC = ('\0'):rep(16)
 local NOBODY = '\0\0\0\0\0\0\0\0'
 local LATE = '\0\0\0\0\0\0\0\1'
 
@@ -34,10 +34,10 @@ local function read_header(header)
 end
 
 local function read_locator(locator)
-  if not locator or #locator < 28 then return nil end
+  if not locator or #locator < 33 then return nil end
   local due, format, id, mac = struct.unpack(LOCATOR, locator)
   if format > 2 or not is_score(due) then return nil end
-  return due, format, id, locator:sub(29), mac
+  return due, format, id, locator:sub(34), mac
 end
 
 -- A key of the wrong type is an error. Called for what a script writes and did not read: before its first write,
@@ -60,8 +60,8 @@ local function token_of(payload)
     if not last then return nil end
     at = last + 1
   end
-  if payload:sub(at + 22, at + 30) ~= '","mac":"' or payload:byte(at + 58) ~= 34 then return nil end
-  local token, mac = payload:sub(at, at + 21), payload:sub(at + 36, at + 46)
+  if payload:sub(at + 22, at + 30) ~= '","mac":"' or payload:byte(at + 68) ~= 34 then return nil end
+  local token, mac = payload:sub(at, at + 21), payload:sub(at + 36, at + 51)
   -- Other bytes would reach clients that expect text, and one payload would stop them again and again.
   if token:find('[^%w_-]') then return nil end
   return token, mac

@@ -80,7 +80,7 @@ for n, i in ipairs(fresh) do
   members[2 * n - 1], members[2 * n], frames[n] = due, frame, frame
   local _, mac = token_of(ARGV[i + 3])
   places[2 * n - 1] = token
-  places[2 * n] = struct.pack('<dBc2>I6c11', due, format, mark, number + n, mac or NO_MAC) .. key
+  places[2 * n] = struct.pack('<dBc2>I6c16', due, format, mark, number + n, mac or NO_MAC) .. key
   if key ~= '' then
     holders[#holders + 1] = key:sub(2)
     holders[#holders + 1] = token

@@ -58,7 +58,7 @@ def test_every_codec_is_measured():
 
 
 JOB = (
-    b'{"delayq":"X0wZNC4ICLNUqUa2o8646Q","mac":"1tj8kaoe8M7fsnA6bcK8rLj2TcA",'
+    b'{"delayq":"X0wZNC4ICLNUqUa2o8646Q","mac":"1tj8k6a87bc33b7ec9c0e9b70af2b2e3d9370",'
     b'"body":"{\\"task\\":\\"shop.cancel\\"}"}'
 )
 
