@@ -8,11 +8,10 @@ import os
 import re
 import secrets
 from binascii import b2a_base64
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from itertools import islice
 from math import isfinite
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -161,6 +160,8 @@ class Claimed(NamedTuple):
     doubles: int
     #: Jobs dropped because their payload is gone: somebody deleted it.
     vanished: int
+    #: Suspects that were not to be leased now.
+    put_off: int
     jobs: list[Leased]
     #: The queue's format where that is later than we read, which is why nothing was claimed; else 0.
     newer_format: int = 0
@@ -355,6 +356,9 @@ def claim(
     mode: Mode = Mode.DIRECT,
     transfer_limit: int = 100,
     max_kills: int = -1,
+    safe_kills: int = -1,
+    takes_suspect: bool = True,
+    put_off_ms: int = 0,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
@@ -362,14 +366,17 @@ def claim(
     """Lease up to ``limit`` jobs. The same ``request`` (8 random bytes) again returns the same leases.
 
     ``owner`` is 8 bytes that name the process, for `recover`; ``frame_format`` as for `transfer`.
+
+    A job with more kills than ``safe_kills`` is a suspect; -1: none is. One at most is leased, and none without
+    ``takes_suspect``: the others are not to be claimed again for ``put_off_ms``.
     """
     queue = keys.queue
 
     def read(reply: list[Any]) -> Claimed:
-        if len(reply) == 6:
-            return Claimed(reply[0], -1, 0, 0, 0, [], newer_format=reply[5])
+        if len(reply) == 7:
+            return Claimed(reply[0], -1, 0, 0, 0, 0, [], newer_format=reply[6])
         # Six elements a job.
-        each = islice(reply, 5, None)
+        each = islice(reply, 6, None)
         jobs = [
             Leased(
                 token.decode("utf-8", "replace"),
@@ -386,7 +393,8 @@ def claim(
                 each, each, each, each, each, each, strict=True
             )
         ]
-        return Claimed(reply[0], reply[1], reply[2], reply[3], reply[4], jobs)
+        now_us, wait_us, transferred, doubles, vanished, put_off = reply[:6]
+        return Claimed(now_us, wait_us, transferred, doubles, vanished, put_off, jobs)
 
     return Call(
         load_script(PACKAGES, "claim"),
@@ -409,6 +417,7 @@ def claim(
             keys.errors,
             keys.returned,
             keys.control,
+            keys.channel,
         ),
         (
             _now(now_us),
@@ -423,6 +432,9 @@ def claim(
             secrets.token_urlsafe(12),
             frame_format.number,
             signing.FORMAT,
+            safe_kills,
+            int(takes_suspect),
+            put_off_ms,
         ),
         read,
     )
@@ -672,13 +684,11 @@ def give_back(
     jobs: Sequence[Leased],
     *,
     late: Collection[str] = (),
-    waits_ms: Mapping[str, int] = MappingProxyType({}),
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """Return leases that were not used, in the order they were claimed; nothing counts.
 
     ``late`` has the tokens of jobs whose lease ended before they began: that counts as a kill the second time.
-    ``waits_ms`` has by token how long a job is not to be claimed again.
     """
     args: list[Argument] = [_now(now_us)]
     for job in jobs:
@@ -688,7 +698,7 @@ def give_back(
             how += 6 if job.was_late else 2
         elif job.was_late:
             how += 2
-        args += (job.token, job.fence, how, waits_ms.get(job.token, 0))
+        args += (job.token, job.fence, how)
     return Call(
         load_script(PACKAGES, "give_back"),
         (

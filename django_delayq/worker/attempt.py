@@ -452,9 +452,8 @@ class Attempt:
             self.message, kind=kind, traceback=text, at_ms=epoch_ms()
         )
 
-    def give_back(self, *, wait_ms: int = 0) -> None:
-        """It was not run, or was stopped by the worker's own end: nothing counts. It is due again after so long."""
-        self.retry_delay_ms = wait_ms
+    def give_back(self) -> None:
+        """It was not run, or was stopped by the worker's own end: nothing counts."""
         self.outcome = State.SCHEDULED
 
     @property

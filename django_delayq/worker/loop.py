@@ -57,8 +57,9 @@ SETTLE_AFTER_MS = 5.0
 #: Between attempts to reach a server that is away: from the first to the second of these, doubling. Never longer than
 #: `LOOKS_A_LEASE` says: when the server is back, leases that ended meanwhile are spared for a third of one.
 BACKOFF_MS = (50.0, 1_000.0)
-#: A job that may have killed its workers and meets another such job here is looked at again after the time that one
-#: has run, from the first to the second of these, or after so long for each that was met, up to the last.
+#: A job that may have killed its workers and is put off because another such job runs here is looked at again after
+#: the time that one has run, from the first to the second of these, or after so long for each that was put off, up to
+#: the last.
 SUSPECT_MS = (20.0, 1_000.0)
 SUSPECT_EACH_MS = 5.0
 SUSPECT_MOST_MS = 10_000.0
@@ -114,6 +115,8 @@ class _Asked:
     call: UnderWay[Claimed]
     plan: _Plan
     sent_ms: float
+    #: For how long it puts suspects off.
+    put_off_ms: float
 
 
 class QueueState:
@@ -215,7 +218,9 @@ class ClaimLoop:
         self._rate = 0.0
         self._rate_from: tuple[float, int] | None = None
         self._finished = 0
-        # Two jobs that may have killed their workers are never run together, see _put_off.
+        # Two jobs that may have killed their workers are never leased together, see _takes_suspect. They are on their
+        # last chance, or the one before.
+        self._safe_kills = max(0, worker.max_kills - 2)
         self._suspect: Attempt | None = None
         self._suspect_since_ms = 0.0
         self._suspects_put_off = 0
@@ -468,12 +473,16 @@ class ClaimLoop:
 
     def _order(self) -> list[QueueState]:
         ready = [queue for queue in self.queues.values() if queue.is_ready]
-        if not self._is_weighted or len(ready) < 2:
+        if len(ready) < 2:
             return ready
-        # A weighted shuffle: each queue leads as often as its weight says.
-        return sorted(
-            ready, key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
-        )
+        if self._is_weighted:
+            # A weighted shuffle: each queue leads as often as its weight says.
+            ready.sort(
+                key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
+            )
+        # What was asked ahead is ours already; and while it may hold a suspect, no other queue gives us one.
+        ready.sort(key=lambda queue: queue.under_way is None)
+        return ready
 
     def _claim_round(self) -> bool:
         """Claim from the queues that may have something, in order; False: wait for something to happen."""
@@ -570,7 +579,7 @@ class ClaimLoop:
                 settings.keys.payloads,
             )
         # Nothing may come between a reply and its jobs: whatever goes wrong with this is kept for `finish`.
-        self._ask_ahead(queue, len(reply.jobs))
+        self._ask_ahead(queue, reply.jobs)
         if reply.jobs:
             middle_ms = sent_ms if is_ahead else told_ms
             middle_ms += boottime_ms() - monotonic_ms()
@@ -579,6 +588,10 @@ class ClaimLoop:
             self._hand_out(queue, reply, asked.plan.only, lease_end_ms, offset_ms)
         elif limit:
             queue.had_sync = queue.had_async = False
+        if reply.put_off:
+            self._suspects_put_off += reply.put_off
+            until_ms = now_ms + asked.put_off_ms + PUT_OFF_SLACK_MS
+            self._put_off_until_ms = max(self._put_off_until_ms, until_ms)
         if self._stop_ms is not None:
             return
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
@@ -619,6 +632,7 @@ class ClaimLoop:
         # The leases begin no earlier than it was first sent.
         if queue.open_request is None:
             queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
+        put_off_ms = self._put_off_ms()
         call = operations.claim(
             queue.settings.keys,
             owner=self._owner,
@@ -628,11 +642,14 @@ class ClaimLoop:
             mode=queue.mode,
             transfer_limit=queue.transfer_sizer.size,
             max_kills=self._worker.max_kills,
+            safe_kills=self._safe_kills,
+            takes_suspect=self._takes_suspect(queue),
+            put_off_ms=put_off_ms,
             frame_format=queue.settings.frame_format,
         )
-        return _Asked(UnderWay(self._client, call), plan, sent_ms)
+        return _Asked(UnderWay(self._client, call), plan, sent_ms, put_off_ms)
 
-    def _ask_ahead(self, queue: QueueState, count: int) -> None:
+    def _ask_ahead(self, queue: QueueState, jobs: Sequence[Leased]) -> None:
         """Send the next claim before the jobs of the last are handed out, where there is more and room for it."""
         if not queue.is_ready or queue.mode is not Mode.DIRECT:
             return
@@ -641,8 +658,11 @@ class ClaimLoop:
         if any(other.is_ready for other in self.queues.values() if other is not queue):
             # Whose turn it is then is not decided yet.
             return
-        room = self._common(self._room()) - count
-        if room >= self._threads.size:
+        room = self._common(self._room()) - len(jobs)
+        if room < self._threads.size:
+            return
+        # With a suspect among them the next claim must not bring another, and nobody knows of this one yet.
+        if all(job.kills <= self._safe_kills for job in jobs):
             queue.under_way = self._ask(queue, _Plan(min(room, queue.sizer.size)))
 
     def _take_under_way(self) -> None:
@@ -667,8 +687,7 @@ class ClaimLoop:
         lease_end_ms: float,
         offset_ms: float,
     ) -> None:
-        # On its last chance, or the one before.
-        most_kills = max(0, self._worker.max_kills - 2)
+        safe_kills = self._safe_kills
         self._is_confirmed = False
         is_stopping = self._stop_ms is not None
         left = list(only or ())
@@ -689,7 +708,7 @@ class ClaimLoop:
                 continue
             if left:
                 left[is_async] -= 1
-            if leased.kills > most_kills:
+            if leased.kills > safe_kills:
                 self._take_suspect(attempt)
             elif is_async:
                 self._begin(attempt)
@@ -732,30 +751,34 @@ class ClaimLoop:
             self.cannot_work(f"the event loop: {error}")
 
     def _take_suspect(self, attempt: Attempt) -> None:
-        """Take in a job that may have killed its workers: one at a time, begun when all else is settled."""
-        if self._has_suspect():
-            self._put_off(attempt)
-        else:
-            self._suspect = self._held_suspect = attempt
-            self._suspect_since_ms = monotonic_ms()
-            self._suspects_put_off = 0
+        """Take in a job that may have killed its workers: it is begun when all else is settled."""
+        self._suspect = self._held_suspect = attempt
+        self._suspect_since_ms = monotonic_ms()
+        self._suspects_put_off = 0
 
-    def _put_off(self, attempt: Attempt) -> None:
-        """Give back a job that may have killed its workers while another such job runs here.
+    def _takes_suspect(self, queue: QueueState) -> bool:
+        """Whether a claim may lease a job that may have killed its workers.
 
-        Whoever dies takes all that ran beside it along. Two such jobs are never run together: else those that only
+        Whoever dies takes all that is leased here along. Two such jobs are never here together: else those that only
         happened to be there would be killed with the culprit, as often as it is, and become dead letters with it.
-        It is looked at again after a pause, so that others find room meanwhile: the longer the one that runs takes,
-        and the more of them there are, the longer.
+        A claim whose reply is still to come may have leased one.
         """
-        self._suspects_put_off += 1
-        ran_ms = min(monotonic_ms() - self._suspect_since_ms, SUSPECT_MS[1])
-        wait_ms = max(SUSPECT_MS[0], ran_ms, SUSPECT_EACH_MS * self._suspects_put_off)
-        wait_ms = min(wait_ms, SUSPECT_MOST_MS)
-        attempt.give_back(wait_ms=round(wait_ms))
-        until_ms = monotonic_ms() + wait_ms + PUT_OFF_SLACK_MS
-        self._put_off_until_ms = max(self._put_off_until_ms, until_ms)
-        self._ended.append(attempt)
+        return not self._has_suspect() and all(
+            other is queue or other.open_request is None
+            for other in self.queues.values()
+        )
+
+    def _put_off_ms(self) -> int:
+        """Return for how long such jobs are put off, so that others find room meanwhile.
+
+        The longer the one that runs takes, and the more of them there are, the longer.
+        """
+        least_ms, most_ms = SUSPECT_MS
+        if not self._has_suspect():
+            return round(least_ms)
+        ran_ms = min(monotonic_ms() - self._suspect_since_ms, most_ms)
+        wait_ms = max(least_ms, ran_ms, SUSPECT_EACH_MS * self._suspects_put_off)
+        return round(min(wait_ms, SUSPECT_MOST_MS))
 
     def _has_suspect(self) -> bool:
         suspect = self._suspect

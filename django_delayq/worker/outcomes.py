@@ -209,11 +209,6 @@ def _call(
             keys,
             [attempt.leased for attempt in attempts],
             late={attempt.leased.token for attempt in attempts if attempt.is_late},
-            waits_ms={
-                attempt.leased.token: attempt.retry_delay_ms
-                for attempt in attempts
-                if attempt.retry_delay_ms
-            },
         )
     if outcome is State.HELD:
         return operations.hold(keys, [attempt.as_held() for attempt in attempts])

@@ -203,6 +203,9 @@ class Bench:
         lease_ms: int = LEASE,
         transfer_limit: int = 100,
         max_kills: int = -1,
+        safe_kills: int = -1,
+        takes_suspect: bool = True,
+        put_off_ms: int = 0,
         byte_budget: int = operations.BYTE_BUDGET,
     ) -> Claimed:
         self._shortest_ms = min(self._shortest_ms, lease_ms)
@@ -216,6 +219,9 @@ class Bench:
                 mode=mode,
                 transfer_limit=transfer_limit,
                 max_kills=max_kills,
+                safe_kills=safe_kills,
+                takes_suspect=takes_suspect,
+                put_off_ms=put_off_ms,
                 frame_format=self.frame_format,
                 byte_budget=byte_budget,
                 now_us=self.now_us,

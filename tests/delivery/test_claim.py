@@ -403,6 +403,165 @@ def test_no_limit_of_kills_means_that_it_comes_for_ever(bench: Bench) -> None:
         assert names_of(bench.claim(max_kills=-1)) == ["a"]
 
 
+# Suspects: jobs whose leases expired too often.
+
+
+#: One expired lease makes a suspect.
+RULE: dict[str, Any] = {"safe_kills": 0, "put_off_ms": 500}
+
+
+def die(bench: Bench) -> None:
+    """Let the process of all that is leased be dead, as its supervisor tells."""
+    assert bench.recover(batch=1_000).next_rank == -1
+
+
+def lose(bench: Bench, *names: str) -> None:
+    """Have jobs whose lease has expired: each is a suspect for whoever claims it next."""
+    bench.schedule(dict.fromkeys(names, 0))
+    assert names_of(bench.claim(len(names))) == list(names)
+    die(bench)
+
+
+@pytest.fixture(params=["expired", "retried"])
+def suspects(bench: Bench, request: pytest.FixtureRequest) -> Bench:
+    """A queue with three suspects that are due, all among the leases or all among the retries."""
+    lose(bench, "a", "b", "c")
+    if request.param == "retried":
+        bench.give_back(*bench.claim().jobs)
+    return bench
+
+
+def test_of_several_suspects_one_is_leased_and_the_others_come_later(
+    suspects: Bench,
+) -> None:
+    claimed = suspects.claim(**RULE)
+
+    assert names_of(claimed) == ["a"]
+    assert (claimed.put_off, claimed.wait_us) == (2, 500_000)
+    assert suspects.state() == {
+        "leases": {"a": LEASE},
+        "retries": {"b": 500, "c": 500},
+    }
+    suspects.check()
+    suspects.now = 500
+    assert names_of(suspects.claim(**RULE)) == ["b"]
+
+
+def test_who_dies_beside_suspects_that_were_put_off_counts_no_kill_for_them(
+    suspects: Bench,
+) -> None:
+    for n in range(5):
+        suspects.now = 500 * n
+        claimed = suspects.claim(**RULE)
+        assert names_of(claimed) == ["a"]
+        assert claimed.jobs[0].kills == n + 1
+        die(suspects)
+
+    assert [suspects.inspect(name).kills for name in "bc"] == [1, 1]
+
+
+def test_no_suspect_is_leased_beside_one_and_all_else_is(suspects: Bench) -> None:
+    """What is put off fills no room: neither in number nor in bytes."""
+    suspects.schedule({"fresh": 0, "later": 0})
+
+    claimed = suspects.claim(1, takes_suspect=False, byte_budget=1, **RULE)
+
+    assert (names_of(claimed), claimed.put_off) == (["fresh"], 3)
+    # More waits now.
+    assert claimed.wait_us == 0
+    assert suspects.state()["retries"] == dict.fromkeys("abc", 500)
+
+
+def test_suspects_hide_no_retry_behind_them(bench: Bench) -> None:
+    bench.schedule({"retried": 1, **{f"s{n}": 0 for n in range(5)}})
+    bench.now = 1
+    *lost, failed = bench.claim().jobs
+    bench.retry(failed, wait=0)
+    die(bench)
+    bench.give_back(*bench.claim(5).jobs)
+
+    claimed = bench.claim(1, takes_suspect=False, **RULE)
+
+    assert (names_of(claimed), claimed.put_off) == (["retried"], len(lost))
+
+
+def test_one_call_puts_off_so_many_and_says_that_there_are_more(bench: Bench) -> None:
+    lose(bench, *(f"s{n:04}" for n in range(600)))
+
+    calls = [bench.claim(1, takes_suspect=False, **RULE) for _ in range(3)]
+
+    assert [call.put_off for call in calls] == [500, 100, 0]
+    assert [call.wait_us for call in calls] == [0, 500_000, 500_000]
+    assert len(bench.state()["retries"]) == 600
+
+
+def test_another_process_takes_a_suspect_that_one_has_put_off(bench: Bench) -> None:
+    lose(bench, "a", "b")
+    with bench.listening(bench.keys.channel) as heard:
+        assert names_of(bench.claim(**RULE)) == ["a"]
+        # It may know of no lease.
+        assert heard() == [500]
+
+    bench.now = 500
+    assert names_of(bench.claim(owner=b"owner--2", **RULE)) == ["b"]
+
+
+def test_suspect_that_was_killed_too_often_is_buried_and_not_put_off(
+    suspects: Bench,
+) -> None:
+    claimed = suspects.claim(takes_suspect=False, max_kills=0, **RULE)
+
+    assert (names_of(claimed), claimed.put_off) == ([], 0)
+    assert list(suspects.state()["dead"]) == ["a", "b", "c"]
+
+
+def test_without_a_rule_all_suspects_are_leased(suspects: Bench) -> None:
+    assert names_of(suspects.claim(takes_suspect=False)) == ["a", "b", "c"]
+
+
+def test_suspect_that_is_put_off_keeps_its_history(bench: Bench) -> None:
+    bench.schedule({"first": 0})
+    bench.schedule({"u": 0}, unique="ek")
+    bench.retry(*bench.claim().jobs, wait=0)
+    bench.claim()
+    die(bench)
+
+    assert names_of(bench.claim(**RULE)) == ["first"]
+
+    seen = bench.inspect("u")
+    assert (seen.state, seen.attempts, seen.kills) == (State.RETRYING, 1, 1)
+    assert bench.state()["unique"] == {"k": "u"}
+    bench.now = 500
+    job = bench.lease(owner=b"owner--2", **RULE)
+    assert (name_in(job.payload), job.attempts, job.kills) == ("u", 1, 1)
+    assert job.start_time_ms == T0
+
+
+def test_suspect_that_is_put_off_is_still_known_to_have_been_late(bench: Bench) -> None:
+    lose(bench, "a")
+    job = bench.lease()
+    call = operations.give_back(
+        bench.keys, [job], late=[job.token], now_us=bench.now_us
+    )
+    bench.run(call)
+
+    assert bench.claim(takes_suspect=False, **RULE).put_off == 1
+
+    bench.now = 500
+    assert bench.lease(**RULE).was_late
+
+
+def test_claim_that_is_repeated_brings_its_suspect_again(suspects: Bench) -> None:
+    request = suspects.request()
+    first = suspects.claim(request=request, **RULE)
+
+    again = suspects.claim(request=request, takes_suspect=False, **RULE)
+
+    assert again.jobs == first.jobs
+    assert names_of(again) == ["a"]
+    assert again.put_off == 0
+
+
 def test_expired_leases_come_first_then_retries_then_due_frames(bench: Bench) -> None:
     bench.schedule({"fresh": 200, "expired": 0, "retried": 1})
     bench.now = 1

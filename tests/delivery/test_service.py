@@ -80,6 +80,26 @@ def test_gap_spares_a_job_once_until_an_attempt_of_it_ends(away):
     assert lose_in_a_gap().kills == 2
 
 
+def test_suspect_that_is_put_off_was_spared_all_the_same(away):
+    """Else a job that takes its whole machine down each time would be spared each time."""
+    away.recover()
+    away.lease(owner=OTHER)
+    away.now += 2 * LEASE
+    assert names_of(away.claim(owner=OTHER)) == []
+    away.now += SPARED
+    rule = {"owner": OTHER, "safe_kills": 0, "put_off_ms": 500}
+    for _ in range(2):
+        assert away.claim(takes_suspect=False, **rule).put_off == 1
+        away.now += 500
+    assert away.lease(**rule).kills == 1
+
+    away.now += 2 * LEASE
+    assert names_of(away.claim(owner=OTHER)) == []
+    away.now += SPARED
+
+    assert away.lease(**rule).kills == 2
+
+
 def test_lease_that_had_ended_before_the_gap_is_over_at_once(bench):
     bench.is_served = False
     bench.schedule({"a": 0})

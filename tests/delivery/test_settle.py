@@ -441,26 +441,6 @@ def test_jobs_of_one_start_time_keep_their_order_when_they_are_given_back(
         assert [job.token for job in jobs] == order
 
 
-def test_a_job_that_is_given_back_for_a_while_is_claimed_after_it(bench: Bench) -> None:
-    bench.schedule({"a": 0, "b": 0})
-    bench.now = 10
-    first, second = bench.claim().jobs
-    call = operations.give_back(
-        bench.keys,
-        [first, second],
-        waits_ms={first.token: 500},
-        now_us=bench.now_us,
-    )
-    assert bench.run(call) == []
-
-    claimed = bench.claim()
-    assert [job.token for job in claimed.jobs] == [second.token]
-    assert claimed.wait_us == 500_000
-    bench.now = 510
-    (again,) = bench.claim().jobs
-    assert (again.token, again.attempts, again.kills) == (first.token, 0, 0)
-
-
 def give_back_late(bench: Bench, job: Leased) -> None:
     call = operations.give_back(
         bench.keys, [job], late=[job.token], now_us=bench.now_us

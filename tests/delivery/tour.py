@@ -117,6 +117,14 @@ def _(bench: Bench) -> Callable[[], object]:
     return lambda: bench.claim(max_kills=0)
 
 
+@stop("claim beside a suspect", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"a": 0, "b": 0})
+    bench.claim()
+    bench.now = LEASE
+    return lambda: bench.claim(safe_kills=0, takes_suspect=False, put_off_ms=20)
+
+
 @stop("claim of retries", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.schedule({"a": 0, "b": 0})

@@ -20,6 +20,7 @@
 -- KEYS[16]  hash  errors by token
 -- KEYS[17]  zset  returned, before their first attempt: token, score start time (epoch ms)
 -- KEYS[18]  hash  control: when the queue was last served
+-- KEYS[19]  channel  ours: a lease changed
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; the same again returns the same leases
@@ -33,29 +34,36 @@
 --          'l' where it lay in the destination queue, 'f' where it came in a frame
 -- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
 -- ARGV[12]  the latest format that the caller reads; where the queue has a later one it gets nothing, and is told
+-- ARGV[13]  most leases of a job that may have expired without making it a suspect; -1: any number
+-- ARGV[14]  suspects to lease, 0 or 1; the others are put off
+-- ARGV[15]  for how long, ms
 -- Returns  now (epoch us); us until the next event, 0 when more waits now, -1 when nothing does; frames
---          transferred; payloads dropped as double; jobs dropped whose payload is gone; then six a job: token,
---          attempts that failed, leases that expired, start time (epoch ms), payload, sum of 1 where the token is
---          not the payload's own, 2 if it was given back because its lease had ended before it began, 4 where the job
---          of the payload's own token ended a moment ago
+--          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
+--          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, sum of 1 where the
+--          token is not the payload's own, 2 if it was given back because its lease had ended before it began, 4 where
+--          the job of the payload's own token ended a moment ago. Where the queue's format is too late for the
+--          caller, that format is the seventh and last
+
+-- Suspects that one call puts off.
+local PUT_OFF = 500
 
 local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
   headers = KEYS[6], payloads = KEYS[7], locators = KEYS[8], notes = KEYS[9], unique = KEYS[10],
   ended = KEYS[11], counters = KEYS[12], claims = KEYS[13], dead = KEYS[14], quarantine = KEYS[15],
-  errors = KEYS[16], returned = KEYS[17], control = KEYS[18],
+  errors = KEYS[16], returned = KEYS[17], control = KEYS[18], channel = KEYS[19],
 }
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonumber(ARGV[9]), ARGV[10]
-local format = ARGV[11]
+local format, safe_kills, suspects = ARGV[11], tonumber(ARGV[13]), tonumber(ARGV[14])
 local now_ms = math.floor(now_us / 1000)
 
 -- What is newer than the caller it would misread.
 local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
-if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, queue_format } end
+if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
 
-local reply, transferred, doubles, vanished = { now_us, -1, 0, 0, 0 }, 0, 0, {}
+local reply, transferred, doubles, vanished, put_off = { now_us, -1, 0, 0, 0, 0 }, 0, 0, {}, {}
 -- Before anything is leased, so that a gap is known to this claim.
 local service = read_service(keys.control)
 local served = serve(service, keys.leases, now_ms, lease_ms, false)
@@ -99,7 +107,7 @@ local function finish()
     if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
   end
   if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
-  reply[3], reply[4], reply[5] = transferred, doubles, #vanished
+  reply[3], reply[4], reply[5], reply[6] = transferred, doubles, #vanished, #put_off
   return reply
 end
 
@@ -148,50 +156,51 @@ end
 
 -- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
 -- run, so all that is left of it goes.
-local function held_job(token)
-  local attempts, kills, due, _, owner, key, was_spared = read_header(redis.call('HGET', keys.headers, token))
+local function take_up(token, lease_end)
+  local attempts, kills, due, _, holder, key, was_spared = read_header(redis.call('HGET', keys.headers, token))
+  attempts, kills, due, key = attempts or 0, kills or 0, due or now_ms, key or ''
+  local spare = lease_end and is_spared(service, lease_end)
+  -- Once: a job that takes its whole machine down each time would else be run for ever.
+  if lease_end and (was_spared or not spare) then kills = kills + 1 end
+  spare = spare or was_spared
+  local is_over = max_kills >= 0 and kills > max_kills
+  local is_suspect = safe_kills >= 0 and kills > safe_kills and not is_over
+  if is_suspect and suspects == 0 then
+    -- It fills no room, and its payload is not read. Never leased, it counts no kill where the caller dies.
+    put_off[#put_off + 1] = { token, attempts, kills, due, key, spare, lease_end }
+    return
+  end
   local payload = redis.call('HGET', keys.payloads, token)
   if not payload then
     vanished[#vanished + 1] = token
     vanished_keys[#vanished] = key
+  elseif is_over then
+    bury(token, attempts, kills, due, key, payload)
+  else
+    if is_suspect then suspects = suspects - 1 end
+    lease(token, attempts, kills, due, key, payload, false, token_of(payload) ~= token, holder == LATE, spare)
   end
-  return attempts or 0, kills or 0, due or now_ms, key or '', payload, owner == LATE, was_spared
 end
 
-local function lease_due(set, taken)
-  if is_full() or head_of(set) > now_ms then return end
-  for _, token in ipairs(redis.call('ZRANGEBYSCORE', set, '-inf', now_ms, 'LIMIT', 0, limit - count)) do
-    if is_full() then break end
-    local attempts, kills, due, key, payload, late = held_job(token)
-    taken[#taken + 1] = token
-    if payload and max_kills >= 0 and kills > max_kills then
-      -- It was given back too often, each time because its lease had ended before it began.
-      bury(token, attempts, kills, due, key, payload)
-    elseif payload then
-      lease(token, attempts, kills, due, key, payload, false, token_of(payload) ~= token, late)
+-- Suspects that are put off hide nothing behind them.
+local function take_up_due(set, till, taken, is_lease)
+  local before
+  while not is_full() and #put_off < PUT_OFF and #put_off ~= before do
+    before = #put_off
+    local found = redis.call('ZRANGEBYSCORE', set, '-inf', till, 'WITHSCORES', 'LIMIT', #taken, limit - count)
+    for i = 1, #found, 2 do
+      if is_full() or #put_off == PUT_OFF then break end
+      taken[#taken + 1] = found[i]
+      take_up(found[i], is_lease and tonumber(found[i + 1]))
     end
   end
 end
 
 if limit > 0 then
-  local found = redis.call('ZRANGEBYSCORE', keys.leases, '-inf', over_by(service, now_ms), 'WITHSCORES',
-    'LIMIT', 0, limit)
-  for i = 1, #found, 2 do
-    if is_full() then break end
-    local token, attempts, kills, due, key, payload, late, was_spared = found[i], held_job(found[i])
-    local spare = is_spared(service, tonumber(found[i + 1]))
-    expired[#expired + 1] = token
-    -- Once: a job that takes its whole machine down each time would else be run for ever.
-    if payload and (was_spared or not spare) then kills = kills + 1 end
-    if payload and max_kills >= 0 and kills > max_kills then
-      bury(token, attempts, kills, due, key, payload)
-    elseif payload then
-      lease(token, attempts, kills, due, key, payload, false, token_of(payload) ~= token, late, spare or was_spared)
-    end
-  end
+  take_up_due(keys.leases, over_by(service, now_ms), expired, true)
   if mode ~= 'take' then
-    lease_due(keys.retries, retried)
-    lease_due(keys.returned, returned)
+    if head_of(keys.retries) <= now_ms then take_up_due(keys.retries, now_ms, retried) end
+    if head_of(keys.returned) <= now_ms then take_up_due(keys.returned, now_ms, returned) end
   end
 end
 
@@ -305,6 +314,7 @@ if #bad > 0 or #buried > 0 or #vanished > 0 then
   check_sets(keys.quarantine, keys.dead)
 end
 if #moved > 0 then check_sets(keys.returned) end
+if #put_off > 0 then check_sets(keys.retries) end
 
 -- Writes. Removals first, which a full server does not refuse.
 
@@ -363,6 +373,24 @@ if count > 0 then
   redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end) .. table.concat(late, ' '))
 end
 
+if #put_off > 0 then
+  local waits, heads, till, is_new = {}, {}, now_ms + tonumber(ARGV[15]), false
+  for i, job in ipairs(put_off) do
+    waits[2 * i - 1], waits[2 * i] = till, job[1]
+    -- One that came from the retries keeps its header, which may say that it was late.
+    if job[7] then
+      is_new = true
+      heads[#heads + 1] = job[1]
+      heads[#heads + 1] = struct.pack(HEADER, job[2], job[6] and job[3] + SPARED or job[3], job[4], NOBODY, NOBODY) .. job[5]
+    end
+  end
+  redis.call('ZADD', keys.retries, unpack(waits))
+  if is_new then
+    redis.call('HSET', keys.headers, unpack(heads))
+    -- Another process may have no suspect. Of what was among the retries all know when to look.
+    publish(keys.channel, till)
+  end
+end
 for _, job in ipairs(buried) do
   local token, key = job[1], job[5]
   release_unique(keys.unique, key, token)
@@ -389,6 +417,6 @@ if #cancelled > 0 then
 end
 if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
-if #retried > 0 then firsts[keys.retries] = nil end
+if #retried + #put_off > 0 then firsts[keys.retries] = nil end
 if #returned + #moved > 0 then firsts[keys.returned] = nil end
 return finish()

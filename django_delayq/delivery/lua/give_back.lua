@@ -12,8 +12,8 @@
 -- KEYS[6]  channel  ours: a lease changed
 -- KEYS[7]  zset  returned, before their first attempt: token, score start time (epoch ms)
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, four a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
---          2 if a lease of it ended before it began, now or earlier, 4 to count a kill; wait until it is due again, ms
+-- ARGV[2]  and on, three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
+--          2 if a lease of it ended before it began, now or earlier, 4 to count a kill
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local leases, headers, retries, payloads, destination, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -21,13 +21,13 @@ local returned = KEYS[7]
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
 redis.call('LLEN', destination)
-local held, lost = ours(headers, 2, 4)
+local held, lost = ours(headers, 2, 3)
 if #held == 0 then return lost end
 check_hashes(payloads)
 local bodies = {}
 for i, job in ipairs(held) do
   -- A foreign payload with a history stays with us: in the list it would lose its attempts.
-  if ARGV[job.at + 2] == '1' and ARGV[job.at + 3] == '0' and job.attempts + job.kills == 0 then
+  if ARGV[job.at + 2] == '1' and job.attempts + job.kills == 0 then
     bodies[i] = redis.call('HGET', payloads, job.token) or nil
   end
 end
@@ -40,11 +40,10 @@ for i = #held, 1, -1 do
     redis.call('HDEL', payloads, job.token)
     redis.call('LPUSH', destination, bodies[i])
   else
-    local how, wait = tonumber(ARGV[job.at + 2]), tonumber(ARGV[job.at + 3])
+    local how = tonumber(ARGV[job.at + 2])
     local kills = how >= 4 and job.kills + 1 or job.kills
     -- Members of one score are ordered by token: a fraction of a millisecond keeps the order of the claim.
     local due = job.due < now_ms and job.due + (i - 1) / 4096 or now_ms
-    if wait > 0 then due = now_ms + wait end
     local waiting = waiting_set(retries, returned, job.attempts, kills)
     redis.call('ZADD', waiting, due, job.token)
     redis.call('HSET', headers, job.token,
