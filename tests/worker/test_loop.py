@@ -1,5 +1,6 @@
 """Who gets which job, and when: the claim loop, in workers inside this process."""
 
+import os
 import random
 import threading
 import time
@@ -15,6 +16,7 @@ from django_delayq.wire.call import run
 from django_delayq.worker import loop as loops
 from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME
 from tests.waiting import wait_until
@@ -293,6 +295,65 @@ def test_two_jobs_that_may_have_killed_their_workers_never_run_together(
     assert {job.id for job in innocent} < set(records.jobs("end"))
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_two_jobs_that_may_have_killed_their_workers_are_never_leased_together(
+    configure, work, records, queue_name, client, monkeypatch, is_weighted
+):
+    """Not even until one of them is given back: who dies in that time would have killed both."""
+    configure(low={}, high={})
+    queues = [f"{queue_name}-high", f"{queue_name}-low"]
+    for queue in queues:
+        schedule_many(tasks.nap.using(queue=queue).prepare(0, 0.02) for _ in range(4))
+        lose_leases(client, queue, 4, times=2)
+        # Quick ones, of which the next are asked for ahead.
+        schedule_many(tasks.note.using(queue=queue).prepare(0) for _ in range(200))
+    leased = watch_suspects(monkeypatch, kills=2)
+
+    work(dict.fromkeys(queues, 1.0) if is_weighted else queues, threads=2)
+
+    wait_until(lambda: records.count("end") == 8, description="all have run")
+    wait_until(lambda: records.count("run") == 400, description="the quick ones, too")
+    assert max(leased) == 1
+
+
+def test_what_is_asked_ahead_brings_no_second_job_that_may_have_killed_its_workers(
+    work, records, queue_name, client, monkeypatch
+):
+    # There is always room, and it asks for few at once: so it asks ahead whenever it may.
+    room = loops._Room(40, 40)
+    monkeypatch.setattr(loops.ClaimLoop, "_room", lambda loop: room)
+    monkeypatch.setattr(loops, "BatchSizer", lambda **_: BatchSizer(first=4, most=4))
+    monkeypatch.setattr(loops, "STALLED_MS", 1e9)
+    leased = watch_suspects(monkeypatch, kills=3)
+    schedule_many(tasks.nap.using(queue=queue_name).prepare(0, 0.1) for _ in range(8))
+    lose_leases(client, queue_name, 8, times=1)
+    # Expired leases come in the order of their tokens: suspects and others by turns.
+    suspects, others = b"suspects", b"innocent"
+    for owner in [suspects, others] * 4:
+        lease(client, queue_name, 1, owner)
+    recover(client, queue_name, 4, suspects)
+    lease(client, queue_name, 4, suspects)
+    recover(client, queue_name, 4, suspects)
+    recover(client, queue_name, 4, others)
+
+    work(threads=2, max_kills=4)
+
+    wait_until(lambda: records.count("end") == 8, description="all have run")
+    assert max(leased) == 1
+
+
+def test_jobs_that_were_put_off_have_run_when_a_burst_ends(
+    work, records, queue_name, client
+):
+    schedule_many(tasks.nap.using(queue=queue_name).prepare(0, 0.3) for _ in range(3))
+    lose_leases(client, queue_name, 3, times=2)
+
+    worker = work(is_burst=True)
+
+    assert worker.join() == DONE
+    assert records.count("end") == 3
+
+
 def test_one_that_lost_its_lease_before_it_began_holds_up_no_other(
     work, records, queue_name, client, monkeypatch
 ):
@@ -320,25 +381,46 @@ def test_one_that_lost_its_lease_before_it_began_holds_up_no_other(
     assert records.jobs("run")[2] == lost[0]
 
 
+def watch_suspects(monkeypatch, *, kills):
+    """Return how many suspects are leased, of each reply with jobs."""
+    leased = []
+
+    def hand_out(loop, queue, reply, *rest):
+        suspects = sum(job.kills == kills for job in reply.jobs)
+        leased.append(suspects + loop._has_suspect())
+        original(loop, queue, reply, *rest)
+
+    original = loops.ClaimLoop._hand_out
+    monkeypatch.setattr(loops.ClaimLoop, "_hand_out", hand_out)
+    return leased
+
+
+def lease(client, queue, count, owner):
+    claim = operations.claim(
+        get_settings().queue(queue).keys,
+        owner=owner,
+        request=os.urandom(8),
+        limit=count,
+        lease_ms=60_000,
+    )
+    assert len(run(client, claim).jobs) == count
+
+
+def recover(client, queue, count, owner):
+    keys = get_settings().queue(queue).keys
+    assert run(client, operations.recover(keys, owner=owner)).ended == count
+
+
 def lose_leases(client, queue, count, *, times):
     """Be a worker that dies with everything it has claimed."""
-    keys = get_settings().queue(queue).keys
-    for i in range(times):
-        owner = bytes([i]) * 8
-        claim = operations.claim(
-            keys,
-            owner=owner,
-            request=bytes([i + 100]) * 8,
-            limit=count,
-            lease_ms=60_000,
-        )
-        # What was scheduled for now is due within a ms.
-        wait_until(
-            lambda: counts(queue).waiting == counts(queue).due,
-            description="all of them are due",
-        )
-        assert len(run(client, claim).jobs) == count
-        assert run(client, operations.recover(keys, owner=owner)).ended == count
+    # What was scheduled for now is due within a ms.
+    wait_until(
+        lambda: counts(queue).waiting == counts(queue).due,
+        description="all of them are due",
+    )
+    for _ in range(times):
+        lease(client, queue, count, b"the dead")
+        recover(client, queue, count, b"the dead")
 
 
 def test_a_job_that_killed_its_worker_too_often_is_buried(
