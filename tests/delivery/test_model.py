@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -31,6 +32,21 @@ SPARED = LEASE * 5 / 12
 MOST_GAPS = 3
 formats = st.sampled_from(list(FrameFormat))
 waits = st.sampled_from([0, 0, 1, 5, 50, 1_000])
+
+#: A job with more kills is a suspect, where the claim says so.
+SAFE_KILLS = 0
+PUT_OFF_MS = 20
+
+
+class Numbers:
+    """In place of `secrets`: which comes first of jobs that are due together is the same whenever an example runs."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def token_urlsafe(self, size: int) -> str:
+        self.last += 1
+        return f"{self.last:0{size * 4 // 3}}"
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -163,10 +179,18 @@ class QueueMachine(RuleBasedStateMachine):
         limit=st.integers(0, 15),
         again=st.booleans(),
         is_living=st.booleans(),
+        suspects=st.sampled_from([None, 1, 0]),
     )
-    def claim(self, is_take: bool, limit: int, again: bool, is_living: bool) -> None:
+    def claim(
+        self,
+        is_take: bool,
+        limit: int,
+        again: bool,
+        is_living: bool,
+        suspects: int | None,
+    ) -> None:
         mode = Mode.TAKE if is_take else self.mode
-        self.take(mode, limit, again=again, is_living=is_living)
+        self.take(mode, limit, again=again, is_living=is_living, suspects=suspects)
 
     def take_due(self, *, is_living: bool) -> None:
         """Lease whatever is due."""
@@ -176,9 +200,31 @@ class QueueMachine(RuleBasedStateMachine):
             self.follow_transfer()
         self.take(self.mode, MAX_BATCH, again=False, is_living=is_living)
 
-    def take(self, mode: Mode, limit: int, *, again: bool, is_living: bool) -> None:
+    def take(
+        self,
+        mode: Mode,
+        limit: int,
+        *,
+        again: bool,
+        is_living: bool,
+        suspects: int | None = None,
+    ) -> None:
+        """Claim; of suspects no more than so many, None: any number."""
         request = self.bench.request()
-        claimed = self.bench.claim(limit, mode=mode, request=request, transfer_limit=5)
+        rule: dict[str, Any] = {}
+        if suspects is not None:
+            rule = {"safe_kills": SAFE_KILLS, "put_off_ms": PUT_OFF_MS}
+            rule["takes_suspect"] = suspects == 1
+            before = self.retrying()
+        claimed = self.bench.claim(
+            limit, mode=mode, request=request, transfer_limit=5, **rule
+        )
+        if suspects is not None:
+            kills = [job.kills for job in claimed.jobs]
+            assert sum(count > SAFE_KILLS for count in kills) <= suspects
+            self.follow_put_off(before)
+        else:
+            assert claimed.put_off == 0
         if again and claimed.jobs:
             repeated = self.bench.claim(limit, mode=mode, request=request)
             assert {job.token for job in repeated.jobs} == {
@@ -210,6 +256,33 @@ class QueueMachine(RuleBasedStateMachine):
                 self.living.add(name)
         if mode is Mode.SHARED:
             self.follow_transfer()
+
+    def retrying(self) -> dict[str, tuple[int, int]]:
+        """Return what waits among the retries by name: when it is due, and its kills."""
+        found = self.client.zrange(self.bench.keys.retries, 0, -1, withscores=True)
+        if not found:
+            return {}
+        tokens = [member for member, _ in found]
+        payloads = self.client.hmget(self.bench.keys.payloads, tokens)
+        headers = self.client.hmget(self.bench.keys.headers, tokens)
+        return {
+            name_in(body or b""): (
+                int(score) - T0,
+                int.from_bytes((header or b"")[4:8], "little") % 2**31,
+            )
+            for (_, score), body, header in zip(found, payloads, headers, strict=True)
+        }
+
+    def follow_put_off(self, before: dict[str, tuple[int, int]]) -> None:
+        for name, (due, kills) in self.retrying().items():
+            if before.get(name) == (due, kills):
+                continue
+            assert kills > SAFE_KILLS
+            assert name not in self.living, f"{name} runs, and was put off"
+            assert self.places[name] in ("leased", "retrying")
+            assert self.due[name] <= self.bench.now, f"{name} was put off early"
+            assert due == int(self.bench.now) + PUT_OFF_MS
+            self.places[name], self.due[name] = "retrying", due
 
     @precondition(lambda self: self.leases)
     @rule(
@@ -258,14 +331,17 @@ class QueueMachine(RuleBasedStateMachine):
             self.places[name] = "retrying"
             self.due[name] = self.bench.at(wait) - T0 if way == "R" else 0
 
-    @rule()
-    def worker_dies(self) -> None:
+    @rule(suspects=st.sampled_from([None, 1, 0]))
+    def worker_dies(self, suspects: int | None) -> None:
+        """With all it has leased; what it leaves behind are suspects for who comes next."""
         rank = 0
         while rank >= 0:
             _, rank = self.bench.recover(OWNER, first_rank=rank, batch=7)
         for name in self.names("leased"):
             self.due[name] = 0
         self.living.clear()
+        if suspects is not None:
+            self.take(self.mode, 5, again=False, is_living=False, suspects=suspects)
 
     # By id.
 
@@ -474,10 +550,14 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def test_random_operations_lose_nothing_and_deliver_nothing_twice(
-    client: "redis.Redis[bytes]", queue_name: str
+    client: "redis.Redis[bytes]", queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def machine() -> QueueMachine:
+        monkeypatch.setattr(operations, "secrets", Numbers())
+        return QueueMachine(client, queue_name)
+
     run_state_machine_as_test(
-        lambda: QueueMachine(client, queue_name),
+        machine,
         settings=settings(
             max_examples=60,
             stateful_step_count=40,
