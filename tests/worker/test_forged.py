@@ -17,6 +17,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, new_token
 from django_delayq.jobs import registry
 from django_delayq.wire.call import run
+from django_delayq.wire.scripts import offer
 from tests.signed import signed
 from tests.waiting import wait_until
 from tests.worker.project import tasks
@@ -66,12 +67,15 @@ def handled(queue):
     registry._tasks.pop(task.name)
 
 
+def payload_of(job) -> bytes:
+    keys = get_settings().queue(job.queue).keys
+    return run(get_client(), operations.inspect(keys, job.token)).payload
+
+
 def envelope_of(job) -> dict[str, str]:
     """Return what a job says on the wire."""
-    queue = get_settings().queue(job.queue)
-    payload = run(get_client(), operations.inspect(queue.keys, job.token)).payload
-    value = queue.payload_codec.decode(payload)
-    return json.loads(value) if isinstance(value, str) else dict(value)
+    value = get_settings().queue(job.queue).payload_codec.decode(payload_of(job))
+    return json.loads(value) if isinstance(value, str | bytes) else dict(value)
 
 
 def unsigned(real, queue):
@@ -202,6 +206,53 @@ def test_a_job_that_was_taken_when_it_was_due_and_offered_again_runs_once(
 
     wait_until(lambda: records.count("run") == 1, description="it runs")
     wait_until(lambda: settled(queue, 0), description="it is over")
+
+
+def offer_as_java(queue, payload):
+    """Store a payload that is due, and nothing beside it."""
+    run(get_client(), offer(get_settings().queue(queue).keys.queue, payload, "+0"))
+
+
+def transfer(queue):
+    """Transfer the one that is due, as a `DelayedQueue` does; it is due with the next ms."""
+    call = operations.transfer(get_settings().queue(queue).keys, batch=10)
+    wait_until(lambda: run(get_client(), call).moved == 1, description="it is due")
+
+
+def test_a_job_that_was_taken_out_and_offered_again_many_times_is_no_double(
+    queue, victim, work, records, client
+):
+    keys = get_settings().queue(queue).keys
+    payload = payload_of(victim)
+    with DelayedQueue(queue) as delayed:
+        assert delayed.poll() is not None
+    for _ in range(2):
+        offer_as_java(queue, payload)
+        transfer(queue)
+        assert client.lpop(keys.queue.destination) == payload
+    offer_as_java(queue, payload)
+
+    work(threads=1)
+
+    wait_until(lambda: settled(queue, 0), description="it is over")
+    assert records.count("run") == 1
+    assert "doubles" not in counts(queue).counters
+
+
+def test_what_is_forged_is_data_however_often_it_comes(queue, work, records, handled):
+    codec = get_settings().queue(queue).payload_codec
+    forged = signed(tasks.note.name, f"{queue}-other", "forged", codec=codec)
+    for _ in range(2):
+        offer_as_java(queue, forged)
+        transfer(queue)
+    offer_as_java(queue, forged)
+
+    work(threads=1)
+
+    wait_until(lambda: settled(queue, 0), description="all have been handled")
+    assert len(handled) == 3
+    assert records.count("run") == 0
+    assert "doubles" not in counts(queue).counters
 
 
 @pytest.mark.parametrize("target", ["itself", "other"])

@@ -93,8 +93,10 @@ local function plan_transfer(timeout_set, delay_queue, locators, counters, due, 
   for _, item in ipairs(plan.tokens) do
     local locator = redis.call('HGET', locators, item[1])
     local start, kind, id, key, mac = read_locator(locator)
-    -- Another frame is the job only where its own is gone: somebody took it out and put it in again.
-    local is_its = key and mac == item[4] and (id == item[3] or not find_frame(timeout_set, start, kind, id))
+    -- Another frame is the job only where its own is gone: somebody took it out and put it in again. What nobody has
+    -- checked becomes no surer by coming twice.
+    local is_its = key and mac == item[4] and id ~= UNSURE
+      and (id == item[3] or not find_frame(timeout_set, start, kind, id))
     if is_its and is_score(item[2]) then
       plan.places[#plan.places + 1] = item[1]
       plan.places[#plan.places + 1] = struct.pack(LOCATOR, item[2], 0, item[3], mac) .. key

@@ -272,7 +272,7 @@ if mode == 'direct' and not is_full() then
     for i, item in ipairs(items) do
       local token, start, mac = tokens[i], is_score(item[2]) and item[2] or now_ms, item[4]
       local due, kind, id, key, known = read_locator(locators[i])
-      local is_same = mac and mac == known
+      local is_same = mac and mac == known and id ~= UNSURE
       -- Somebody may have taken it out and put it in again. While its own frame waits, another is a copy, or says so.
       local own = is_same and id ~= item[5] and find_frame(keys.timeout_set, due, kind, id)
       local is_certain, is_double = is_same and not own, false
