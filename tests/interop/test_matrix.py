@@ -406,9 +406,12 @@ def test_java_takes_what_a_view_scheduled(round_: Round, codec: str) -> None:
     [taken] = round_.call("take", codec, "scheduled", count=1, timeout_ms=20_000)
     call = envelope_of(taken)
     assert call["delayq"] == job_id.rpartition(":")[2]
-    assert call["task"].endswith("remind")
-    assert call["args"] == [42]
-    assert call["kwargs"] == {"text": "订单 😀"}
+    # One string in every codec: what is signed stays as it is, however often it is read and written.
+    assert json.loads(call["body"]) == {
+        "task": "tests.interop.project.tasks.remind",
+        "args": [42],
+        "kwargs": {"text": "订单 😀"},
+    }
 
 
 @cell(6)

@@ -163,6 +163,7 @@ public final class Peer {
             // The destination queue.
             case "take": return take(a);
             case "put": destination(a).offer(build(a.get("value"))); return null;
+            case "poll_and_offer": return describe(pollAndOffer(a));
             case "poll": return describe(destination(a).poll(a.number("timeout_ms"), TimeUnit.MILLISECONDS));
             case "length": return destination(a).size();
             case "consume": consumers.put(a.text("queue"), new Consumer(a)); return null;
@@ -196,6 +197,22 @@ public final class Peer {
             queue.offer(build(pair.get(0)), ((Number) pair.get(1)).longValue(), TimeUnit.MILLISECONDS);
         }
         return null;
+    }
+
+    /** Take an element and put it in again, as the object that the codec made of it; "into" is another codec to write. */
+    private Object pollAndOffer(Arguments a) throws Exception {
+        Object value;
+        switch (a.text("from")) {
+            case "delayed": value = hold(a).poll(); break;
+            case "poll": value = destination(a).poll(a.number("timeout_ms"), TimeUnit.MILLISECONDS); break;
+            case "take": value = destination(a).take(); break;
+            default: throw new IllegalArgumentException(a.text("from"));
+        }
+        if (value == null) return null;
+        if (a.text("to").equals("delayed")) hold(a).offer(value, a.number("delay_ms"), TimeUnit.MILLISECONDS);
+        else if (a.has("into")) redisson.getBlockingQueue(a.text("queue"), codec(a.text("into"))).offer(value);
+        else destination(a).offer(value);
+        return value;
     }
 
     /** Offer many at once, from some threads: number and, after a colon, the ms at which each is due. */
