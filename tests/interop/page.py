@@ -88,6 +88,7 @@ def _lines() -> Iterator[str]:
             for codec in codecs_of(version)
         )
         yield from _table(["codec", *map(str, POINTS)], rows)
+    yield _SIGNED
     yield _VALUES
     yield from (f"* {label}" for label in VALUES)
     yield _REFUSED
@@ -166,6 +167,19 @@ Each cell is a run of both on one server, the Redisson from its own jars in a Ja
 _SIX_WAYS = """
 A cell is `pass` here when it is so in each of six ways, which stand below for each version:
 """
+
+#: Of test_signed.py.
+_SIGNED = """
+## Signed jobs
+
+A job travels as text or as a map, whatever the codec, and what is signed of it is one string.
+Tried with Redisson 3.16.6 and 4.7.0, and each codec that can hold text or bytes (`tests/interop/test_signed.py`):
+
+* taken out and offered again by Python, then by Java, and the other way round, from and to both queues: it runs once, with the arguments that it was scheduled with;
+* moved by `pollLastAndOfferFirstTo`: it runs in its own queue, and is data in another;
+* forged by Java in nine ways, each as text and as a map: data, and the real job runs once;
+* copied by Java while it waits, and repeated after it ended: it runs once;
+* written by Java with every other codec: it runs once, or is kept in the quarantine."""
 
 _VALUES = """
 ## What was sent
