@@ -183,7 +183,7 @@ def _kind_of(word: str) -> str:
     for pattern, kind in (
         (rf".*\\x00.*{VALUE}", "FRAME"),
         (r"\d{13,14}", "MS"),
-        (r"[\w-]{16}\d{6}", "TOKEN"),
+        (r"[\w-]{16}[lf]\d{5}", "TOKEN"),
         (r"\d\.\d{3}", "SECONDS"),
         (r".*\\x.*", "BYTES"),
     ):
