@@ -216,7 +216,10 @@ def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
     known = next((n for n in FORMATS if sealed.mac.startswith(str(n))), None)
     if known is None:
         raise DecodeError(f"it is written in format {sealed.mac[:1]!r}", payload)
-    return _read_body(sealed.body.encode(), known)
+    try:
+        return FORMATS[known].read(sealed.body.encode())
+    except (UnicodeEncodeError, msgspec.MsgspecError) as error:
+        raise DecodeError(f"it says no call: {error}", payload) from error
 
 
 def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
@@ -278,18 +281,12 @@ def _seal_in(value: object) -> _Sealed:
 def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
     try:
         body = sealed.body.encode()
-        format = keyring.check(sealed.mac, queue, sealed.delayq, body)
+        return FORMATS[keyring.check(sealed.mac, queue, sealed.delayq, body)].read(body)
     except UnicodeEncodeError:
         # Half a surrogate pair, which a codec of Java's may bring, and which we never write.
         raise NotSigned("it holds text that is no Unicode") from None
-    # Ours, and so a fault of ours or of another version's if it cannot be read.
-    return _read_body(body, format)
-
-
-def _read_body(body: bytes, format: int) -> Envelope:
-    try:
-        return FORMATS[format].read(body)
     except msgspec.MsgspecError as error:
+        # Ours, and so a fault of ours or of another version's.
         raise DecodeError(f"not a call that this version reads: {error}") from error
 
 

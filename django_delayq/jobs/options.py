@@ -152,14 +152,12 @@ class TaskOptions:
                 differing[name] = value
         return differing or None
 
-    def with_carried(self, carried: dict[str, Any] | None) -> "TaskOptions":
+    def with_carried(self, carried: dict[str, Any]) -> "TaskOptions":
         """Return a copy with what an envelope carries.
 
         Raises:
             InvalidTask, InvalidSettings: it carries what no version of ours writes.
         """
-        if not carried:
-            return self
         options = {
             name: value for name, value in carried.items() if name in self.CARRIED
         }

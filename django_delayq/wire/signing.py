@@ -143,21 +143,30 @@ class Keyring:
         Raises:
             NotSigned: it has not; ``missing`` says which key or format would be needed to tell.
         """
-        # A token of another length could end in what is a part of the body.
-        if len(token) != TOKEN_LENGTH or len(signature) != LENGTH:
-            raise _misshapen(token, signature)
         signer = self._checkers.get(signature[:MAC_AT])
-        if signer is None:
-            raise self._missing(signature)
-        # Bytes, as text that is not ASCII cannot be compared so.
-        if compare_digest(signature.encode(), signer.sign(queue, token, body).encode()):
-            return signer.format
-        raise NotSigned(
-            f"its signature, of the key {signature[1:MAC_AT]!r}, does not fit its token, its queue {queue!r} and its body"
-        )
+        # A token of another length could end in what is a part of the body.
+        if signer is not None and len(token) == TOKEN_LENGTH:
+            try:
+                if compare_digest(signature, signer.sign(queue, token, body)):
+                    return signer.format
+            except TypeError:  # it is not ASCII
+                pass
+        raise self._refusal(signature, queue, token)
 
-    def _missing(self, signature: str) -> NotSigned:
+    def _refusal(self, signature: str, queue: str, token: str) -> NotSigned:
+        if len(token) != TOKEN_LENGTH:
+            return NotSigned(
+                f"its token has {len(token)} characters, and {TOKEN_LENGTH} make one"
+            )
+        if len(signature) != LENGTH:
+            return NotSigned(
+                f"its signature has {len(signature)} characters, and {LENGTH} make one"
+            )
         format, key_id = signature[0], signature[1:MAC_AT]
+        if signature[:MAC_AT] in self._checkers:
+            return NotSigned(
+                f"its signature, of the key {key_id!r}, does not fit its token, its queue {queue!r} and its body"
+            )
         if format not in map(str, self.formats):
             return NotSigned(
                 f"it is written in format {format!r}, and this version reads {', '.join(map(str, self.formats))}",
@@ -167,13 +176,3 @@ class Keyring:
             f"it is signed with the key {key_id!r}, and this project has {', '.join(map(repr, self._keys))}",
             missing=f"key {key_id}",
         )
-
-
-def _misshapen(token: str, signature: str) -> NotSigned:
-    if len(token) != TOKEN_LENGTH:
-        return NotSigned(
-            f"its token has {len(token)} characters, and {TOKEN_LENGTH} make one"
-        )
-    return NotSigned(
-        f"its signature has {len(signature)} characters, and {LENGTH} make one"
-    )

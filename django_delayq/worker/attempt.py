@@ -581,7 +581,9 @@ _LEVELS: dict[State | None, int] = {
 
 def _call_of(envelope: Envelope) -> Read:
     task = get_task(envelope.task)
-    options = task.options.with_carried(envelope.options)
+    options = task.options
+    if envelope.options:
+        options = options.with_carried(envelope.options)
     return task, options, envelope.args, envelope.kwargs
 
 

@@ -33,7 +33,7 @@ def test_what_one_call_changes_travels_and_comes_back(
 
     assert options.carried(base) == carried
 
-    back = base.with_carried(carried)
+    back = base.with_carried(carried or {})
     for name in TaskOptions.CARRIED:
         value, original = getattr(back, name), getattr(options, name)
         assert value == original or seconds(value) == seconds(original)
