@@ -83,7 +83,8 @@ local function plan_transfer(timeout_set, delay_queue, locators, counters, due, 
     if payload then
       plan.payloads[#plan.payloads + 1] = payload
       local token, mac = token_of(payload)
-      if token then plan.tokens[#plan.tokens + 1] = { token, entry[2], id, mac } end
+      -- Other bytes would reach clients that expect text, and one payload would stop them again and again.
+      if token and not token:find('[^%w_-]') then plan.tokens[#plan.tokens + 1] = { token, entry[2], id, mac } end
     else
       plan.bad[#plan.bad + 1] = frame
     end
