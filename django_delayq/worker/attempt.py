@@ -148,7 +148,10 @@ class Attempt:
         ):
             return None
         try:
-            return self._read_call(payload)
+            # No codec: it is written in none.
+            return _call_of(
+                envelopes.open_payload(payload, self.queue.name, get_keyring())
+            )
         except BaseException as error:
             return error
 
