@@ -248,7 +248,8 @@ class ThreadExecutor:
         limit: ThreadTimeLimit | None = None
         token = running_job.set(attempt.job)
         try:
-            _database_use.begin()
+            if _database_use.has_connected:
+                _database_use.begin()
             limit_s = attempt.time_limit_s
             if limit_s is None:
                 value = task.function(*attempt.args, **attempt.kwargs)
