@@ -23,6 +23,7 @@ from django_delayq.conf import get_client, get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
 from django_delayq.wire.call import run
+from django_delayq.wire.signing import LENGTH
 from tests.interop.codecs import (
     TEXT,
     codecs_of,
@@ -250,7 +251,7 @@ REASONS = {
     "with_another_call": "does not fit",
     "with_another_token": "does not fit",
     "with_a_wrong_mac": "does not fit",
-    "with_a_cut_mac": "its signature has 26 characters",
+    "with_a_cut_mac": f"its signature has {LENGTH - 1} characters",
     "of_another_queue": "does not fit",
     "of_another_key": "is signed with the key 'none'",
     "of_another_format": "is written in format '2'",

@@ -8,6 +8,7 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
 from django_delayq.jobs import registry
 from django_delayq.wire.call import run
+from django_delayq.wire.signing import LENGTH
 from tests.waiting import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import record
@@ -66,7 +67,7 @@ def rewrite(client, keys):
 def mac_of(client, keys):
     (frame,) = client.zrange(keys.queue.timeout_set, 0, -1)
     at = frame.index(b'"mac":"') + 7
-    return frame[at : at + 27]
+    return frame[at : at + LENGTH]
 
 
 def is_settled(queue):
@@ -78,7 +79,7 @@ def test_job_whose_signature_has_wrong_bytes_goes_to_quarantine_and_runs_when_it
     client, queue, keys, job, rewrite, work, records
 ):
     mac = mac_of(client, keys)
-    # Its locator knows the first eleven characters, and takes it for the job.
+    # Its locator knows the first half of the MAC, and takes it for the job.
     spoilt = mac[:-8] + b"AAAAAAAA"
     rewrite(mac, spoilt)
 
@@ -121,8 +122,8 @@ def test_job_whose_locator_lacks_the_signature_runs_once_all_the_same(
     locator = client.hget(keys.locators, job.token)
     spoilt = {
         "cut": locator[:17],
-        "zeros": locator[:17] + bytes(11) + locator[28:],
-        "another's": locator[:17] + b"A" * 11 + locator[28:],
+        "zeros": locator[:17] + bytes(16) + locator[33:],
+        "another's": locator[:17] + b"A" * 16 + locator[33:],
     }
     if how == "gone":
         client.hdel(keys.locators, job.token)
