@@ -70,7 +70,6 @@ class _Run:
         """Take a key out of use while jobs fall due and others are scheduled."""
         with keys(OLD):
             self._measured("schedule, old key", self._schedule, self._jobs * 6 // 10)
-        ended = threading.Event()
         with keys(OLD), bench.working("--queue", self._queue, "--verbosity", "0"):
             with keys(NEW), bench.working("--queue", self._queue, "--verbosity", "0"):
                 with keys(OLD):
@@ -82,7 +81,6 @@ class _Run:
                     scheduler.start()
                     self._measured("resign while both run", self._resign)
                     scheduler.join()
-                    ended.set()
                 self._measured("all have run", self._wait_for_all)
         self._tell("Rotation")
 
