@@ -19,6 +19,8 @@ OLDEST = 1
 LENGTH = 37
 #: Characters of a token: 16 random bytes in URL-safe base64.
 TOKEN_LENGTH = 22
+#: Queues that a key keeps a state for, some 400 bytes each. Names of queues may be made up, as targets of a move.
+QUEUES_KEPT = 1_000
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5
 
@@ -57,6 +59,8 @@ class Signer(dict[str, blake2b]):
         return f"<Signer {self.head}>"
 
     def __missing__(self, queue: str) -> blake2b:
+        if len(self) >= QUEUES_KEPT:
+            self.clear()
         name = queue.encode()
         state = self[queue] = blake2b(
             b"%d:%b" % (len(name), name),

@@ -238,6 +238,22 @@ def test_signature_is_of_one_queue() -> None:
         read(LITERAL[0][1], queue="other")
 
 
+def test_key_keeps_what_it_needs_of_few_queues_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(signing, "QUEUES_KEPT", 3)
+    signer = Keyring(["one secret for all"]).signers[1]
+
+    signatures = {f"q{n}": signer.sign(f"q{n}", TOKEN, b"{}") for n in range(10)}
+
+    assert len(signer) <= 3
+    assert len(set(signatures.values())) == 10
+    for queue, signature in signatures.items():
+        assert (
+            Keyring(["one secret for all"]).check(signature, queue, TOKEN, b"{}") == 1
+        )
+
+
 @pytest.mark.parametrize(
     "payload",
     [
