@@ -359,6 +359,9 @@ def test_command_refuses_what_this_version_does_not_read(
     hand.client.hset(hand.keys.control, "format", 2)
     with pytest.raises(CommandError, match="is in format 2, and this version reads f"):
         command(queue, "--format", "1")
+    # Nor does it sign what an older version wrote there, as it would have to leave the rest.
+    with pytest.raises(CommandError, match="is in format 2, and this version reads f"):
+        command(queue)
     assert hand.client.hgetall(hand.keys.control) == {b"format": b"2"}
 
 

@@ -11,12 +11,14 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.conf import QueueSettings
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import ENROLLED_MS, FormatSet
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.resigning import FormatChange, Resigning, Tally
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
+from django_delayq.wire.call import run
 from django_delayq.wire.signing import Keyring
 
 EXAMPLES = """
@@ -112,8 +114,11 @@ class Command(CommandWithExamples):
         """Choose the format of a queue, where one is given; return what writes it anew."""
         format: int | None = options["format"]
         if format is None:
-            run = Resigning(client, queue, keyring)
-            return run, run.steps()
+            with self._explained():
+                its_format = run(client, operations.read_format(queue.keys)).format
+            self._check_readable(queue, keyring, its_format)
+            signing = Resigning(client, queue, keyring)
+            return signing, signing.steps()
         change = FormatChange(client, queue, keyring, format)
         with self._explained():
             found = change.begin(is_forced=options["force"])
@@ -132,22 +137,31 @@ class Command(CommandWithExamples):
             ) from error
 
     def _write_anew(
-        self, queue: QueueSettings, run: Resigning, steps: Iterator[None]
+        self, queue: QueueSettings, signing: Resigning, steps: Iterator[None]
     ) -> Tally:
         try:
             with self._explained():
-                total = run.total()
+                total = signing.total()
                 for _ in steps:
-                    self._progress(f"queue {queue.name}", run.seen, total)
+                    self._progress(f"queue {queue.name}", signing.seen, total)
         except KeyboardInterrupt:
             self._progress.end()
-            self.stdout.write(_told(queue.name, run.tally))
+            self.stdout.write(_told(queue.name, signing.tally))
             raise CommandError(
                 "Interrupted. No step is half done; run it again to go on."
             ) from None
         self._progress.end()
-        self.stdout.write(_told(queue.name, run.tally))
-        return run.tally
+        self.stdout.write(_told(queue.name, signing.tally))
+        return signing.tally
+
+    def _check_readable(
+        self, queue: QueueSettings, keyring: Keyring, its_format: int
+    ) -> None:
+        if its_format > keyring.formats[-1]:
+            raise CommandError(
+                f"Queue {queue.name} is in format {its_format}, and this version reads {_formats(keyring)}. Run this with a"
+                " version that reads it."
+            )
 
     def _check_begun(
         self,
@@ -157,11 +171,7 @@ class Command(CommandWithExamples):
         found: FormatSet,
         is_forced: bool,
     ) -> None:
-        if found.before > keyring.formats[-1]:
-            raise CommandError(
-                f"Queue {queue.name} is in format {found.before}, and this version reads {_formats(keyring)}. Run this with"
-                " a version that reads it."
-            )
+        self._check_readable(queue, keyring, found.before)
         if format > found.before and found.behind:
             behind = f"{found.behind} of its worker processes read no format as late as {format}"
             if not is_forced:
