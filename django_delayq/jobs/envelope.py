@@ -30,7 +30,7 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import formats
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.codecs import Codec
-from django_delayq.wire.signing import LENGTH, OLDEST, Keyring
+from django_delayq.wire.signing import LENGTH, MAC_AT, OLDEST, TOKEN_LENGTH, Keyring
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):
@@ -78,6 +78,10 @@ START = b'{"delayq":"'
 TOKEN_BEFORE = 80
 #: `peek_task` looks at so many bytes.
 PEEK_BYTES = 512
+# What the scripts find in so many bytes and behind, whichever codec wraps it; `_job.lua`, token_of.
+_SHOWN = re.compile(
+    rb'"delayq":".{%d}","mac":"(.{%d})"' % (TOKEN_LENGTH, LENGTH), re.DOTALL
+)
 # Where the format stands in a payload as we write it, and where the name of the task begins.
 _FORMAT_AT = len(START) + 22 + len('","mac":"')
 _TASK_AT = _FORMAT_AT + LENGTH + len('","body":"{')
@@ -110,7 +114,7 @@ def encode(
 
     Raises:
         InvalidArguments: the arguments hold text that is no Unicode, or a number that is too long.
-        EncodeError: the queue's codec cannot hold it so that the scripts find the token.
+        EncodeError: the queue's codec cannot hold it so that the scripts find token and signature.
     """
     try:
         sealed = _seal(envelope, token, queue, keyring, format)
@@ -156,12 +160,25 @@ def _wrap(sealed: _Sealed, codec: Codec | None) -> bytes:
             raise EncodeError(
                 f"{codec.name} failed: {type(error).__name__}: {error}"
             ) from error
-        if b'"delayq":"' in payload[:TOKEN_BEFORE]:
+        if _shown(payload) is not None:
             return payload
     raise EncodeError(
-        f"a job cannot be scheduled on a queue with {codec.name}: the scripts would not find its token;"
+        f"a job cannot be scheduled on a queue with {codec.name}: the scripts would not find its token and signature;"
         " set CODEC to StringCodec, or offer the value with DelayedQueue"
     )
+
+
+def _shown(payload: bytes) -> bytes | None:
+    """Return the signature that the scripts find in a payload; None: they find none."""
+    at = payload.find(b'"delayq":"', 0, TOKEN_BEFORE)
+    found = _SHOWN.match(payload, at) if at >= 0 else None
+    return found[1] if found is not None else None
+
+
+def shown_key(payload: bytes) -> bytes | None:
+    """Return the id of the key that the scripts find in a payload; None: they find none."""
+    signature = _shown(payload)
+    return signature[1:MAC_AT] if signature is not None else None
 
 
 def task_text(name: str) -> bytes:

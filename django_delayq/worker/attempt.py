@@ -282,6 +282,10 @@ class Attempt:
         # A codec may bring the id of a key that cannot be sent.
         if not error.missing or not can_be_held(error.missing):
             return False
+        what, _, which = error.missing.partition(" ")
+        if what == "key" and envelopes.shown_key(self.leased.payload) != which.encode():
+            # It has two signatures, and we write one. `hold.lua` goes by the first, and would find it signed anew.
+            return False
         _tell_of_missing(self.queue.name, error)
         self.hold_ms = None
         self.unknown_task, self.message = error.missing, text_of(error)

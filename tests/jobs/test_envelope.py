@@ -553,6 +553,25 @@ class Unruly:
     decode = encode
 
 
+class Loose:
+    """A codec in whose maps the scripts would find a job's token, and not its signature."""
+
+    name = "Loose"
+
+    def encode(self, value: object) -> bytes:
+        if isinstance(value, str):
+            return json.dumps(value).encode()
+        return json.dumps(value, separators=(" , ", ":")).encode()
+
+    def decode(self, data: bytes) -> object:
+        return json.loads(data)
+
+
+def test_codec_that_hides_the_signature_from_the_scripts_is_refused() -> None:
+    with pytest.raises(EncodeError, match="would not find its token and signature"):
+        write(Envelope("t"), Loose())
+
+
 def test_error_of_a_codec_of_ones_own_becomes_one_of_ours() -> None:
     with pytest.raises(
         EncodeError, match="Unruly failed: ZeroDivisionError: not today"

@@ -144,8 +144,20 @@ def test_a_job_that_no_version_of_ours_writes_is_quarantined(
         (lambda text: text[:70] + b"\xff" + text[71:], "not a job of ours"),
         (lambda text: text[:-1] + b',"body":"{}"}', "does not fit its"),
         (lambda text: text[:-1] + b',"body":5}', "not a job of ours"),
+        # The scripts read the first. It was held for the second, found signed anew, and taken at once, for ever.
+        (
+            lambda text: text[:-1] + b',"mac":"1none' + b"a" * 32 + b'"}',
+            "is signed with the key 'none'",
+        ),
     ],
-    ids=["another body", "cut", "no text", "two bodies", "a body that is none"],
+    ids=[
+        "another body",
+        "cut",
+        "no text",
+        "two bodies",
+        "a body that is none",
+        "two signatures",
+    ],
 )
 def test_a_job_that_was_changed_where_it_lies_is_quarantined_and_no_handler_sees_it(
     client, goes_on, queue_name, handled, records, change, reason
