@@ -24,7 +24,7 @@ logger = get_log("django_delayq.worker")
 
 #: How long after a refusal the server is told again what ended in that queue.
 REFUSED_MS = 1_000.0
-#: Bytes of results and errors in one call, about.
+#: Bytes of results and errors, or of payloads, in one call, about.
 BATCH_BYTES = 1 << 20
 
 
@@ -187,9 +187,9 @@ def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
 
 
 def _sizes(attempts: list[Attempt]) -> list[int]:
-    """Return the bytes that the end of each attempt has the server move; what ended has ended as the first."""
-    if attempts[0].outcome is State.SCHEDULED:
-        # Given back: a foreign payload goes to the head of its list.
+    """Return the bytes that the end of each attempt has the server read or move; what ended has ended as the first."""
+    if attempts[0].outcome in (State.SCHEDULED, State.HELD):
+        # Given back: a foreign payload goes to the head of its list. Held: the key of each is looked at once more.
         return [len(attempt.leased.payload) for attempt in attempts]
     return [len(attempt.result) + len(attempt.error) for attempt in attempts]
 

@@ -2,23 +2,25 @@
 
 import os
 
+import pytest
+
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
+from django_delayq.exceptions import NotSigned
 from django_delayq.wire.call import run
 from django_delayq.worker import outcomes
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.outcomes import Outcomes
 
 
-def test_large_payloads_are_given_back_in_several_calls(
-    client, configure, queue_name, monkeypatch
-):
-    """Each call reads what it puts back into the list: thousands of them at once would hold the server."""
+@pytest.fixture
+def large(client, configure, queue_name):
+    """Six claimed payloads, of which three are more than one call is to have."""
     configure()
     queue = get_settings().queue(queue_name)
     client.rpush(queue_name, *[b"%d" % n + b"x" * 400_000 for n in range(6)])
-    ended = Outcomes(client)
+    attempts = []
     for _ in range(6):
         (leased,) = run(
             client,
@@ -30,19 +32,49 @@ def test_large_payloads_are_given_back_in_several_calls(
                 lease_ms=60_000,
             ),
         ).jobs
-        attempt = Attempt(queue, leased, monotonic_ms() + 60_000, 0.0)
+        attempts.append(Attempt(queue, leased, monotonic_ms() + 60_000, 0.0))
+    return attempts
+
+
+@pytest.fixture
+def settle(client, monkeypatch):
+    """Settle what has ended; return in how many calls."""
+
+    def settle(attempts):
+        sent = []
+        run_all = outcomes.run_all
+        monkeypatch.setattr(
+            outcomes,
+            "run_all",
+            lambda client, calls: sent.append(len(calls)) or run_all(client, calls),
+        )
+        ended = Outcomes(client)
+        ended.ended.extend(attempts)
+        settled, failure = ended.settle()
+        assert (len(settled), failure) == (len(attempts), None)
+        return sent
+
+    return settle
+
+
+def test_large_payloads_are_given_back_in_several_calls(
+    client, queue_name, large, settle
+):
+    """Each call reads what it puts back into the list: thousands of them at once would hold the server."""
+    for attempt in large:
         attempt.give_back()
-        ended.ended.append(attempt)
-    sent = []
-    run_all = outcomes.run_all
-    monkeypatch.setattr(
-        outcomes,
-        "run_all",
-        lambda client, calls: sent.append(len(calls)) or run_all(client, calls),
-    )
 
-    settled, failure = ended.settle()
+    assert settle(large) == [2]
 
-    assert (len(settled), failure, sent) == (6, None, [2])
     order = [payload[:1] for payload in client.lrange(queue_name, 0, -1)]
     assert order == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_large_payloads_are_held_in_several_calls(client, large, settle):
+    """Each call reads with which key they are signed by now."""
+    for attempt in large:
+        attempt.take(NotSigned("its key is not here", missing="format 7"))
+
+    assert settle(large) == [2]
+
+    assert client.zcard(large[0].queue.keys.held) == 6
