@@ -83,7 +83,7 @@ _SHOWN = re.compile(
     rb'"delayq":".{%d}","mac":"(.{%d})"' % (TOKEN_LENGTH, LENGTH), re.DOTALL
 )
 # Where the format stands in a payload as we write it, and where the name of the task begins.
-_FORMAT_AT = len(START) + 22 + len('","mac":"')
+_FORMAT_AT = len(START) + TOKEN_LENGTH + len('","mac":"')
 _TASK_AT = _FORMAT_AT + LENGTH + len('","body":"{')
 _TASK_KEY = b'\\"task\\":\\"'
 _TASK = re.compile(rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.))*)\\"')
