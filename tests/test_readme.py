@@ -233,6 +233,7 @@ class Project:
         }
         return own | {
             "DJANGO_SETTINGS_MODULE": "settings",
+            "JOBS_KEY": "a secret that the pages only name",
             "PYTHONPATH": os.pathsep.join([str(self.folder), str(ROOT)]),
         }
 

@@ -92,7 +92,8 @@ def test_pages_of_a_million_jobs_are_bounded(
             }
             count = sum(value["calls"] for value in calls.values())
             spent_us = sum(value["usec"] for value in calls.values())
-            assert count <= 3, (name, calls)
+            # The page, the counts, and the names of what is held.
+            assert count <= 4, (name, calls)
             slow = queue.client.slowlog_get()
             if not slow:
                 break

@@ -305,7 +305,7 @@ def test_a_process_that_no_signal_reaches_any_more_is_replaced(
 ):
     worker = start_worker()
     schedule(able.close_pipes.using(queue=queue_name), 0)
-    worker.wait_for_log("signals are not heard")
+    worker.wait_for_log("signals are not heard", timeout=120)
 
     job = schedule(tasks.note.using(queue=queue_name), 0)
     wait_until(lambda: ended(job), description="the next process works")
