@@ -313,7 +313,7 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
             yield ServerProblem(
                 Level.ERROR,
                 f"{jobs} signed with the key {which!r}, which this project does not have.",
-                "Add the secret to SECRET_KEY_FALLBACKS, or to DELAYQ['KEYS'], and restart the workers; or run"
+                "Add the secret to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS, and restart the workers; or run"
                 " manage.py delayq_resign where it is known. If nobody knows it: another project may use this server, with"
                 " the same names of queues.",
             )

@@ -603,7 +603,7 @@ def _tell_of_missing(queue: str, error: NotSigned) -> None:
         _told.add((queue, error.missing))
         logger.error(
             "queue %s holds jobs until a worker comes that has the %s: %s. Give this one what signed them: add the secret"
-            " to SECRET_KEY_FALLBACKS, or to DELAYQ['KEYS']; or sign them anew where it is known, with manage.py delayq_resign",
+            " to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS; or sign them anew where it is known, with manage.py delayq_resign",
             queue,
             error.missing,
             error,

@@ -1,6 +1,5 @@
 """The format of a queue: raised when all its workers read a later one, or as a command says; older workers get nothing."""
 
-
 import pytest
 
 from django_delayq.delivery import operations
