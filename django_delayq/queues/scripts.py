@@ -164,6 +164,7 @@ def untake(
             keys.counters,
             keys.claims,
             keys.channel,
+            keys.locators,
         ),
         args,
     )

@@ -14,8 +14,9 @@ from django_delayq import (
 )
 from django_delayq.conf import get_client, get_settings
 from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State, new_token
+from django_delayq.delivery.operations import Mode, State, new_token
 from django_delayq.jobs import registry
+from django_delayq.queues.scripts import confirm, untake
 from django_delayq.wire.call import run
 from django_delayq.wire.scripts import offer
 from tests.signed import signed
@@ -188,6 +189,79 @@ def test_a_job_that_was_taken_out_and_offered_again_runs_once(
     wait_until(lambda: records.count("run") == 1, description="it runs")
     wait_until(lambda: settled(queue, 0), description="it is over")
     assert records.count("run") == 1
+
+
+def test_a_job_that_was_removed_and_offered_with_another_delay_runs_once(
+    queue, victim, work, records
+):
+    with DelayedQueue(queue) as delayed:
+        (value,) = delayed
+        assert delayed.remove(value)
+        delayed.offer(value, 0)
+
+    work(threads=1)
+
+    wait_until(lambda: records.count("run") == 1, description="it runs")
+    wait_until(lambda: settled(queue, 0), description="it is over")
+    assert "doubles" not in counts(queue).counters
+
+
+@pytest.mark.parametrize("target", ["itself", "other"])
+def test_a_job_that_was_offered_again_and_then_moved_runs_once(
+    queue, victim, work, records, target
+):
+    target = queue if target == "itself" else f"{queue}-other"
+    with DelayedQueue(queue) as delayed:
+        delayed.offer(delayed.poll(), LATER)
+        assert delayed.poll_last_and_offer_first_to(target) is not None
+
+    work([queue, f"{queue}-other"], threads=1)
+
+    wait_until(lambda: records.count("run") == 1, description="it runs")
+    wait_until(lambda: settled(target, 0), description="it is over")
+    assert records.count("run") == 1
+
+
+def test_what_is_forged_is_data_where_our_own_api_moves_it(
+    queue, work, records, handled
+):
+    codec = get_settings().queue(queue).payload_codec
+    forged = signed(tasks.note.name, f"{queue}-other", "forged", codec=codec)
+    run(get_client(), offer(get_settings().queue(queue).keys.queue, forged, "+3600000"))
+    with DelayedQueue(queue) as delayed:
+        assert delayed.poll_last_and_offer_first_to(queue) is not None
+
+    work(threads=1)
+
+    wait_until(lambda: len(handled) == 1, description="it is handled")
+    wait_until(lambda: settled(queue, 0), description="it is over")
+    assert records.count("run") == 0
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+@pytest.mark.parametrize("is_offered_again", [True, False])
+def test_a_job_that_an_interrupted_caller_puts_back_runs_once(
+    queue, victim, work, records, is_confirmed, is_offered_again
+):
+    keys, owner = get_settings().queue(queue).keys, b"o" * 8
+    with DelayedQueue(queue) as delayed:
+        if is_offered_again:
+            delayed.offer(delayed.poll(), LATER)
+        assert delayed.poll_last_and_offer_first_to(queue) is not None
+    call = operations.claim(
+        keys, owner=owner, request=b"r" * 8, limit=1, lease_ms=60_000, mode=Mode.TAKE
+    )
+    taken = run(get_client(), call).jobs
+    if is_confirmed:
+        assert run(get_client(), confirm(keys, taken, owner=owner)) == "1"
+
+    assert run(get_client(), untake(keys, taken, owner=owner)) == 1
+
+    work(threads=1)
+    wait_until(lambda: records.count("run") == 1, description="it runs")
+    wait_until(lambda: settled(queue, 0), description="it is over")
+    # Of one that was offered again the id is another.
+    assert is_offered_again or records.jobs("run") == [victim.id]
 
 
 def test_a_job_that_was_taken_when_it_was_due_and_offered_again_runs_once(

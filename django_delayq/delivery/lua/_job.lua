@@ -64,6 +64,13 @@ local function token_of(payload)
   return payload:sub(at, at + 21), payload:sub(at + 36, at + 51)
 end
 
+-- Note of what was put into the destination queue from a frame that it says that it is a job. A token of other bytes
+-- than ours would reach clients that expect text.
+local function leave_unsure(locators, token, mac, due)
+  if token:find('[^%w_-]') or redis.call('HEXISTS', locators, token) == 1 then return end
+  redis.call('HSET', locators, token, struct.pack(LOCATOR, due, 0, UNSURE, mac))
+end
+
 -- Whether a payload is the one that a locator stands for.
 local function is_located(locator, token, payload)
   local found, mac = token_of(payload)

@@ -53,7 +53,8 @@ if #frames == 0 then
 else
   local plan = { indexes = indexes, rest = {} }
   if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end
-  drop(keys, frames, plan, 'cancelled', now_ms)
+  -- Whoever takes a job out to give it another delay offers it again: then it is no double.
+  drop(keys, frames, plan, 'taken', now_ms)
   if which == 'first' then return { -1, '', '', 1 } end
 end
 if index == 0 then anchor = '' end

@@ -12,16 +12,25 @@
 -- KEYS[6]  hash  counters
 -- KEYS[7]  hash  claims: the last request of each owner
 -- KEYS[8]  channel  ours: a lease changed
+-- KEYS[9]  hash  locators by token
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: who claimed them
 -- ARGV[3]  and on, three an element, in the order they were claimed: token; fencing token; payload
 -- Returns  how many were put back
 
 local leases, headers, payloads, destination = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ended, counters, claims, channel = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local ended, counters, claims, channel, locators = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
 redis.call('LLEN', destination)
+check_hashes(locators)
+-- What of it is a job, or may be one as it came in a frame, is to be found as such by the next claim.
+local places = {}
+local function put_back(token, payload)
+  local own, mac = token_of(payload)
+  if own == token or own and token:byte(17) == 102 then places[#places + 1] = { own, mac, own == token } end
+end
+
 local held, confirmed, expired, backwards = {}, {}, {}, {}
 for i = #ARGV - 2, 3, -3 do
   local token, payload = ARGV[i], ARGV[i + 2]
@@ -32,6 +41,7 @@ for i = #ARGV - 2, 3, -3 do
       if attempts + kills == 0 and token_of(payload) ~= token then
         held[#held + 1] = token
         backwards[#backwards + 1] = payload
+        put_back(token, payload)
       else
         expired[#expired + 1] = 0
         expired[#expired + 1] = token
@@ -41,6 +51,7 @@ for i = #ARGV - 2, 3, -3 do
     confirmed[#confirmed + 1] = token
     confirmed[#confirmed + 1] = token .. ARGV[i + 1]
     backwards[#backwards + 1] = payload
+    put_back(token, payload)
   end
 end
 
@@ -53,6 +64,14 @@ end
 if #confirmed > 0 then
   redis.call('ZREM', ended, unpack(confirmed))
   add_to(counters, 'taken', -#confirmed / 2)
+end
+for _, place in ipairs(places) do
+  local own, mac, is_job = place[1], place[2], place[3]
+  if is_job then
+    redis.call('HSET', locators, own, struct.pack(LOCATOR, now_ms, 0, NOBODY, mac))
+  else
+    leave_unsure(locators, own, mac, now_ms)
+  end
 end
 if #backwards > 0 then redis.call('LPUSH', destination, unpack(backwards)) end
 if #expired > 0 then
