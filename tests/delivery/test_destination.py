@@ -485,6 +485,27 @@ def test_payload_that_moved_to_another_queue_runs_there(
     assert bench.inspect("a").state is State.TAKEN
 
 
+@pytest.mark.parametrize("mode", Mode)
+def test_job_behind_other_bytes_with_its_token_and_mac_is_no_double(
+    bench: Bench, mode: Mode
+) -> None:
+    bench.schedule({"a": 0})
+    bench.transfer()
+    # Who can read the queue can write that.
+    bench.client.lpush(bench.keys.queue.destination, payload("a", size=200))
+
+    claimed = bench.claim(mode=mode)
+
+    assert claimed.doubles == 0
+    assert [job.payload for job in claimed.jobs] == [
+        payload("a", size=200),
+        payload("a"),
+    ]
+    # Python checks both, and runs the one that is signed.
+    assert [job.is_foreign for job in claimed.jobs] == [False, True]
+    bench.acknowledge(*claimed.jobs)
+
+
 def test_bad_payload_is_no_matter_for_a_claim(bench: Bench) -> None:
     bench.client.rpush(bench.keys.queue.destination, b"", b"\xff\x00", b'{"delayq":"')
 

@@ -227,8 +227,11 @@ while popped < math.min(waiting, MOST) and not is_full() do
   end
   -- One that cannot be read is of no use to anybody.
   if (is_certain and not is_early) or (locator and not due) then gone[#gone + 1] = token end
-  if is_early or is_certain and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1
-      or how_ended(keys.ended, now_ms, token)) or (not is_certain and token and is_copy(token, payload)) then
+  local is_used = is_certain and not is_early and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1)
+  -- Somebody has put the beginning of its MAC before other bytes. Which of them is the job a script cannot tell.
+  if is_used and not is_copy(token, payload) then is_certain = false end
+  if is_early or is_certain and (is_used or how_ended(keys.ended, now_ms, token))
+      or (not is_certain and token and is_copy(token, payload)) then
     doubles = doubles + 1
     byte_count = byte_count + #payload
   elseif not is_certain then
@@ -276,12 +279,14 @@ if mode == 'direct' and not is_full() then
       -- Somebody may have taken it out and put it in again. While its own frame waits, another is a copy, or says so.
       local own = is_same and id ~= item[5] and find_frame(keys.timeout_set, due, kind, id)
       local is_certain, is_double = is_same and not own, false
+      local is_used = is_certain and (seen[token] or headers[i])
+      if is_certain or (locators[i] and not due) then gone[#gone + 1] = token end
+      if is_used and not is_copy(token, item[3]) then is_certain = false end
       if is_certain then
-        is_double = seen[token] or headers[i] or (ended[i] and how_ended(keys.ended, now_ms, token))
+        is_double = is_used or (ended[i] and how_ended(keys.ended, now_ms, token))
       else
         is_double = own and unpack_frame(own, format) == item[3] or (mac and is_copy(token, item[3]))
       end
-      if is_certain or (locators[i] and not due) then gone[#gone + 1] = token end
       if is_double then
         doubles = doubles + 1
       elseif is_certain then
