@@ -266,7 +266,7 @@ def test_job_whose_key_is_missing_is_no_foreign_payload_and_says_what_to_do(
 
     assert f"2 jobs are held, signed with the key {lost!r}, which this project" in text
     assert "1 job is held, written in format '9', which this version does not" in text
-    assert "DELAYQ['KEYS'], and restart the workers" in text
+    assert "to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS" in text
     rows = [row for row, _ in page.context["rows"]]
     assert {row.content.task for row in rows} == {"shop.remind", TASK}
     assert not any(row.content.is_foreign for row in rows)
