@@ -101,6 +101,21 @@ def start_peer(java: None) -> Iterator[Callable[..., Peer]]:
         peer.kill()
 
 
+@pytest.fixture(scope="module")
+def peer_of(interop_server: Server) -> Iterator[Callable[[str], Peer]]:
+    """Return a version's Java process, started once a module."""
+    started: dict[str, Peer] = {}
+
+    def of(version: str) -> Peer:
+        if version not in started:
+            started[version] = Peer(version, interop_server.url).wait_ready()
+        return started[version]
+
+    yield of
+    for peer in started.values():
+        peer.kill()
+
+
 @pytest.fixture
 def name(interop_client: redis.Redis) -> Iterator[str]:
     """A name no other test has; every key that contains it is deleted afterwards."""

@@ -4,7 +4,7 @@ Everything in tests/golden/extra.jsonl, null, a value of every class in ``django
 whose codec is not the one that they are read with.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -65,21 +65,6 @@ WITHOUT_NULL = (
 )
 
 PeerOf = Callable[[str], Peer]
-
-
-@pytest.fixture(scope="module")
-def peer_of(interop_server: Server) -> Iterator[PeerOf]:
-    """Return a version's Java process, started once."""
-    started: dict[str, Peer] = {}
-
-    def of(version: str) -> Peer:
-        if version not in started:
-            started[version] = Peer(version, interop_server.url).wait_ready()
-        return started[version]
-
-    yield of
-    for peer in started.values():
-        peer.kill()
 
 
 def read_by(peer: Peer, codec: str, payload: bytes) -> Any:

@@ -6,7 +6,7 @@ whichever version carries it, and test_matrix.py has the codecs of all versions.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -74,21 +74,6 @@ ran: list[tuple[Any, ...]] = []
 def carry(label: str, *args: Any, **kwargs: Any) -> None:
     """Note with which arguments it ran."""
     ran.append((label, args, kwargs))
-
-
-@pytest.fixture(scope="module")
-def peer_of(interop_server: Server) -> Iterator[PeerOf]:
-    """Return a version's Java process, started once."""
-    started: dict[str, Peer] = {}
-
-    def of(version: str) -> Peer:
-        if version not in started:
-            started[version] = Peer(version, interop_server.url).wait_ready()
-        return started[version]
-
-    yield of
-    for peer in started.values():
-        peer.kill()
 
 
 class Shared:
