@@ -1,5 +1,7 @@
 """A key that goes out of use: what waits is signed anew where it is, whatever happens meanwhile."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -361,9 +363,11 @@ def test_steps_of_huge_payloads_are_small(
     assert max(sizes) == 4
 
 
-def test_interrupted_it_says_how_far_it_came_and_goes_on_when_it_is_run_again(
-    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def broken_off(
+    error: BaseException, queue: str, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Have ten jobs signed anew in steps of four, of which the third fails."""
     monkeypatch.setattr(resigning, "STEP", 4)
     keys_are(OLD)
     for n in range(10):
@@ -371,17 +375,26 @@ def test_interrupted_it_says_how_far_it_came_and_goes_on_when_it_is_run_again(
     keys_are(NEW, OLD)
     write, calls = Resigning._write, []
 
-    def interrupt(self: Resigning, *args: Any) -> None:
+    def break_off(self: Resigning, *args: Any) -> None:
         calls.append(args)
         if len(calls) == 3:
-            raise KeyboardInterrupt
+            raise error
         write(self, *args)
 
+    with monkeypatch.context() as broken:
+        broken.setattr(Resigning, "_write", break_off)
+        yield
+
+
+def test_interrupted_it_says_how_far_it_came_and_goes_on_when_it_is_run_again(
+    queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = StringIO()
-    with monkeypatch.context() as interrupted:
-        interrupted.setattr(Resigning, "_write", interrupt)
-        with pytest.raises(CommandError, match="run it again to go on"):
-            call_command("delayq_resign", queue, stdout=out)
+    with (
+        broken_off(KeyboardInterrupt(), queue, keys_are, monkeypatch),
+        pytest.raises(CommandError, match="run it again to go on"),
+    ):
+        call_command("delayq_resign", queue, stdout=out)
     assert "Nothing here" not in out.getvalue()
     assert f"queue {queue}: " in out.getvalue()
 
@@ -399,28 +412,30 @@ def test_interrupted_it_says_how_far_it_came_and_goes_on_when_it_is_run_again(
 def test_server_that_goes_away_is_told_and_what_was_done_stands(
     queue: str, hand: Hand, keys_are: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resigning, "STEP", 4)
-    keys_are(OLD)
-    for n in range(10):
-        schedule(on(queue), LATER, n, 1)
-    keys_are(NEW, OLD)
-    write, calls = Resigning._write, []
-
-    def break_off(self: Resigning, *args: Any) -> None:
-        calls.append(args)
-        if len(calls) == 3:
-            raise redis.ConnectionError("Connection closed by server.")
-        write(self, *args)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(Resigning, "_write", break_off)
-        with pytest.raises(CommandError, match="What was done so far stands"):
-            call_command("delayq_resign", queue, stdout=StringIO())
+    gone = redis.ConnectionError("Connection closed by server.")
+    with (
+        broken_off(gone, queue, keys_are, monkeypatch),
+        pytest.raises(CommandError, match="What was done so far stands"),
+    ):
+        call_command("delayq_resign", queue, stdout=StringIO())
 
     tally = resign(hand, queue)
 
     assert 0 < tally.signed < 10
     assert tally.signed + tally.current == 10
+
+
+def test_queue_that_is_named_twice_is_gone_through_once(queue: str) -> None:
+    out = StringIO()
+
+    call_command("delayq_resign", queue, queue, stdout=out)
+
+    assert out.getvalue().count(f"queue {queue}: ") == 1
+
+
+def test_force_alone_is_refused(queue: str) -> None:
+    with pytest.raises(CommandError, match="--force goes with --format N"):
+        call_command("delayq_resign", queue, "--force")
 
 
 def test_long_work_shows_how_far_it_is(

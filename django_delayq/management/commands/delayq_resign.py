@@ -73,11 +73,13 @@ class Command(CommandWithExamples):
 
     def handle(self, *args: Any, **options: Any) -> None:
         self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
+        if options["force"] and options["format"] is None:
+            raise CommandError("--force goes with --format N, and there is none.")
         try:
             settings, keyring = conf.get_settings(), conf.get_keyring()
             queues = [
                 settings.queue(name)
-                for name in options["queues"] or sorted(settings.queues)
+                for name in dict.fromkeys(options["queues"]) or sorted(settings.queues)
             ]
             self._check_format(options["format"], keyring)
             client = conf.make_client()
