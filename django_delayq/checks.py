@@ -96,7 +96,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             *found,
             checks.Error(
                 f"Jobs cannot be signed: {error}.",
-                hint="Without a signature nothing is a job, so that nobody else can have tasks run.",
+                hint="Without a signature nothing is a job, so that nobody else can have tasks run. Set what is named;"
+                " secrets.token_urlsafe(32) makes a secret.",
                 id="django_delayq.E011",
             ),
         ]

@@ -525,7 +525,7 @@ def _describe_keys(value: Any) -> str:
     if isinstance(value, str | bytes):
         return "one secret, which is not shown, and no list"
     if not isinstance(value, list | tuple):
-        return f"{type(value).__name__}, which is not shown"
+        return f"of type {type(value).__name__}, which is not shown"
     for number, item in enumerate(value, 1):
         if not isinstance(item, str | bytes):
             return f"a list whose secret {number} is of type {type(item).__name__}"

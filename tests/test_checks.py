@@ -106,7 +106,7 @@ def test_mistake_is_told(delayq: Any, id_: str, message: str, hint: str) -> None
             {"SECRET_KEY": ""},
             "SECRET_KEY is empty, and jobs are signed with it. Set it",
         ),
-        ({"SECRET_KEY_FALLBACKS": [""]}, "one of the secrets is empty."),
+        ({"SECRET_KEY_FALLBACKS": [""]}, "secret 2 of 2 is empty."),
         ({"SECRET_KEY_FALLBACKS": "old"}, "SECRET_KEY_FALLBACKS is no list; write"),
     ],
 )

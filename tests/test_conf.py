@@ -273,8 +273,8 @@ HUNTER = "hunter2-hunter2-hunter2"
     ("keys", "what"),
     [
         ([], "an empty list"),
-        ({}, "dict, which is not shown"),
-        (5, "int, which is not shown"),
+        ({}, "of type dict, which is not shown"),
+        (5, "of type int, which is not shown"),
         (HUNTER, "one secret, which is not shown, and no list"),
         (HUNTER.encode(), "one secret, which is not shown, and no list"),
         (hide(HUNTER), "one secret, which is not shown, and no list"),
@@ -282,7 +282,7 @@ HUNTER = "hunter2-hunter2-hunter2"
         ([HUNTER, ""], "a list whose secret 2 has 0 characters"),
         ((HUNTER, None), "a list whose secret 2 is of type NoneType"),
         ([[HUNTER]], "a list whose secret 1 is of type list"),
-        ({HUNTER: HUNTER}, "dict, which is not shown"),
+        ({HUNTER: HUNTER}, "of type dict, which is not shown"),
     ],
 )
 def test_wrong_keys_are_told_and_not_shown(keys: Any, what: str) -> None:
@@ -350,12 +350,12 @@ def test_keys_take_the_place_of_the_secret_key(settings: Any) -> None:
     ("changes", "said"),
     [
         ({"SECRET_KEY": ""}, "SECRET_KEY is empty, and jobs are signed with it. Set"),
-        ({"SECRET_KEY_FALLBACKS": [""]}, "FALLBACKS: one of the secrets is empty"),
-        ({"SECRET_KEY_FALLBACKS": [None]}, "FALLBACKS: one of the secrets is empty"),
-        ({"SECRET_KEY_FALLBACKS": [5]}, "one of the secrets is of type int, and has"),
+        ({"SECRET_KEY_FALLBACKS": [""]}, "FALLBACKS: secret 2 of 2 is empty"),
+        ({"SECRET_KEY_FALLBACKS": [None]}, "secret 2 of 2 is of type NoneType, and"),
+        ({"SECRET_KEY_FALLBACKS": [5]}, "secret 2 of 2 is of type int, and has"),
         (
             {"SECRET_KEY_FALLBACKS": ["hunter2\udcff"]},
-            "one of the secrets is no Unicode",
+            "secret 2 of 2 is no Unicode",
         ),
         # Each of its characters would be a secret.
         ({"SECRET_KEY_FALLBACKS": "hunter2"}, "SECRET_KEY_FALLBACKS is no list"),

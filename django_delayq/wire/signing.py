@@ -78,20 +78,18 @@ class Signer(dict[str, blake2b]):
         return self.head + state.hexdigest()
 
 
-def _as_bytes(secret: object) -> bytes:
-    if not secret:
-        raise InvalidSettings("one of the secrets is empty")
-    if isinstance(secret, str):
-        try:
-            return secret.encode()
-        except UnicodeEncodeError:
-            # Bytes of the environment that are no UTF-8. The error itself has the secret.
-            raise InvalidSettings("one of the secrets is no Unicode") from None
-    if not isinstance(secret, bytes):
+def _as_bytes(secret: object, which: str) -> bytes:
+    if not isinstance(secret, str | bytes):
         raise InvalidSettings(
-            f"one of the secrets is of type {type(secret).__name__}, and has to be text"
+            f"{which} is of type {type(secret).__name__}, and has to be text"
         )
-    return secret
+    if not secret:
+        raise InvalidSettings(f"{which} is empty")
+    try:
+        return secret.encode() if isinstance(secret, str) else secret
+    except UnicodeEncodeError:
+        # Bytes of the environment that are no UTF-8. The error itself has the secret.
+        raise InvalidSettings(f"{which} is no Unicode") from None
 
 
 class Keyring:
@@ -107,7 +105,11 @@ class Keyring:
         if isinstance(secrets, str | bytes):
             raise InvalidSettings("a list of secrets is needed, and this is one secret")
         self._keys: dict[str, Key] = {}
-        for secret in dict.fromkeys(map(_as_bytes, secrets)):
+        given = [
+            _as_bytes(secret, f"secret {number} of {len(secrets)}")
+            for number, secret in enumerate(secrets, 1)
+        ]
+        for secret in dict.fromkeys(given):
             key = Key(secret)
             if key.id in self._keys:
                 raise InvalidSettings(

@@ -599,15 +599,23 @@ _told: set[tuple[str, str]] = set()
 
 
 def _tell_of_missing(queue: str, error: NotSigned) -> None:
-    if (queue, error.missing) not in _told:
-        _told.add((queue, error.missing))
-        logger.error(
-            "queue %s holds jobs until a worker comes that has the %s: %s. Give this one what signed them: add the secret"
-            " to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS; or sign them anew where it is known, with manage.py delayq_resign",
-            queue,
-            error.missing,
-            error,
+    if (queue, error.missing) in _told:
+        return
+    _told.add((queue, error.missing))
+    hint = "Start workers of the version that wrote them"
+    if error.missing.startswith("key "):
+        hint = (
+            "Where the secret is one of this project's, add it to DELAYQ['KEYS'] where that is set, else to"
+            " SECRET_KEY_FALLBACKS; or sign them anew where it is known, with manage.py delayq_resign. Where it is not,"
+            " another project may use this server, with the same names of queues"
         )
+    logger.error(
+        "queue %s holds jobs until a worker comes that has the %s: %s. %s",
+        queue,
+        error.missing,
+        error,
+        hint,
+    )
 
 
 def text_of(error: BaseException) -> str:

@@ -21,7 +21,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no secret": ({"SECRET_KEY": ""}, "SECRET_KEY is empty, and jobs are signed"),
     "an empty fallback": (
         {"SECRET_KEY_FALLBACKS": [""]},
-        "one of the secrets is empty",
+        "secret 2 of 2 is empty",
     ),
     "fallbacks as text": ({"SECRET_KEY_FALLBACKS": "old"}, "FALLBACKS is no list"),
     "two keys of one id": ({"KEYS": ALIKE}, "have keys with the id '2hDA'"),
