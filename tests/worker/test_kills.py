@@ -28,8 +28,8 @@ class Run:
         self._records = records
         self._server = server
         self._random = random.Random(20)
-        #: Pid → from when to when it was being killed, epoch ms.
-        self.killed = {}
+        #: Pid → from when to when it was being killed, epoch ms: once for each process that the system gave it to.
+        self.killed = defaultdict(list)
         #: The same of the server, until it was there again.
         self.server_kills = []
         self.worker = None
@@ -59,7 +59,7 @@ class Run:
             begun_ms = time.time() * 1000
             self.worker.signal(signal.SIGKILL)
             self.worker.wait()
-            self.killed[self.worker.pid] = (begun_ms, time.time() * 1000)
+            self.killed[self.worker.pid].append((begun_ms, time.time() * 1000))
             self.start_worker()
             return True
         # Those whose supervisor was killed, too.
@@ -70,7 +70,7 @@ class Run:
         begun_ms = time.time() * 1000
         if not kill(pid, signal.SIGKILL):
             return False
-        self.killed[pid] = (begun_ms, time.time() * 1000)
+        self.killed[pid].append((begun_ms, time.time() * 1000))
         return True
 
     def until(self, jobs, kills):
@@ -108,7 +108,7 @@ class Run:
         ]
 
     def _is_explained(self, first, second):
-        kills = [self.killed[first["pid"]]] if first["pid"] in self.killed else []
+        kills = self.killed.get(first["pid"], [])
         # A server that dies may forget its last moment, an acknowledgement or a claim.
         return any(
             first["at_ms"] <= until_ms + SLACK_MS and begun_ms <= second["at_ms"]
@@ -165,7 +165,7 @@ def check(run, jobs, kills, records, queue):
     assert run.unexplained() == []
     # The kills have hit what ran.
     assert records.count("start") >= len(jobs) + kills
-    assert len(run.killed) + len(run.server_kills) == kills
+    assert sum(map(len, run.killed.values())) + len(run.server_kills) == kills
     told = counts(queue)
     assert (told.waiting, told.running, told.retrying) == (0, 0, 0)
     assert (told.dead, told.quarantined) == (0, 0)
