@@ -21,6 +21,7 @@ from django_delayq.wire.codecs import CODEC_NAMES, default_codec
 from django_delayq.wire.codecs.guess import probable_codecs
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by
 from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.signing import looks_like_job
 
 #: What is being done, how much of it is done, and of how much.
 Progress = Callable[[str, int, int], None]
@@ -234,16 +235,11 @@ def _add_waiting(
         return
     begin = _HEADER_SIZE[format] - 16
     random_id = head[begin : begin + 8]
-    survey.jobs += _is_job(head[begin + 16 :])
+    survey.jobs += looks_like_job(head[begin + 16 :])
     if random_id.startswith(UNLISTED):
         survey.unlisted += 1
     elif is_due and score == score // 1 >= 0 and len(candidates) < CANDIDATES:
         candidates[score, head] = FrameName(int(score), format, random_id)
-
-
-def _is_job(payload: bytes) -> bool:
-    # As _job.lua looks for it, whichever codec wrapped the envelope.
-    return b'"delayq":"' in payload[:80]
 
 
 def _add_samples(survey: Survey, stretch: list[FrameHead]) -> None:
@@ -253,7 +249,7 @@ def _add_samples(survey: Survey, stretch: list[FrameHead]) -> None:
         if format is None or taken == SAMPLES_OF_STRETCH:
             continue
         payload = frame.head[_HEADER_SIZE[format] :]
-        if not _is_job(payload) and len(survey.samples) < SAMPLES:
+        if not looks_like_job(payload) and len(survey.samples) < SAMPLES:
             survey.samples.append((payload, frame.size - _HEADER_SIZE[format]))
             taken += 1
 

@@ -30,7 +30,15 @@ from django_delayq.exceptions import (
 from django_delayq.jobs import formats
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.codecs import Codec
-from django_delayq.wire.signing import LENGTH, MAC_AT, OLDEST, TOKEN_LENGTH, Keyring
+from django_delayq.wire.signing import (
+    LENGTH,
+    MAC_AT,
+    OLDEST,
+    TOKEN_BEFORE,
+    TOKEN_LENGTH,
+    TOKEN_MARK,
+    Keyring,
+)
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):
@@ -74,8 +82,6 @@ FORMATS = {1: Format(_encoder.encode, _decoder.decode)}
 _unsealer = msgspec.json.Decoder(_Sealed)
 #: How a payload begins as we write it where no codec wraps it.
 START = b'{"delayq":"'
-#: The scripts look for the token's name in so many bytes.
-TOKEN_BEFORE = 80
 #: `peek_task` looks at so many bytes.
 PEEK_BYTES = 512
 # What the scripts find in so many bytes and behind, whichever codec wraps it; `_job.lua`, token_of.
@@ -170,7 +176,7 @@ def _wrap(sealed: _Sealed, codec: Codec | None) -> bytes:
 
 def _shown(payload: bytes) -> bytes | None:
     """Return the signature that the scripts find in a payload; None: they find none."""
-    at = payload.find(b'"delayq":"', 0, TOKEN_BEFORE)
+    at = payload.find(TOKEN_MARK, 0, TOKEN_BEFORE)
     found = _SHOWN.match(payload, at) if at >= 0 else None
     return found[1] if found is not None else None
 

@@ -18,12 +18,11 @@ from django_delayq.delivery.operations import FormatSet, Step, Where
 from django_delayq.exceptions import DecodeError, EncodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
-from django_delayq.jobs.envelope import TOKEN_BEFORE
 from django_delayq.wire import scripts as wire_scripts
 from django_delayq.wire.call import run
 from django_delayq.wire.frame import pack, unpack
 from django_delayq.wire.scripts import START
-from django_delayq.wire.signing import TOKEN_LENGTH, Keyring
+from django_delayq.wire.signing import TOKEN_BEFORE, TOKEN_LENGTH, Keyring
 
 #: Payloads that one step reads: some 3 ms of the server's time, to be written anew.
 STEP = 200

@@ -16,6 +16,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
+from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given
 from django_delayq.queues.options import options_of
 from django_delayq.queues.reading import read
@@ -32,6 +33,7 @@ from django_delayq.redaction import show
 from django_delayq.wire.codecs import Codec
 from django_delayq.wire.delay import parse_timeout_ms
 from django_delayq.wire.scripts import PAGE
+from django_delayq.wire.signing import looks_like_job
 
 T = TypeVar("T")
 
@@ -310,7 +312,10 @@ class BlockingQueue:
 
     def _offer(self, value: object) -> Steps[bool]:
         payload = self._codec.encode(value)
-        yield Once(Command(("RPUSH", self._keys.queue.destination, payload)))
+        if looks_like_job(payload):
+            yield Once(scripts.put(self._keys, payload))
+        else:
+            yield Once(Command(("RPUSH", self._keys.queue.destination, payload)))
         return True
 
     def _peek(self) -> Steps[Any]:

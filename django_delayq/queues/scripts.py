@@ -142,6 +142,15 @@ def confirm(
     )
 
 
+def put(keys: DeliveryKeys, payload: bytes, *, now_us: int | None = None) -> Call[int]:
+    """Put what says that it is a job at the tail of the destination queue. Not safe to repeat."""
+    return Call(
+        load_script(PACKAGES, "put"),
+        (keys.queue.destination, keys.locators),
+        (_now(now_us), payload),
+    )
+
+
 def untake(
     keys: DeliveryKeys,
     jobs: Sequence[Leased],

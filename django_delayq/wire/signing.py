@@ -21,8 +21,16 @@ LENGTH = 37
 TOKEN_LENGTH = 22
 #: Queues that a key keeps a state for, some 400 bytes each. Names of queues may be made up, as targets of a move.
 QUEUES_KEPT = 1_000
+#: What stands before the token in every payload that may be a job, within so many bytes: scripts look no further.
+TOKEN_MARK = b'"delayq":"'
+TOKEN_BEFORE = 80
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5
+
+
+def looks_like_job(payload: bytes) -> bool:
+    """Return whether a payload may be a job, whichever codec has wrapped it: as the scripts look for the token."""
+    return TOKEN_MARK in payload[:TOKEN_BEFORE]
 
 
 class Key:

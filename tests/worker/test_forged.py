@@ -176,13 +176,17 @@ def quarantined(client, queue):
     return run(client, page).rows
 
 
+@pytest.mark.parametrize("where", ["the delayed queue", "the destination queue"])
 def test_a_job_that_was_taken_out_and_offered_again_runs_once(
-    queue, victim, work, records
+    queue, victim, work, records, where
 ):
-    with DelayedQueue(queue) as delayed:
+    with DelayedQueue(queue) as delayed, BlockingQueue(queue) as blocking:
         value = delayed.poll()
         assert value is not None
-        delayed.offer(value, 0)
+        if where == "the delayed queue":
+            delayed.offer(value, 0)
+        else:
+            blocking.offer(value)
 
     work(threads=1)
 
@@ -267,8 +271,6 @@ def test_a_job_that_an_interrupted_caller_puts_back_runs_once(
 def test_a_job_that_was_taken_when_it_was_due_and_offered_again_runs_once(
     queue, work, records
 ):
-    if not get_settings().queue(queue).is_shared:
-        pytest.skip("nobody else takes from it")
     schedule(tasks.note.using(queue=queue), 0, 1)
     with DelayedQueue(queue) as delayed, BlockingQueue(queue) as blocking:
         len(delayed)  # from now on it transfers
