@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.servers import Server
+from tests.waiting import wait_until
 from tests.worker.records import ENVIRONMENT, Records
 from tests.worker.workers import InlineWorker, WorkerProgram, delayq_environment
 
@@ -107,6 +108,12 @@ def work(
     for worker in workers:
         print(worker.state())
         worker.stop(grace_s=0)
+    # What outlives its worker would record, fail and log in the middle of a later test.
+    records.let_go()
+    for worker in workers:
+        wait_until(
+            lambda worker=worker: not worker.holds(), description="all have ended"
+        )
 
 
 @pytest.fixture

@@ -618,6 +618,7 @@ def test_a_codec_that_hangs_for_good_costs_its_process_once(
 
     (row,) = quarantined(client, queue_name)
     assert "decoding its payload" in json.loads(row.error)["error"]
+    _is_test_over.set()
     goes_on()
 
 

@@ -95,6 +95,15 @@ class InlineWorker:
             self.join()
         self.process.close()
 
+    def holds(self) -> list[Any]:
+        """Return what its threads run, which may go on when it has ended."""
+        threads, coroutines = self.process._threads, self.process._coroutines
+        held = zip(threads._threads, threads._held, strict=True)
+        running = [attempt for thread, attempt in held if attempt and thread.is_alive()]
+        if coroutines._thread is not None and coroutines._thread.is_alive():
+            running += coroutines.attempts()
+        return running
+
     def join(self) -> int | None:
         """Wait for an end of its own."""
         self._thread.join(30)

@@ -138,12 +138,15 @@ def spin(seconds: float) -> None:
 
 @delayed_task
 def swallow(seconds: float) -> None:
-    """Be busy, and go on whatever happens."""
+    """Be busy until the test lets go, and go on whatever else happens."""
+    gate = gate_of_test()
     record("start")
     end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
+    is_free = False
+    while not is_free and time.monotonic() < end_s:
         try:
             time.sleep(0.01)
+            is_free = gate.exists()
         except Exception:
             record("swallowed")
     record("end")
@@ -151,10 +154,11 @@ def swallow(seconds: float) -> None:
 
 @delayed_task
 async def swallow_async(seconds: float) -> None:
-    """Wait, and go on however often it is cancelled."""
+    """Wait until the test lets go, and go on however often it is cancelled."""
+    gate = gate_of_test()
     record("start")
     end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
+    while not gate.exists() and time.monotonic() < end_s:
         try:
             await asyncio.sleep(0.02)
         except asyncio.CancelledError:
@@ -164,9 +168,12 @@ async def swallow_async(seconds: float) -> None:
 
 @delayed_task
 async def block_loop(seconds: float) -> None:
-    """Do what no coroutine should."""
+    """Do what no coroutine should, until the test lets go."""
+    gate = gate_of_test()
     record("start")
-    time.sleep(seconds)
+    end_s = time.monotonic() + seconds
+    while not gate.exists() and time.monotonic() < end_s:
+        time.sleep(0.005)
     record("end")
 
 
