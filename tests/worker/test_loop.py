@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from django_delayq import schedule, schedule_many
+from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
@@ -92,7 +93,7 @@ def test_an_idle_worker_hardly_talks_to_the_server(work, private_server, setting
         "QUEUES": {name: {} for name in names},
     }
     client = server.client()
-    work(names)
+    queues = work(names).loop.queues.values()
 
     def published():
         return client.pubsub_numsub("redisson_delay_queue_channel:{three}")[0][1]
@@ -100,6 +101,10 @@ def test_an_idle_worker_hardly_talks_to_the_server(work, private_server, setting
     wait_until(published, description="the worker listens")
     wait_until(
         lambda: client.info("clients")["blocked_clients"] == 3, description="it waits"
+    )
+    wait_until(
+        lambda: all(each.upkeep.next_ms > monotonic_ms() + 10_000 for each in queues),
+        description="all was looked after, and will not be again within a minute",
     )
     before, begun_s = commandstats(client), time.monotonic()
     wait_until(lambda: time.monotonic() > begun_s + 4.2, description="time to pass")
