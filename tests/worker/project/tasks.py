@@ -69,11 +69,11 @@ def nap(seconds: float) -> None:
 
 
 @delayed_task
-def hold() -> None:
+def hold(seconds: float = HOLD_S) -> None:
     """Run until the test lets go."""
     gate = gate_of_test()
     record("start")
-    end_s = time.monotonic() + HOLD_S
+    end_s = time.monotonic() + seconds
     while not gate.exists() and time.monotonic() < end_s:
         time.sleep(0.005)
     record("end")
@@ -169,12 +169,7 @@ async def swallow_async(seconds: float) -> None:
 @delayed_task
 async def block_loop(seconds: float) -> None:
     """Do what no coroutine should, until the test lets go."""
-    gate = gate_of_test()
-    record("start")
-    end_s = time.monotonic() + seconds
-    while not gate.exists() and time.monotonic() < end_s:
-        time.sleep(0.005)
-    record("end")
+    hold.function(seconds)
 
 
 @delayed_task(backoff=AT_ONCE)
