@@ -207,6 +207,8 @@ class ClaimLoop:
         self._ended = self._outcomes.ended
         # Owned by the loop. Everything that was claimed and is not settled.
         self._running: dict[Attempt, None] = {}
+        #: It was told to `retire`.
+        self.is_retiring = False
         #: How often it has gone round.
         self.turns = 0
         self._stop_ms: float | None = None
@@ -278,6 +280,11 @@ class ClaimLoop:
         """Return everything that was claimed and is not settled. The copy is made in one step of the interpreter."""
         return list(self._running)
 
+    def retire(self) -> None:
+        """Claim no more, and end when all that was claimed has ended, however long that takes."""
+        self.is_retiring = True
+        self.alarm.wake(_SELF)
+
     def stop(self, grace_s: float) -> None:
         """Claim no more; give what runs so long to end, and give back the rest."""
         self._grace_ms = grace_s * 1000
@@ -334,6 +341,12 @@ class ClaimLoop:
         if self._held_suspect is not None:
             suspect, self._held_suspect = self._held_suspect, None
             self._begin(suspect)
+        if (
+            self._takes_no_more()
+            and self._stop_ms is None
+            and len(self._running) == self._outcomes.count_refused()
+        ):
+            self.stop(self._worker.grace_s)
         if self._stop_ms is None:
             if self._claim_round() or self._held_suspect is not None:
                 return
@@ -422,9 +435,15 @@ class ClaimLoop:
     def _queued(self) -> int:
         return self._threads.queued() + self._coroutines.queued()
 
+    def _takes_no_more(self) -> bool:
+        """Whether what runs is the last that this process runs."""
+        return self.is_retiring or (
+            self._jobs_left is not None and self._jobs_left <= 0
+        )
+
     def _room(self) -> _Room:
         """Return how many jobs may be taken on: what free threads can start, or is started within AHEAD_MS; and coroutines."""
-        if self._jobs_left is not None and self._jobs_left <= 0:
+        if self._takes_no_more():
             return NO_ROOM
         coroutines = self._coroutines.count()
         # What ended takes up no thread, whether the server knows it yet or not.
@@ -852,13 +871,6 @@ class ClaimLoop:
         if failure is not None:
             raise failure
         self._note_reply()
-        if (
-            self._jobs_left is not None
-            and self._jobs_left <= 0
-            and self._stop_ms is None
-            and len(self._running) == self._outcomes.count_refused()
-        ):
-            self.stop(self._worker.grace_s)
 
     def _measure(self, now_ms: float, count: int) -> None:
         """Learn how many jobs per ms this process gets through while it has some waiting."""
@@ -953,6 +965,11 @@ class ClaimLoop:
             if executor.is_stuck:
                 attempts += executor.attempts()
         return attempts
+
+    @property
+    def finished(self) -> int:
+        """How many jobs have run here."""
+        return self._finished
 
     @property
     def is_stuck(self) -> bool:

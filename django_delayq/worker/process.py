@@ -26,6 +26,7 @@ from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.forks import HEEDED, let_go_when_forked
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
+from django_delayq.worker.memory import MemoryLimit, MemoryWatch
 from django_delayq.worker.pulse import BEAT_S, Pulse
 from django_delayq.worker.watchdog import Watchdog
 
@@ -33,7 +34,7 @@ logger = get_log("django_delayq.worker")
 
 #: Exit status of a process that has settled everything. Not 0: with that a task may have ended it.
 DONE = 74
-#: Likewise, but it wants to be replaced: after --max-jobs, or because a task is stuck.
+#: Likewise, but it wants to be replaced: after --max-jobs, above --max-memory, or because a task is stuck.
 REPLACE_ME = 75
 #: It cannot run what it claims: what it held is given back as that of a process that died, and it is replaced.
 UNABLE = 76
@@ -61,13 +62,20 @@ class WorkerOptions:
     is_burst: bool = False
     #: Jobs after which a process ends, and is replaced unless in burst mode.
     max_jobs: int | None = None
+    #: Bytes above which a process ends after what it runs, and is replaced.
+    max_memory: int | None = None
 
 
 class WorkerProcess:
     """Claims and runs jobs until it is told to stop, or until there is nothing left to do."""
 
     def __init__(
-        self, options: WorkerOptions, *, owner: bytes, follows_death: bool = False
+        self,
+        options: WorkerOptions,
+        *,
+        owner: bytes,
+        follows_death: bool = False,
+        memory_limit: MemoryLimit | None = None,
     ) -> None:
         self._options = options
         worker = options.worker
@@ -113,7 +121,7 @@ class WorkerProcess:
             executors=(self._threads, self._coroutines),
             running=self.loop.running,
             cannot_work=self.loop.cannot_work,
-            while_able=self._beat,
+            while_able=self._while_able,
         )
         self._heartbeat: Heartbeat | None = None
         if worker.heartbeat is not None:
@@ -121,6 +129,13 @@ class WorkerProcess:
                 Path(worker.heartbeat),
                 queues=list(self.loop.queues),
                 turns=lambda: self.loop.turns,
+            )
+        self._memory: MemoryWatch | None = None
+        if memory_limit is not None:
+            self._memory = MemoryWatch(
+                memory_limit,
+                jobs=lambda: self.loop.finished,
+                retire=self.loop.retire,
             )
         # The supervisor's pipe and our own, once `heed` has been called.
         self._pipes: tuple[int, ...] = ()
@@ -131,9 +146,11 @@ class WorkerProcess:
     def _job_stuck(self, attempt: Attempt) -> None:
         self.loop.job_stuck(attempt)
 
-    def _beat(self) -> None:
+    def _while_able(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.beat()
+        if self._memory is not None:
+            self._memory.look()
 
     def _cannot_work(self, why: str) -> None:
         self.loop.cannot_work(why)
@@ -162,6 +179,8 @@ class WorkerProcess:
     def _start(self) -> None:
         self._timer.start()
         self._threads.start()
+        if self._memory is not None:
+            self._memory.start()
         self._watchdog.start()
         for name, queue in self.loop.queues.items():
             for channel in (
@@ -190,7 +209,9 @@ class WorkerProcess:
         if self.loop.is_unable:
             return UNABLE
         is_burst = self._options.is_burst
-        if self.loop.is_stuck or (self._options.max_jobs is not None and not is_burst):
+        if self.loop.is_stuck or self.loop.is_retiring:
+            return REPLACE_ME
+        if self._options.max_jobs is not None and not is_burst:
             return REPLACE_ME
         return 1 if is_burst and self.loop.has_problem else DONE
 

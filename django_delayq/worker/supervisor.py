@@ -23,6 +23,7 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.wire.call import run
 from django_delayq.worker import heartbeat
+from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.outcomes import is_queues_own
 from django_delayq.worker.process import (
     DONE,
@@ -68,6 +69,9 @@ class Supervisor:
         """``stop_with`` is a pipe; the worker stops when its other end is closed."""
         self._options = options
         self._stop_with = stop_with
+        self._memory_limit = (
+            None if options.max_memory is None else MemoryLimit(options.max_memory)
+        )
         self._children: dict[int, _Child] = {}
         # How often we were told to stop, and to how often we have reacted.
         self._stops = 0
@@ -178,6 +182,8 @@ class Supervisor:
             now_ms = monotonic_ms()
             silence = Silence(pulse, now_ms)
             self._children[pid] = _Child(pid, owner, now_ms, pulse, silence)
+            if self._memory_limit is not None:
+                self._memory_limit.is_told = True
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
 
@@ -192,7 +198,10 @@ class Supervisor:
             for descriptor in ours:
                 os.close(descriptor)
             process = WorkerProcess(
-                self._options, owner=owner, follows_death=self._has_lost_one
+                self._options,
+                owner=owner,
+                follows_death=self._has_lost_one,
+                memory_limit=self._memory_limit,
             )
             process.heed(self._alive_reader, pulse)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)

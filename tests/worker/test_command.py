@@ -156,6 +156,7 @@ def test_help_fits_a_terminal_and_tells_every_option(monkeypatch):
         "--threads",
         "--burst",
         "--max-jobs",
+        "--max-memory",
         "--grace",
         "--reload",
     ):

@@ -15,6 +15,7 @@ from django_delayq import conf
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Counts
 from django_delayq.wire.call import run
+from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
 from tests.waiting import wait_until
 
@@ -37,6 +38,7 @@ class InlineWorker:
         *,
         is_burst: bool = False,
         max_jobs: int | None = None,
+        memory_limit: MemoryLimit | None = None,
         cap_ms: float | None = None,
         **worker: Any,
     ) -> None:
@@ -56,6 +58,7 @@ class InlineWorker:
                 max_jobs=max_jobs,
             ),
             owner=self.owner,
+            memory_limit=memory_limit,
         )
         if cap_ms is not None:
             self.loop.alarm.cap_ms = cap_ms

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import subprocess
 from argparse import ArgumentTypeError
@@ -33,6 +34,9 @@ logger = logging.getLogger("django_delayq.worker")
 RELOADER = "DELAYQ_RELOADER"
 #: More tasks than this are counted and not named at the start.
 TASKS_SHOWN = 20
+#: Bytes: a lower --max-memory is a mistake, most often a missing unit.
+LEAST_MEMORY = 32 * 2**20
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?) ?(?:([KMGT])(?:I?B)?|B)?")
 _LOG_LEVELS = {
     Level.ERROR: logging.ERROR,
     Level.WARNING: logging.WARNING,
@@ -76,6 +80,20 @@ def _seconds(text: str) -> float:
     return number
 
 
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip().upper())
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is not a size such as 512MB or 1.5GB")
+    power = " KMGT".index(found[2] or " ")
+    size = round(float(found[1]) * float(1024**power))
+    if size < LEAST_MEMORY:
+        raise ArgumentTypeError(
+            f"{text!r} is {size} bytes, and no worker process fits into less than"
+            f" {LEAST_MEMORY // 2**20}MB"
+        )
+    return size
+
+
 class Command(CommandWithExamples):
     examples = EXAMPLES
     help = (
@@ -101,6 +119,13 @@ class Command(CommandWithExamples):
             type=_whole_number,
             metavar="N",
             help="replace a process after N jobs, against leaks; with --burst it ends for good.",
+        )
+        parser.add_argument(
+            "--max-memory",
+            type=_size,
+            metavar="SIZE",
+            help="replace a process that takes more than SIZE of memory to itself, such as 512MB or 1.5GB, when its"
+            " running jobs have ended.",
         )
         parser.add_argument(
             "-p",
@@ -185,6 +210,7 @@ class Command(CommandWithExamples):
             worker=worker,
             is_burst=options["burst"],
             max_jobs=options["max_jobs"],
+            max_memory=options["max_memory"],
         )
 
     def _greet(self, options: WorkerOptions) -> None:

@@ -14,6 +14,7 @@ from django_delayq import current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
 from django_delayq.jobs import formats
 from django_delayq.worker import loop, process, supervisor, time_limit, upkeep
+from django_delayq.worker.memory import Meter
 from tests.worker.records import ENVIRONMENT, Records, gate_of_test, record
 
 #: How long a task holds where the test does not let go.
@@ -124,6 +125,26 @@ async def nap_async(seconds: float) -> None:
     record("start")
     await asyncio.sleep(seconds)
     record("end")
+
+
+#: What this process keeps.
+_kept: list[bytes] = []
+
+
+@delayed_task
+def grow(mb: int, seconds: float = 0.0) -> None:
+    """Take so much more memory, for ever."""
+    record("start")
+    _kept.append(os.urandom(1) * (mb * 2**20))
+    time.sleep(seconds)
+    record("end")
+
+
+@delayed_task
+def grow_and_hold(mb: int) -> None:
+    """Have the process take so much in all, and run until the test lets go."""
+    _kept.append(b"x" * (mb * 2**20 - Meter().read()))
+    hold.function()
 
 
 @delayed_task

@@ -1,0 +1,149 @@
+"""``--max-memory``: when a worker process has grown so much that it is to be replaced.
+
+Measured is what a process has to itself, and what replacing it gives back. How it ends is left to the claim loop.
+"""
+
+import fcntl
+import os
+import re
+import resource
+import sys
+import tempfile
+from collections.abc import Callable
+
+from django_delayq.clock import monotonic_ms
+from django_delayq.logs import get_log
+
+logger = get_log("django_delayq.worker")
+
+#: How often a process measures itself.
+LOOK_EVERY_MS = 1_000.0
+#: A limit below so many times what a fresh process takes is too low: it would be replaced after nearly every job.
+LEAST_ROOM = 1.25
+#: A process that takes so many times its limit is replaced even while another one is.
+MOST_EXCESS = 1.25
+
+_MB = 2**20
+_STATUS = "/proc/self/status"
+_OWN = re.compile(rb"^(?:RssAnon|VmSwap):\s*(\d+) kB$", re.MULTILINE)
+
+
+class Meter:
+    """Measures the process that made it.
+
+    On Linux: its anonymous pages, in memory or swapped out. Neither shared memory nor mapped files count, such as
+    libraries; pages that it has in common with the supervisor it was forked from do. Elsewhere: the most that was ever
+    resident, which the system tells everywhere.
+    """
+
+    def __init__(self) -> None:
+        # Kept open: a process that has run out of descriptors can still be measured.
+        self._status, self._tells_own = -1, False
+        if os.path.exists(_STATUS):
+            self._status = os.open(_STATUS, os.O_RDONLY)
+            self._tells_own = b"\nRssAnon:" in self._told()
+
+    def read(self) -> int:
+        """Return bytes."""
+        if self._tells_own:
+            return 1024 * sum(map(int, _OWN.findall(self._told())))
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else 1024 * most
+
+    def _told(self) -> bytes:
+        # 2 KB, and more for a user of many groups.
+        return os.pread(self._status, 65_536, 0)
+
+    def __del__(self) -> None:
+        if self._status >= 0:
+            os.close(self._status)
+
+
+class MemoryLimit:
+    """The limit of all processes of a worker, which inherit this from their supervisor."""
+
+    def __init__(self, limit: int) -> None:
+        """``limit`` in bytes."""
+        self.limit = limit
+        #: A process was started that says whether the limit is too low.
+        self.is_told = False
+        self._turn = _nameless_file()
+
+    def take_turn(self) -> bool:
+        """Return whether no other process is being replaced, and none will be before the end of this one."""
+        try:
+            # The kernel gives it back, however this process ends.
+            fcntl.lockf(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def __del__(self) -> None:
+        os.close(self._turn)
+
+
+class MemoryWatch:
+    """Has one process replaced when it has passed the limit; the watchdog calls `look`."""
+
+    def __init__(
+        self,
+        limit: MemoryLimit,
+        *,
+        jobs: Callable[[], int],
+        retire: Callable[[], None],
+    ) -> None:
+        """``jobs`` returns how many have run; ``retire`` has the process end after what runs."""
+        self._shared = limit
+        self._limit = float(limit.limit)
+        self._jobs = jobs
+        self._retire = retire
+        self._is_over = False
+        self._look_ms = 0.0
+        self._meter = Meter()
+
+    def start(self) -> None:
+        """Measure the process while it is fresh."""
+        fresh = self._meter.read()
+        self._limit = max(self._limit, LEAST_ROOM * fresh)
+        self._look_ms = monotonic_ms() + LOOK_EVERY_MS
+        if self._limit > self._shared.limit and not self._shared.is_told:
+            logger.warning(
+                "--max-memory of %s is too low: a fresh process takes %s, so that each would be replaced after nearly"
+                " every job; they are replaced above %s instead",
+                _text(self._shared.limit),
+                _text(fresh),
+                _text(self._limit),
+            )
+
+    def look(self) -> None:
+        """Measure it, if it is time."""
+        now_ms = monotonic_ms()
+        if self._is_over or now_ms < self._look_ms:
+            return
+        self._look_ms = now_ms + LOOK_EVERY_MS
+        taken = self._meter.read()
+        if taken <= self._limit:
+            return
+        if not self._shared.take_turn() and taken <= MOST_EXCESS * self._limit:
+            # If all ended at once, nobody would claim until the last of their jobs has ended.
+            return
+        self._is_over = True
+        logger.info(
+            "this process takes %s and will be replaced: the limit is %s, %d jobs have run",
+            _text(taken),
+            _text(self._limit),
+            self._jobs(),
+        )
+        self._retire()
+
+
+def _nameless_file() -> int:
+    if hasattr(os, "memfd_create"):
+        # Needs no directory that can be written, which not every container has.
+        return os.memfd_create("delayq-turn")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def _text(size: float) -> str:
+    return f"{size / _MB:.1f} MB"
