@@ -228,6 +228,111 @@ def test_of_one_instant_none_is_lost_where_a_crash_left_a_tombstone(
     assert len(left) == 199
 
 
+# What a call does to take its frames out.
+
+
+def removals_of(bench: Bench, call: Callable[[], object]) -> list[tuple[str, ...]]:
+    """Return the commands with which a call writes to the delay queue, each with its numbers; LSETs as one."""
+    marker = f"end of {bench.keys.queue.name}"
+    told: list[tuple[str, ...]] = []
+    with bench.client.monitor() as monitor:
+        call()
+        bench.client.echo(marker)
+        while True:
+            words = monitor.next_command()["command"].split(" ")
+            name = words[0].upper()
+            if name == "ECHO" and marker in " ".join(words):
+                return told
+            if len(words) < 2 or words[1] != bench.keys.queue.delay_queue:
+                continue
+            if name == "LTRIM":
+                told.append((name, words[2], words[3]))
+            elif name == "LREM":
+                told.append((name, words[2]))
+            elif name == "LSET" and ("LSET",) not in told:
+                told.append((name,))
+
+
+@pytest.mark.parametrize("frame_format", FrameFormat)
+@pytest.mark.parametrize(
+    ("due", "removals"),
+    [
+        ([range(100)], [("LTRIM", "100", "-1")]),
+        ([range(500, 600)], [("LTRIM", "0", "-101")]),
+        ([range(60), range(560, 600)], [("LTRIM", "60", "-41")]),
+        ([range(600)], [("LTRIM", "600", "-1")]),
+        ([range(7, 107)], [("LSET",), ("LREM", "100")]),
+        ([range(490, 590)], [("LSET",), ("LREM", "-100")]),
+        (
+            [range(3, 43), range(540, 590)],
+            [("LSET",), ("LREM", "40"), ("LREM", "-50")],
+        ),
+        (
+            [range(10), range(20, 30), range(560, 565), range(595, 600)],
+            [("LSET",), ("LTRIM", "10", "-6"), ("LREM", "10"), ("LREM", "-5")],
+        ),
+    ],
+    ids=[
+        "head",
+        "tail",
+        "both ends",
+        "all",
+        "near the head",
+        "near the tail",
+        "near both ends",
+        "runs and others",
+    ],
+)
+def test_a_call_cuts_runs_off_and_scans_from_the_nearer_end(
+    bench: Bench,
+    due: list[range],
+    removals: list[tuple[str, ...]],
+    frame_format: FrameFormat,
+) -> None:
+    bench.frame_format = frame_format
+    first = [n for part in due for n in part]
+    # Whatever the order in which they are due.
+    random.Random(14).shuffle(first)
+    waits = {n: place for place, n in enumerate(first)}
+    fill(bench, 600, lambda n: waits.get(n, 10_000))
+    bench.now = 1_000
+    got: list[str] = []
+
+    told = removals_of(bench, lambda: got.extend(names_of(bench.claim(600))))
+
+    assert got == [f"j{n}" for n in first]
+    assert told == removals
+    bench.check()
+
+
+def test_a_large_batch_out_of_all_the_list_is_found_without_a_scan_for_each(
+    bench: Bench,
+) -> None:
+    """Around each of them, no more is read than it takes."""
+    chance = random.Random(15)
+    names = [f"j{n}" for n in range(24_000)]
+    for start in range(0, len(names), 500):
+        part = {name: chance.randrange(24_000) for name in names[start : start + 500]}
+        bench.schedule(part, size=400)
+    for name in chance.sample(names, 800):
+        bench.cancel(name)
+    bench.now = 800
+    left = len(bench.frames())
+
+    while True:
+        got: list[str] = []
+        told = removals_of(
+            bench, lambda got=got: got.extend(names_of(bench.claim(400)))
+        )
+        if not got:
+            break
+        assert [words[0] for words in told].count("LREM") <= 2, told
+        left -= len(got)
+
+    assert len(bench.frames()) == left < 24_000 - 800 - 600
+    bench.check()
+
+
 # The mark in Java's random bytes.
 
 

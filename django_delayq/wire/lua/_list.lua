@@ -1,14 +1,17 @@
 -- Prelude: taking frames out of the delay queue, Redisson's list of all that was offered.
 --
 -- Needs _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are numbered
--- in list order, so an interpolation search finds their index; they are overwritten by a tombstone each, and one LREM
--- takes all the tombstones out. locate_listed() only reads, unlist() only writes: nothing between the first
--- LSET and the LREM can fail, and should the server stop there all the same, the flag tells the next script.
+-- in list order, so an interpolation search finds their index. Runs at either end are cut off; the others are
+-- overwritten by a tombstone each, and one LREM from the head and one from the tail take all the tombstones out: one
+-- scan of the list at most, whatever their number and order. locate_listed() only reads, unlist() only writes: nothing
+-- between the first LSET and the LREM can fail, and should the server stop there all the same, the flag tells the next
+-- script.
 
 local TOMBSTONE = '\0'
 local WINDOW = 12
 local WINDOW_BYTES = 65536
 local SEARCHES = 40
+local READ_ON = 32
 -- More than anybody will ever schedule: 2^44.
 local UNLIKELY = 17592186044416
 
@@ -85,10 +88,11 @@ local function open_window(delay_queue, from, to)
 end
 
 -- Where in a window a number is, counted from 1, or nil: numbers ascend, with foreign frames between them.
-local function find_in_window(window, number)
+local function find_in_window(window, number, frame)
   local span = window.last_number - window.first_number
   local at = window.first
   if span > 0 then at = at + math.floor((number - window.first_number) * (window.last - at) / span) end
+  if window.part[at] == frame then return at end
   local found = own_number(window.part[at])
   while not found do
     at = at - 1
@@ -194,13 +198,16 @@ local function locate_listed(delay_queue, frames, counters, known)
   local low_index, low_number = -1, window and window.first_number - 1 or 0
   local is_whole_tail = tail and tail_end == length - 1
   local top_number = (is_whole_tail and tail.last_number or wanted[#wanted][1]) + 1
-  for _, want in ipairs(wanted) do
+  -- How far from where they were looked for the last ones were: no more than that is read around a guess, and on to
+  -- where the next ones lie close together.
+  local reach = 1
+  for i, want in ipairs(wanted) do
     local number, frame = want[1], want[2]
-    local low_i, low_n, high_i, high_n, width = low_index, low_number, length, top_number, half
-    local index, absent
+    local low_i, low_n, high_i, high_n, width = low_index, low_number, length, top_number, math.ceil(reach)
+    local index, absent, guessed
     for step = 0, SEARCHES do
       if window and number >= window.first_number and number <= window.last_number then
-        local at = find_in_window(window, number)
+        local at = find_in_window(window, number, frame)
         if at and window.part[at] == frame then
           index = window.from + at - 1
         elseif not at then
@@ -227,8 +234,15 @@ local function locate_listed(delay_queue, frames, counters, known)
       else
         guess = low_i + math.floor((number - low_n) * (high_i - low_i) / (high_n - low_n))
       end
+      guessed = guessed or guess
       local from = math.max(low_i + 1, math.min(guess - width, high_i - 1))
-      local to = math.min(high_i - 1, math.max(guess + width, from))
+      local to = guess + width
+      if step == 0 then
+        local more = 1
+        while more < READ_ON and wanted[i + more] and wanted[i + more][1] - number <= 2 * more do more = more + 1 end
+        to = to + (wanted[i + more - 1][1] - number)
+      end
+      to = math.min(high_i - 1, math.max(to, from))
       local last_read
       window, last_read = open_window(delay_queue, from, to)
       if not window and from == low_i + 1 and last_read >= high_i - 1 then
@@ -239,6 +253,7 @@ local function locate_listed(delay_queue, frames, counters, known)
     if index then
       plan.indexes[#plan.indexes + 1] = index
       low_index, low_number = index, number
+      if guessed then reach = math.min(half, math.max(1, 0.8 * reach, 2 * math.abs(index - guessed))) end
     elseif not absent then
       plan.rest[#plan.rest + 1] = frame
     end
@@ -248,18 +263,34 @@ local function locate_listed(delay_queue, frames, counters, known)
 end
 
 local function unlist(delay_queue, counters, plan)
-  local indexes, count = plan.indexes, #plan.indexes
-  -- What was offered first is often due first: a run at the head is cut off, no scan at all.
-  local run = 0
-  while run < count and indexes[run + 1] == run do run = run + 1 end
-  if count - run > 0 then
-    redis.call('HSET', counters, 'sweeping', 1)
-    for i = run + 1, count do redis.call('LSET', delay_queue, indexes[i], TOMBSTONE) end
-    if run > 0 then redis.call('LTRIM', delay_queue, run, -1) end
-    redis.call('LREM', delay_queue, count - run, TOMBSTONE)
-    redis.call('HDEL', counters, 'sweeping')
-  elseif run > 0 then
-    redis.call('LTRIM', delay_queue, run, -1)
+  local indexes, first, last = plan.indexes, 1, #plan.indexes
+  if last > 0 then
+    local length = redis.call('LLEN', delay_queue)
+    -- What was offered first, or last, is often due first: a run at either end is cut off, no scan at all.
+    while first <= last and indexes[first] == first - 1 do first = first + 1 end
+    local head, tail = first - 1, 0
+    while first <= last and indexes[last] == length - 1 - tail do last, tail = last - 1, tail + 1 end
+    if first <= last then
+      -- The tombstones up to the widest gap are taken out from the head, the others from the tail: that scans least.
+      local from_head, least = 0, length - indexes[first]
+      for i = first, last do
+        local scanned = indexes[i] + 1 + (i < last and length - indexes[i + 1] or 0)
+        if scanned < least then from_head, least = i - first + 1, scanned end
+      end
+      redis.call('HSET', counters, 'sweeping', 1)
+      for i = first, last do
+        -- Servers before 7.0 seek from the end that the sign says.
+        local index = indexes[i]
+        redis.call('LSET', delay_queue, 2 * index < length and index or index - length, TOMBSTONE)
+      end
+      if head + tail > 0 then redis.call('LTRIM', delay_queue, head, -1 - tail) end
+      local from_tail = last - first + 1 - from_head
+      if from_head > 0 then redis.call('LREM', delay_queue, from_head, TOMBSTONE) end
+      if from_tail > 0 then redis.call('LREM', delay_queue, -from_tail, TOMBSTONE) end
+      redis.call('HDEL', counters, 'sweeping')
+    else
+      redis.call('LTRIM', delay_queue, head, -1 - tail)
+    end
   end
   for _, frame in ipairs(plan.rest) do redis.call('LREM', delay_queue, plan.backwards and -1 or 1, frame) end
 end
