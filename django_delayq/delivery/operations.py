@@ -282,6 +282,45 @@ def schedule(
     )
 
 
+def store(
+    keys: DeliveryKeys,
+    job: NewJob,
+    *,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[list[Scheduled]]:
+    """`schedule` for one job, in half the server's time where nothing has to be looked up for it. Not for a pipeline."""
+
+    def full() -> Call[list[Scheduled]]:
+        return schedule(
+            keys,
+            [job],
+            frame_format=frame_format,
+            insertion_list=insertion_list,
+            now_us=now_us,
+        )
+
+    _, when, unique, payload = job
+    if unique or not payload.startswith(signing.JOB_START):
+        return full()
+    queue = keys.queue
+    own = (queue.timeout_set, keys.locators, keys.counters, queue.channel)
+    args = (when, frame_format.number, payload)
+    return Call(
+        load_script(PACKAGES, "store"),
+        (*own, queue.delay_queue) if insertion_list else own,
+        args if now_us is None else (*args, now_us),
+        _read_stored,
+        window_ms=REPEAT_MS,
+        full=full,
+    )
+
+
+def _read_stored(reply: int | list[Any]) -> list[Scheduled]:
+    return [Scheduled(read_published(reply), "")]
+
+
 def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
     if len(reply) % 2:
         note_refusal(reply.pop())

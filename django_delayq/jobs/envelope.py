@@ -31,6 +31,7 @@ from django_delayq.jobs import formats
 from django_delayq.redaction import SHOWN, show
 from django_delayq.wire.codecs import Codec
 from django_delayq.wire.signing import (
+    JOB_START,
     LENGTH,
     MAC_AT,
     OLDEST,
@@ -80,8 +81,6 @@ class Format(NamedTuple):
 #: Every format from `signing.OLDEST` to `signing.FORMAT`. A later one is added here and counted there.
 FORMATS = {1: Format(_encoder.encode, _decoder.decode)}
 _unsealer = msgspec.json.Decoder(_Sealed)
-#: How a payload begins as we write it where no codec wraps it.
-START = b'{"delayq":"'
 #: `peek_task` looks at so many bytes.
 PEEK_BYTES = 512
 # What the scripts find in so many bytes and behind, whichever codec wraps it; `_job.lua`, token_of.
@@ -89,7 +88,7 @@ _SHOWN = re.compile(
     rb'"delayq":".{%d}","mac":"(.{%d})"' % (TOKEN_LENGTH, LENGTH), re.DOTALL
 )
 # Where the format stands in a payload as we write it, and where the name of the task begins.
-_FORMAT_AT = len(START) + TOKEN_LENGTH + len('","mac":"')
+_FORMAT_AT = len(JOB_START) + TOKEN_LENGTH + len('","mac":"')
 _TASK_AT = _FORMAT_AT + LENGTH + len('","body":"{')
 _TASK_KEY = b'\\"task\\":\\"'
 _TASK = re.compile(rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.))*)\\"')
@@ -200,7 +199,7 @@ def peek_task(payload: bytes) -> bytes | None:
     """
     # As we write it. A regular expression costs more, and this is done for each job.
     start = _TASK_AT + len(_TASK_KEY)
-    if payload[_TASK_AT:start] == _TASK_KEY and payload.startswith(START):
+    if payload[_TASK_AT:start] == _TASK_KEY and payload.startswith(JOB_START):
         name = payload[start : payload.find(b'\\"', start, PEEK_BYTES)]
         if name and b"\\" not in name:
             return name
@@ -210,7 +209,7 @@ def peek_task(payload: bytes) -> bytes | None:
 
 def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
     """Return whether `open_payload` may look at a payload: it is one that we write, or small enough for any codec."""
-    return len(payload) <= max_foreign_bytes or payload.startswith(START)
+    return len(payload) <= max_foreign_bytes or payload.startswith(JOB_START)
 
 
 def open_payload(
@@ -247,7 +246,7 @@ def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
 
 def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
     try:
-        if payload.startswith(START) or codec is None or codec.name in _PLAIN:
+        if payload.startswith(JOB_START) or codec is None or codec.name in _PLAIN:
             return _unsealer.decode(payload)
         return _seal_in(codec.decode(payload))
     except DelayqError:
@@ -285,12 +284,12 @@ def signed_anew(
     new = _reseal(sealed, queue.name, queue.name, keyring, format)
     if new.mac == sealed.mac:
         return None
-    return _wrap(new, None if payload.startswith(START) else queue.payload_codec)
+    return _wrap(new, None if payload.startswith(JOB_START) else queue.payload_codec)
 
 
 def is_plainly_in(payload: bytes, format: int) -> bool:
     """Return whether a payload says at the place where we write it that it is in a format; else it may be all the same."""
-    return payload.startswith(START) and payload[_FORMAT_AT] == ord(str(format))
+    return payload.startswith(JOB_START) and payload[_FORMAT_AT] == ord(str(format))
 
 
 def _seal_in(value: object) -> _Sealed:

@@ -4,13 +4,13 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from itertools import compress, islice
 from operator import not_
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
+from msgspec.structs import replace
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import RedisError
@@ -102,7 +102,7 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
         client = _connected(conf.get_client)
         if not formats.is_known(job.queue):
             formats.ask(client, job.queue)
-        _take(job, run(client, _call([job]))[0])
+        _take(job, run(client, _store(job))[0])
     except RedisError as error:
         _forget_sending([job], [sent_ms], error)
         explain(error, [job])
@@ -119,7 +119,7 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
         client = await conf.get_async_client()
         if not formats.is_known(job.queue):
             await formats.aask(client, job.queue)
-        _take(job, (await arun(client, _call([job])))[0])
+        _take(job, (await arun(client, _store(job)))[0])
     except RedisError as error:
         _forget_sending([job], [sent_ms], error)
         explain(error, [job])
@@ -144,16 +144,43 @@ def _forget_sending(
             job._sent_ms = sent_ms
 
 
+def _store(job: Job[Any]) -> Call[list[Scheduled]]:
+    settings = _settings_for([job])
+    call = operations.store(
+        settings.keys,
+        job.unsent,
+        frame_format=settings.frame_format,
+        insertion_list=settings.insertion_list,
+    )
+    if job._sent_ms is None:
+        job._sent_ms = boottime_ms()
+        return call
+    return _noted(call, [job])
+
+
 def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
-    settings = conf.get_settings().queues[jobs[0].queue]
-    if signing.FORMAT != signing.OLDEST:
-        _write_as_known(jobs, settings)
+    settings = _settings_for(jobs)
     call = operations.schedule(
         settings.keys,
         [job.unsent for job in jobs],
         frame_format=settings.frame_format,
         insertion_list=settings.insertion_list,
     )
+    return _noted(call, jobs)
+
+
+def _settings_for(jobs: Sequence[Job[Any]]) -> conf.QueueSettings:
+    """Return the settings of the queue of jobs that are to be sent, once they are in its format."""
+    settings = conf.get_settings().queues[jobs[0].queue]
+    if signing.FORMAT != signing.OLDEST:
+        _write_as_known(jobs, settings)
+    return settings
+
+
+def _noted(
+    call: Call[list[Scheduled]], jobs: Sequence[Job[Any]]
+) -> Call[list[Scheduled]]:
+    """Return a call of jobs as it is to be made: as a repeat where one of them may have been sent; and note that they are."""
     now_ms = boottime_ms()
     first_ms = now_ms
     is_repeat = False

@@ -10,13 +10,16 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from hiredis import pack_command
+from msgspec.structs import replace
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.connection import HiredisRespSerializer
@@ -115,19 +118,23 @@ def _identity(reply: Any) -> Any:
     return reply
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
+_NOTHING: Mapping[int, Argument] = MappingProxyType({})
+
+
+class Call(msgspec.Struct, Generic[T], frozen=True):
     """A script call that has not been made yet."""
 
     script: Script
     keys: Sequence[str]
     args: Sequence[Argument] = ()
-    read: Callable[[Any], T] = field(default=_identity)
+    read: Callable[[Any], T] = _identity
     #: Arguments, by index, that are different when the call is made again because its reply was lost. None: making it
     #: twice would do it twice, so a lost reply is an error.
-    repeat: Mapping[int, Argument] | None = field(default_factory=dict)
+    repeat: Mapping[int, Argument] | None = _NOTHING
     #: A repeat is known to be one for so long: what a script remembers of the first, it forgets.
     window_ms: float = math.inf
+    #: Makes the call of a script that does what this one leaves alone: where the reply is nil, and for a repeat.
+    full: "Callable[[], Call[T]] | None" = None
 
     def command(self) -> tuple[Argument, ...]:
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
@@ -138,6 +145,8 @@ class Call(Generic[T]):
 
     def again(self) -> "Call[T]":
         """The same call, for a server that may have run it already."""
+        if self.full is not None:
+            return self.full().again()
         if not self.repeat:
             return self
         args = list(self.args)
@@ -268,6 +277,8 @@ def _run(client: Redis, call: Call[T]) -> T:
     except ResponseError as error:
         _raise_hidden(error)
         raise
+    if reply is None and call.full is not None:
+        return _run(client, call.full())
     return call.read(reply)
 
 
@@ -346,6 +357,8 @@ async def _arun(client: AsyncRedis, call: Call[T]) -> T:
     except ResponseError as error:
         _raise_hidden(error)
         raise
+    if reply is None and call.full is not None:
+        return await _arun(client, call.full())
     return call.read(reply)
 
 

@@ -23,6 +23,8 @@ TOKEN_LENGTH = 22
 QUEUES_KEPT = 1_000
 #: What stands before the token in every payload that may be a job, within so many bytes: scripts look no further.
 TOKEN_MARK = b'"delayq":"'
+#: How a payload begins as we write it where no codec wraps it: token and signature are at their places.
+JOB_START = b"{" + TOKEN_MARK
 TOKEN_BEFORE = 80
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5

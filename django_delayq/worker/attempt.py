@@ -40,6 +40,7 @@ from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.queues.reading import read
+from django_delayq.wire import signing
 from django_delayq.worker import time_limit
 
 logger = logs.get_log("django_delayq.worker")
@@ -144,7 +145,7 @@ class Attempt:
         if (
             len(payload) > QUICK_BYTES
             or leased.is_foreign
-            or not payload.startswith(envelopes.START)
+            or not payload.startswith(signing.JOB_START)
         ):
             return None
         try:

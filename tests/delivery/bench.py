@@ -177,12 +177,15 @@ class Bench:
         again: bool = False,
     ) -> list[Scheduled]:
         listed = self.insertion_list if insertion_list is None else insertion_list
-        call = operations.schedule(
-            self.keys,
-            jobs,
-            frame_format=frame_format or self.frame_format,
-            insertion_list=listed,
-            now_us=self.now_us,
+        options: Any = {
+            "frame_format": frame_format or self.frame_format,
+            "insertion_list": listed,
+            "now_us": self.now_us,
+        }
+        call = (
+            operations.store(self.keys, jobs[0], **options)
+            if len(jobs) == 1
+            else operations.schedule(self.keys, jobs, **options)
         )
         return [
             Scheduled(reply.start_time_ms - T0, reply.holder.rstrip("-"))

@@ -21,6 +21,8 @@ GOES_ON = {
     "schedule",
     "schedule without the list",
     "schedule, displacing a holder",
+    "store",
+    "store without the list",
 }
 
 

@@ -1,7 +1,10 @@
+from typing import Any
+
 import pytest
 import redis
 
 from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import Done, Mode, NewJob, Scheduled, State
 from django_delayq.wire import frame as frames
 from django_delayq.wire.frame import FrameFormat
@@ -342,3 +345,142 @@ def test_no_key_is_left_when_all_jobs_ended(any_bench: Bench) -> None:
     assert bench.leftovers() == [bench.keys.claims]
     bench.recover()
     assert bench.leftovers() == []
+
+
+# One job in a call of its own: what is not plain about it is left to the script for many.
+
+
+PLAIN = {"unique": "", "again": False, "is_first": False, "wait": 700}
+LISTS = pytest.mark.parametrize("listed", [True, False])
+FORMATS = pytest.mark.parametrize("frame_format", FrameFormat)
+
+
+@LISTS
+@FORMATS
+@pytest.mark.parametrize(
+    "special",
+    [
+        {},
+        {"unique": "ek"},
+        {"again": True},
+        {"is_first": True},
+        {"wait": 0},
+        {"wait": "=0"},
+        {"wait": f"={T0 + 900}"},
+        {"unique": "sk", "is_first": True, "again": True},
+    ],
+)
+def test_one_job_alone_is_stored_as_among_many(
+    client: "redis.Redis[bytes]",
+    queue_name: str,
+    frame_format: FrameFormat,
+    listed: bool,
+    special: dict[str, Any],
+) -> None:
+    told: list[Any] = []
+    for name, send in (("alone", operations.store), ("many", _as_many)):
+        bench = Bench(client, f"{queue_name}:{name}", frame_format=frame_format)
+        case = PLAIN | special
+        if not case["is_first"]:
+            bench.schedule({"before": 500}, insertion_list=listed)
+        wait = case["wait"]
+        job = NewJob(
+            token("a"),
+            wait if isinstance(wait, str) else f"+{wait}",
+            case["unique"],
+            payload("a"),
+        )
+        call: Any = send(
+            bench.keys,
+            job,
+            frame_format=frame_format,
+            insertion_list=listed,
+            now_us=bench.now_us,
+        )
+        with bench.listening(bench.keys.queue.channel) as heard:
+            reply = bench.run(call.again() if case["again"] else call)
+            told.append(
+                (
+                    reply,
+                    heard(),
+                    bench.state(),
+                    bench.counters(),
+                    client.zrange(bench.keys.queue.timeout_set, 0, -1, withscores=True),
+                    client.lrange(bench.keys.queue.delay_queue, 0, -1),
+                    client.hgetall(bench.keys.locators),
+                )
+            )
+        bench.claim()
+        bench.now = 1_000
+        bench.acknowledge(*bench.claim().jobs)
+        bench.recover()
+
+    assert told[0] == told[1]
+
+
+def _as_many(keys: DeliveryKeys, job: NewJob, **options: Any) -> Any:
+    return operations.schedule(keys, [job], **options)
+
+
+def test_job_alone_that_is_plain_costs_one_script_and_the_first_of_a_queue_two(
+    bench: Bench,
+) -> None:
+    stats: list[int] = []
+    for name in "ab":
+        before = bench.client.info("commandstats").get("cmdstat_hincrby", {"calls": 0})
+        bench.schedule({name: 5})
+        after = bench.client.info("commandstats")["cmdstat_hincrby"]
+        stats.append(after["calls"] - before["calls"])
+
+    assert stats == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "listed"),
+    [
+        ("timeout_set", True),
+        ("timeout_set", False),
+        ("locators", True),
+        ("locators", False),
+        ("delay_queue", True),
+    ],
+)
+def test_nothing_is_left_of_a_job_that_meets_a_key_of_another_type(
+    bench: Bench, spoilt: str, listed: bool
+) -> None:
+    bench.schedule({"before": 500}, insertion_list=listed)
+    key = getattr(bench.keys, spoilt, None) or getattr(bench.keys.queue, spoilt)
+    bench.client.delete(key)
+    bench.client.set(key, "somebody's")
+    before = {key: bench.client.dump(key) for key in bench.client.keys("*")}
+
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        bench.schedule({"a": 700}, insertion_list=listed)
+
+    bench.is_checked = False
+    after = {key: bench.client.dump(key) for key in bench.client.keys("*")}
+    assert after == before
+    bench.client.delete(key)
+
+
+def test_a_token_that_has_a_locator_is_stored_as_among_many(bench: Bench) -> None:
+    bench.schedule({"before": 500, "a": 600})
+    bench.client.zrem(bench.keys.queue.timeout_set, bench.frames()[-1])
+    bench.client.rpop(bench.keys.queue.delay_queue)
+
+    assert bench.schedule({"a": 700}) == [Scheduled(700, "")]
+
+    assert bench.state()["timeout_set"] == [("before", 500), ("a", 700)]
+    assert bench.cancel("a") == "cancelled"
+
+
+@pytest.mark.parametrize("spoilt", [b"no number", b"9223372036854775807"])
+def test_a_counter_that_holds_no_number_begins_anew(
+    bench: Bench, spoilt: bytes
+) -> None:
+    bench.schedule({"before": 500})
+    bench.client.hset(bench.keys.counters, "number", spoilt)
+
+    assert bench.schedule({"a": 700}) == [Scheduled(700, "")]
+
+    assert bench.counters()["offered"] == 2

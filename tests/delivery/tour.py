@@ -65,6 +65,18 @@ def _(bench: Bench) -> Callable[[], object]:
 
 @stop("schedule without the list")
 def _(bench: Bench) -> Callable[[], object]:
+    return lambda: bench.schedule({"a": 0, "b": 1}, insertion_list=False)
+
+
+@stop("store")
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"first": 9})
+    return lambda: bench.schedule({"a": 0})
+
+
+@stop("store without the list")
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"first": 9}, insertion_list=False)
     return lambda: bench.schedule({"a": 0}, insertion_list=False)
 
 

@@ -1,0 +1,46 @@
+-- Store one job of ours until it is due, where nothing has to be looked up for it: it has no unique key, and was not
+-- sent before. What schedule.lua does for it, in half the commands.
+--
+-- Prelude  clock, frame
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  hash  locators by token
+-- KEYS[3]  hash  counters
+-- KEYS[4]  channel  the new head's start time
+-- KEYS[5]  list  delay queue: frames in arrival order; only where the frame goes there, too
+-- ARGV[1]  wait: '+' ms from now, or '=' epoch ms
+-- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
+-- ARGV[3]  payload, its token where we write it
+-- ARGV[4]  now, epoch us; mostly not there, as each argument costs: the server's TIME (tests pass their own)
+-- Returns  start time, epoch ms; where the channel is closed to us, a list of that and what the server said; nil where
+--          schedule.lua has to look closer, or to say what is wrong: nothing is stored then
+-- Source   RedissonDelayedQueue.offerAsync, with tokens and the server's clock added
+
+local timeout_set, locators, counters, delay_queue = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local format, payload = ARGV[2], ARGV[3]
+local due = start_time(ARGV[1], read_clock(ARGV[4] or ''))
+local token = payload:sub(12, 33)
+
+local number = redis.pcall('HINCRBY', counters, 'number', 1)
+if type(number) ~= 'number' then return nil end
+local is_placed, is_stored
+-- With the first one the counter is new: what lies in the list says where it has to begin.
+if number > 1 then
+  -- No type was checked, so what was written is undone where the next write fails.
+  local frame = pack_frame(format, delay_queue, number, payload)
+  local mark = delay_queue and LISTED or UNLISTED
+  local place = struct.pack('<dBc2>I6c16', due, format, mark, number, payload:sub(48, 63))
+  is_placed = redis.pcall('HSETNX', locators, token, place) == 1
+  is_stored = is_placed and redis.pcall('ZADD', timeout_set, 'NX', due, frame) == 1
+  if is_stored and (not delay_queue or type(redis.pcall('RPUSH', delay_queue, frame)) == 'number') then
+    local refusal = redis.pcall('ZRANK', timeout_set, frame) == 0 and publish(KEYS[4], due)
+    return refusal and { due, refusal } or due
+  end
+  if is_stored then redis.call('ZREM', timeout_set, frame) end
+end
+if is_placed then redis.call('HDEL', locators, token) end
+if number == 1 then
+  redis.call('HDEL', counters, 'number')
+else
+  redis.call('HINCRBY', counters, 'number', -1)
+end
+return nil
