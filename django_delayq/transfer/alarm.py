@@ -6,9 +6,11 @@ tells the alarm, with `Alarm.ring_in`, what the reply said about the next event.
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition
+from threading import Lock
 from typing import Generic, TypeVar
 
 from django_delayq.clock import monotonic_ms
@@ -21,6 +23,8 @@ CAP_MS = 2_000
 MAX_LEAD_MS = 2.5
 #: Shortest: a timed wait ends this late on an idle machine, at best.
 MIN_LEAD_MS = 0.3
+#: A server that was asked so short a time ago has not dozed off, and the clocks have not parted.
+AWAKE_MS = 5.0
 #: The end of a short wait, spent awake: a sleep ends 0.2 ms late, or 0.5 ms where the processor dozes.
 SPIN_MS = 0.3
 
@@ -54,9 +58,9 @@ class _Entry:
 class Alarm(Generic[K]):
     """Rings for a key when its deadline comes, when it is woken, and at the latest after the cap.
 
-    On an idle machine it rings twice a deadline: some ms early, so that the push wakes the server and tells
+    On an idle machine it rings twice a deadline: some ms early, so that whoever waits wakes the server, which tells
     the time left to the microsecond, and precisely then. Under load, where the next deadline is nearer
-    than that, it rings once.
+    than `AWAKE_MS`, it rings once.
 
     `wake` may be called from any thread; everything else belongs to the one that waits.
     """
@@ -68,9 +72,13 @@ class Alarm(Generic[K]):
         self.lead = Lead()
         self._clock = clock
         self._entries: dict[K, _Entry] = {}
-        self._condition = Condition()
-        # Guarded by _condition.
-        self._woken: set[K] = set()
+        #: Of the keys that rang last, those that did so before their deadline.
+        self.early: set[K] = set()
+        # Any thread appends, the one that waits pops: a deque needs no lock for that.
+        self._woken: deque[K] = deque()
+        # Released to end the wait: a condition would cost several times as much.
+        self._bell = Lock()
+        self._bell.acquire()
 
     def ring_in(self, key: K, wait_us: float, told_ms: float | None = None) -> None:
         """Set the deadline of a key, from the reply to a push: us until the next event, -1 when none waits.
@@ -87,7 +95,7 @@ class Alarm(Generic[K]):
         if wait_us < 0 or wait_ms > self.cap_ms:
             entry.ring_ms = now_ms + self.cap_ms
             return
-        if wait_ms > self.lead.ms:
+        if wait_ms > AWAKE_MS:
             entry.ring_ms = now_ms + wait_ms - self.lead.ms
             entry.is_early = True
             return
@@ -101,38 +109,52 @@ class Alarm(Generic[K]):
     def forget(self, key: K) -> None:
         """Ring for a key no more."""
         self._entries.pop(key, None)
-        with self._condition:
-            self._woken.discard(key)
+        while key in self._woken:
+            self._woken.remove(key)
 
     def wake(self, key: K) -> None:
         """Ring for a key now; kept until the next `wait` where nobody waits. From any thread."""
-        with self._condition:
-            self._woken.add(key)
-            self._condition.notify()
+        self._woken.append(key)
+        # Another thread may have been quicker.
+        with suppress(RuntimeError):
+            if self._bell.locked():
+                self._bell.release()
+
+    def next_ms(self) -> float:
+        """Return when it will ring by itself, by its clock."""
+        return min(
+            (entry.ring_ms for entry in self._entries.values()), default=math.inf
+        )
 
     def wait(self, timeout_ms: float = math.inf) -> set[K]:
         """Wait until something rings, and return the keys that do; none after ``timeout_ms``.
 
         A key that rang is silent until the next `ring_in`, or for the time of the cap where none comes.
         """
-        with self._condition:
-            give_up_ms = self._clock() + timeout_ms
-            while True:
-                now_ms = self._clock()
-                rung = self._ring(now_ms)
-                if rung or now_ms >= give_up_ms:
-                    return rung
-                self._wait_for(self._next(give_up_ms), now_ms)
+        give_up_ms = self._clock() + timeout_ms
+        while True:
+            now_ms = self._clock()
+            rung = self._ring(now_ms)
+            if rung or now_ms >= give_up_ms:
+                return rung
+            self._wait_for(self._next(give_up_ms), now_ms)
 
     def _ring(self, now_ms: float) -> set[K]:
-        rung, self._woken = self._woken, set()
+        woken: set[K] = set()
+        self.early = set()
+        while self._woken:
+            woken.add(self._woken.popleft())
         for key, entry in self._entries.items():
             if entry.ring_ms <= now_ms:
-                rung.add(key)
-                entry.asked_ms = entry.ring_ms if entry.is_early else None
+                entry.asked_ms = None
+                if entry.is_early:
+                    entry.asked_ms = entry.ring_ms
+                    if key not in woken:
+                        self.early.add(key)
                 entry.ring_ms = now_ms + self.cap_ms
                 entry.is_early = False
-        return rung
+                woken.add(key)
+        return woken
 
     def _next(self, give_up_ms: float) -> _Entry:
         # A few queues at most: no heap.
@@ -146,9 +168,9 @@ class Alarm(Generic[K]):
     def _wait_for(self, entry: _Entry, now_ms: float) -> None:
         wait_ms = entry.ring_ms - now_ms
         if not entry.is_precise:
-            self._condition.wait(None if wait_ms == math.inf else wait_ms / 1000)
+            self._bell.acquire(timeout=-1 if wait_ms == math.inf else wait_ms / 1000)
         elif wait_ms > SPIN_MS:
-            self._condition.wait((wait_ms - SPIN_MS) / 1000)
+            self._bell.acquire(timeout=(wait_ms - SPIN_MS) / 1000)
         else:
             # Lets other threads of this process run, and `wake` waits no longer than this.
             while self._clock() < entry.ring_ms:

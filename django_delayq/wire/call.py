@@ -7,6 +7,7 @@ A `Call` names the script, its keys and arguments, and how to read the reply. `r
 import asyncio
 import math
 import re
+import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -392,41 +393,140 @@ def borrow(pool: Any) -> Any:
 
 
 class UnderWay(Generic[T]):
-    """A call that was sent and whose reply has not been read: the server works on it meanwhile.
+    """A call that was made on a `Line` and whose reply has not been read: the server works on it meanwhile."""
 
-    Errors of the server and of the connection are raised by `finish`, also those of sending.
-    """
-
-    def __init__(self, client: Redis, call: Call[T]) -> None:
-        self._client = client
+    def __init__(self, line: "Line", call: "Call[T] | Question[T]") -> None:
+        self._line = line
         self._call = call
-        self._failure: Exception | None = None
-        self._connection: Any = None
-        try:
-            self._connection = borrow(client.connection_pool)
-            self._connection.send_command(*call.command())
-        except Exception as error:
-            self._failure = error
+        #: What came: a reply, or an error of the server or of the connection.
+        self._told: Any = None
+        self._is_told = False
+
+    def tell(self, reply: Any) -> None:
+        self._told, self._is_told = reply, True
 
     def finish(self) -> T:
-        """Wait for the reply; once."""
+        """Wait for the reply; once. Errors of the server and of the connection are raised, also those of sending."""
+        if not self._is_told:
+            self._line.read_until(self)
+        call, told = self._call, self._told
+        if not isinstance(told, Exception):
+            return call.read(told)
+        if isinstance(told, NoScriptError) and isinstance(call, Call):
+            return run(self._line.client, call)
+        if isinstance(told, ResponseError):
+            _raise_hidden(told)
+        raise told
+
+    @property
+    def is_told(self) -> bool:
+        return self._is_told
+
+
+class Line:
+    """A connection that is kept: calls that are made before anybody waits go out in one write.
+
+    It belongs to one thread. Where the server closed it while nothing was under way, nobody notices; an error of the
+    connection is the end of all that is under way, and the next call connects anew.
+    """
+
+    def __init__(self, client: Redis) -> None:
+        """``client`` lends the connection; a script that its server does not know yet is run by it."""
+        self.client = client
+        self._connection: Any = None
+        self._poll: Any = None
+        # Not sent yet.
+        self._packed: list[bytes] = []
+        self._unread: deque[UnderWay[Any]] = deque()
+
+    def ask(self, call: "Call[T] | Question[T]") -> UnderWay[T]:
+        """Make a call; it is sent with the others, by `flush` or when the first of them is waited for."""
+        under_way = UnderWay(self, call)
+        try:
+            if not self._unread:
+                self._make_ready()
+            self._packed += self._connection.pack_command(*call.command())
+        except Exception as error:
+            self._fail(error)
+            under_way.tell(error)
+        else:
+            self._unread.append(under_way)
+        return under_way
+
+    def flush(self) -> None:
+        """Send what was not sent yet."""
+        if self._packed:
+            packed, self._packed = b"".join(self._packed), []
+            try:
+                self._connection.send_packed_command([packed], check_health=False)
+            except Exception as error:
+                self._fail(error)
+            except BaseException:
+                self.close()
+                raise
+
+    def read_until(self, last: UnderWay[Any]) -> None:
+        """Take in the replies up to that of one call."""
+        self.flush()
+        while not last.is_told:
+            try:
+                reply = self._connection.read_response()
+            except ResponseError as error:
+                reply = error
+            except Exception as error:
+                self._fail(error)
+                return
+            except BaseException:
+                # Also an interrupt: the replies that are still to come must not be taken for others.
+                self.close()
+                raise
+            self._unread.popleft().tell(reply)
+
+    def close(self) -> None:
+        """Let go of the connection; what is under way gets no reply any more."""
+        self._fail(RedisConnectionError("the connection was closed"))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether there is something to read although nothing was asked: the server has closed it, a restart perhaps."""
+        return self._poll is not None and bool(self._poll.poll(0))
+
+    def _make_ready(self) -> None:
+        """Connect, unless it is."""
         connection = self._connection
         if connection is None:
-            assert self._failure is not None
-            raise self._failure
-        try:
-            if self._failure is not None:
-                raise self._failure
-            return self._call.read(connection.read_response())
-        except NoScriptError:
-            return run(self._client, self._call)
-        except ResponseError:
-            raise
-        except BaseException:
+            connection = self._connection = borrow(self.client.connection_pool)
+        elif self.is_stale:
             connection.disconnect()
-            raise
-        finally:
-            self._client.connection_pool.release(connection)
+        if connection._sock is None:
+            connection.connect()
+            self._poll = None
+        elif connection.health_check_interval:
+            connection.check_health()
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(connection._sock.fileno(), select.POLLIN)
+
+    def _fail(self, error: Exception) -> None:
+        connection, self._connection = self._connection, None
+        self._poll, self._packed = None, []
+        unread, self._unread = self._unread, deque()
+        for under_way in unread:
+            under_way.tell(error)
+        if connection is not None:
+            connection.disconnect()
+            self.client.connection_pool.release(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """A command that is no script, for a `Line`."""
+
+    words: tuple[Argument, ...]
+    read: Callable[[Any], T] = _identity
+
+    def command(self) -> tuple[Argument, ...]:
+        return self.words
 
 
 def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:

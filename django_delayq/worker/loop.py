@@ -34,7 +34,7 @@ from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.transfer.alarm import CAP_MS, Alarm
-from django_delayq.wire.call import UnderWay, run, run_all
+from django_delayq.wire.call import Line, Question, UnderWay, run, run_all
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
@@ -74,6 +74,8 @@ LOOK_PAUSE_MS = 1_000.0
 #: How often a process looks for held jobs whose tasks it knows, where any are held.
 LOOK_AT_HELD_MS = 5_000.0
 
+#: The server's clock, epoch us.
+TIME = Question(("TIME",), lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
 #: The alarm's key for everything that is no queue's.
 _SELF = ""
 
@@ -138,6 +140,10 @@ class QueueState:
         self.under_way: _Asked | None = None
         #: When the next event is to be expected, by our monotonic clock.
         self.next_ms = float("inf")
+        #: The same by the server's clock, epoch us; infinite: nothing is to be expected.
+        self.next_us = float("inf")
+        #: Its alarm rang early: how long is left, by the server's clock?
+        self.is_asking = False
         #: The watch of its destination queue will call back.
         self.is_watched = False
         #: Its format where that is later than we read: it is left alone then.
@@ -203,7 +209,9 @@ class ClaimLoop:
         look_ms = worker.lease_ms / LOOKS_A_LEASE
         self.alarm: Alarm[str] = Alarm(cap_ms=min(CAP_MS, look_ms))
         self._longest_backoff_ms = min(BACKOFF_MS[1], look_ms)
-        self._outcomes = Outcomes(client)
+        # What the loop asks, in turn; the client's other connections are for what it does now and then.
+        self._line = Line(client)
+        self._outcomes = Outcomes(self._line)
         self._ended = self._outcomes.ended
         # Owned by the loop. Everything that was claimed and is not settled.
         self._running: dict[Attempt, None] = {}
@@ -214,6 +222,10 @@ class ClaimLoop:
         self._stop_ms: float | None = None
         self._grace_ms = 0.0
         self._settle_ms: float | None = None
+        # When the server was told of ends, and what it said is still to be read.
+        self._told_ms: float | None = None
+        # When the loop looks again by itself, as far as it has begun to wait; what ends until then needs not wake it.
+        self._awake_ms = 0.0
         # When the threads, and the coroutines, were last given something.
         self._submitted_ms = self._submitted_async_ms = 0.0
         self._look_ms = float("inf")
@@ -244,8 +256,11 @@ class ClaimLoop:
     def job_ended(self, attempt: Attempt) -> None:
         """Take in an attempt that has an outcome."""
         self._ended.append(attempt)
-        # While others are queued the loop looks by itself, see _wait.
-        if len(self._ended) >= SETTLE_BATCH or not self._threads.queued():
+        # Soon, or while others are queued, the loop looks by itself, see _wait.
+        if len(self._ended) >= SETTLE_BATCH or (
+            monotonic_ms() + SETTLE_AFTER_MS < self._awake_ms
+            and not self._threads.queued()
+        ):
             self.alarm.wake(_SELF)
 
     def job_stuck(self, attempt: Attempt) -> None:
@@ -333,14 +348,18 @@ class ClaimLoop:
             self._unbegin(self._coroutines.take_back())
         while self._found_async:
             self._submit_async(self._found_async.popleft())
-        self._settle(
-            force=is_stalled
-            or self._stop_ms is not None
-            or self._held_suspect is not None
-        )
-        if self._held_suspect is not None:
-            suspect, self._held_suspect = self._held_suspect, None
-            self._begin(suspect)
+        if is_stalled or self._stop_ms is not None or self._held_suspect is not None:
+            self._settle(force=True)
+            if self._held_suspect is not None:
+                suspect, self._held_suspect = self._held_suspect, None
+                self._begin(suspect)
+        else:
+            self._tell_ends()
+        try:
+            self._ask_time()
+            is_progress = self._stop_ms is None and self._claim_round()
+        finally:
+            self._learn_ends()
         if (
             self._takes_no_more()
             and self._stop_ms is None
@@ -348,7 +367,7 @@ class ClaimLoop:
         ):
             self.stop(self._worker.grace_s)
         if self._stop_ms is None:
-            if self._claim_round() or self._held_suspect is not None:
+            if is_progress or self._held_suspect is not None:
                 return
             if self._is_burst and not self._running and self._look_again():
                 return
@@ -356,6 +375,19 @@ class ClaimLoop:
             # The last end was settled just now: nothing else would wake us.
             return
         self._wait()
+
+    def _ask_time(self) -> None:
+        """Where an alarm has rung early, learn how long is left. A server that has dozed off is awake then."""
+        asking = [queue for queue in self.queues.values() if queue.is_asking]
+        if not asking:
+            return
+        sent_ms = monotonic_ms()
+        now_us = self._line.ask(TIME).finish()
+        now_ms = monotonic_ms()
+        for queue in asking:
+            queue.is_asking = False
+            wait_us = max(0.0, queue.next_us - now_us)
+            self.alarm.ring_in(queue.settings.name, wait_us, (sent_ms + now_ms) / 2)
 
     def _look_again(self) -> bool:
         """In burst mode with nothing left: look at every queue once more, then stop. False: there is more to do."""
@@ -374,18 +406,31 @@ class ClaimLoop:
 
     def _wait(self) -> None:
         now_ms = monotonic_ms()
+        ring_ms = self.alarm.next_ms()
         timeout_ms = float("inf")
-        if self._outcomes.is_waiting or self._queued():
+        # Before looking at what has ended: what ends after that sees whether it has to wake us.
+        is_short = any(queue.is_ready for queue in self.queues.values())
+        self._awake_ms = float("inf") if is_short else ring_ms
+        if self._queued():
             timeout_ms = SETTLE_AFTER_MS
+        elif self._outcomes.is_waiting:
+            # What is told with the next claim needs no call of its own.
+            is_soon = not is_short and ring_ms - now_ms <= SETTLE_AFTER_MS
+            timeout_ms = SETTLE_AFTER_MS if is_soon else 0.0
         elif (again_ms := self._outcomes.next_ms()) is not None:
             timeout_ms = again_ms - now_ms
         if self._stop_ms is not None:
             timeout_ms = min(timeout_ms, self._stop_ms + self._grace_ms - now_ms)
         else:
             timeout_ms = min(timeout_ms, self._look_ms - now_ms)
-        for name in self.alarm.wait(max(0.0, timeout_ms)):
-            if name in self.queues:
-                queue = self.queues[name]
+        rung = self.alarm.wait(max(0.0, timeout_ms))
+        self._awake_ms = 0.0
+        for name in rung:
+            if (queue := self.queues.get(name)) is None:
+                continue
+            if name in self.alarm.early and queue.next_us < float("inf"):
+                queue.is_asking = True
+            else:
                 queue.is_ready = queue.is_due = True
 
     def _wait_for_server(self, error: Exception) -> None:
@@ -542,7 +587,7 @@ class ClaimLoop:
             )
         queue.problem = str(error)
         queue.is_ready = queue.is_due = False
-        queue.next_ms = float("inf")
+        queue.next_ms = queue.next_us = float("inf")
         queue.open_request = None
         self.alarm.ring_in(queue.settings.name, -1)
 
@@ -570,9 +615,10 @@ class ClaimLoop:
                 queue.transfer_sizer.size, reply.transferred, now_ms - sent_ms
             )
         queue.is_due = reply.wait_us == 0
-        queue.next_ms = (
-            now_ms + reply.wait_us / 1000 if reply.wait_us > 0 else float("inf")
-        )
+        queue.next_ms = queue.next_us = float("inf")
+        if reply.wait_us > 0:
+            queue.next_ms = now_ms + reply.wait_us / 1000
+            queue.next_us = reply.now_us + reply.wait_us
         # The script reads the server's clock as it begins, nearer to the sending of the call than to its reply: from the
         # middle on, the wait is hardly ever too short.
         told_ms = now_ms if is_ahead else (sent_ms + now_ms) / 2
@@ -634,7 +680,7 @@ class ClaimLoop:
                 logger.warning("queue %s is claimed from again", queue.settings.name)
         if newer:
             queue.is_ready = queue.is_due = False
-            queue.next_ms = float("inf")
+            queue.next_ms = queue.next_us = float("inf")
             self.alarm.ring_in(queue.settings.name, -1)
         return newer > 0
 
@@ -666,7 +712,7 @@ class ClaimLoop:
             put_off_ms=put_off_ms,
             frame_format=queue.settings.frame_format,
         )
-        return _Asked(UnderWay(self._client, call), plan, sent_ms, put_off_ms)
+        return _Asked(self._line.ask(call), plan, sent_ms, put_off_ms)
 
     def _ask_ahead(self, queue: QueueState, jobs: Sequence[Leased]) -> None:
         """Send the next claim before the jobs of the last are handed out, where there is more and room for it."""
@@ -683,6 +729,7 @@ class ClaimLoop:
         # With a suspect among them the next claim must not bring another, and nobody knows of this one yet.
         if all(job.kills <= self._safe_kills for job in jobs):
             queue.under_way = self._ask(queue, _Plan(min(room, queue.sizer.size)))
+            self._line.flush()
 
     def _take_under_way(self) -> None:
         """Read the replies to what was asked ahead: those jobs are ours, and nobody else would give them back."""
@@ -841,6 +888,12 @@ class ClaimLoop:
     # Settling.
 
     def _settle(self, *, force: bool, is_last: bool = False) -> None:
+        """Tell the server what has ended, and wait for its reply."""
+        self._tell_ends(force=force, is_last=is_last)
+        self._learn_ends()
+
+    def _tell_ends(self, *, force: bool = False, is_last: bool = False) -> None:
+        """Make the calls that tell the server what has ended; they go out with the next claim, or `_learn_ends`."""
         if not self._outcomes:
             return
         now_ms = monotonic_ms()
@@ -854,7 +907,15 @@ class ClaimLoop:
             again_ms = self._outcomes.next_ms()
             if again_ms is not None and now_ms < again_ms:
                 return
-        settled, failure = self._outcomes.settle(force=is_last)
+        self._outcomes.tell(force=is_last)
+        self._told_ms = now_ms
+
+    def _learn_ends(self) -> None:
+        """Take in what the server said to that."""
+        if self._told_ms is None:
+            return
+        now_ms, self._told_ms = self._told_ms, None
+        settled, failure = self._outcomes.learn()
         count = 0
         running, is_told = self._running, logger.isEnabledFor(logging.INFO)
         for attempt in settled:

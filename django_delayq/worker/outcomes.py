@@ -17,7 +17,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, State
 from django_delayq.logs import get_log
-from django_delayq.wire.call import Call, run_all
+from django_delayq.wire.call import Call, Line, UnderWay, run_all
 from django_delayq.worker.attempt import Attempt
 
 logger = get_log("django_delayq.worker")
@@ -48,12 +48,14 @@ class _Batch:
 class Outcomes:
     """Attempts with an outcome, on their way to the server."""
 
-    def __init__(self, client: Redis) -> None:
-        self._client = client
+    def __init__(self, line: Line) -> None:
+        self._line = line
         #: Added to by the threads that run jobs, taken from by the loop: a deque needs no lock for that.
         self.ended: deque[Attempt] = deque()
         # Owned by the loop. Sent, and no reply has come.
         self._unsure: list[Attempt] = []
+        # What was told of them, until `learn`.
+        self._told: list[tuple[_Batch, UnderWay[list[int]]]] = []
         # By queue: the server would not take them, and when to try again.
         self._refused: dict[str, list[Attempt]] = {}
         self._again_ms: dict[str, float] = {}
@@ -88,6 +90,11 @@ class Outcomes:
         Raises:
             redis.exceptions.RedisError, OSError: no reply came; the next call repeats, which is safe.
         """
+        self.tell(force=force)
+        return self.learn()
+
+    def tell(self, *, force: bool = False) -> None:
+        """Make the calls that tell the server; they go out with whatever else is asked on this line before `learn`."""
         popleft = self.ended.popleft
         fresh = [popleft() for _ in range(len(self.ended))]
         repeated = self._unsure
@@ -96,12 +103,22 @@ class Outcomes:
         batches = _batches(fresh, is_repeat=False)
         if repeated:
             batches += _batches(repeated, is_repeat=True)
-        sent = self._unsure = repeated + fresh
-        replies = run_all(self._client, [batch.call for batch in batches])
-        settled = [attempt for attempt in sent if attempt.is_lost]
+        self._unsure = repeated + fresh
+        self._told = [(batch, self._line.ask(batch.call)) for batch in batches]
+
+    def learn(self) -> tuple[list[Attempt], Exception | None]:
+        """Take in the replies to `tell`; return and raise as `settle`."""
+        told, self._told = self._told, []
+        replies: list[list[int] | Exception] = []
+        for _, under_way in told:
+            try:
+                replies.append(under_way.finish())
+            except ResponseError as error:
+                replies.append(error)
+        settled = [attempt for attempt in self._unsure if attempt.is_lost]
         self._unsure = []
         failure: Exception | None = None
-        for batch, reply in zip(batches, replies, strict=True):
+        for (batch, _), reply in zip(told, replies, strict=True):
             if not isinstance(reply, Exception):
                 # A repeat finds its own first try done: only a first try tells a lost lease.
                 if not batch.is_repeat:

@@ -4,6 +4,7 @@ import time
 import pytest
 
 from django_delayq.transfer.alarm import (
+    AWAKE_MS,
     CAP_MS,
     MAX_LEAD_MS,
     MIN_LEAD_MS,
@@ -45,6 +46,35 @@ def test_rings_once_where_the_deadline_is_nearer_than_the_lead(
     assert alarm.wait(0) == set()
     fake_clock.advance(0.2)
     assert alarm.wait(0) == {"q"}
+
+
+def test_rings_once_where_the_server_was_asked_a_moment_before_the_deadline(
+    alarm: Alarm[str], fake_clock: FakeClock
+) -> None:
+    alarm.ring_in("q", int(AWAKE_MS * 1000))
+
+    fake_clock.advance(AWAKE_MS - 0.1)
+    assert alarm.wait(0) == set()
+    fake_clock.advance(0.2)
+    assert alarm.wait(0) == {"q"}
+    assert alarm.early == set()
+
+
+def test_says_which_keys_rang_only_because_their_deadline_is_near(
+    alarm: Alarm[str], fake_clock: FakeClock
+) -> None:
+    for key in ("early", "woken"):
+        alarm.ring_in(key, 100_000)
+    alarm.ring_in("due", 98_000)
+    fake_clock.advance(97)
+    alarm.wait(0)
+    alarm.ring_in("due", 1_000)
+
+    fake_clock.advance(1.1)
+    alarm.wake("woken")
+
+    assert alarm.wait(0) == {"early", "woken", "due"}
+    assert alarm.early == {"early"}
 
 
 def test_rings_when_the_server_said_and_not_later_by_the_way_of_its_reply(

@@ -12,8 +12,9 @@ from django_delayq.wire import call as call_module
 from django_delayq.wire.call import (
     Call,
     CallPacker,
+    Line,
+    Question,
     Script,
-    UnderWay,
     arun,
     arun_all,
     load_script,
@@ -24,6 +25,7 @@ from django_delayq.wire.call import (
 )
 from tests.queues.proxy import Proxy
 from tests.servers import ExternalServer, Server
+from tests.waiting import wait_until
 
 COUNT = "return { redis.call('INCR', KEYS[1]), ARGV[1] }"
 
@@ -189,11 +191,32 @@ class OlderPool(redis.ConnectionPool):
         return super().get_connection()
 
 
-class TestUnderWay:
-    def test_reply_is_read_later(self, client: redis.Redis) -> None:
-        first, second = UnderWay(client, echo("x")), UnderWay(client, echo("y"))
+class TestLine:
+    def test_replies_are_read_in_any_order(self, client: redis.Redis) -> None:
+        line = Line(client)
+        first, second = line.ask(echo("x")), line.ask(echo("y"))
 
         assert (second.finish(), first.finish()) == ("y", "x")
+        line.close()
+
+    def test_calls_that_nobody_waits_for_go_out_in_one_write(
+        self, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        line = Line(client)
+        line.ask(echo("x")).finish()
+        sent: list[int] = []
+        send = line._connection.send_packed_command
+        monkeypatch.setattr(
+            line._connection,
+            "send_packed_command",
+            lambda command, **how: sent.append(len(command)) or send(command, **how),
+        )
+
+        asked = [line.ask(echo(text)) for text in "xyz"]
+        assert [each.finish() for each in asked] == ["x", "y", "z"]
+
+        assert sent == [1]
+        line.close()
 
     def test_older_pool_lends_a_connection(self, client: redis.Redis) -> None:
         pool = OlderPool(
@@ -201,14 +224,56 @@ class TestUnderWay:
             **client.connection_pool.connection_kwargs,
         )
         with redis.Redis.from_pool(pool) as older:
-            assert UnderWay(older, echo("x")).finish() == "x"
+            line = Line(older)
+            assert line.ask(echo("x")).finish() == "x"
+            line.close()
 
     def test_error_of_sending_is_raised_with_the_reply(self) -> None:
         with redis.Redis(port=1) as nobody:
-            under_way = UnderWay(nobody, echo("x"))
+            under_way = Line(nobody).ask(echo("x"))
 
             with pytest.raises(redis.ConnectionError):
                 under_way.finish()
+
+    def test_a_connection_that_was_closed_between_two_calls_is_not_noticed(
+        self, through_proxy: redis.Redis, proxy: Proxy
+    ) -> None:
+        line = Line(through_proxy)
+        assert line.ask(echo("x")).finish() == "x"
+
+        proxy.cut()
+        wait_until(lambda: line.is_stale, description="the end is seen")
+
+        assert line.ask(echo("y")).finish() == "y"
+        line.close()
+
+    def test_a_lost_connection_is_the_end_of_all_that_is_under_way(
+        self, through_proxy: redis.Redis, proxy: Proxy
+    ) -> None:
+        line = Line(through_proxy)
+        line.ask(echo("x")).finish()
+        proxy.lose_reply_to(b"first")
+        asked = [line.ask(Question(("ECHO", text))) for text in ("first", "second")]
+
+        for each in asked:
+            with pytest.raises(redis.ConnectionError):
+                each.finish()
+
+        assert line.ask(echo("z")).finish() == "z"
+        line.close()
+
+    def test_an_error_of_one_call_leaves_the_others_alone(
+        self, client: redis.Redis, queue_name: str
+    ) -> None:
+        client.set(queue_name, "no list")
+        line = Line(client)
+        refused = line.ask(Question(("LLEN", queue_name)))
+        done = line.ask(echo("x"))
+
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            refused.finish()
+        assert done.finish() == "x"
+        line.close()
 
 
 class TestLostReplies:

@@ -8,8 +8,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.exceptions import NotSigned
-from django_delayq.wire.call import run
-from django_delayq.worker import outcomes
+from django_delayq.wire.call import Line, run
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.outcomes import Outcomes
 
@@ -37,22 +36,24 @@ def large(client, configure, queue_name):
 
 
 @pytest.fixture
-def settle(client, monkeypatch):
+def settle(client):
     """Settle what has ended; return in how many calls."""
 
     def settle(attempts):
         sent = []
-        run_all = outcomes.run_all
-        monkeypatch.setattr(
-            outcomes,
-            "run_all",
-            lambda client, calls: sent.append(len(calls)) or run_all(client, calls),
-        )
-        ended = Outcomes(client)
+
+        class CountingLine(Line):
+            def ask(self, call):
+                sent.append(call)
+                return super().ask(call)
+
+        line = CountingLine(client)
+        ended = Outcomes(line)
         ended.ended.extend(attempts)
         settled, failure = ended.settle()
         assert (len(settled), failure) == (len(attempts), None)
-        return sent
+        line.close()
+        return len(sent)
 
     return settle
 
@@ -64,7 +65,7 @@ def test_large_payloads_are_given_back_in_several_calls(
     for attempt in large:
         attempt.give_back()
 
-    assert settle(large) == [2]
+    assert settle(large) == 2
 
     order = [payload[:1] for payload in client.lrange(queue_name, 0, -1)]
     assert order == [b"0", b"1", b"2", b"3", b"4", b"5"]
@@ -75,6 +76,6 @@ def test_large_payloads_are_held_in_several_calls(client, large, settle):
     for attempt in large:
         attempt.take(NotSigned("its key is not here", missing="format 7"))
 
-    assert settle(large) == [2]
+    assert settle(large) == 2
 
     assert client.zcard(large[0].queue.keys.held) == 6
