@@ -20,6 +20,8 @@ logger = get_log("django_delayq.worker")
 LOOK_EVERY_MS = 1_000.0
 #: A limit below so many times what a fresh process takes is too low: it would be replaced after nearly every job.
 LEAST_ROOM = 1.25
+#: So is one that a process passes after fewer jobs than this, unless one of them leaves much behind.
+FEW_JOBS = 10
 #: A process that takes so many times its limit is replaced even while another one is.
 MOST_EXCESS = 1.25
 
@@ -65,9 +67,11 @@ class MemoryLimit:
     def __init__(self, limit: int) -> None:
         """``limit`` in bytes."""
         self.limit = limit
-        #: A process was started that says whether the limit is too low.
-        self.is_told = False
         self._turn = _nameless_file()
+        # One byte, for the process that reads it.
+        self._say, writer = os.pipe()
+        os.write(writer, b"!")
+        os.close(writer)
 
     def take_turn(self) -> bool:
         """Return whether no other process is being replaced, and none will be before the end of this one."""
@@ -78,8 +82,13 @@ class MemoryLimit:
             return False
         return True
 
+    def may_warn(self) -> bool:
+        """Return True once, to one of the processes."""
+        return bool(os.read(self._say, 1))
+
     def __del__(self) -> None:
         os.close(self._turn)
+        os.close(self._say)
 
 
 class MemoryWatch:
@@ -98,20 +107,21 @@ class MemoryWatch:
         self._jobs = jobs
         self._retire = retire
         self._is_over = False
+        self._fresh = 0
         self._look_ms = 0.0
         self._meter = Meter()
 
     def start(self) -> None:
         """Measure the process while it is fresh."""
-        fresh = self._meter.read()
-        self._limit = max(self._limit, LEAST_ROOM * fresh)
+        self._fresh = self._meter.read()
+        self._limit = max(self._limit, LEAST_ROOM * self._fresh)
         self._look_ms = monotonic_ms() + LOOK_EVERY_MS
-        if self._limit > self._shared.limit and not self._shared.is_told:
+        if self._limit > self._shared.limit and self._shared.may_warn():
             logger.warning(
                 "--max-memory of %s is too low: a fresh process takes %s, so that each would be replaced after nearly"
                 " every job; they are replaced above %s instead",
                 _text(self._shared.limit),
-                _text(fresh),
+                _text(self._fresh),
                 _text(self._limit),
             )
 
@@ -128,12 +138,22 @@ class MemoryWatch:
             # If all ended at once, nobody would claim until the last of their jobs has ended.
             return
         self._is_over = True
+        jobs = self._jobs()
         logger.info(
             "this process takes %s and will be replaced: the limit is %s, %d jobs have run",
             _text(taken),
             _text(self._limit),
-            self._jobs(),
+            jobs,
         )
+        if jobs < FEW_JOBS and self._shared.may_warn():
+            logger.warning(
+                "--max-memory of %s is too low, or a task leaves much behind: a fresh process takes %s, and %s after %d"
+                " jobs",
+                _text(self._shared.limit),
+                _text(self._fresh),
+                _text(taken),
+                jobs,
+            )
         self._retire()
 
 

@@ -182,8 +182,6 @@ class Supervisor:
             now_ms = monotonic_ms()
             silence = Silence(pulse, now_ms)
             self._children[pid] = _Child(pid, owner, now_ms, pulse, silence)
-            if self._memory_limit is not None:
-                self._memory_limit.is_told = True
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
 

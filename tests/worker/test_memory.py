@@ -136,15 +136,15 @@ def test_where_the_system_does_not_tell_the_most_that_was_resident_counts(
 
 @pytest.fixture
 def watch(monkeypatch, taken):
-    """Make the watch of a fresh process that has run seven jobs; returns what was called, and the clock, too."""
+    """Make the watch of a fresh process that has run so many jobs; returns what was called, and the clock, too."""
     monkeypatch.setattr(memory, "LOOK_EVERY_MS", 1_000.0)
     clock = FakeClock(5_000.0)
     monkeypatch.setattr(memory, "monotonic_ms", clock)
     retired = []
 
-    def make(limit):
+    def make(limit, jobs=70):
         watch = MemoryWatch(
-            limit, jobs=lambda: 7, retire=lambda: retired.append(taken[0])
+            limit, jobs=lambda: jobs, retire=lambda: retired.append(taken[0])
         )
         watch.start()
         return watch, retired, clock
@@ -162,7 +162,7 @@ def test_a_process_above_its_limit_is_told_to_go_once(watch, taken, caplog):
 
     assert retired == [201]
     assert caplog.messages == [
-        "this process takes 201.0 MB and will be replaced: the limit is 200.0 MB, 7 jobs have run"
+        "this process takes 201.0 MB and will be replaced: the limit is 200.0 MB, 70 jobs have run"
     ]
 
 
@@ -190,8 +190,6 @@ def test_a_limit_that_a_fresh_process_hardly_keeps_is_told_once_and_raised(
 ):
     limit = MemoryLimit(104 * MB)
     watched, retired, clock = watch(limit)
-    # As the supervisor does, for all processes to come.
-    limit.is_told = True
     watch(limit)
 
     assert caplog.messages == [
@@ -202,6 +200,22 @@ def test_a_limit_that_a_fresh_process_hardly_keeps_is_told_once_and_raised(
         clock.advance(1_000)
         watched.look()
     assert retired == [126]
+
+
+def test_a_limit_that_is_passed_after_few_jobs_is_told_once(watch, taken, caplog):
+    limit = MemoryLimit(130 * MB)
+    for _ in range(3):
+        taken[0] = 100
+        watched, retired, clock = watch(limit, jobs=9)
+        taken[0] = 180
+        clock.advance(1_000)
+        watched.look()
+
+    assert retired == [180] * 3
+    assert caplog.messages == [
+        "--max-memory of 130.0 MB is too low, or a task leaves much behind: a fresh process takes 100.0 MB, and"
+        " 180.0 MB after 9 jobs"
+    ]
 
 
 @pytest.fixture
@@ -377,7 +391,7 @@ def test_a_process_that_has_grown_is_replaced(program, records, queue_name, tmp_
         ),
         description="the new one beats, and the old one's file is gone",
     )
-    assert "too low" not in worker.log
+    assert worker.log.count("too low") == 1
     assert "ended with" not in worker.log
     assert worker.stop() == 0
 
