@@ -10,7 +10,8 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memor
 DELAYQ = {
     "CONNECTION": os.environ.get("DELAYQ_BENCH_URL", "redis://127.0.0.1:6379/0"),
     "QUEUES": {
-        "default": {},
+        # Said, as it follows from REDISSON else.
+        "default": {"INSERTION_LIST": True},
         "flat": {"INSERTION_LIST": False},
         "few": {"INSERTION_LIST": False},
     },

@@ -4,6 +4,7 @@ The server itself is asked with ``--deploy`` only: an ordinary check must not ne
 """
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -101,6 +102,11 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
                 id="django_delayq.E011",
             ),
         ]
+    found += [
+        _missing_list(queue)
+        for queue in settings.queues.values()
+        if queue.is_shared and not queue.keeps_list
+    ]
     for task in registry.all_tasks():
         if task.options.queue not in settings.queues:
             found.append(
@@ -115,6 +121,16 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
         else:
             found += _check_payloads(task, settings.queues[task.options.queue])
     return found
+
+
+def _missing_list(queue: conf.QueueSettings) -> checks.CheckMessage:
+    return checks.Warning(
+        f"Queue {queue.name!r} is shared with Redisson, and keeps no list for it: Java's size, contains, remove and"
+        " readAll find nothing of what Django schedules.",
+        hint=f"Leave DELAYQ['QUEUES'][{queue.name!r}]['INSERTION_LIST'] out, and run manage.py delayq_frames"
+        f" {quote(queue.name)} --list on; or silence this check, where Java only offers and takes.",
+        id="django_delayq.W003",
+    )
 
 
 def _check_payloads(

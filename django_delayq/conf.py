@@ -113,9 +113,10 @@ class QueueSettings:
     """One entry of ``DELAYQ["QUEUES"]``."""
 
     name: str
-    #: Keep Redisson's list of all that was offered, too. Without it every operation is flat to ten million jobs,
-    #: and Java can still transfer and take, but its size, contains, remove and readAll see nothing.
-    insertion_list: bool = True
+    #: Keep Redisson's list of all that was offered, too; None: where REDISSON is set. Without it every operation is
+    #: flat to ten million jobs, and Java can still transfer and take, but its size, contains, remove and readAll see
+    #: nothing.
+    insertion_list: bool | None = None
     #: Version of the Redisson that this queue is shared with; None: only Django uses it.
     redisson: str | None = None
     #: Frame format, dLc0 (up to 3.21.0) or Bc0Lc0; None: as REDISSON has it, else the newer.
@@ -148,6 +149,11 @@ class QueueSettings:
     @cached_property
     def is_shared(self) -> bool:
         return self.redisson is not None
+
+    @cached_property
+    def keeps_list(self) -> bool:
+        """Whether what is stored here goes into Redisson's list, too."""
+        return self.is_shared if self.insertion_list is None else self.insertion_list
 
     @cached_property
     def frame_format(self) -> FrameFormat:
@@ -393,7 +399,11 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
 _is_ttl = _optional(_is_number(SHORTEST_TTL_S, 100 * 365 * 86_400))
 _TTL = f"a number of seconds, {SHORTEST_TTL_S:,} or more, or None"
 _QUEUE: dict[str, tuple[str, _Check, str]] = {
-    "INSERTION_LIST": ("insertion_list", _is_bool, "True or False"),
+    "INSERTION_LIST": (
+        "insertion_list",
+        _optional(_is_bool),
+        "True, False, or None for what REDISSON has it",
+    ),
     "REDISSON": (
         "redisson",
         _optional(_is_redisson),
@@ -899,7 +909,7 @@ def queue_options(name: str) -> QueueOptions | None:
     return QueueOptions(
         codec=queue.payload_codec,
         frame_format=queue.frame_format,
-        insertion_list=queue.insertion_list,
+        insertion_list=queue.keeps_list,
     )
 
 

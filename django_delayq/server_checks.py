@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from shlex import quote
 from typing import Any, NamedTuple
 
 from redis.client import Redis
@@ -729,8 +730,8 @@ class _Rights:
                 Level.WARNING,
                 f"The insertion list of queue {name!r} holds {length:,} frames, more than {LONG_LIST:,}: every job"
                 " that starts or is cancelled makes the server search it.",
-                f"If no Java client looks into this queue, set DELAYQ['QUEUES'][{name!r}]['INSERTION_LIST'] to False;"
-                " that is safe while it is in use.",
+                f"If no Java client looks into this queue, set DELAYQ['QUEUES'][{name!r}]['INSERTION_LIST'] to False,"
+                f" and run manage.py delayq_frames {quote(name)} --list off; that is safe while it is in use.",
             )
 
 

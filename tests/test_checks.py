@@ -267,6 +267,20 @@ def ids_of(found: list[Any]) -> list[str]:
     return [item.id for item in found]
 
 
+@pytest.mark.parametrize("listed", [None, True])
+def test_queue_without_the_list_that_java_needs_is_warned_of(listed: Any) -> None:
+    redisson = {"REDISSON": "4.7.0", "CODEC": "StringCodec"}
+    queues = {"a b": redisson | {"INSERTION_LIST": False}}
+    [(id_, message, hint)] = found(DELAYQ={"CONNECTION": URL, "QUEUES": queues})
+
+    assert id_ == "django_delayq.W003"
+    assert "'a b' is shared with Redisson" in message
+    assert "manage.py delayq_frames 'a b' --list on" in hint
+    for options in ({}, redisson):
+        queues = {"a b": options | {"INSERTION_LIST": listed}}
+        assert not found(DELAYQ={"CONNECTION": URL, "QUEUES": queues})
+
+
 @pytest.mark.parametrize(
     ("codec", "hint"),
     [

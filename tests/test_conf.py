@@ -396,6 +396,29 @@ def test_secrets_are_shown_nowhere(settings: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "keeps"),
+    [
+        ({}, False),
+        ({"INSERTION_LIST": None}, False),
+        ({"INSERTION_LIST": True}, True),
+        ({"REDISSON": "3.16.6"}, True),
+        ({"REDISSON": "3.16.6", "INSERTION_LIST": None}, True),
+        ({"REDISSON": "3.16.6", "INSERTION_LIST": False}, False),
+    ],
+)
+def test_list_follows_redisson_unless_it_is_said(
+    settings: Any, options: dict[str, Any], keeps: bool
+) -> None:
+    settings.DELAYQ = {"CONNECTION": URL, "QUEUES": {"q": options}}
+
+    assert get_settings().queue("q").keeps_list is keeps
+    found = conf.queue_options("q")
+    assert found is not None
+    assert found.insertion_list is keeps
+    assert conf.queue_options("another") is None
+
+
+@pytest.mark.parametrize(
     "options",
     [
         {"INSERTION_LIST": 1},

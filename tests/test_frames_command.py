@@ -21,11 +21,12 @@ from django.core.management import (
 )
 from redis.exceptions import ResponseError
 
+from django_delayq.delivery import frames
 from django_delayq.delivery.reframing import Reframing
 from django_delayq.management import progress
 from django_delayq.management.commands import delayq_frames
 from django_delayq.management.progress import ProgressLine
-from django_delayq.wire.frame import FrameFormat, format_of
+from django_delayq.wire.frame import FrameFormat, format_of, pack
 from tests.delivery.bench import T0, Bench
 from tests.servers import Server
 from tests.test_readme import DOCUMENTS, ROOT, blocks_of
@@ -419,6 +420,136 @@ def test_every_option_is_documented() -> None:
             assert option in of_django or f"`{option}" in page, option
 
 
+# Redisson's list.
+
+
+def test_list_of_a_queue_is_emptied_and_filled(bench: Bench, call: Call) -> None:
+    bench.schedule({"a": 9_000, "b": 8_000})
+    bench.java_offer("x", 7_000)
+    lone = pack(b"12345678", b"lone", NEW)
+    bench.client.rpush(bench.keys.queue.delay_queue, lone)
+    before = dump(bench)
+
+    status, output = call("--list", "off", "--dry-run")
+
+    assert (status, dump(bench)) == (0, before)
+    lines = {" ".join(line.split()) for line in output.splitlines()}
+    assert lines >= {
+        "Dry run, list off. Nothing was changed.",
+        "3 would be taken out of the list, and wait on",
+        "1 in the list alone, would stay there",
+    }
+
+    status, output = call("--list", "off")
+
+    assert status == 0
+    assert bench.frames() == [lone]
+    lines = {" ".join(line.split()) for line in output.splitlines()}
+    assert lines >= {
+        "List off, in 1 step:",
+        "3 taken out of the list; they wait on",
+        "1 in the list alone, where nobody transfers them; they stay there",
+    }
+    assert "so it does not tell what was delivered" in call()[1]
+
+    lines = {
+        " ".join(line.split())
+        for line in call("--list", "on", "--dry-run")[1].splitlines()
+    }
+    assert "3 would be put into the list" in lines
+    status, output = call("--list", "on")
+
+    assert status == 0
+    assert "3  put into the list" in output
+    assert len(bench.frames()) == 4
+    assert bench.state()["delay_queue"][1:3] == ["a", "b"]
+    assert "does not tell" not in call()[1]
+    bench.is_checked = False
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted", "message"),
+    [
+        ({}, "on", "keeps no list, and what is scheduled from now on would be missing"),
+        ({"INSERTION_LIST": True}, "off", "keeps the list, and would go on filling it"),
+        (
+            {"REDISSON": "4.7.0", "CODEC": "StringCodec"},
+            "off",
+            "Set INSERTION_LIST to False, restart all processes",
+        ),
+    ],
+)
+def test_list_is_not_brought_out_of_line_with_the_settings(
+    bench: Bench,
+    call: Call,
+    settings: Any,
+    queue_name: str,
+    options: dict[str, Any],
+    wanted: str,
+    message: str,
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue_name: options}}
+    bench.schedule({"a": 9_000})
+    before = dump(bench)
+
+    with pytest.raises(CommandError, match=message) as error:
+        call("--list", wanted)
+
+    assert queue_name in str(error.value)
+    assert dump(bench) == before
+
+
+def test_second_list_command_is_told_to_wait(bench: Bench, call: Call) -> None:
+    bench.schedule({"a": 9_000, "b": 9_000})
+    bench.run(frames.delist(bench.keys, run="other", step=1, batch=1))
+
+    with pytest.raises(CommandError, match="filled or emptied by another process"):
+        call("--list", "off")
+    bench.is_checked = False
+
+
+def test_list_command_that_is_killed_leaves_the_queue_in_order(
+    bench: Bench, call: Call, server: Server
+) -> None:
+    names = [f"j{n}" for n in range(20_000)]
+    for first in range(0, len(names), 500):
+        bench.schedule({name: 9_000 for name in names[first : first + 500]})
+    queue = bench.keys.queue
+    for _ in range(3):
+        left = bench.client.llen(queue.delay_queue)
+        child = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "django", "delayq_frames", queue.name),
+                *("--list", "off"),
+            ],
+            env=os.environ
+            | {
+                "DJANGO_SETTINGS_MODULE": "tests.settings",
+                "DELAYQ_TEST_URL": server.socket_url,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        has_begun = lambda left=left, child=child: (  # noqa: E731
+            bench.client.llen(queue.delay_queue) < left or child.poll() is not None
+        )
+        wait_until(has_begun, description="it takes frames out")
+        child.kill()
+        output, _ = child.communicate(timeout=60)
+        # On a quick machine it may have come to its end.
+        assert child.returncode in (0, -signal.SIGKILL), output
+        bench.check()
+        # Nobody waits half a minute for the dead one here.
+        bench.client.hdel(bench.keys.control, "listing")
+
+    assert call("--list", "off")[0] == 0
+
+    assert bench.frames() == []
+    assert len(bench.state()["timeout_set"]) == len(names)
+    bench.check()
+
+
 # Errors, interruptions, progress.
 
 
@@ -431,6 +562,10 @@ def test_every_option_is_documented() -> None:
         (["--to", "3.21"], "name the third number too"),
         (["--to", "dlc0"], "give a format: dLc0 or Bc0Lc0"),
         (["--to", "4.0", "--follow", "--dry-run"], "give one"),
+        (["--to", "4.0", "--list", "on"], "--to and --list are two things"),
+        (["--list", "on", "--follow"], "--follow needs --to"),
+        (["--list", "off", "--drop-delivered"], "--drop-delivered needs --to"),
+        (["--list", "yes"], "invalid choice: 'yes'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

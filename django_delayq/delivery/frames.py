@@ -5,12 +5,13 @@ left to ``survey`` and ``reframing``.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import MAX_BATCH, PACKAGES
+from django_delayq.exceptions import DelayqError
 from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.codecs.guess import LOOKED_AT
 from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
@@ -23,6 +24,10 @@ HEAD_BYTES = max(READ_BY_SIZE, 17 + LOOKED_AT)
 #: What is walked: the delay queue from its tail, or the timeout set by start time.
 Kind = Literal["list", "zset"]
 _END = b"end"
+
+
+class ListBusy(DelayqError):
+    """Raised when another process fills or empties the same list."""
 
 
 class Place(NamedTuple):
@@ -170,6 +175,81 @@ def drop_delivered(
         args,
         lambda reply: [flag == ord("1") for flag in reply],
     )
+
+
+class ListStep(NamedTuple):
+    """The reply to an `enlist` or `delist` call."""
+
+    #: Frames looked at.
+    seen: int
+    #: Of these in the delay queue now.
+    listed: int
+
+
+def enlist(
+    keys: DeliveryKeys,
+    names: Sequence[FrameName],
+    *,
+    run: str,
+    step: int,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[ListStep]:
+    """Put frames that wait at the tail of the delay queue, in this order. Safe to repeat.
+
+    ``run`` names who does it, ``step`` counts its calls from 1. The reply raises ListBusy while another is at it.
+    """
+    args: list[Argument] = [_now(now_us), run, step, byte_budget]
+    for name in names:
+        args += (name.start_time_ms, name.format.number, name.random_id)
+    return Call(
+        load_script(PACKAGES, "enlist"), _list_keys(keys), args, _list_step(keys)
+    )
+
+
+def delist(
+    keys: DeliveryKeys,
+    *,
+    run: str,
+    step: int,
+    batch: int,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[ListStep]:
+    """Take up to ``batch`` frames that wait from the head of the delay queue; they wait on. Safe to repeat.
+
+    What lies in the delay queue alone goes to its tail. ``run``, ``step`` and ListBusy as for `enlist`.
+    """
+    return Call(
+        load_script(PACKAGES, "delist"),
+        _list_keys(keys),
+        (_now(now_us), run, step, byte_budget, batch),
+        _list_step(keys),
+    )
+
+
+def _list_keys(keys: DeliveryKeys) -> tuple[str, ...]:
+    queue = keys.queue
+    return (
+        queue.timeout_set,
+        queue.delay_queue,
+        keys.locators,
+        keys.counters,
+        keys.control,
+    )
+
+
+def _list_step(keys: DeliveryKeys) -> Callable[[list[Any]], ListStep]:
+    def read(reply: list[Any]) -> ListStep:
+        status, seen, listed = reply
+        if status == b"busy":
+            raise ListBusy(
+                f"the list of queue {keys.queue.name!r} is being filled or emptied by another process;"
+                " wait for it, or half a minute after it was interrupted"
+            )
+        return ListStep(seen, listed)
+
+    return read
 
 
 def announce(keys: DeliveryKeys) -> Call[int]:

@@ -5,14 +5,11 @@ reads the queue between two steps finds each element once; a run that was interr
 """
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
-from types import FrameType
 
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -22,7 +19,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import frames
 from django_delayq.delivery.frames import FrameName, Kind
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import MAX_BATCH
+from django_delayq.delivery.steps import StepSizer, finished_first
 from django_delayq.delivery.survey import (
     JAVA_BATCH,
     Progress,
@@ -30,15 +27,12 @@ from django_delayq.delivery.survey import (
     lookups_of,
     parts_of,
 )
-from django_delayq.transfer.channel import ChannelListener
+from django_delayq.transfer.channel import ChannelListener, ignore_message
 from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, is_read_by
 
 logger = logging.getLogger(__name__)
 
-#: What one step should take of the server's time, ms.
-TARGET_MS = 3.0
-FIRST_BATCH = 64
 #: Walks over the timeout set in one run: one finds what the other format's producers offered meanwhile.
 PASSES = 3
 #: Following, how often to look where nothing is announced, s.
@@ -66,25 +60,6 @@ class Tally:
         return self.rewritten + self.quarantined + self.dropped
 
 
-@contextmanager
-def _finished_first() -> Iterator[None]:
-    """Let Ctrl-C wait until the reply is read: what the server has done is to be counted."""
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(
-        handler
-    ):
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            handler(*came[0])
-
-
 @dataclass(slots=True)
 class Reframing:
     """One run over one queue. ``tally`` is right after every step, also when the run was interrupted."""
@@ -94,22 +69,20 @@ class Reframing:
     target: FrameFormat
     progress: Progress = ignore_progress
     tally: Tally = field(default_factory=Tally)
-    _batch: int = FIRST_BATCH
-    #: Of a call that does nothing: distance is no reason for small steps.
-    _round_trip_ms: float = inf
+    _sizer: StepSizer = field(default_factory=StepSizer)
 
     def drop_delivered(self, names: Sequence[FrameName]) -> None:
         """Take what a survey found to be delivered already out of the timeout set, where it still is so."""
         listed = self.client.llen(self.keys.queue.delay_queue)
         for part in parts_of(names, lookups_of(listed)):
-            with _finished_first():
+            with finished_first():
                 flags = run(self.client, frames.drop_delivered(self.keys, part))
                 self.tally.dropped += sum(flags)
                 self.tally.steps += 1
 
     def run(self) -> Tally:
         """Rewrite everything, and wake the transfers that were stuck."""
-        self._measure()
+        self._sizer.measure(self.client)
         stop = self._find_stop()
         start_time_ms, held = stop or (None, b"")
         # The delay queue first: there the place of each frame is known, with no search.
@@ -142,11 +115,12 @@ class Reframing:
 
     def follow(self) -> Iterator[Tally]:
         """Go on rewriting what is offered in the other format, until the caller has enough; yields after each look."""
-        self._measure()
+        self._sizer.measure(self.client)
         news = threading.Event()
         listener = ChannelListener(self.client, name="delayq-frames")
-        channel = self.keys.queue.channel
-        listener.subscribe(channel, lambda message: news.set())
+        # Counted as one of ours, too.
+        listener.subscribe(self.keys.channel, ignore_message)
+        listener.subscribe(self.keys.queue.channel, lambda message: news.set())
         try:
             while True:
                 news.wait(FOLLOW_S)
@@ -202,16 +176,16 @@ class Reframing:
                 place,
                 until_ms=until_ms,
                 held=held,
-                batch=self._batch,
+                batch=self._sizer.batch,
                 lookups=lookups_of(listed),
             )
-            with _finished_first():
+            with finished_first():
                 step = run(self.client, call)
                 self.tally.rewritten += step.rewritten
                 self.tally.alone += step.alone
                 self.tally.quarantined += step.quarantined
                 self.tally.steps += 1
-            self._learn(step.seen, monotonic_ms() - begun_ms)
+            self._sizer.learn(step.seen, monotonic_ms() - begun_ms)
             place = step.place
             done += step.seen
             changed += step.rewritten + step.quarantined
@@ -220,16 +194,3 @@ class Reframing:
             if is_until_clean and not step.rewritten and not step.quarantined:
                 break
         return changed
-
-    def _measure(self) -> None:
-        for _ in range(5):
-            begun_ms = monotonic_ms()
-            self.client.ping()
-            self._round_trip_ms = min(self._round_trip_ms, monotonic_ms() - begun_ms)
-
-    def _learn(self, seen: int, took_ms: float) -> None:
-        took_ms -= self._round_trip_ms
-        if took_ms > 2 * TARGET_MS:
-            self._batch = max(4, min(self._batch, max(seen, 4)) // 2)
-        elif seen >= self._batch and took_ms < TARGET_MS:
-            self._batch = min(MAX_BATCH, self._batch * 3 // 2 + 1)

@@ -38,8 +38,12 @@ SAMPLES_OF_STRETCH, SAMPLES = 5, 100
 #: Frames of the delay queue that the look-ups of one call may scan: some 3 ms.
 SCANNED = 100_000
 
-#: The free bytes of a frame of ours that was never in the delay queue begin so. `_frame.lua` has it too.
+#: The free bytes of a frame of ours that is not in the delay queue begin so, and of one that is. `_frame.lua` has them too.
 UNLISTED = b"\xd9U"
+LISTED = b"\xd9L"
+#: Field of the control hash: when the delay queue was emptied (epoch ms). Until it is filled again, frames that are
+#: missing there were not delivered.
+EMPTIED = "emptied"
 #: Where the payload begins.
 _HEADER_SIZE = {FrameFormat.DLC0: 16, FrameFormat.BC0LC0: 17}
 #: The newest of each default codec, of those whose bytes are among the golden files.
@@ -113,6 +117,8 @@ class Survey:
     jams: dict[FrameFormat, Jam] = field(default_factory=dict)
     #: Due, and gone from the delay queue: pushed by a transfer that then stopped.
     delivered: list[FrameName] = field(default_factory=list)
+    #: The delay queue was emptied by command, so that nobody knows what was delivered.
+    is_emptied: bool = False
     samples: list[tuple[bytes, int]] = field(default_factory=list)
 
     @property
@@ -172,13 +178,11 @@ def take_survey(
     survey = Survey(run(client, operations.counts(keys)))
     candidates: dict[tuple[float, bytes], FrameName] = {}
     frames = survey.counts.waiting - survey.counts.returned
-    for stretch in _stretches(client, keys, "zset", frames, progress):
+    for stretch in stretches(client, keys, "zset", frames, progress):
         for frame in stretch:
             _add_waiting(survey, frame, candidates)
         _add_samples(survey, stretch)
-    for stretch in _stretches(
-        client, keys, "list", survey.counts.delay_queue, progress
-    ):
+    for stretch in stretches(client, keys, "list", survey.counts.delay_queue, progress):
         for frame in stretch:
             format = format_of(frame.head, frame.size)
             survey.listed[format] += 1
@@ -186,8 +190,9 @@ def take_survey(
                 survey.alone[format] += 1
             else:
                 candidates.pop((frame.score, frame.head), None)
-    # With an empty list nobody writes one, and it says nothing.
-    if survey.listed:
+    # With an empty list nobody writes one, and it says nothing; neither does one that was emptied.
+    survey.is_emptied = client.hexists(keys.control, EMPTIED)
+    if survey.listed and not survey.is_emptied:
         survey.delivered = _confirm(
             client, keys, survey, [*candidates.values()], progress
         )
@@ -197,9 +202,10 @@ def take_survey(
     return survey
 
 
-def _stretches(
+def stretches(
     client: Redis, keys: DeliveryKeys, kind: Kind, total: int, progress: Progress
 ) -> Iterator[list[FrameHead]]:
+    """Walk over the frames of a queue, ``total`` of them as far as is known, in bounded calls that change nothing."""
     place, done = frames.START, 0
     what = "reading the timeout set" if kind == "zset" else "reading the delay queue"
     while not place.is_end:
@@ -207,6 +213,24 @@ def _stretches(
         yield stretch
         done += len(stretch)
         progress(what, done, max(total, done))
+
+
+def is_numbered(head: bytes) -> bool:
+    """Return whether a frame that begins so is one of ours, or one in 32,768 of Java's."""
+    return head.startswith((LISTED, UNLISTED), int(head[:1] == b"\x08"))
+
+
+def name_of(frame: FrameHead) -> FrameName | None:
+    """Return what names a frame, or None for what a script cannot find by it: no frame, or no start time in whole ms."""
+    format = format_of(frame.head, frame.size)
+    if (
+        format is None
+        or frame.score is None
+        or not frame.score // 1 == frame.score >= 0
+    ):
+        return None
+    begin = _HEADER_SIZE[format] - 16
+    return FrameName(int(frame.score), format, frame.head[begin : begin + 8])
 
 
 def _add_waiting(
@@ -238,8 +262,8 @@ def _add_waiting(
     survey.jobs += looks_like_job(head[begin + 16 :])
     if random_id.startswith(UNLISTED):
         survey.unlisted += 1
-    elif is_due and score == score // 1 >= 0 and len(candidates) < CANDIDATES:
-        candidates[score, head] = FrameName(int(score), format, random_id)
+    elif is_due and len(candidates) < CANDIDATES and (name := name_of(frame)):
+        candidates[score, head] = name
 
 
 def _add_samples(survey: Survey, stretch: list[FrameHead]) -> None:

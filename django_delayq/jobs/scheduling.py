@@ -164,7 +164,7 @@ def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
         settings.keys,
         [job.unsent for job in jobs],
         frame_format=settings.frame_format,
-        insertion_list=settings.insertion_list,
+        insertion_list=settings.keeps_list,
     )
     return _noted(call, jobs)
 

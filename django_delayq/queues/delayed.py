@@ -83,11 +83,11 @@ class DelayedQueue:
         ``connection`` is a client, sync or async, or a URL; None: the one in the settings. Whatever kind it is,
         both kinds of methods work. ``codec``, ``frame_format`` (or the version of the Redisson on the other side:
         ``"3.16.6"``) and ``insertion_list`` are those of the queue in the settings, else JSON, the newer format,
-        and True.
+        and True. With the list it can only be as the settings have it, as all who write have to agree.
 
         Raises:
             EncodeError: the name is none, or no such codec or version exists.
-            InvalidSettings: connection is something else.
+            InvalidSettings: connection is something else, or insertion_list is not what the settings say.
         """
         self.name = name
         self._keys = DeliveryKeys.of(name)
@@ -322,6 +322,7 @@ class DelayedQueue:
             return QueueTransferTask(
                 name=self.name,
                 channel=self._keys.queue.channel,
+                presence=self._keys.channel,
                 push=QueuePush(client, self._keys, self._options.frame_format),
                 listener=listener,
             )

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.wire.codecs import Codec, get_codec
 from django_delayq.wire.frame import FrameFormat
 
@@ -61,11 +62,18 @@ def options_of(
 
     Raises:
         EncodeError: no codec of that name, or no version of Redisson.
+        InvalidSettings: the queue's settings have it otherwise with its list.
     """
     version = frame_format if isinstance(frame_format, str) else None
     if isinstance(frame_format, str):
         frame_format = FrameFormat.for_redisson(frame_format)
-    default = (_default and _default(name)) or QueueOptions(codec=get_codec("json"))
+    configured = _default and _default(name)
+    if configured and insertion_list not in (None, configured.insertion_list):
+        raise InvalidSettings(
+            f"insertion_list={insertion_list} for queue {name!r}, whose settings say {configured.insertion_list}:"
+            " a list that only some writers keep tells untruths. Leave it out, or change INSERTION_LIST in the settings"
+        )
+    default = configured or QueueOptions(codec=get_codec("json"))
     return QueueOptions(
         codec=default.codec if codec is None else get_codec(codec, version=version),
         frame_format=default.frame_format if frame_format is None else frame_format,

@@ -37,6 +37,10 @@ BACKOFF_MS = (50, 1_000)
 REFUSED_MS = 30_000
 
 
+def ignore_message(message: bytes | None) -> None:
+    """Take no note: the callback of who subscribes to be counted."""
+
+
 class ChannelListener:
     """Listens to channels in a thread of its own, and subscribes again after any loss.
 

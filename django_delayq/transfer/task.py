@@ -9,7 +9,7 @@ from typing import NamedTuple
 from django_delayq.logs import get_log
 from django_delayq.transfer.alarm import CAP_MS, Alarm
 from django_delayq.transfer.background import Background
-from django_delayq.transfer.channel import ChannelListener
+from django_delayq.transfer.channel import ChannelListener, ignore_message
 from django_delayq.transfer.trouble import Trouble
 
 logger = get_log(__name__)
@@ -46,13 +46,19 @@ class QueueTransferTask:
         *,
         name: str,
         channel: str,
+        presence: str,
         push: Push,
         listener: ChannelListener,
         cap_ms: float = CAP_MS,
     ) -> None:
-        """``push`` is called by one thread at a time; its ``close()``, if it has one, when the thread ends."""
+        """``push`` is called by one thread at a time; its ``close()``, if it has one, when the thread ends.
+
+        ``presence`` is a channel of ours that is listened to as well, so that subscribers of ``channel`` who are not
+        ours can be told from those who are.
+        """
         self.name = name
         self._channel = channel
+        self._presence = presence
         self._listener = listener
         self._background = Background(
             lambda: _Transferring(name, push, cap_ms), name=f"delayq-transfer-{name}"
@@ -65,11 +71,13 @@ class QueueTransferTask:
         with self._background.lock:
             if self._background.actor is None:
                 self._background.ensure()
+                self._listener.subscribe(self._presence, ignore_message)
                 self._listener.subscribe(self._channel, self._on_message)
 
     def stop(self) -> None:
         """Stop, and wait for the push that is under way. Idempotent."""
         self._listener.unsubscribe(self._channel, self._on_message)
+        self._listener.unsubscribe(self._presence, ignore_message)
         self._background.stop()
 
     @property

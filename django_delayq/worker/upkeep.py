@@ -6,17 +6,21 @@ warns of what grows. Every step is one bounded call; the claim loop decides when
 
 from collections.abc import Iterator
 from datetime import timedelta
+from shlex import quote
 
 from redis.client import Redis
+from redis.exceptions import NoPermissionError
 
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import operations
+from django_delayq.delivery import frames, operations
 from django_delayq.delivery.operations import State, Which
+from django_delayq.delivery.survey import is_numbered
 from django_delayq.logs import get_log
 from django_delayq.server_checks import LONG_LIST
 from django_delayq.wire import signing
 from django_delayq.wire.call import run
+from django_delayq.wire.frame import format_of
 from django_delayq.worker.outcomes import is_queues_own
 
 logger = get_log("django_delayq.worker")
@@ -43,6 +47,8 @@ class Upkeep:
         self.next_ms = 0.0
         #: A longer insertion list is worth a warning.
         self._long_list = LONG_LIST
+        # Looks in a row at which a stranger listened; None: nobody looks any more.
+        self._strangers: int | None = 0
         # So many dead letters are worth one.
         self._many_dead = settings.many_dead
         self._problem = ""
@@ -85,6 +91,7 @@ class Upkeep:
         while True:
             self._enroll()
             self._warn_of_long_list()
+            self._warn_of_java()
             yield from self._delete_old()
             if not cursors:
                 cursors = dict.fromkeys(operations.SWEPT, 0)
@@ -121,13 +128,56 @@ class Upkeep:
         if length > self._long_list:
             logger.warning(
                 "queue %s: its insertion list holds %d frames, and each due or cancelled job costs a scan of it;"
-                " if no Java client looks into this queue, set INSERTION_LIST to False",
+                " if no Java client looks into this queue, set INSERTION_LIST to False, and run"
+                " manage.py delayq_frames %s --list off",
                 self._settings.name,
                 length,
+                quote(self._settings.name),
             )
             self._long_list = 2 * length
         elif length < LONG_LIST:
             self._long_list = LONG_LIST
+
+    def _warn_of_java(self) -> None:
+        """Say once that somebody else uses a queue whose setting says that nobody does."""
+        settings = self._settings
+        if self._strangers is None or settings.is_shared or settings.keeps_list:
+            return
+        if self._is_offered_by_others():
+            found = "holds frames that are not ours"
+        elif self._is_watched_by_others():
+            found = "has a subscriber that is not ours"
+        else:
+            return
+        self._strangers = None
+        logger.warning(
+            "queue %s %s, as where Java shares it by Redisson, and keeps no list for it: size, contains and remove find"
+            " nothing of ours there. Set DELAYQ['QUEUES'][%r]['REDISSON'] to its version, and run"
+            " manage.py delayq_frames %s --list on",
+            settings.name,
+            found,
+            settings.name,
+            quote(settings.name),
+        )
+
+    def _is_offered_by_others(self) -> bool:
+        call = frames.survey(self._settings.keys, "list", batch=1)
+        return any(
+            format_of(frame.head, frame.size) and not is_numbered(frame.head)
+            for frame in run(self._client, call).frames
+        )
+
+    def _is_watched_by_others(self) -> bool:
+        keys = self._settings.keys
+        try:
+            counts = self._client.pubsub_numsub(keys.queue.channel, keys.channel)
+        except NoPermissionError:
+            # Frames tell, too.
+            return False
+        # All of ours listen to both. One who comes or goes at this moment may be seen on one only.
+        theirs, ours = (count for _, count in counts)
+        self._strangers = (self._strangers or 0) + 1 if theirs > ours else 0
+        return self._strangers > 1
 
     def _sweep(self, cursors: dict[str, int]) -> Iterator[float]:
         """Sweep a part of each hash in turn, for the time of a round; a hash that is through leaves ``cursors``."""

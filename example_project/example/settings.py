@@ -46,7 +46,8 @@ DELAYQ = {
             "MAX_ATTEMPTS": 3,
             "RETRY": {"BASE": MINUTE, "FACTOR": 2, "JITTER": 0},
         },
-        # Plain JSON that a Java service with Redisson could offer, or take, just as well.
+        # Plain JSON that a Java service with Redisson could offer, take, or remove just as well. REDISSON is for queues
+        # that Java really uses: it costs the list in which Java looks.
         "delays": {"REDISSON": "3.52.0", "CODEC": "TypedJsonJacksonCodec"},
     },
 }

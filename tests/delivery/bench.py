@@ -110,6 +110,8 @@ class Bench:
         self.is_checked = True
         #: Every frame that Java offered: its random bytes may look like ours.
         self.java_frames: set[bytes] = set()
+        #: Those of them that a command has taken out of the delay queue.
+        self.delisted: set[bytes] = set()
         self._numbers = itertools.count(1)
 
     @property
@@ -507,7 +509,8 @@ class Bench:
         assert listed == Counter(
             frame
             for frame in waiting
-            if frame in self.java_frames or not is_unlisted(frame)
+            if (frame in self.java_frames or not is_unlisted(frame))
+            and frame not in self.delisted
         ), "the delay queue holds each listed frame that waits, once, and nothing else"
         ours = [frame for frame in self.frames() if frame not in self.java_frames]
         numbers = [n for n in map(listed_number, ours) if n is not None]

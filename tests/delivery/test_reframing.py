@@ -29,9 +29,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from django_delayq.delivery import frames, reframing
+from django_delayq.delivery import steps as steps_module
 from django_delayq.delivery.frames import FrameName
 from django_delayq.delivery.operations import State
 from django_delayq.delivery.reframing import Reframing
+from django_delayq.delivery.steps import StepSizer
 from django_delayq.delivery.survey import (
     Jam,
     fitting_settings,
@@ -680,7 +682,7 @@ def test_what_was_listed_again_or_left_meanwhile_is_not_dropped(bench: Bench) ->
 def test_retries_during_a_run_deliver_nothing_that_the_jam_had_not(
     bench: Bench, target: FrameFormat, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reframing, "MAX_BATCH", 7)
+    monkeypatch.setattr(steps_module, "MAX_BATCH", 7)
     order = random.Random(4).sample(range(200), 200)
     for n in order:
         format = target if n < 2 else FrameFormat.DLC0 if n % 2 else FrameFormat.BC0LC0
@@ -699,7 +701,7 @@ def test_retries_during_a_run_deliver_nothing_that_the_jam_had_not(
         with suppress(ResponseError):
             bench.java_transfer(frame_format=target)
 
-    Reframing(bench.client, bench.keys, target, retry, _batch=7).run()
+    Reframing(bench.client, bench.keys, target, retry, _sizer=StepSizer(7)).run()
 
     assert steps > 30
     while bench.java_transfer(frame_format=target):
@@ -729,7 +731,7 @@ def test_interrupt_waits_until_what_the_server_did_is_counted(
 
     monkeypatch.setattr(reframing, "run", run_and_interrupt)
     before = signal.getsignal(signal.SIGINT)
-    interrupted = Reframing(bench.client, bench.keys, NEW, _batch=7)
+    interrupted = Reframing(bench.client, bench.keys, NEW, _sizer=StepSizer(7))
 
     with pytest.raises(KeyboardInterrupt):
         interrupted.run()
@@ -745,8 +747,7 @@ def test_interrupt_waits_until_what_the_server_did_is_counted(
 def test_run_that_is_interrupted_after_any_step_can_be_run_again(
     bench: Bench, listed: bool, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reframing, "FIRST_BATCH", 7)
-    monkeypatch.setattr(reframing, "MAX_BATCH", 7)
+    monkeypatch.setattr(steps_module, "MAX_BATCH", 7)
     names = {f"j{n}": n % 3 for n in range(40)}
     bench.schedule(names, frame_format=OLD, insertion_list=listed)
     left = itertools.count(steps, -1)
@@ -755,7 +756,9 @@ def test_run_that_is_interrupted_after_any_step_can_be_run_again(
         if next(left) == 0:
             raise KeyboardInterrupt
 
-    interrupted = Reframing(bench.client, bench.keys, NEW, interrupt, _batch=7)
+    interrupted = Reframing(
+        bench.client, bench.keys, NEW, interrupt, _sizer=StepSizer(7)
+    )
     try:
         interrupted.run()
     except KeyboardInterrupt:
@@ -774,15 +777,13 @@ def test_run_that_is_interrupted_after_any_step_can_be_run_again(
     assert sorted(names_of(bench.claim(100))) == sorted(names)
 
 
-def test_steps_shrink_where_the_server_is_slow_and_grow_where_it_is_quick(
-    bench: Bench,
-) -> None:
-    run = Reframing(bench.client, bench.keys, NEW, _round_trip_ms=50.0)
-    run._learn(64, 50.5)
-    assert run._batch > 64
+def test_steps_shrink_where_the_server_is_slow_and_grow_where_it_is_quick() -> None:
+    sizer = StepSizer(64, 50.0)
+    sizer.learn(64, 50.5)
+    assert sizer.batch > 64
     for _ in range(10):
-        run._learn(64, 90.0)
-    assert run._batch == 4
+        sizer.learn(64, 90.0)
+    assert sizer.batch == 4
     assert lookups_of(0) == 100
     assert lookups_of(50_000) == 1
 

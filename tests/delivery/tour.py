@@ -16,7 +16,7 @@ from django_delayq.delivery.operations import (
     Which,
 )
 from django_delayq.wire.frame import FrameFormat
-from tests.delivery.bench import LEASE, OWNER, T0, Bench, payload, token
+from tests.delivery.bench import LEASE, OWNER, T0, Bench, is_unlisted, payload, token
 
 Stop = Callable[[Bench], Callable[[], object]]
 TOUR: dict[str, Stop] = {}
@@ -482,6 +482,25 @@ def _(bench: Bench) -> Callable[[], object]:
 def _(bench: Bench) -> Callable[[], object]:
     mix(bench)
     return lambda: bench.run(frames.survey(bench.keys, "list"))
+
+
+@stop("enlist")
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    names = [
+        FrameName(int(score), FrameFormat.BC0LC0, frame[1:9])
+        for frame, score in bench.client.zrange(
+            bench.keys.queue.timeout_set, 0, -1, withscores=True
+        )
+        if is_unlisted(frame)
+    ]
+    return lambda: bench.run(frames.enlist(bench.keys, names, run="r", step=1))
+
+
+@stop("delist", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    mix(bench)
+    return lambda: bench.run(frames.delist(bench.keys, run="r", step=1, batch=100))
 
 
 @stop("reframe the delay queue", drains=True)

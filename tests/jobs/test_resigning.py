@@ -128,9 +128,10 @@ def test_run_that_is_repeated_finds_nothing_to_do(
     keys_are(NEW, OLD)
     run_once = Resigning(hand.client, conf.get_settings().queue(queue), get_keyring())
     steps = run_once.steps()
-    next(steps)
+    while not run_once.tally.signed:
+        next(steps)
     steps.close()
-    assert 0 < run_once.tally.signed < 10
+    assert run_once.tally.signed < 10
 
     tally = resign(hand, queue)
 

@@ -192,10 +192,15 @@ def test_job_found_by_its_id_tells_its_options(queue: str) -> None:
 @pytest.mark.parametrize(
     ("options", "listed", "first_byte"),
     [
-        ({}, 1, b"\x08"),
-        ({"INSERTION_LIST": False}, 0, b"\x08"),
+        ({}, 0, b"\x08"),
+        ({"INSERTION_LIST": True}, 1, b"\x08"),
         ({"REDISSON": "3.16.6", "CODEC": "StringCodec"}, 1, b"\xd9"),
-        ({"FRAME": "dLc0"}, 1, b"\xd9"),
+        (
+            {"REDISSON": "3.16.6", "CODEC": "StringCodec", "INSERTION_LIST": False},
+            0,
+            b"\xd9",
+        ),
+        ({"FRAME": "dLc0"}, 0, b"\xd9"),
     ],
 )
 def test_settings_of_the_queue_decide_frame_and_list(

@@ -195,10 +195,22 @@ class TestOptions:
 
         assert options_of("q", codec=None).codec.name == "StringCodec"
         assert options_of("q", codec="LongCodec").codec.name == "LongCodec"
-        found = options_of("q", codec=None, frame_format="4.7.0", insertion_list=True)
-        assert (found.frame_format, found.insertion_list) == (FrameFormat.BC0LC0, True)
+        found = options_of("q", codec=None, frame_format="4.7.0", insertion_list=False)
+        assert (found.frame_format, found.insertion_list) == (FrameFormat.BC0LC0, False)
         left = options_of("q", codec="LongCodec")
         assert (left.frame_format, left.insertion_list) == (FrameFormat.DLC0, False)
+
+    @pytest.mark.parametrize("listed", [True, False])
+    def test_all_writers_of_a_queue_agree_on_its_list(self, listed: bool) -> None:
+        set_default_options(
+            lambda name: QueueOptions(codec=get_codec("json"), insertion_list=listed)
+        )
+
+        assert (
+            options_of("q", codec=None, insertion_list=listed).insertion_list is listed
+        )
+        with pytest.raises(InvalidSettings, match=f"'q', whose settings say {listed}"):
+            options_of("q", codec=None, insertion_list=not listed)
 
     def test_queue_that_the_settings_do_not_know_has_the_defaults(self) -> None:
         set_default_options(lambda name: None)

@@ -38,6 +38,7 @@ class Users:
             QueueTransferTask(
                 name=self.queue_name,
                 channel=f"channel:{self.queue_name}",
+                presence=f"presence:{self.queue_name}",
                 push=push,
                 listener=listener,
             )

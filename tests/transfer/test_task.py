@@ -50,6 +50,7 @@ def start(
         task = QueueTransferTask(
             name=queue_name,
             channel=f"channel:{queue_name}",
+            presence=f"presence:{queue_name}",
             push=push,
             listener=listener,
             **options,
@@ -204,6 +205,7 @@ def test_pushes_again_once_the_server_is_back(
     task = QueueTransferTask(
         name=queue_name,
         channel=f"channel:{queue_name}",
+        presence=f"presence:{queue_name}",
         push=push,
         listener=listener,
         cap_ms=60_000,

@@ -5,12 +5,13 @@ import ssl
 
 import pytest
 
-from django_delayq import schedule
+from django_delayq import DelayedQueue, schedule
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import NewJob, Rejected, State, new_token
 from django_delayq.wire.call import run
+from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 from tests.signed import signed
 from tests.waiting import wait_until
@@ -296,3 +297,128 @@ def test_a_worker_looks_after_its_queue_and_leaves_nothing(work, client, queue):
     worker.stop()
 
     assert client.exists(settings.keys.claims, settings.keys.payloads) == 0
+
+
+# A queue that Java shares, and the settings do not know.
+
+
+def stranger(client, settings):
+    """Listen as a Java client does, that transfers; returns what to close."""
+    pubsub = client.pubsub()
+    pubsub.subscribe(settings.keys.queue.channel)
+    assert pubsub.get_message(timeout=10)["type"] == "subscribe"
+    return pubsub
+
+
+def java_offers(client, settings, delay_ms=DAY_MS):
+    frame = pack(b"java1234", b"x", FrameFormat.BC0LC0)
+    client.zadd(settings.keys.queue.timeout_set, {frame: epoch_ms() + delay_ms})
+    client.rpush(settings.keys.queue.delay_queue, frame)
+
+
+def test_frames_of_java_on_a_queue_without_redisson_are_one_warning(
+    client, queue, caplog
+):
+    settings = queue()
+    schedule(tasks.note.using(queue=settings.name), 1_000)
+    looks_after = Upkeep(client, settings, b"owner--1")
+    one_round(looks_after)
+    assert not caplog.messages
+
+    java_offers(client, settings)
+    for _ in range(3):
+        one_round(looks_after)
+
+    (told,) = caplog.messages
+    assert f"queue {settings.name} holds frames that are not ours" in told
+    assert f"DELAYQ['QUEUES']['{settings.name}']['REDISSON']" in told
+    assert f"manage.py delayq_frames {settings.name} --list on" in told
+
+
+def test_subscriber_that_is_not_ours_is_one_warning_where_it_stays(
+    client, queue, caplog
+):
+    settings = queue()
+    looks_after = Upkeep(client, settings, b"owner--1")
+    with stranger(client, settings) as pubsub:
+        one_round(looks_after)
+        # It may be one of ours that has not got to the other channel yet.
+        assert not caplog.messages
+        pubsub.subscribe(settings.keys.channel)
+        assert pubsub.get_message(timeout=10)["type"] == "subscribe"
+        one_round(looks_after)
+        pubsub.unsubscribe(settings.keys.channel)
+        assert pubsub.get_message(timeout=10)["type"] == "unsubscribe"
+        one_round(looks_after)
+        assert not caplog.messages
+
+        for _ in range(3):
+            one_round(looks_after)
+
+    (told,) = caplog.messages
+    assert f"queue {settings.name} has a subscriber that is not ours" in told
+    assert "REDISSON" in told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"REDISSON": "4.7.0", "CODEC": "StringCodec"},
+        {"REDISSON": "4.7.0", "CODEC": "StringCodec", "INSERTION_LIST": False},
+        {"INSERTION_LIST": True},
+    ],
+)
+def test_java_on_a_queue_whose_settings_know_of_it_is_no_news(
+    client, queue, caplog, options
+):
+    settings = queue(**options)
+    java_offers(client, settings)
+    looks_after = Upkeep(client, settings, b"owner--1")
+    with stranger(client, settings):
+        for _ in range(3):
+            one_round(looks_after)
+
+    assert not caplog.messages
+
+
+def test_workers_and_queue_objects_of_ours_are_no_strangers(
+    client, queue, queue_name, work, caplog
+):
+    settings = queue()
+    work()
+    keys = settings.keys
+    with DelayedQueue(queue_name, connection=client) as delayed:
+        delayed.offer("x", 1_000)
+        wait_until(
+            lambda: all(
+                count == 2
+                for _, count in client.pubsub_numsub(keys.queue.channel, keys.channel)
+            ),
+            description="both listen",
+        )
+        looks_after = Upkeep(client, settings, b"owner--1")
+        for _ in range(3):
+            one_round(looks_after)
+
+    assert "not ours" not in caplog.text
+
+
+def test_user_who_may_not_count_subscribers_is_told_of_frames(
+    client, server, queue, queue_name, caplog
+):
+    settings = queue()
+    rules = ("reset", "on", ">pw", "~*", "&*", "+@all", "-pubsub")
+    client.execute_command("ACL", "SETUSER", queue_name, *rules)
+    restricted = server.client(username=queue_name, password="pw")
+    try:
+        with stranger(client, settings):
+            looks_after = Upkeep(restricted, settings, b"owner--1")
+            for _ in range(3):
+                one_round(looks_after)
+            assert not caplog.messages
+            java_offers(client, settings)
+            one_round(looks_after)
+    finally:
+        client.execute_command("ACL", "DELUSER", queue_name)
+
+    assert "holds frames that are not ours" in caplog.text

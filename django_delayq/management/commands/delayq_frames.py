@@ -1,4 +1,4 @@
-"""``manage.py delayq_frames``: look at the frames of a queue that Redisson uses, and rewrite them to one format."""
+"""``manage.py delayq_frames``: look at the frames of a queue that Redisson uses, rewrite them, list them or not."""
 
 import json
 from argparse import ArgumentTypeError
@@ -17,7 +17,9 @@ from redis.client import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_delayq import conf
+from django_delayq.delivery.frames import ListBusy
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.listing import Listing
 from django_delayq.delivery.reframing import Reframing, Tally
 from django_delayq.delivery.survey import (
     JAVA_RETRY_MS,
@@ -47,6 +49,8 @@ examples:
   manage.py delayq_frames payments --to 3.27.2 --dry-run      what it would rewrite for Java services on 3.27.2
   manage.py delayq_frames payments --to 3.27.2                rewrite; a stuck transfer goes on by itself
   manage.py delayq_frames payments --to 3.27.2 --follow       the same while services on the old version still offer
+  manage.py delayq_frames payments --list on                  put what waits into Redisson's list, once REDISSON is set
+  manage.py delayq_frames payments --list off                 take it out of there, once INSERTION_LIST is off
 
 Each step is atomic and takes some milliseconds. It may be interrupted at any moment, and run again.
 
@@ -68,7 +72,8 @@ def _format(text: str) -> FrameFormat:
 class Command(CommandWithExamples):
     examples = EXAMPLES
     help = (
-        "Look at the frames of a delayed queue, whoever wrote them, and rewrite them to the format of one Redisson.\n"
+        "Look at the frames of a delayed queue, whoever wrote them, rewrite them to the format of one Redisson, or"
+        " bring its list in line with INSERTION_LIST.\n"
         "Redisson up to 3.21.0 and from 3.21.1 on stop at each other's frames: this frees them. The queue need not be"
         " in DELAYQ."
     )
@@ -90,7 +95,7 @@ class Command(CommandWithExamples):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="with --to: say what would be done, and change nothing.",
+            help="with --to or --list: say what would be done, and change nothing.",
         )
         parser.add_argument(
             "--drop-delivered",
@@ -105,10 +110,20 @@ class Command(CommandWithExamples):
             help="with --to: go on until interrupted, for as long as services of the other generation still offer.",
         )
 
+        parser.add_argument(
+            "--list",
+            choices=("on", "off"),
+            help="after INSERTION_LIST or REDISSON of the queue was changed and all processes know: on puts everything that"
+            " waits into Redisson's list, where Java's size, contains, remove and readAll look; off takes it out, and what"
+            " is in the list alone stays. Everything waits on, and is delivered as before.",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["list"] and options["to"]:
+            raise CommandError("--to and --list are two things: give one")
         if options["to"] is None:
             for option in ("dry_run", "drop_delivered", "follow"):
-                if options[option]:
+                if options[option] and not (option == "dry_run" and options["list"]):
                     raise CommandError(
                         f"--{option.replace('_', '-')} needs --to VERSION"
                     )
@@ -116,15 +131,19 @@ class Command(CommandWithExamples):
             raise CommandError("--follow changes things, --dry-run does not: give one")
         try:
             keys = DeliveryKeys.of(options["queue"])
+            if options["list"]:
+                _check_setting(options["queue"], options["list"] == "on")
             client = conf.make_client()
         except DelayqError as error:
             raise CommandError(str(error)) from error
         self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
         try:
             status = self._run(client, keys, options)
+        except ListBusy as error:
+            raise CommandError(f"{error}.") from error
         except RedisError as error:
             what, message, hint = describe_fault(error)
-            is_look = options["to"] is None or options["dry_run"]
+            is_look = options["dry_run"] or not (options["to"] or options["list"])
             rest = "Nothing was changed" if is_look else "What was done so far stands"
             raise CommandError(
                 f"{what} {hint}\n{message}\n{rest}; run it again when that is mended."
@@ -147,6 +166,8 @@ class Command(CommandWithExamples):
         if survey.is_empty and not options["follow"]:
             self._say(*self._describe_absence(client, name))
             return 0
+        if options["list"]:
+            return self._list(client, keys, survey, options)
         if target is None:
             self._say(*_describe(survey, name), "", *_advise(survey, name))
             return 0
@@ -170,6 +191,35 @@ class Command(CommandWithExamples):
         self._progress.end()
         self._say(*_describe_rest(left, target))
         return _status(left, target)
+
+    def _list(
+        self,
+        client: Redis,
+        keys: DeliveryKeys,
+        survey: Survey,
+        options: dict[str, Any],
+    ) -> int:
+        is_on = options["list"] == "on"
+        if options["dry_run"]:
+            self._say(*_describe_list_plan(survey, is_on))
+            return 0
+        listing = Listing(client, keys, self._progress)
+        try:
+            if is_on:
+                listing.fill()
+            else:
+                listing.empty()
+        finally:
+            self._progress.end()
+            self._say(*_describe_listing(listing, is_on))
+        if not is_on:
+            left = client.llen(keys.queue.delay_queue) - listing.alone
+            if left > 0:
+                self._say(
+                    f"{_count(left, 'frame')} came into it meanwhile: from Java, or from a process that does not know"
+                    " the new setting yet."
+                )
+        return 0
 
     def _follow(self, reframing: Reframing) -> None:
         self._progress.end()
@@ -206,6 +256,44 @@ class Command(CommandWithExamples):
         self.stdout.flush()
 
 
+def _check_setting(name: str, is_on: bool) -> None:
+    queue = conf.get_settings().queues.get(name)
+    if queue is None or queue.keeps_list == is_on:
+        return
+    path = f"DELAYQ['QUEUES'][{name!r}]"
+    if is_on:
+        raise CommandError(
+            f"{path} keeps no list, and what is scheduled from now on would be missing in it. Set REDISSON to the version"
+            " of your Java services, or INSERTION_LIST to True, restart all processes, and run this again."
+        )
+    raise CommandError(
+        f"{path} keeps the list, and would go on filling it. Set INSERTION_LIST to False, restart all processes, and run"
+        " this again."
+    )
+
+
+def _describe_list_plan(survey: Survey, is_on: bool) -> Iterator[str]:
+    listed, alone = survey.listed.total(), survey.alone.total()
+    yield f"Dry run, list {'on' if is_on else 'off'}. Nothing was changed."
+    if is_on:
+        missing = survey.waiting.total() - (listed - alone)
+        yield f"  {max(missing, 0):12,}  would be put into the list"
+        yield f"  {listed:12,}  in it already"
+    else:
+        yield f"  {listed - alone:12,}  would be taken out of the list, and wait on"
+        yield f"  {alone:12,}  in the list alone, would stay there"
+
+
+def _describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
+    yield f"List {'on' if is_on else 'off'}, in {_count(listing.steps, 'step')}:"
+    if is_on:
+        yield f"  {listing.filled:12,}  put into the list"
+        return
+    yield f"  {listing.emptied:12,}  taken out of the list; they wait on"
+    if listing.alone:
+        yield f"  {listing.alone:12,}  in the list alone, where nobody transfers them; they stay there"
+
+
 def _describe(survey: Survey, name: str) -> Iterator[str]:
     yield f"queue {name}, at {_time(survey.now_ms)} by the server's clock"
     yield ""
@@ -217,6 +305,9 @@ def _describe(survey: Survey, name: str) -> Iterator[str]:
         "jobs of django-delayq": f"{survey.jobs:,}" if survey.jobs else "",
         "without the delay queue": f"{survey.unlisted:,}, INSERTION_LIST is or was off"
         if survey.unlisted
+        else "",
+        "the list was emptied": "so it does not tell what was delivered"
+        if survey.is_emptied
         else "",
         "both formats at once": f"{survey.ambiguous:,} of 17 bytes: an empty payload in Bc0Lc0, one zero byte in dLc0"
         if survey.ambiguous

@@ -1,0 +1,39 @@
+-- Prelude: frames of ours that go into the delay queue, or out of it, and wait on: their mark says which.
+--
+-- Needs _frame, _job. Redisson looks at neither mark nor number, so for it the frame stays the same.
+
+-- The same frame with another mark and number.
+local function marked(frame, listed, number)
+  local payload, _, format = unpack_frame(frame)
+  return payload and pack_frame(tostring(format), listed, number, payload)
+end
+
+-- Let the locator of a job follow its frame, where it is its own: two more elements of `places`.
+local function follow_frame(locators, places, old, new)
+  local payload, id, format = unpack_frame(old)
+  local token, mac = token_of(payload)
+  local locator = token and redis.call('HGET', locators, token)
+  if not locator then return end
+  local due, kind, known, key, known_mac = read_locator(locator)
+  if kind ~= format or known ~= id or known_mac ~= mac then return end
+  local _, new_id = unpack_frame(new)
+  places[#places + 1] = token
+  places[#places + 1] = struct.pack(LOCATOR, due, format, new_id, mac) .. key
+end
+
+-- One at a time fills or empties a list: a frame that two fill in would be there twice. Field 'listing' of the control
+-- hash: who does, until when (epoch ms), the number of the last step, and the two numbers of its reply.
+local LISTING_MS = 30000
+
+-- The reply where nothing is to be done: another is at it, or the step was done before, and its reply was lost.
+local function earlier_step(control, run, step, now_ms)
+  local pattern = '^(%S+) (%d+) (%d+) (%d+) (%d+)$'
+  local holder, till, done, seen, count = (redis.call('HGET', control, 'listing') or ''):match(pattern)
+  if holder == run and tonumber(done) == step then return { 'ok', tonumber(seen), tonumber(count) } end
+  if holder and holder ~= run and tonumber(till) > now_ms then return { 'busy', 0, 0 } end
+end
+
+local function end_step(control, run, step, now_ms, seen, count)
+  redis.call('HSET', control, 'listing', string.format('%s %.0f %d %d %d', run, now_ms + LISTING_MS, step, seen, count))
+  return { 'ok', seen, count }
+end

@@ -1,0 +1,59 @@
+-- Put frames that wait into the delay queue, at its tail, in the order given. Ours get the mark and the next numbers, so
+-- that numbers ascend in the list; others go in as they are. A step that is repeated is done once.
+--
+-- Prelude  clock, count, window, frame, list, job, mark
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  delay queue: frames in arrival order
+-- KEYS[3]  hash  locators by token
+-- KEYS[4]  hash  counters
+-- KEYS[5]  hash  control: who fills or empties the list
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  who does it, no spaces
+-- ARGV[3]  number of the step, from 1
+-- ARGV[4]  budget, bytes: frames behind it are left for another step
+-- ARGV[5]  and on, three a frame: start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
+-- Returns  'ok', or 'busy' while another is at it; frames looked at; of these put
+--          into the list
+
+local timeout_set, delay_queue, locators, counters, control = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now_ms, run, step, budget = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+
+check_sets(timeout_set)
+check_hashes(locators, counters, control)
+redis.call('LLEN', delay_queue)
+local other = earlier_step(control, run, step, now_ms)
+if other then return other end
+sweep_tombstones(delay_queue, counters)
+highest = tonumber(redis.call('HGET', counters, 'number') or 0) or 0
+
+local frames, numbered, byte_count, seen = {}, {}, 0, 0
+for i = 5, #ARGV, 3 do
+  if byte_count >= budget then break end
+  seen = seen + 1
+  local frame = find_frame(timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
+  if frame then
+    frames[#frames + 1] = frame
+    byte_count = byte_count + #frame
+    local number = listed_number(frame) or unlisted_number(frame)
+    if number and number <= highest and unpack_frame(frame) then
+      numbered[#numbered + 1] = { at = #frames, frame = frame, score = redis.call('ZSCORE', timeout_set, frame) }
+    end
+  end
+end
+
+if #numbered > 0 then
+  local number = next_numbers(delay_queue, counters, #numbered)
+  local old, members, places = {}, {}, {}
+  for n, entry in ipairs(numbered) do
+    local frame = marked(entry.frame, true, number + n)
+    old[n] = entry.frame
+    members[2 * n - 1], members[2 * n] = entry.score, frame
+    follow_frame(locators, places, entry.frame, frame)
+    frames[entry.at] = frame
+  end
+  redis.call('ZREM', timeout_set, unpack(old))
+  redis.call('ZADD', timeout_set, unpack(members))
+  if #places > 0 then redis.call('HSET', locators, unpack(places)) end
+end
+if #frames > 0 then redis.call('RPUSH', delay_queue, unpack(frames)) end
+return end_step(control, run, step, now_ms, seen, #frames)
