@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 import redis
 
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.listing import Listing
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire.keys import QueueKeys
+from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 from tests.interop.stress import JavaSide, Load, PythonSide, run_stress
 from tests.interop.trace import trace_of
 from tests.servers import LASTING, Server
@@ -363,3 +367,93 @@ def test_a_name_mapper_of_java_is_part_of_our_name(
             )
             assert taken == [text("from Python")]
         assert f"{{app:{short}}}" in keys.timeout_set
+
+
+@old_and_new
+def test_list_that_was_emptied_and_filled_is_one_that_java_looks_into(
+    version: str,
+    start_peer: Any,
+    interop_server: Server,
+    interop_client: redis.Redis,
+    name: str,
+) -> None:
+    peer = start_peer(version, interop_server.url)
+    keys = DeliveryKeys.of(name)
+
+    def java(op: str, **arguments: Any) -> Any:
+        return peer.call(op, queue=name, codec=TEXT, **arguments)
+
+    java("offer", items=[[text("java 1"), 600_000], [text("java 2"), 500_000]])
+    with DelayedQueue(
+        name,
+        codec=TEXT,
+        frame_format=version,
+        insertion_list=False,
+        connection=interop_server.url,
+    ) as unlisted:
+        for n in (1, 2, 3):
+            unlisted.offer(f"python {n}", 600 - n)
+        assert java("size") == 2
+        assert not java("remove", value=text("python 1"))
+        assert len(unlisted) == 5
+
+        filled = Listing(interop_client, keys)
+        filled.fill()
+
+        assert filled.filled == 3
+        assert java("read_all") == [
+            text(value)
+            for value in ("java 1", "java 2", "python 1", "python 2", "python 3")
+        ]
+        assert java("remove", value=text("python 2"))
+        assert len(unlisted) == 4
+
+        emptied = Listing(interop_client, keys)
+        emptied.empty()
+
+        assert (emptied.emptied, emptied.alone) == (4, 0)
+        assert java("size") == 0
+        assert len(unlisted) == 4
+        # Whoever has no list to look into still transfers and takes.
+        unlisted.offer("python 4", 0.01)
+        assert java("take", count=1, timeout_ms=20_000) == [text("python 4")]
+
+        Listing(interop_client, keys).fill()
+
+        assert java("read_all") == [
+            text(value) for value in ("python 1", "python 3", "java 2", "java 1")
+        ]
+        assert java("remove", value=text("java 2"))
+        assert unlisted.read_all() == ["python 3", "python 1", "java 1"]
+
+
+@old_and_new
+def test_java_that_only_listens_is_noticed(
+    version: str,
+    start_peer: Any,
+    interop_server: Server,
+    interop_client: redis.Redis,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = QueueSettings(name=name)
+    looks_after = Upkeep(interop_client, settings, b"owner--1")
+
+    def one_round() -> None:
+        looks_after.turn(0.0)
+        while looks_after.next_ms != ROUND_MS:
+            looks_after.turn(0.0)
+
+    for _ in range(3):
+        one_round()
+    assert not caplog.messages
+    peer = start_peer(version, interop_server.url)
+    # An element of each side's transfer; then nothing is left of it but the subscription.
+    peer.call("offer", queue=name, codec=TEXT, items=[[text("x"), 1]])
+    assert peer.call("take", queue=name, codec=TEXT, count=1, timeout_ms=20_000)
+
+    for _ in range(3):
+        one_round()
+
+    (told,) = caplog.messages
+    assert f"queue {name} has a subscriber that is not ours" in told
