@@ -530,8 +530,9 @@ def spoil_headers(client, keys):
 
 
 def test_a_long_insertion_list_is_worth_a_warning(
-    work, queue_name, monkeypatch, caplog
+    configure, work, queue_name, monkeypatch, caplog
 ):
+    configure({"INSERTION_LIST": True})
     monkeypatch.setattr(upkeep, "LONG_LIST", 10)
     schedule_many(
         tasks.nothing.using(queue=queue_name).prepare(3600) for _ in range(11)
