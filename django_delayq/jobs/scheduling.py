@@ -150,7 +150,7 @@ def _store(job: Job[Any]) -> Call[list[Scheduled]]:
         settings.keys,
         job.unsent,
         frame_format=settings.frame_format,
-        insertion_list=settings.insertion_list,
+        insertion_list=settings.keeps_list,
     )
     if job._sent_ms is None:
         job._sent_ms = boottime_ms()
