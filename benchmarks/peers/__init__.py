@@ -1,0 +1,1 @@
+"""Other systems for delayed jobs beside ours: ``python -m benchmarks.peers``."""

@@ -1,0 +1,1 @@
+"""The app whose tasks our worker discovers."""
