@@ -4,10 +4,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.peers import figures
-from benchmarks.peers.processes import sleep_until
+from benchmarks.peers.processes import Workers, sleep_until
 from benchmarks.peers.records import END, START, Record
 from benchmarks.peers.server import MeasuredServer
 from benchmarks.peers.subject import SETTLE_S, Subject, SubjectError
@@ -31,7 +31,7 @@ TAIL_S = 1.0
 #: Off the whole second, so that nobody's look is in phase.
 OFF_THE_SECOND_S = 0.137
 #: How long an idle worker is watched.
-IDLE_S = 3.0
+IDLE_S = 5.0
 #: Pending jobs of memory: the first of these that can be filled.
 MEMORY_JOBS = (100_000, 10_000)
 STRESS_QUEUES, STRESS_JOBS = 3, 1_000
@@ -62,6 +62,47 @@ class Options:
     crash_s: float = 45.0
     #: How long the other jobs are waited for then.
     rest_s: float = 10.0
+
+
+class Spent(NamedTuple):
+    """CPU seconds of the server and the workers, and the server's commands."""
+
+    server_s: float
+    commands: int
+    workers_s: float
+
+
+class Meter:
+    """What the server and the workers spend from here on; workers that start later count from their start."""
+
+    def __init__(self, server: MeasuredServer, workers: Workers | None = None) -> None:
+        self._server = server
+        self.workers = workers
+        self._before = self._now()
+
+    def _now(self) -> Spent:
+        workers_s = self.workers.cpu_s() if self.workers else 0.0
+        return Spent(*self._server.reading(), workers_s)
+
+    def spent(self) -> Spent:
+        """Return what they have spent."""
+        now, before = self._now(), self._before
+        return Spent(
+            now.server_s - before.server_s,
+            now.commands - before.commands - 1,  # our own reading
+            now.workers_s - before.workers_s,
+        )
+
+    def a_job(self, n: int) -> Row:
+        """Return what one of ``n`` jobs cost: commands, and CPU time in µs."""
+        spent = self.spent()
+        row: Row = {
+            "server_us": spent.server_s / n * 1e6,
+            "commands": spent.commands / n,
+        }
+        if self.workers:
+            row["worker_us"] = spent.workers_s / n * 1e6
+        return row
 
 
 class Measurements:
@@ -148,15 +189,9 @@ class Measurements:
         n = scaled(self._options.n, self._offer_rate(mode), OFFER_S)
         self._subject.reset()
         self._offer(20, mode)  # the connection and the scripts
-        cpu_s, commands = self._server.cpu_s(), self._server.commands()
+        meter = Meter(self._server)
         rate = self._offer_rates[mode] = self._offer(n, mode)
-        self._row(n=n, rate=rate, **self._server_costs(cpu_s, commands, n))
-
-    def _server_costs(self, cpu_s: float, commands: int, n: int) -> Row:
-        return {
-            "server_us": (self._server.cpu_s() - cpu_s) / n * 1e6,
-            "commands": (self._server.commands() - commands) / n,
-        }
+        self._row(n=n, rate=rate, **meter.a_job(n))
 
     # What is due already, and what falls due at once.
 
@@ -171,12 +206,11 @@ class Measurements:
         subject = self._subject
         subject.reset()
         subject.enqueue(n, {"kind": "now"}, subject.fastest)
-        cpu_s, commands = self._server.cpu_s(), self._server.commands()
-        workers = subject.start(layout)
+        meter = Meter(self._server)
+        meter.workers = subject.start(layout)
         subject.wait(1, time.time() + STALLED_S)
         subject.wait(n, time.time() + self._options.drain_s, idle_s=STALLED_S)
-        worker_s = workers.cpu_s()
-        costs = self._server_costs(cpu_s, commands, n)
+        costs = meter.a_job(n)
         time.sleep(TAIL_S)
         starts = sorted(
             record.at for record in subject.records() if record.kind == START
@@ -184,8 +218,6 @@ class Measurements:
         seen = len({record.index for record in subject.records()})
         if seen < n:  # it was stopped in the middle
             costs = {}
-        else:
-            costs["worker_us"] = worker_s / n * 1e6
         return {
             "n": n,
             "seen": seen,
@@ -212,36 +244,51 @@ class Measurements:
         return ready_s
 
     def _burst(self, n: int) -> Row:
-        """Have ``n`` jobs fall due at one whole second; the worker is up, and all are offered before."""
-        subject = self._subject
-        workers = subject.workers
-        assert workers is not None
-        lead_s = n / self._offer_rate(subject.fastest) * PATIENCE + LEAD_S
-        due = float(math.ceil(time.time() + lead_s))
-        offered = subject.enqueue(n, {"kind": "at", "t": due}, subject.fastest)
-        if offered["t1"] > due - 0.5:
-            return {
-                "n": n,
-                "error": f"offering took {offered['t1'] - offered['t0']:.1f} s, and the jobs were due",
-            }
-        sleep_until(due - 0.25)
-        cpu_s, commands, worker_s = (
-            self._server.cpu_s(),
-            self._server.commands(),
-            workers.cpu_s(),
-        )
-        subject.wait(n, due + OVERDUE_S + self._options.drain_s * 2)
-        costs = self._server_costs(cpu_s, commands, n)
-        worker_us = (workers.cpu_s() - worker_s) / n * 1e6
-        time.sleep(TAIL_S)
-        row = figures.lateness([r for r in subject.records() if r.index < FAR_INDEX], n)
+        """Have ``n`` jobs fall due at one whole second."""
+        row = self._fall_due(n)
         if row["seen"] == n:
-            row |= {
-                "rate": n / (row["most_ms"] / 1000),
-                "worker_us": worker_us,
-                **costs,
-            }
+            row["rate"] = n / (row["most_ms"] / 1000)
         return row
+
+    def _fall_due(self, n: int, step_s: float = 0.0, off_s: float = 0.0) -> Row:
+        """Return how late ``n`` jobs start, and what they cost; the worker is up, and all are offered before.
+
+        ``step_s`` is between two due times, ``off_s`` between a whole second and the first of them.
+        """
+        subject = self._subject
+        first, begin = self._offer_in_time(n, step_s, off_s)
+        sleep_until(begin - 0.25)
+        meter = Meter(self._server, subject.workers)
+        end = begin + n * step_s
+        subject.wait(first + n, end + OVERDUE_S + self._options.drain_s)
+        costs = meter.a_job(n)
+        time.sleep(TAIL_S)
+        own = range(first, first + n)
+        row = figures.lateness([r for r in subject.records() if r.index in own], n)
+        return {**row, **costs} if row["seen"] == n else row
+
+    def _offer_in_time(self, n: int, step_s: float, off_s: float) -> tuple[int, float]:
+        """Offer ``n`` jobs; return the first one's number, and its due time in epoch seconds.
+
+        Raises:
+            SubjectError: again and again the first was due before the last was offered.
+        """
+        subject = self._subject
+        takes_s = n / self._offer_rate(subject.fastest)
+        for attempt in range(3):
+            lead_s = takes_s * PATIENCE + LEAD_S * (attempt + 1)
+            begin = math.ceil(time.time() + lead_s) + off_s
+            due = {"kind": "uniform", "t": begin, "step": step_s}
+            offered = subject.enqueue(n, due, subject.fastest, start=attempt * n)
+            if offered["t1"] < begin - 0.25:
+                return attempt * n, begin
+            # They run, and nothing counts them.
+            end = begin + n * step_s
+            subject.wait((attempt + 1) * n, end + OVERDUE_S + self._options.drain_s)
+        took_s = offered["t1"] - offered["t0"]
+        raise SubjectError(
+            f"offering took {took_s:.1f} s where {takes_s:.1f} s were expected"
+        )
 
     # How late.
 
@@ -262,32 +309,12 @@ class Measurements:
                 self._subject.stop()
 
     def _lateness(self, layout: str, per_s: int) -> Row:
-        subject = self._subject
         n = int(per_s * self._options.seconds)
-        rate = self._offer_rate(subject.fastest)
-        subject.reset()
-        workers = subject.start(layout)
-        subject.wait_ready()
-        begin = math.ceil(time.time() + n / rate * PATIENCE + LEAD_S) + OFF_THE_SECOND_S
-        offered = subject.enqueue(
-            n, {"kind": "uniform", "t": begin, "step": 1 / per_s}, subject.fastest
-        )
-        if offered["t1"] > begin:
-            return {
-                "n": n,
-                "error": f"offering took {offered['t1'] - offered['t0']:.1f} s, and jobs were due",
-            }
-        sleep_until(begin - 0.1)
-        cpu_s, commands, worker_s = (
-            self._server.cpu_s(),
-            self._server.commands(),
-            workers.cpu_s(),
-        )
-        subject.wait(n, begin + self._options.seconds + OVERDUE_S)
-        costs = self._server_costs(cpu_s, commands, n)
-        costs["worker_us"] = (workers.cpu_s() - worker_s) / n * 1e6
-        time.sleep(TAIL_S)
-        return {**costs, **figures.lateness(subject.records(), n)}
+        self._offer_rate(self._subject.fastest)
+        self._subject.reset()
+        self._subject.start(layout)
+        self._subject.wait_ready()
+        return self._fall_due(n, 1 / per_s, OFF_THE_SECOND_S)
 
     def stress(self) -> None:
         for layout in self._layouts(*self._options.layouts):
@@ -372,19 +399,15 @@ class Measurements:
         """Watch a worker that has nothing to do."""
         workers = self._subject.workers
         assert workers is not None
-        cpu_s, commands, worker_s = (
-            self._server.cpu_s(),
-            self._server.commands(),
-            workers.cpu_s(),
-        )
+        meter = Meter(self._server, workers)
         begun = time.monotonic()
         time.sleep(IDLE_S)
-        seconds = time.monotonic() - begun
+        spent, seconds = meter.spent(), time.monotonic() - begun
         return {
             "pss_mib": memory_mib,
-            "commands_a_s": (self._server.commands() - commands) / seconds,
-            "worker_percent": (workers.cpu_s() - worker_s) / seconds * 100,
-            "server_percent": (self._server.cpu_s() - cpu_s) / seconds * 100,
+            "commands_a_s": spent.commands / seconds,
+            "worker_percent": spent.workers_s / seconds * 100,
+            "server_percent": spent.server_s / seconds * 100,
         }
 
     def growth(self) -> None:

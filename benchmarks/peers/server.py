@@ -49,11 +49,8 @@ class MeasuredServer:
         """Return the bytes that it has allocated."""
         return int(self._client.info("memory")["used_memory"])
 
-    def cpu_s(self) -> float:
-        """Return the CPU time that it has used."""
-        told = self._client.info("cpu")
-        return float(told["used_cpu_sys"] + told["used_cpu_user"])
-
-    def commands(self) -> int:
-        """Return how many commands it has run, those of scripts included."""
-        return int(self._client.info("stats")["total_commands_processed"])
+    def reading(self) -> tuple[float, int]:
+        """Return the CPU seconds that it has used, and how many commands it had run before, those of scripts included."""
+        told = self._client.info()
+        cpu_s = told["used_cpu_sys"] + told["used_cpu_user"]
+        return float(cpu_s), int(told["total_commands_processed"])

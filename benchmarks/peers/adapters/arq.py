@@ -1,8 +1,6 @@
-"""arq: ``enqueue_job(_defer_by=)``, results not kept."""
+"""arq: ``enqueue_job(_defer_until=)``, results not kept."""
 
-import math
-import time
-from datetime import timedelta
+from datetime import UTC, datetime
 
 from arq import create_pool
 from arq.connections import RedisSettings
@@ -80,17 +78,13 @@ class ArqAdapter(Adapter):
         self.pool = await create_pool(SETTINGS)
 
     def enqueue(self, due, queue, payload):
-        delay = None
-        if due is not None:
-            delay = timedelta(
-                milliseconds=max(0, math.ceil((due - time.time()) * 1000))
-            )
+        until = None if due is None else datetime.fromtimestamp(due, UTC)
         return self.pool.enqueue_job(
-            "job", payload, _queue_name=f"arq:q{queue}", _defer_by=delay
+            "job", payload, _queue_name=f"arq:q{queue}", _defer_until=until
         )
 
     def enqueue_bulk(self, items):
-        return gathered([self.enqueue(*item) for item in items])
+        return gathered(self.enqueue, items)
 
     def workers(self, layout, queues):
         kind = "T" if layout.endswith("t") else "W"

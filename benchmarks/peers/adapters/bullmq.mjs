@@ -83,6 +83,7 @@ function dueFor(spec, k) {
   if (spec.kind === 'now') return null;
   return Math.round((spec.t + k * (spec.step ?? 0)) * 1000) / 1000;
 }
+// delay counts from timestamp.
 function opts(due) {
   const o = { removeOnComplete: true };
   if (due !== null) {

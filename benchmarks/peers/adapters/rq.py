@@ -1,11 +1,13 @@
-"""RQ with its own scheduler: ``enqueue_in``, results not kept.
+"""RQ with its own scheduler: ``enqueue_at``, results not kept.
+
+It keeps whole seconds: rounded up here, so that no job is early.
 
 Workers read this module as their ``-c`` configuration, which imports the task before they fork, as RQ's page on
 performance advises.
 """
 
-import time
-from datetime import timedelta
+import math
+from datetime import UTC, datetime
 
 from redis import Redis
 from rq import Queue, Retry
@@ -36,7 +38,7 @@ class RqAdapter(Adapter):
             "https://python-rq.org/docs/workers/#performance-notes",
             "https://python-rq.org/docs/exceptions/#retrying-failed-jobs",
         ),
-        bulk="enqueue_in(…, pipeline=)",
+        bulk="enqueue_at(…, pipeline=)",
         layouts={
             "1": "rq worker --with-scheduler (default Worker: a fork a job)",
             "2": "rq worker-pool -n 2 (default Worker: a fork a job; with the scheduler)",
@@ -67,8 +69,8 @@ class RqAdapter(Adapter):
         if due is None:
             self.queues[queue].enqueue(JOB, payload, **options)
         else:
-            delay = timedelta(seconds=max(0.0, due - time.time()))
-            self.queues[queue].enqueue_in(delay, JOB, payload, **options)
+            when = datetime.fromtimestamp(math.ceil(due), UTC)
+            self.queues[queue].enqueue_at(when, JOB, payload, **options)
 
     def enqueue_bulk(self, items):
         with self.client.pipeline() as pipeline:

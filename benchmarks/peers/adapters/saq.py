@@ -74,7 +74,7 @@ class SaqAdapter(Adapter):
         return queues[queue].enqueue("job", payload=payload, ttl=-1, **options)
 
     def enqueue_bulk(self, items):
-        return gathered([self.enqueue(*item) for item in items])
+        return gathered(self.enqueue, items)
 
     def workers(self, layout, queues):
         kind = "tuned" if layout.endswith("t") else "settings"

@@ -77,7 +77,7 @@ class TaskiqAdapter(Adapter):
         )
 
     def enqueue_bulk(self, items):
-        return gathered([self.enqueue(*item) for item in items])
+        return gathered(self.enqueue, items)
 
     def workers(self, layout, queues):
         quiet = ["--log-level", "WARNING"]

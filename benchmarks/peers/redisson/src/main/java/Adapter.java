@@ -36,6 +36,8 @@ public final class Adapter {
     private static final int THREADS = 4;
     private static final int IN_FLIGHT = 50;
     private static final String VERSION = System.getProperty("bench.redisson", "?");
+    /** Delayed queues that stay open: without them nothing moves the due jobs. */
+    private static final List<Object> HELD = new ArrayList<>();
     private static final PrintStream OUT = new PrintStream(System.out, true);
 
     /** A record is 24 bytes, little-endian, and one append, as in ../../../../records.py. */
@@ -104,7 +106,7 @@ public final class Adapter {
     }
 
     private static long delay(long dueMs) {
-        // offer() reads currentTimeMillis() itself, a moment later: never earlier than asked
+        // offer() reads the clock itself, a moment later: never earlier than asked.
         return Math.max(0, dueMs - System.currentTimeMillis());
     }
 
@@ -123,8 +125,7 @@ public final class Adapter {
                 String what = op.getString("op");
                 boolean now = what.equals("enqueue") && op.getJSONObject("due").getString("kind").equals("now");
                 if (!delayed && !now) {
-                    // getDelayedQueue also starts this client's own transfer of due jobs, as in every
-                    // application that offers; one-shot probes need none
+                    // It also starts this client's own transfer of due jobs, as in every application that offers.
                     for (RBlockingQueue<String> q : qs) ds.add(r.getDelayedQueue(q));
                     delayed = true;
                 }
@@ -139,7 +140,7 @@ public final class Adapter {
         Runtime.getRuntime().halt(0);
     }
 
-    /** A JVM that has run for a while: the JIT has seen offer() before the first measured job. */
+    /** Run offer() until it is compiled, as it is in a service that has run for a while. */
     private static void warm(RedissonClient r) {
         RBlockingQueue<String> q = r.getBlockingQueue("warm", StringCodec.INSTANCE);
         RDelayedQueue<String> d = r.getDelayedQueue(q);
@@ -202,10 +203,9 @@ public final class Adapter {
         rec = FileChannel.open(Path.of(System.getenv("BENCH_RECORDS")), StandardOpenOption.WRITE,
                 StandardOpenOption.CREATE, StandardOpenOption.APPEND);
         RedissonClient r = connect();
-        List<Object> held = new ArrayList<>();
         for (int i = 0; i < queues; i++) {
             RBlockingQueue<String> q = dest(r, i);
-            held.add(r.getDelayedQueue(q)); // without it nothing moves the due jobs
+            HELD.add(r.getDelayedQueue(q));
             for (int t = 0; t < threads; t++) {
                 Thread th = new Thread(() -> {
                     while (true) {
@@ -220,7 +220,6 @@ public final class Adapter {
             }
         }
         Thread.currentThread().join();
-        held.clear();
     }
 
     private static void describe() throws Exception {
