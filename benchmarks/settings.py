@@ -14,6 +14,7 @@ DELAYQ = {
         "default": {"INSERTION_LIST": True},
         "flat": {"INSERTION_LIST": False},
         "few": {"INSERTION_LIST": False},
+        "listed": {"INSERTION_LIST": True},
     },
 }
 # Earlier commits, which `compare` measures with these settings, do not know it.

@@ -17,6 +17,11 @@ def noop_flat(number: int) -> None:
     """Do nothing, on a queue without it."""
 
 
+@delayed_task(queue="listed")
+def noop_listed(number: int) -> None:
+    """Do nothing, on a queue that keeps Redisson's list whatever the default is."""
+
+
 @delayed_task
 def mark(number: int) -> None:
     """Write down that it ran: nine bytes at the end of a file."""

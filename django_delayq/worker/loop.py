@@ -36,7 +36,7 @@ from django_delayq.redaction import redact
 from django_delayq.transfer.alarm import CAP_MS, Alarm
 from django_delayq.wire.call import Line, Question, UnderWay, run, run_all
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.batch import BatchSizer
+from django_delayq.worker.batch import BatchSizer, Pace
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.outcomes import Outcomes, is_queues_own
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
@@ -48,8 +48,8 @@ AHEAD_MS = 10.0
 #: Jobs that were claimed ahead and still wait after this, because those before them take longer than was foreseen,
 #: are given back.
 STALLED_MS = 50.0
-#: Reading slower than this means that the server was still working.
-NOTICEABLE_MS = 0.1
+#: Where so much of a call's time goes into reading its reply, the server was still working.
+NOTICEABLE = 0.1
 #: Outcomes that are worth a call while jobs still wait in this process.
 SETTLE_BATCH = 100
 #: Outcomes wait no longer than this for others.
@@ -223,14 +223,13 @@ class ClaimLoop:
         self._grace_ms = 0.0
         self._settle_ms: float | None = None
         # When the server was told of ends, and what it said is still to be read.
-        self._told_ms: float | None = None
+        self._has_told = False
         # When the loop looks again by itself, as far as it has begun to wait; what ends until then needs not wake it.
         self._awake_ms = 0.0
         # When the threads, and the coroutines, were last given something.
         self._submitted_ms = self._submitted_async_ms = 0.0
         self._look_ms = float("inf")
-        self._rate = 0.0
-        self._rate_from: tuple[float, int] | None = None
+        self._pace = Pace()
         self._finished = 0
         # Two jobs that may have killed their workers are never leased together, see _takes_suspect. They are on their
         # last chance, or the one before.
@@ -338,11 +337,11 @@ class ClaimLoop:
         self.turns += 1
         now_ms = monotonic_ms()
         is_stalled = False
-        if now_ms > self._submitted_ms + STALLED_MS and self._threads.queued():
+        if self._threads.queued() and now_ms > self._submitted_ms + self._stalled_ms():
             # They wait here for longer than was foreseen, while others may be idle.
             is_stalled = True
             self._unbegin(self._threads.take_back())
-            self._rate, self._rate_from = 0.0, None
+            self._pace = Pace()
         if now_ms > self._submitted_async_ms + STALLED_MS and self._coroutines.queued():
             is_stalled = True
             self._unbegin(self._coroutines.take_back())
@@ -477,6 +476,9 @@ class ClaimLoop:
 
     # Claiming.
 
+    def _stalled_ms(self) -> float:
+        return max(STALLED_MS, *(q.sizer.call_ms for q in self.queues.values()))
+
     def _queued(self) -> int:
         return self._threads.queued() + self._coroutines.queued()
 
@@ -486,17 +488,24 @@ class ClaimLoop:
             self._jobs_left is not None and self._jobs_left <= 0
         )
 
-    def _room(self) -> _Room:
-        """Return how many jobs may be taken on: what free threads can start, or is started within AHEAD_MS; and coroutines."""
+    def _room(self, call_ms: float = 0.0, begun: int = 0) -> _Room:
+        """Return how many jobs may be taken on: what free threads can start, or is started within AHEAD_MS; and coroutines.
+
+        ``begun`` more are about to be handed out. Where a call takes long besides its jobs, they may take as long as
+        it does, and those that will have run when its reply comes leave room for others.
+        """
         if self._takes_no_more():
             return NO_ROOM
         coroutines = self._coroutines.count()
         # What ended takes up no thread, whether the server knows it yet or not.
         busy = len(self._running) - coroutines - self._outcomes.count()
         busy += sum(q.under_way.plan.limit for q in self.queues.values() if q.under_way)
+        busy += begun
         most = MAX_BATCH if self._jobs_left is None else self._jobs_left
         most = min(most, MAX_BATCH)
-        threads = max(self._threads.size, int(self._rate * AHEAD_MS)) - busy
+        rate = self._pace.rate
+        ahead = max(self._threads.size, int(rate * max(AHEAD_MS, call_ms)))
+        threads = ahead - max(0, busy - int(rate * call_ms))
         free = self._coroutines.size - coroutines
         return _Room(max(0, min(threads, most)), max(0, min(free, most)))
 
@@ -504,15 +513,20 @@ class ClaimLoop:
         """Return how many jobs may be taken on of whatever kind they turn out to be."""
         return min(room) if self._async_names else room.sync
 
-    def _plan(self, queue: QueueState, *, is_enough: bool) -> _Plan:
-        """Decide what to ask a queue for now."""
+    def _plan(
+        self, queue: QueueState, *, is_enough: bool = False, is_later: bool = False
+    ) -> _Plan:
+        """Decide what to ask a queue for now.
+
+        ``is_enough``: another one has more, which comes first; ``is_later``: another one waits for room.
+        """
         if self._outcomes.is_refused(queue.settings.name):
             # What it gives us it does not take back.
             return NOTHING
-        room = self._room()
-        common = 0 if is_enough else self._common(room)
+        room = self._room(queue.sizer.call_ms)
+        common = 0 if is_enough or is_later else self._common(room)
         # Where jobs are waiting here already, one call for many is cheaper than many for one.
-        enough = min(self._threads.size, queue.sizer.size)
+        enough = self._enough(queue)
         if common >= enough or (common and not self._queued()):
             return _Plan(min(common, queue.sizer.size))
         if not self._async_names:
@@ -525,6 +539,15 @@ class ClaimLoop:
         elif room.sync and not is_enough and not self._threads.queued():
             return self._look(queue, _Room(room.sync, 0), queue.had_async)
         return NOTHING
+
+    def _enough(self, queue: QueueState) -> int:
+        """Return how many jobs are worth a call while others wait here: as many as cost what the call does, or most of
+        those that there is ever room for.
+        """
+        sizer = queue.sizer
+        most = min(sizer.size, int(self._pace.rate * max(AHEAD_MS, sizer.call_ms)) // 2)
+        worth = int(sizer.call_ms / sizer.job_ms) if sizer.job_ms else 0
+        return max(min(worth, most), min(self._threads.size, sizer.size))
 
     def _look(self, queue: QueueState, room: _Room, had_others: bool) -> _Plan:
         if not had_others:
@@ -550,10 +573,13 @@ class ClaimLoop:
 
     def _claim_round(self) -> bool:
         """Claim from the queues that may have something, in order; False: wait for something to happen."""
-        is_progress = is_enough = False
+        is_progress = is_enough = is_later = False
         self._look_ms = float("inf")
         for queue in self._order():
-            plan = self._plan(queue, is_enough=is_enough)
+            plan = self._plan(queue, is_enough=is_enough, is_later=is_later)
+            if not plan.limit and not self._outcomes.is_refused(queue.settings.name):
+                # It waits for room. One behind it, whose calls are worth less of it, must not take that away.
+                is_later = True
             is_transfer = queue.is_due and queue.mode is Mode.SHARED
             if not plan.limit and not is_transfer and queue.under_way is None:
                 # It stays ready.
@@ -608,7 +634,7 @@ class ClaimLoop:
         if self._is_newer(queue, reply.newer_format):
             return
         now_ms = monotonic_ms()
-        if not is_ahead or now_ms - read_ms > NOTICEABLE_MS:
+        if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - sent_ms):
             # A reply that lay there already says nothing of how long the server took.
             queue.sizer.learn(limit, len(reply.jobs), now_ms - sent_ms)
             queue.transfer_sizer.learn(
@@ -723,8 +749,8 @@ class ClaimLoop:
         if any(other.is_ready for other in self.queues.values() if other is not queue):
             # Whose turn it is then is not decided yet.
             return
-        room = self._common(self._room()) - len(jobs)
-        if room < self._threads.size:
+        room = self._common(self._room(queue.sizer.call_ms, len(jobs)))
+        if room < self._enough(queue):
             return
         # With a suspect among them the next claim must not bring another, and nobody knows of this one yet.
         if all(job.kills <= self._safe_kills for job in jobs):
@@ -763,6 +789,7 @@ class ClaimLoop:
         # Each job costs what stands in this loop: nothing is looked up in it that stays the same.
         settings, async_names = queue.settings, self._async_names
         running, submit = self._running, self._threads.submit
+        self._note_busy()
         for leased in reply.jobs:
             attempt = Attempt(settings, leased, lease_end_ms, offset_ms)
             running[attempt] = None
@@ -908,13 +935,14 @@ class ClaimLoop:
             if again_ms is not None and now_ms < again_ms:
                 return
         self._outcomes.tell(force=is_last)
-        self._told_ms = now_ms
+        self._note_busy()
+        self._has_told = True
 
     def _learn_ends(self) -> None:
         """Take in what the server said to that."""
-        if self._told_ms is None:
+        if not self._has_told:
             return
-        now_ms, self._told_ms = self._told_ms, None
+        self._has_told = False
         settled, failure = self._outcomes.learn()
         count = 0
         running, is_told = self._running, logger.isEnabledFor(logging.INFO)
@@ -928,22 +956,19 @@ class ClaimLoop:
                 # What is given back without being run says nothing of how long jobs take.
                 count += 1
             attempt.log()
-        self._measure(now_ms, count)
+        self._finished += count
+        is_busy = self._threads.queued() > 0 or count >= self._threads.size
+        self._pace.measure(count, is_busy=is_busy)
         if failure is not None:
             raise failure
         self._note_reply()
 
-    def _measure(self, now_ms: float, count: int) -> None:
-        """Learn how many jobs per ms this process gets through while it has some waiting."""
-        self._finished += count
-        if self._rate_from is not None and now_ms > self._rate_from[0]:
-            rate = (self._finished - self._rate_from[1]) / (now_ms - self._rate_from[0])
-            self._rate += 0.3 * (rate - self._rate) if self._rate else rate
-        self._rate_from = (
-            (now_ms, self._finished)
-            if self._threads.queued() or count >= self._threads.size
-            else None
-        )
+    def _note_busy(self) -> None:
+        """Note until when jobs were there to be run."""
+        now_ms = until_ms = monotonic_ms()
+        if not self._threads.queued():
+            until_ms += self._outcomes.last_ended_ms - boottime_ms()
+        self._pace.note(now_ms, until_ms)
 
     # The end.
 

@@ -59,6 +59,8 @@ class Outcomes:
         # By queue: the server would not take them, and when to try again.
         self._refused: dict[str, list[Attempt]] = {}
         self._again_ms: dict[str, float] = {}
+        # Of those that were told.
+        self._last_ended_ms = 0.0
 
     def __bool__(self) -> bool:
         return bool(self.ended or self._unsure or self._refused)
@@ -67,6 +69,11 @@ class Outcomes:
     def is_waiting(self) -> bool:
         """Whether there is something to send now."""
         return bool(self.ended or self._unsure)
+
+    @property
+    def last_ended_ms(self) -> float:
+        """When the last one ended, by `boottime_ms`."""
+        return self.ended[-1].ended_ms if self.ended else self._last_ended_ms
 
     def count(self) -> int:
         """How many have ended and are not settled."""
@@ -97,6 +104,8 @@ class Outcomes:
         """Make the calls that tell the server; they go out with whatever else is asked on this line before `learn`."""
         popleft = self.ended.popleft
         fresh = [popleft() for _ in range(len(self.ended))]
+        if fresh:
+            self._last_ended_ms = fresh[-1].ended_ms
         repeated = self._unsure
         if self._refused:
             repeated = repeated + self._take_refused(force=force)

@@ -23,7 +23,7 @@ from django_delayq.worker.process import DONE, REPLACE_ME
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
-from tests.worker.workers import NEVER_MS, counts
+from tests.worker.workers import NEVER_MS, InlineWorker, counts
 
 
 def commandstats(client):
@@ -122,6 +122,71 @@ def test_an_idle_worker_hardly_talks_to_the_server(work, private_server, setting
     assert sent["ping"] + sent["subscribe"] <= len(names) + seconds, sent
 
 
+# Room.
+
+
+@pytest.fixture
+def idle_loop(configure, queue_name):
+    """The loop of a worker that was not started; it has got through ten jobs a ms."""
+    worker = InlineWorker([queue_name], threads=8)
+    worker.loop._pace.rate = 10.0
+    # Else there would have to be room for as many coroutines.
+    worker.loop._async_names = frozenset()
+    worker.loop.queues[queue_name].sizer.size = 500
+    yield worker.loop
+    worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "running", "room"),
+    [
+        # Nothing is claimed that does not begin within 10 ms.
+        (0.5, 0, 100),
+        (0.5, 90, 15),
+        (10, 0, 100),
+        # Or within what the call takes, however many there are: a scan of a long list.
+        (30, 0, 300),
+        (90, 0, 500),
+        # What will have run when its reply comes leaves room.
+        (30, 300, 300),
+        (30, 450, 150),
+        (30, 650, 0),
+    ],
+)
+def test_a_claim_is_as_large_as_what_begins_while_another_takes(
+    idle_loop, queue_name, call_ms, running, room
+):
+    queue = idle_loop.queues[queue_name]
+    queue.sizer.call_ms = call_ms
+    idle_loop._running = dict.fromkeys(range(running))
+
+    assert idle_loop._plan(queue).limit == room
+
+
+@pytest.mark.parametrize(
+    ("call_ms", "running", "limit"),
+    [(0.5, 90, 15), (0.5, 99, 0), (30, 450, 150), (30, 460, 0)],
+)
+def test_while_jobs_wait_here_no_scan_is_paid_for_a_few(
+    idle_loop, queue_name, monkeypatch, call_ms, running, limit
+):
+    queue = idle_loop.queues[queue_name]
+    queue.sizer.call_ms, queue.sizer.job_ms = call_ms, 0.05
+    idle_loop._running = dict.fromkeys(range(running))
+    monkeypatch.setattr(idle_loop._threads, "queued", lambda: 9)
+
+    assert idle_loop._plan(queue).limit == limit
+
+
+def test_with_free_threads_a_scan_is_paid_for_a_single_job(idle_loop, queue_name):
+    queue = idle_loop.queues[queue_name]
+    queue.sizer.call_ms, queue.sizer.job_ms = 30, 0.05
+    idle_loop._pace.rate = 0.01
+    idle_loop._running = dict.fromkeys(range(7))
+
+    assert idle_loop._plan(queue).limit == 1
+
+
 # Order and weights.
 
 
@@ -208,9 +273,9 @@ def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
             description="they have run",
         )
         # A pause of this machine makes the worker forget what it has learnt.
-        if n > 1 and worker.loop._rate > 1:
+        if n > 1 and worker.loop._pace.rate > 1:
             break
-    assert worker.loop._rate > 1, "it has learnt that jobs take no time"
+    assert worker.loop._pace.rate > 1, "it has learnt that jobs take no time"
 
     schedule_many(tasks.hold.using(queue=queue_name).prepare(0) for _ in range(30))
 
@@ -238,8 +303,8 @@ def test_outcomes_do_not_wait_for_what_is_queued(
         lambda: counts(queue_name).counters.get("succeeded"), description="it runs"
     )
     # It believes that ten jobs take no time.
-    worker.loop._rate = 1.0
-    worker.loop._measure = lambda now_ms, count: None
+    worker.loop._pace.rate = 1.0
+    worker.loop._pace.measure = lambda count, is_busy: None
 
     schedule_many(
         tasks.nap.using(queue=queue_name, keep_result=60).prepare(0, 2)
@@ -326,7 +391,7 @@ def test_what_is_asked_ahead_brings_no_second_job_that_may_have_killed_its_worke
 ):
     # There is always room, and it asks for few at once: so it asks ahead whenever it may.
     room = loops._Room(40, 40)
-    monkeypatch.setattr(loops.ClaimLoop, "_room", lambda loop: room)
+    monkeypatch.setattr(loops.ClaimLoop, "_room", lambda *_: room)
     monkeypatch.setattr(loops, "BatchSizer", lambda **_: BatchSizer(first=4, most=4))
     monkeypatch.setattr(loops, "STALLED_MS", 1e9)
     leased = watch_suspects(monkeypatch, kills=3)

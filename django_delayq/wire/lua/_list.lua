@@ -8,7 +8,8 @@
 -- script.
 
 local TOMBSTONE = '\0'
-local WINDOW = 12
+-- Elements to either side of a guess: they are read at one go.
+local WINDOW = math.floor((WIDEST - 1) / 2)
 local WINDOW_BYTES = 65536
 local SEARCHES = 40
 local READ_ON = 32

@@ -1,0 +1,160 @@
+"""How many jobs a call asks for, and how fast they are run: everything that takes time is made up, no clock is read."""
+
+import random
+
+import pytest
+
+from django_delayq.worker.batch import TARGET_MS, BatchSizer, Pace
+
+
+def claim(
+    sizer: BatchSizer, call_ms: float, job_ms: float, room: int = 500
+) -> tuple[int, float]:
+    """Make one call of a server that takes so long; returns the jobs that came, and how long it took."""
+    jobs = min(sizer.size, room)
+    took_ms = call_ms + jobs * job_ms
+    sizer.learn(jobs, jobs, took_ms)
+    return jobs, took_ms
+
+
+@pytest.mark.parametrize("job_ms", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize("call_ms", [0.2, 3.0, 30.0, 100.0])
+def test_batch_grows_until_its_jobs_cost_as_much_as_the_call(
+    call_ms: float, job_ms: float
+) -> None:
+    sizer = BatchSizer()
+    # A worker that has just begun has room for few.
+    for room in (8, 8, 16, 40, 90):
+        claim(sizer, call_ms, job_ms, room)
+
+    calls = [claim(sizer, call_ms, job_ms) for _ in range(60)]
+
+    fitting = min(500, max(TARGET_MS, call_ms) / job_ms)
+    sizes = [jobs for jobs, _ in calls[20:]]
+    assert 0.8 * fitting <= sum(sizes) / len(sizes) <= 1.1 * fitting
+    # Twice the call and what is bounded without it.
+    assert max(took_ms for _, took_ms in calls) <= 5.0 + 2 * call_ms
+
+
+def test_a_scan_and_the_jobs_are_told_apart() -> None:
+    sizer, chance = BatchSizer(), random.Random(1)
+
+    for _ in range(40):
+        claim(sizer, 30 + chance.uniform(-1, 1), 0.05, chance.randrange(20, 400))
+
+    assert sizer.call_ms == pytest.approx(30, rel=0.1)
+    assert sizer.job_ms == pytest.approx(0.05, rel=0.2)
+
+
+def test_calls_of_one_size_alone_are_followed_by_larger_ones() -> None:
+    """What eight jobs take does not tell whether each takes an eighth of that."""
+    sizer = BatchSizer(first=8)
+
+    calls = [claim(sizer, 6.0, 0.02)[0] for _ in range(12)]
+
+    assert calls[:3] == [8, 16, 25]
+    assert max(calls) > 150
+
+
+def test_large_jobs_make_small_batches() -> None:
+    sizer = BatchSizer()
+
+    calls = [claim(sizer, 0.2, 1.0) for _ in range(10)]
+
+    assert [jobs for jobs, _ in calls[:3]] == [64, 32, 8]
+    # As few as that tell nothing; more are asked for now and then.
+    assert all(jobs <= 16 for jobs, _ in calls[3:])
+
+
+def test_batch_follows_a_list_that_grows_and_shrinks() -> None:
+    sizer, chance = BatchSizer(), random.Random(2)
+
+    sizes = []
+    for call_ms in (1.0, 30.0, 1.0):
+        for _ in range(60):
+            claim(sizer, call_ms, 0.1, chance.randrange(20, 500))
+        sizes.append(sizer.size)
+
+    assert sizes[1] > 200
+    assert max(sizes[0], sizes[2]) < 45
+
+
+def test_one_call_that_was_held_up_changes_little() -> None:
+    sizer, chance = BatchSizer(), random.Random(3)
+    for _ in range(40):
+        claim(sizer, 0.5, 0.02, chance.randrange(20, 500))
+    before = sizer.size
+
+    sizer.learn(before, before, 1_000.0)
+    sizes = [claim(sizer, 0.5, 0.02, chance.randrange(20, 500))[0] for _ in range(10)]
+
+    assert sizer.call_ms < 5
+    assert max(sizes) > before / 3
+
+
+def test_a_call_that_brings_nothing_teaches_nothing() -> None:
+    sizer = BatchSizer(first=64)
+
+    sizer.learn(64, 0, 1_000.0)
+
+    assert (sizer.size, sizer.call_ms, sizer.job_ms) == (64, 0.0, 0.0)
+
+
+def test_few_that_were_there_do_not_make_a_batch_grow() -> None:
+    sizer = BatchSizer(first=64)
+
+    for _ in range(20):
+        sizer.learn(64, 10, 0.5)
+
+    assert sizer.size == 64
+
+
+@pytest.mark.parametrize("call_ms", [1.0, 30.0, 300.0])
+def test_waiting_for_a_call_does_not_make_the_pace_slower(call_ms: float) -> None:
+    pace, now_ms = Pace(), 1_000.0
+
+    for _ in range(30):
+        # A claim brings 100 jobs, of which 20 a ms are run; the next one takes its time.
+        pace.note(now_ms, 0.0)
+        ended_ms = now_ms + 5
+        now_ms += 5 + call_ms
+        pace.note(now_ms, ended_ms)
+        pace.measure(100, is_busy=True)
+
+    assert pace.rate == pytest.approx(20)
+
+
+def test_pace_is_that_of_the_jobs_while_there_are_more_of_them() -> None:
+    pace, now_ms = Pace(), 1_000.0
+
+    for _ in range(30):
+        now_ms += 4
+        # Some are still queued.
+        pace.note(now_ms, now_ms)
+        pace.measure(10, is_busy=True)
+
+    assert pace.rate == pytest.approx(2.5)
+
+
+def test_few_jobs_now_and_then_say_nothing_of_the_pace() -> None:
+    pace, now_ms = Pace(), 1_000.0
+
+    for _ in range(30):
+        pace.note(now_ms, 0.0)
+        now_ms += 20
+        pace.note(now_ms, now_ms - 1)
+        pace.measure(1, is_busy=False)
+
+    assert pace.rate == 0
+
+
+def test_pace_is_measured_over_some_time() -> None:
+    """The ends of a handful of jobs within microseconds would tell of any pace."""
+    pace = Pace()
+    pace.note(1_000.0, 0.0)
+    pace.measure(0, is_busy=True)
+
+    for n in range(1, 20):
+        pace.note(1_000 + n / 10, 1_000 + n / 10)
+        pace.measure(4 if n % 2 else 0, is_busy=True)
+        assert pace.rate == pytest.approx(20, rel=0.2) or n < 10
