@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,18 +20,21 @@ from benchmarks.peers.server import MeasuredServer
 from benchmarks.peers.subject import Subject, SubjectError
 from benchmarks.peers.systems import SYSTEMS
 
-#: About how many seconds a test of one system takes with the default options, and how many of them for each layout.
-TAKES_S = {
-    "offers": (5, 0),
-    "bulk": (3, 0),
-    "drain": (16, 0),
-    "burst": (0, 12),
-    "lateness": (0, 36),
-    "stress": (0, 20),
-    "memory": (24, 0),
-    "growth": (40, 0),
-    "crash": (30, 0),
-}
+
+def expected_s(test: str, options: Options) -> float:
+    """Return about how many seconds a test of one system takes on two quiet processors."""
+    layouts = len(options.layouts)
+    return {
+        "offers": 5,
+        "bulk": 3,
+        "drain": 16,
+        "burst": 12 * layouts,
+        "lateness": (16 + 2 * options.seconds) * layouts,
+        "stress": 20 * layouts,
+        "memory": 26,
+        "growth": 20 * len(options.pending),
+        "crash": 30,
+    }[test]
 
 
 class Results:
@@ -57,28 +61,21 @@ def _rounded(value: Any) -> Any:
 class Progress:
     """Tells on stderr how far a run is, and about how long it takes."""
 
-    def __init__(
-        self, systems: int, tests: Sequence[str], layouts: int, passes: int
-    ) -> None:
-        self._total_s = (
-            systems * passes * sum(self.expected_s(test, layouts) for test in tests)
-        )
-        self._layouts = layouts
+    def __init__(self, times: int, tests: Sequence[str], options: Options) -> None:
+        """``times``: how often the tests run, over all systems and passes."""
+        self._options = options
+        self._total_s = times * sum(expected_s(test, options) for test in tests)
         self._done_s = 0.0
         self._begun = time.monotonic()
         self.tell(f"about {self._total_s / 60:.0f} minutes")
 
-    @staticmethod
-    def expected_s(test: str, layouts: int) -> float:
-        once, each = TAKES_S[test]
-        return once + each * layouts
-
     def advance(self, test: str) -> None:
-        self._done_s += self.expected_s(test, self._layouts)
+        """Count a test as done."""
+        self._done_s += expected_s(test, self._options)
 
     def tell(self, what: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - self._begun), 60)
-        share = self._done_s / self._total_s if self._total_s else 1
+        share = self._done_s / self._total_s
         print(
             f"{minutes:3d}:{seconds:02d} {share:4.0%}  {what}",
             file=sys.stderr,
@@ -101,6 +98,8 @@ def main(
     names = make(names)
     if makes_only or not names:
         return
+    # Whoever ends us ends the workers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with out.open("a") as file, MeasuredServer(kind) as server:
         results = Results(file)
         results.write(
@@ -148,7 +147,7 @@ def measure(
     passes: int,
 ) -> None:
     """Measure systems in passes over all of them: what the machine does meanwhile is spread over everybody."""
-    progress = Progress(len(names), tests, len(options.layouts), passes)
+    progress = Progress(len(names) * passes, tests, options)
     folder = Path(tempfile.mkdtemp(prefix="dq-peers-"))
     has_failed = False
 
