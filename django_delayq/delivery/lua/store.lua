@@ -30,7 +30,7 @@ if number > 1 then
   local mark = delay_queue and LISTED or UNLISTED
   local place = struct.pack('<dBc2>I6c16', due, format, mark, number, payload:sub(48, 63))
   is_placed = redis.pcall('HSETNX', locators, token, place) == 1
-  is_stored = is_placed and redis.pcall('ZADD', timeout_set, 'NX', due, frame) == 1
+  is_stored = is_placed and redis.pcall('ZADD', timeout_set, 'NX', string.format('%d', due), frame) == 1
   if is_stored and (not delay_queue or type(redis.pcall('RPUSH', delay_queue, frame)) == 'number') then
     local refusal = redis.pcall('ZRANK', timeout_set, frame) == 0 and publish(KEYS[4], due)
     return refusal and { due, refusal } or due

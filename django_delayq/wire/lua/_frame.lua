@@ -10,8 +10,9 @@ local UNLISTED = '\217U'
 
 local function pack_frame(format, listed, number, payload)
   local mark = listed and LISTED or UNLISTED
-  if format == '1' then return struct.pack('<c2>I6<Lc0', mark, number, #payload, payload) end
-  return struct.pack('<Bc2>I6<Lc0', 8, mark, number, #payload, payload)
+  -- Put together here, as pack() copies byte by byte.
+  if format == '1' then return struct.pack('<c2>I6<L', mark, number, #payload) .. payload end
+  return struct.pack('<Bc2>I6<L', 8, mark, number, #payload) .. payload
 end
 
 -- One shape is both: seventeen bytes, nothing in Bc0Lc0 or one zero byte in dLc0. It is read as `format`, '1' (dLc0)
