@@ -10,6 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 import redis
@@ -68,15 +69,20 @@ def token(name: str) -> str:
 
 def payload(name: str, size: int = 0, *, signature: str = "") -> bytes:
     """Return an envelope as short as the scripts accept, padded to a size; signed with the name, or something else."""
-    signed = (signature or name).ljust(32, "=").encode()
+    signed = mac(signature or name).encode()
     text = b'{"delayq":"%b","mac":"1key1%b"}' % (token(name).encode(), signed)
     return text[:-1] + b"," + b" " * (size - len(text) - 1) + b"}" if size else text
 
 
 def locator(name: str, *, signature: str = "") -> bytes:
     """Return what the scripts keep of a job that was transferred at T0."""
-    mac = (signature or name).ljust(32, "=").encode()[:16]
-    return struct.pack("<dB8s16s", T0, 0, bytes(8), mac)
+    half = mac(signature or name).encode()[:16]
+    return struct.pack("<dB8s16s", T0, 0, bytes(8), half)
+
+
+def mac(name: str) -> str:
+    """Return 32 hexadecimal digits, others for each name."""
+    return blake2b(name.encode(), digest_size=16).hexdigest()
 
 
 def name_in(payload: bytes) -> str:

@@ -7,7 +7,7 @@ local function locator_of(locators, token)
   local format, due, hex = token:match('^f([12])%-(%d+)%-(%x+)$')
   if not format or #hex ~= 16 then return redis.call('HGET', locators, token) end
   local id = hex:gsub('%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
-  return struct.pack(LOCATOR, tonumber(due), tonumber(format), id, NO_MAC), true
+  return pack_locator(tonumber(due), tonumber(format), id, NO_MAC), true
 end
 
 -- Returns a table with .state, and what belongs to it:

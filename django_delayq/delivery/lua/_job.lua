@@ -1,16 +1,21 @@
 -- Prelude: what we keep of a job beside Redisson's keys. docs/internals.md, "Our keys".
 --
--- Needs _window, _frame. A locator (hash field by token, while the job waits) is
---   f64 start time | u8 frame format, 0: moved to the destination queue | 8 bytes of the frame | 8 bytes of the MAC in
---   hex, 16 | unique key
+-- Needs _window, _frame. A locator (hash field by token, while the job waits) is, big-endian,
+--   8 bytes of the MAC | u8 16 + 4 * frame format, 0: moved to the destination queue, + what the frame's 8 bytes are |
+--   u48 number of the frame | u48 start time | unique key
+-- or, little-endian, for what does not fit that, and as it was written for all before,
+--   f64 start time | u8 frame format | 8 bytes of the frame | 8 bytes of the MAC in hex, 16 | unique key
 -- and a header (hash field by token, from the first claim on)
 --   u32 attempts | u32 kills, + 2^31 once one was spared | f64 start time | 8 bytes fencing token | 8 bytes owner |
 --   unique key
--- both little-endian. Owner LATE: given back, as the lease ended before the job began. A unique key starts with 'e',
+-- little-endian. Owner LATE: given back, as the lease ended before the job began. A unique key starts with 'e',
 -- held to the job's end, or 's', held to its start.
 
 local HEADER = '<I4I4dc8c8'
-local LOCATOR = '<dBc8c16'
+local LOCATOR = '>I4I4BI6I6'
+local WIDE_LOCATOR = '<dBc8c16'
+-- The year 10,889: no start time that a locator holds is later.
+local FARTHEST = 281474976710656
 -- Added to the kills of a job whose lease ended in a gap, which counted as none.
 local SPARED = 2147483648
 -- In the place of the 8 bytes: what lies in the destination queue came in a frame, and says that it is this job. Nobody
@@ -33,9 +38,39 @@ local function read_header(header)
   return attempts, kills % SPARED, due, fence, owner, header:sub(33), kills >= SPARED
 end
 
+-- of: 0 NOBODY, 1 UNLISTED and a number, 2 LISTED and a number, 3 UNSURE. Returns nil for what does not fit.
+local function pack_numbered(due, format, of, number, mac)
+  local high, low = tonumber(mac:sub(1, 8), 16), tonumber(mac:sub(9), 16)
+  if not high or not low or due >= FARTHEST then return nil end
+  return struct.pack(LOCATOR, high, low, 16 + 4 * format + of, number, due)
+end
+
+local function pack_locator(due, format, id, mac)
+  local mark, of, number = id:sub(1, 2), nil, 0
+  if mark == UNLISTED or mark == LISTED then
+    of, number = mark == LISTED and 2 or 1, struct.unpack('>I6', id, 3)
+  else
+    of = id == UNSURE and 3 or id == NOBODY and 0
+  end
+  local fits = of and due >= 0 and due % 1 == 0 and not mac:find('[^0-9a-f]')
+  return fits and pack_numbered(due, format, of, number, mac) or struct.pack(WIDE_LOCATOR, due, format, id, mac)
+end
+
 local function read_locator(locator)
-  if not locator or #locator < 33 then return nil end
-  local due, format, id, mac = struct.unpack(LOCATOR, locator)
+  if not locator or #locator < 21 then return nil end
+  local high, low, kind, _, due = struct.unpack(LOCATOR, locator)
+  if kind >= 16 and kind < 28 then
+    local of, id = kind % 4, NOBODY
+    if of == 3 then
+      id = UNSURE
+    elseif of > 0 then
+      id = (of == 2 and LISTED or UNLISTED) .. locator:sub(10, 15)
+    end
+    return due, math.floor(kind / 4) - 4, id, locator:sub(22), string.format('%08x%08x', high, low)
+  end
+  if #locator < 33 then return nil end
+  local format, id, mac
+  due, format, id, mac = struct.unpack(WIDE_LOCATOR, locator)
   if format > 2 or not is_score(due) then return nil end
   return due, format, id, locator:sub(34), mac
 end
@@ -68,7 +103,7 @@ end
 -- than ours would reach clients that expect text.
 local function leave_unsure(locators, token, mac, due)
   if token:find('[^%w_-]') or redis.call('HEXISTS', locators, token) == 1 then return end
-  redis.call('HSET', locators, token, struct.pack(LOCATOR, due, 0, UNSURE, mac))
+  redis.call('HSET', locators, token, pack_locator(due, 0, UNSURE, mac))
 end
 
 -- Whether a payload is the one that a locator stands for.

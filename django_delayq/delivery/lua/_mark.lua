@@ -18,7 +18,7 @@ local function follow_frame(locators, places, old, new)
   if kind ~= format or known ~= id or known_mac ~= mac then return end
   local _, new_id = unpack_frame(new)
   places[#places + 1] = token
-  places[#places + 1] = struct.pack(LOCATOR, due, format, new_id, mac) .. key
+  places[#places + 1] = pack_locator(due, format, new_id, mac) .. key
 end
 
 -- One at a time fills or empties a list: a frame that two fill in would be there twice. Field 'listing' of the control

@@ -100,11 +100,11 @@ local function plan_transfer(timeout_set, delay_queue, locators, counters, due, 
       and (id == item[3] or not find_frame(timeout_set, start, kind, id))
     if is_its and is_score(item[2]) then
       plan.places[#plan.places + 1] = item[1]
-      plan.places[#plan.places + 1] = struct.pack(LOCATOR, item[2], 0, item[3], mac) .. key
+      plan.places[#plan.places + 1] = pack_locator(item[2], 0, item[3], mac) .. key
     elseif not locator and is_score(item[2]) then
       -- Perhaps a job that was taken out and put in again.
       plan.places[#plan.places + 1] = item[1]
-      plan.places[#plan.places + 1] = struct.pack(LOCATOR, item[2], 0, UNSURE, item[4])
+      plan.places[#plan.places + 1] = pack_locator(item[2], 0, UNSURE, item[4])
     end
   end
   return plan

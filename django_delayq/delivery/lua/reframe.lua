@@ -99,7 +99,7 @@ for _, entry in ipairs(rewritten) do
     -- A copy that somebody offered by hand is not the job.
     if format == entry.format and id == entry.id and mac == entry.mac then
       places[#places + 1] = entry.token
-      places[#places + 1] = struct.pack(LOCATOR, due, target, entry.new_id, mac) .. key
+      places[#places + 1] = pack_locator(due, target, entry.new_id, mac) .. key
     end
   end
 end

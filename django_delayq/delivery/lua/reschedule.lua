@@ -64,7 +64,7 @@ elseif job.frame then
   redis.call('ZREM', keys.timeout_set, job.frame)
   redis.call('ZADD', keys.timeout_set, due, job.frame)
   if redis.call('HEXISTS', keys.locators, token) == 1 then
-    redis.call('HSET', keys.locators, token, struct.pack(LOCATOR, due, format, id, mac) .. key)
+    redis.call('HSET', keys.locators, token, pack_locator(due, format, id, mac) .. key)
   end
   if due < tonumber(head) then refusal = publish(keys.channel, due) end
 elseif job.payload then

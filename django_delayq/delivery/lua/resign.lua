@@ -79,7 +79,7 @@ local function relocate(token, old, mac)
   if not locator or not is_located(locator, token, old) then return end
   local due, format, id, key = read_locator(locator)
   places[#places + 1] = token
-  places[#places + 1] = struct.pack(LOCATOR, due, format, id, mac) .. key
+  places[#places + 1] = pack_locator(due, format, id, mac) .. key
 end
 
 local indexes

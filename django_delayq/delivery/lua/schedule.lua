@@ -72,7 +72,7 @@ for i = 5, #ARGV, 4 do
 end
 if #fresh == 0 then return reply end
 
-local number, mark = next_numbers(delay_queue, counters, #fresh), listed and LISTED or UNLISTED
+local number, of = next_numbers(delay_queue, counters, #fresh), listed and 2 or 1
 local members, frames, places, holders, first = {}, {}, {}, {}, math.huge
 for n, i in ipairs(fresh) do
   local token, due, key = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2]
@@ -86,7 +86,8 @@ for n, i in ipairs(fresh) do
     _, mac = token_of(payload)
   end
   places[2 * n - 1] = token
-  places[2 * n] = struct.pack('<dBc2>I6c16', due, format, mark, number + n, mac or NO_MAC) .. key
+  places[2 * n] = (mac and pack_numbered(due, format, of, number + n, mac)
+    or struct.pack('<dBc2>I6c16', due, format, listed and LISTED or UNLISTED, number + n, mac or NO_MAC)) .. key
   if key ~= '' then
     holders[#holders + 1] = key:sub(2)
     holders[#holders + 1] = token

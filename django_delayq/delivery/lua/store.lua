@@ -1,7 +1,7 @@
 -- Store one job of ours until it is due, where nothing has to be looked up for it: it has no unique key, and was not
 -- sent before. What schedule.lua does for it, in half the commands.
 --
--- Prelude  clock, frame
+-- Prelude  clock, window, frame, job
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
 -- KEYS[2]  hash  locators by token
 -- KEYS[3]  hash  counters
@@ -23,12 +23,15 @@ local token = payload:sub(12, 33)
 local number = redis.pcall('HINCRBY', counters, 'number', 1)
 if type(number) ~= 'number' then return nil end
 local is_placed, is_stored
+local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
 -- With the first one the counter is new: what lies in the list says where it has to begin.
-if number > 1 then
+if number > 1 and high and low and due < FARTHEST then
+  -- What pack_frame() and pack_numbered() make, in one go: each packing costs the server as much as a command.
+  local mark, of = UNLISTED, 1
+  if delay_queue then mark, of = LISTED, 2 end
+  local both = struct.pack('<Bc2>I6<L' .. LOCATOR, 8, mark, number, #payload, high, low, 16 + 4 * format + of, number, due)
+  local frame, place = both:sub(format == '1' and 2 or 1, 17) .. payload, both:sub(18)
   -- No type was checked, so what was written is undone where the next write fails.
-  local frame = pack_frame(format, delay_queue, number, payload)
-  local mark = delay_queue and LISTED or UNLISTED
-  local place = struct.pack('<dBc2>I6c16', due, format, mark, number, payload:sub(48, 63))
   is_placed = redis.pcall('HSETNX', locators, token, place) == 1
   is_stored = is_placed and redis.pcall('ZADD', timeout_set, 'NX', string.format('%d', due), frame) == 1
   if is_stored and (not delay_queue or type(redis.pcall('RPUSH', delay_queue, frame)) == 'number') then

@@ -68,7 +68,7 @@ end
 for _, place in ipairs(places) do
   local own, mac, is_job = place[1], place[2], place[3]
   if is_job then
-    redis.call('HSET', locators, own, struct.pack(LOCATOR, now_ms, 0, NOBODY, mac))
+    redis.call('HSET', locators, own, pack_locator(now_ms, 0, NOBODY, mac))
   else
     leave_unsure(locators, own, mac, now_ms)
   end

@@ -79,7 +79,7 @@ if target then
       add_to(keys.counters, 'taken', -1)
       if key ~= '' then redis.call('HSET', keys.unique, key:sub(2), token) end
     end
-    redis.call('HSET', target_locators, token, struct.pack(LOCATOR, now_ms, 0, NOBODY, mac) .. key)
+    redis.call('HSET', target_locators, token, pack_locator(now_ms, 0, NOBODY, mac) .. key)
   elseif token then
     -- Perhaps a job that was taken out and put in again.
     leave_unsure(target_locators, token, mac, now_ms)

@@ -1,0 +1,96 @@
+"""``python -m benchmarks.pending``: what does a pending job cost the server, in bytes of its memory, and what for?
+
+Each job has one argument of 60 characters. ``used_memory`` is what the server's allocator has handed out, the rest of
+each piece of memory included; the parts are as ``MEMORY USAGE`` estimates them.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+
+import redis
+
+from benchmarks import bench
+
+ARGUMENT = "x" * 60
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--server", action="append", help="a kind of server; again for more of them"
+    )
+    parser.add_argument("--jobs", type=int, default=100_000)
+    options = parser.parse_args()
+    kinds = options.server or ["redis7", "valkey"]
+    if len(kinds) == 1:
+        measure(kinds[0], options.jobs)
+        return
+    for kind in kinds:
+        # Settings are read once a process, and each server has another port.
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "benchmarks.pending"),
+                *("--server", kind, "--jobs", str(options.jobs)),
+            ],
+            cwd=bench.ROOT,
+            check=True,
+        )
+
+
+def measure(kind: str, jobs: int) -> None:
+    """Print the bytes of a pending job on one server, without Redisson's list and with it."""
+    with bench.serving(kind) as server:
+        client = server.client()
+        from benchmarks import tasks
+        from django_delayq import schedule_many
+
+        print(f"allocator: {client.info('memory')['mem_allocator']}\n")
+        rows = []
+        for queue, what in (("flat", "without it"), ("default", "with it")):
+            task = tasks.noop.using(queue=queue)
+            call = task.prepare(3600, ARGUMENT)
+            # The script is kept as well, and the client's buffers have their size.
+            schedule_many([call])
+            before = _used(client)
+            schedule_many(task.prepare(3600 + i % 7, ARGUMENT) for i in range(jobs))
+            used = (_used(client) - before) / jobs
+            keys = call._keys
+            parts = (
+                keys.queue.timeout_set,
+                keys.locators,
+                keys.queue.delay_queue,
+            )
+            rows.append(
+                (
+                    what,
+                    f"{used:.0f}",
+                    f"{len(call.unsent.payload)}",
+                    *(
+                        f"{(client.memory_usage(key, samples=0) or 0) / jobs:.0f}"
+                        for key in parts
+                    ),
+                )
+            )
+            # At once, as the next is measured by what is in use.
+            client.execute_command("FLUSHALL", "SYNC")
+        head = ("Redisson's list", "bytes a job, used_memory", "payload")
+        bench.table((*head, "timeout set", "locators", "delay queue"), rows)
+
+
+def _used(client: redis.Redis) -> int:
+    from django_delayq import conf
+
+    # Slow calls are remembered with their arguments, and what has sent the jobs has buffers, which count as well.
+    client.slowlog_reset()
+    sender = conf.get_client().connection
+    assert sender is not None
+    sender.disconnect()
+    while len(client.client_list()) > 1:
+        time.sleep(0.01)
+    return int(client.info("memory")["used_memory"])
+
+
+if __name__ == "__main__":
+    main()
