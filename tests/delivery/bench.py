@@ -8,7 +8,7 @@ that are true between any two calls.
 import itertools
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -338,6 +338,14 @@ class Bench:
 
     def cancel(self, name: str) -> Outcome | State:
         return self.run(operations.cancel(self.keys, token(name), now_us=self.now_us))
+
+    def cancel_many(self, names: Iterable[str]) -> dict[str, Outcome | State]:
+        outcomes: dict[str, Outcome | State] = {}
+        for call in operations.cancel_many(
+            self.keys, map(token, names), now_us=self.now_us
+        ):
+            outcomes |= self.run(call)
+        return {each.rstrip("-"): outcome for each, outcome in outcomes.items()}
 
     def reschedule(
         self, name: str, wait: int | str

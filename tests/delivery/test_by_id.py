@@ -225,6 +225,49 @@ def test_cancel_takes_the_one_job_and_no_other(any_bench: Bench) -> None:
     assert names_of(bench.claim()) == ["a", "c"]
 
 
+@lives
+def test_cancelling_many_does_to_each_what_is_done_to_one(
+    any_bench: Bench, life: Life
+) -> None:
+    bench = any_bench
+    life(bench)
+    bench.schedule({"b": 50, "c": 70, "d": 60})
+
+    outcomes = bench.cancel_many(["b", "a", "b", "nobody", "c"])
+
+    told = LIVES[life][0]
+    assert outcomes == {
+        "b": "cancelled",
+        "a": told,
+        "nobody": "missing",
+        "c": "cancelled",
+    }
+    assert bench.inspect("b").state is bench.inspect("c").state is State.CANCELLED
+    if told == "cancelled":
+        assert bench.inspect("a").state is State.CANCELLED
+        assert "unique" not in bench.state()
+    else:
+        assert bench.cancel("a") == told
+    had = {"cancelled"} & {told, life.__name__}
+    assert bench.counters()["cancelled"] == 2 + len(had)
+    bench.now += 100
+    assert "d" in names_of(bench.claim(2_000))
+
+
+def test_many_that_lie_in_the_destination_queue_are_cancelled_together(
+    bench: Bench,
+) -> None:
+    bench.schedule({f"j{n}": 0 for n in range(300)}, unique="")
+    bench.transfer(batch=500)
+    wanted = [f"j{n}" for n in range(0, 300, 2)]
+
+    assert bench.cancel_many(wanted) == dict.fromkeys(wanted, "cancelled")
+
+    left = [f"j{n}" for n in range(1, 300, 2)]
+    assert bench.state()["destination"] == left
+    assert names_of(bench.claim(500)) == left
+
+
 # Reschedule.
 
 

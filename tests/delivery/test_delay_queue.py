@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Mode
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from tests.delivery.bench import (
@@ -330,6 +331,36 @@ def test_a_large_batch_out_of_all_the_list_is_found_without_a_scan_for_each(
         left -= len(got)
 
     assert len(bench.frames()) == left < 24_000 - 800 - 600
+    bench.check()
+
+
+def test_many_that_are_cancelled_share_a_scan(bench: Bench) -> None:
+    chance = random.Random(16)
+    names = fill(bench, 1_000, lambda n: chance.randrange(10_000))
+    wanted = chance.sample(names, 300)
+    outcomes = {}
+
+    told = removals_of(bench, lambda: outcomes.update(bench.cancel_many(wanted)))
+
+    assert outcomes == dict.fromkeys(wanted, "cancelled")
+    assert len(bench.frames()) == 700
+    # Three calls.
+    assert len([words for words in told if words[0] == "LREM"]) <= 6, told
+    bench.check()
+
+
+def test_of_javas_few_are_cancelled_with_one_call(bench: Bench) -> None:
+    """Each is a scan."""
+    bench.schedule({f"j{n}": 500 for n in range(20)})
+    frames = [bench.java_offer(f"x{n}", 70) for n in range(10)]
+    tokens = [f"f2-{T0 + 70}-{frame[1:9].hex()}" for frame in frames]
+
+    calls = list(operations.cancel_many(bench.keys, tokens))
+    outcomes = [outcome for call in calls for outcome in bench.run(call).values()]
+
+    assert outcomes == ["cancelled"] * 10
+    assert len(calls) == 3
+    assert len(bench.frames()) == 20
     bench.check()
 
 

@@ -17,7 +17,8 @@ end
 --   .waits is the set of ours that it waits in: retries, returned or held
 --   unknown: .locator: somewhere in a long destination queue, or taken by Java
 --   missing: .locator where a stale one is left; or how it ended
-local function find_job(keys, token, now_ms)
+-- find_lying: in place of find_in_destination().
+local function find_job(keys, token, now_ms, find_lying)
   local places = { { 'running', keys.leases }, { 'retrying', keys.retries, true }, { 'returned', keys.returned, true },
     { 'held', keys.held, true }, { 'dead', keys.dead }, { 'quarantined', keys.quarantine } }
   local header = redis.call('HGET', keys.headers, token)
@@ -40,7 +41,7 @@ local function find_job(keys, token, now_ms)
     end
     -- Without its frame nothing tells a foreign element from others: no search would find it, and no note reach it.
     if not is_foreign then
-      local payload, complete = find_in_destination(keys.destination, token, locator)
+      local payload, complete = (find_lying or find_in_destination)(keys.destination, token, locator)
       if payload then return { state = 'due', locator = locator, payload = payload, score = due } end
       if not complete then return { state = 'unknown', locator = locator, score = due } end
     end

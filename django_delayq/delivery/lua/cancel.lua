@@ -1,4 +1,4 @@
--- Cancel a job that is not running.
+-- Cancel jobs that are not running. Those in the delay queue share a scan of it.
 --
 -- Prelude  clock, count, window, frame, list, job, find, held
 -- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
@@ -20,9 +20,9 @@
 -- KEYS[17]  zset  held: token, score until when (epoch ms)
 -- KEYS[18]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  token
--- Returns  'cancelled'; 'noted': it lies in a long destination queue, and will not run if we and not Java take it;
---          or the state that it is in and was left in
+-- ARGV[2]  and on: tokens, all different
+-- Returns  for each 'cancelled'; 'noted': it lies in a long destination queue, and will not run if we and not Java take
+--          it; or the state that it is in and was left in
 
 local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
@@ -30,47 +30,76 @@ local keys = {
   errors = KEYS[11], notes = KEYS[12], unique = KEYS[13], ended = KEYS[14], counters = KEYS[15],
   returned = KEYS[16], held = KEYS[17], held_tasks = KEYS[18],
 }
-local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
-local job = find_job(keys, token, now_ms)
-local key = ''
+local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
-if job.frame or job.payload or job.waits or is_given_up(job) then
+-- Reads. One look through the destination queue does for many.
+local lying, is_all
+local function find_lying(destination, token, locator)
+  if not lying then
+    lying = {}
+    is_all = look_through(destination, function(payload)
+      local found, mac = token_of(payload)
+      if found and not lying[found .. mac] then lying[found .. mac] = payload end
+    end)
+  end
+  local _, _, _, _, mac = read_locator(locator)
+  return lying[token .. mac], is_all
+end
+
+local jobs, frames, replies, is_removal = {}, {}, {}, false
+for i = 2, #ARGV do
+  local job = find_job(keys, ARGV[i], now_ms, #ARGV > 2 and find_lying)
+  job.waits = job.waits or (is_given_up(job) and keys.leases)
+  if job.frame then frames[#frames + 1] = job.frame end
+  is_removal = is_removal or job.frame or job.payload or job.waits
+  jobs[i - 1] = job
+end
+if is_removal then
   redis.call('LLEN', keys.delay_queue)
   check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
   check_sets(keys.ended, keys.held_tasks)
 end
 
-if job.waits or is_given_up(job) then
-  local place, due, _ = job.waits or keys.leases
-  _, _, due, _, _, key = read_header(job.header)
-  local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
-  redis.call('ZREM', place, token)
-  if name then redis.call('ZREM', keys.held_tasks, held_member(name, due, token)) end
-  redis.call('HDEL', keys.headers, token)
-  redis.call('HDEL', keys.payloads, token)
-  redis.call('HDEL', keys.errors, token)
-elseif job.frame then
-  local _
-  _, _, _, key = read_locator(job.locator)
-  redis.call('ZREM', keys.timeout_set, job.frame)
+-- Writes. Removals first, which a full server does not refuse.
+if #frames > 0 then
+  redis.call('ZREM', keys.timeout_set, unpack(frames))
   sweep_tombstones(keys.delay_queue, keys.counters)
-  unlist(keys.delay_queue, keys.counters, locate_listed(keys.delay_queue, { job.frame }, keys.counters))
-  redis.call('HDEL', keys.locators, token)
-elseif job.payload then
-  local _
-  _, _, _, key = read_locator(job.locator)
-  redis.call('LREM', keys.destination, 1, job.payload)
-  redis.call('HDEL', keys.locators, token)
-elseif job.state == 'unknown' then
-  -- A removal first, or a full server would refuse the note.
-  redis.call('HDEL', keys.notes, token)
-  redis.call('HSET', keys.notes, token, 'cancel')
-  return 'noted'
-else
-  if job.locator then forget(keys, token, job.locator) end
-  return job.state
+  unlist(keys.delay_queue, keys.counters, locate_listed(keys.delay_queue, frames, keys.counters))
 end
-release_unique(keys.unique, key, token)
-remember(keys.ended, now_ms, 'cancelled', { token })
-add_to(keys.counters, 'cancelled', 1)
-return 'cancelled'
+local cancelled = {}
+for i, job in ipairs(jobs) do
+  local token, key = ARGV[i + 1], ''
+  if job.waits then
+    local due, _
+    _, _, due, _, _, key = read_header(job.header)
+    local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
+    redis.call('ZREM', job.waits, token)
+    if name then redis.call('ZREM', keys.held_tasks, held_member(name, due, token)) end
+    redis.call('HDEL', keys.headers, token)
+    redis.call('HDEL', keys.payloads, token)
+    redis.call('HDEL', keys.errors, token)
+  elseif job.frame or job.payload then
+    local _
+    _, _, _, key = read_locator(job.locator)
+    if job.payload then redis.call('LREM', keys.destination, 1, job.payload) end
+    redis.call('HDEL', keys.locators, token)
+  elseif job.state == 'unknown' then
+    -- A removal first here as well.
+    redis.call('HDEL', keys.notes, token)
+    redis.call('HSET', keys.notes, token, 'cancel')
+    replies[i] = 'noted'
+  else
+    if job.locator then forget(keys, token, job.locator) end
+    replies[i] = job.state
+  end
+  if not replies[i] then
+    release_unique(keys.unique, key, token)
+    cancelled[#cancelled + 1] = token
+    replies[i] = 'cancelled'
+  end
+end
+if #cancelled > 0 then
+  remember(keys.ended, now_ms, 'cancelled', cancelled)
+  add_to(keys.counters, 'cancelled', #cancelled)
+end
+return replies
