@@ -28,6 +28,9 @@ AHEAD_MS = 3_000
 #: Processor time is counted from here on: the first jobs find caches cold and the worker's lead unlearned.
 WARM_UP_S = 2
 TICKS = os.sysconf("SC_CLK_TCK")
+#: For a trace: so many jobs, and how far apart.
+STREAM = 1_000
+STREAM_MS = 2
 #: After a worker's start it has looked after its queues.
 SETTLED_S = 5
 
@@ -66,7 +69,7 @@ def rates(kind: str, wanted: Sequence[int], seconds: int) -> None:
         client = server.client()
         rows = []
         for rate in wanted:
-            marks.write_bytes(b"")
+            marks.write_bytes(bytes(8 * rate * (seconds + WARM_UP_S)))
             with _worker(tasks.tell_flat.options.queue) as worker:
                 rows.append(_rate(client, worker, marks, rate, seconds))
             bench.delete_queue(client, tasks.tell_flat.options.queue)
@@ -97,7 +100,7 @@ def _rate(
     first_ms = time.time() * 1000 + AHEAD_MS
     schedule_many(
         tasks.tell_flat.prepare(
-            _at(due_ms := round(first_ms + i * 1000 / rate)), due_ms
+            _at(due_ms := round(first_ms + i * 1000 / rate)), i, due_ms
         )
         for i in range(count)
     )
@@ -107,13 +110,11 @@ def _rate(
     _sleep_until(first_ms / 1000 + WARM_UP_S + seconds)
     after = _spent_us(worker), _spent_us(server), _calls(client)
     deadline = time.monotonic() + 30
-    while marks.stat().st_size < 8 * count:
+    while not all(late := array.array("d", marks.read_bytes())):
         if time.monotonic() > deadline:
-            raise SystemExit(
-                f"{marks.stat().st_size // 8} of {count} jobs ran within 30 s"
-            )
+            raise SystemExit(f"{late.count(0.0)} of {count} jobs did not run in time")
         time.sleep(0.1)
-    late = array.array("d", marks.read_bytes())[rate * WARM_UP_S :]
+    late = late[rate * WARM_UP_S :]
     jobs = rate * seconds
     calls = after[2] - before[2]
     return (
@@ -157,24 +158,48 @@ def idle(kind: str, seconds: int, pending: int) -> None:
 
 
 def trace(kind: str) -> None:
-    """Print the commands of one job, those of scripts indented."""
+    """Print the commands of a job that comes alone, those of scripts indented; then those of one among many."""
     with bench.serving(kind) as server:
         from benchmarks import tasks
+        from django_delayq import schedule_many
 
         task = tasks.noop_flat
         with _worker(task.options.queue):
-            # So that the worker knows its scripts and has learned its lead.
+            # So that the worker has learned its lead.
             for i in range(20):
                 task.schedule(0.1 + i / 20, i)
             time.sleep(SETTLED_S)
-            lines: list[str] = []
-            with _monitored(server.client(), lines):
+            alone: list[str] = []
+            with _monitored(server.client(), alone):
                 task.schedule(0.2, 0)
                 time.sleep(0.6)
-        for line in lines:
-            print(line)
-        calls = [line for line in lines if not line.startswith(" ")]
-        print(f"\n{len(calls)} calls, {len(lines) - len(calls)} commands of scripts")
+            schedule_many(
+                task.prepare(AHEAD_MS / 1000 + i * STREAM_MS / 1000, i)
+                for i in range(STREAM)
+            )
+            time.sleep(AHEAD_MS / 1000 + STREAM * STREAM_MS / 4000)
+            many: list[str] = []
+            with _monitored(server.client(), many):
+                time.sleep(STREAM * STREAM_MS / 2000)
+        print("\n".join(alone))
+        print(f"\n{_told(alone, 1)}\n")
+        counted = Counter(many)
+        bench.table(
+            (f"a job every {STREAM_MS} ms", "a job"),
+            [
+                (name, f"{count * 2 / STREAM:.2f}")
+                for name, count in sorted(
+                    counted.items(), key=lambda each: each[0].startswith(" ")
+                )
+            ],
+        )
+        print(_told(many, STREAM / 2))
+
+
+def _told(lines: Sequence[str], jobs: float) -> str:
+    inner = sum(line.startswith(" ") for line in lines)
+    calls = len(lines) - inner
+    return f"{calls / jobs:.1f} calls a job, {inner / jobs:.1f} commands of scripts"
 
 
 def _script_names() -> dict[str, str]:
@@ -206,7 +231,8 @@ def _monitored(client: redis.Redis, lines: list[str]) -> Iterator[None]:
                     lines.append(f"{names.get(words[1], words[1])}, {words[2]} keys")
                 elif told["client_type"] == "lua":
                     lines.append("    " + " ".join(words[:2]))
-                else:
+                elif words[0] != "HELLO":
+                    # Which is how we came to listen.
                     lines.append(" ".join(words[:2]))
 
         thread = threading.Thread(target=read)

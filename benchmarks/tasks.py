@@ -1,5 +1,6 @@
 """What the workers under measurement run."""
 
+import mmap
 import os
 import struct
 import time
@@ -39,13 +40,14 @@ def mark_flat(number: int) -> None:
 
 
 @delayed_task(queue="flat")
-def tell_flat(due_ms: int) -> None:
-    """Write down how late it is, ms: a double at the end of a file."""
+def tell_flat(number: int, due_ms: int) -> None:
+    """Write down how late it is, ms, in its place of a file of doubles; without a system call, which a no-op has not."""
     global _marks
     late_ms = time.time() * 1000 - due_ms
     if _marks is None:
-        _marks = os.open(os.environ["DELAYQ_BENCH_MARKS"], os.O_WRONLY | os.O_APPEND)
-    os.write(_marks, struct.pack("=d", late_ms))
+        with open(os.environ["DELAYQ_BENCH_MARKS"], "r+b") as file:
+            _marks = mmap.mmap(file.fileno(), 0)
+    struct.pack_into("=d", _marks, 8 * number, late_ms)
 
 
-_marks: int | None = None
+_marks: mmap.mmap | None = None

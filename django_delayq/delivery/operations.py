@@ -10,6 +10,7 @@ import secrets
 from binascii import b2a_base64
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import islice
 from math import isfinite
 from typing import Any, NamedTuple, TypeVar
@@ -418,30 +419,6 @@ def claim(
     """
     queue = keys.queue
 
-    def read(reply: list[Any]) -> Claimed:
-        if len(reply) == 7:
-            return Claimed(reply[0], -1, 0, 0, 0, 0, [], newer_format=reply[6])
-        # Six elements a job.
-        each = islice(reply, 6, None)
-        jobs = [
-            Leased(
-                token.decode("utf-8", "replace"),
-                attempts,
-                kills,
-                start_time_ms,
-                payload,
-                flags & 1 == 1,
-                request,
-                flags & 2 != 0,
-                flags & 4 != 0,
-            )
-            for token, attempts, kills, start_time_ms, payload, flags in zip(
-                each, each, each, each, each, each, strict=True
-            )
-        ]
-        now_us, wait_us, transferred, doubles, vanished, put_off = reply[:6]
-        return Claimed(now_us, wait_us, transferred, doubles, vanished, put_off, jobs)
-
     return Call(
         load_script(PACKAGES, "claim"),
         (
@@ -482,8 +459,77 @@ def claim(
             int(takes_suspect),
             put_off_ms,
         ),
-        read,
+        partial(_read_claimed, request),
     )
+
+
+def claim_few(
+    keys: DeliveryKeys,
+    *,
+    owner: bytes,
+    request: bytes,
+    limit: int,
+    lease_ms: int,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    now_us: int | None = None,
+) -> Call[Claimed | None]:
+    """Do as `claim` with `Mode.DIRECT`, for less, where a few frames are due and nothing else is to be done.
+
+    None: nothing was done, and `claim` has to be asked. It is also for who repeats a ``request``.
+    """
+    queue = keys.queue
+    return Call(
+        load_script(PACKAGES, "claim_few"),
+        (
+            queue.timeout_set,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.returned,
+            keys.headers,
+            keys.payloads,
+            keys.locators,
+            keys.ended,
+            keys.claims,
+            keys.control,
+        ),
+        (
+            _now(now_us),
+            owner,
+            request,
+            limit,
+            lease_ms,
+            frame_format.number,
+            signing.FORMAT,
+        ),
+        lambda reply: None if reply is None else _read_claimed(request, reply),
+        repeat=None,
+    )
+
+
+def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
+    if len(reply) == 7:
+        return Claimed(reply[0], -1, 0, 0, 0, 0, [], newer_format=reply[6])
+    # Six elements a job.
+    each = islice(reply, 6, None)
+    jobs = [
+        Leased(
+            token.decode("utf-8", "replace"),
+            attempts,
+            kills,
+            start_time_ms,
+            payload,
+            flags & 1 == 1,
+            request,
+            flags & 2 != 0,
+            flags & 4 != 0,
+        )
+        for token, attempts, kills, start_time_ms, payload, flags in zip(
+            each, each, each, each, each, each, strict=True
+        )
+    ]
+    now_us, wait_us, transferred, doubles, vanished, put_off = reply[:6]
+    return Claimed(now_us, wait_us, transferred, doubles, vanished, put_off, jobs)
 
 
 class Done(NamedTuple):

@@ -27,8 +27,8 @@ logger = get_log(__name__)
 #: Takes the message; None says that the channel was subscribed to, for the first time or again.
 Callback = Callable[[bytes | None], None]
 
-#: After this much silence the server is asked for a sign of life.
-PING_AFTER_MS = 2_000
+#: After this much silence the server is asked for a sign of life. Until then whoever listens looks by itself.
+PING_AFTER_MS = 5_000
 #: How long any answer may take; then the connection counts as dead, and a new one is made.
 DEADLINE_MS = 2_000
 #: Between attempts to connect: from the first to the second of these, doubling.

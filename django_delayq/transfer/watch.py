@@ -24,8 +24,10 @@ from django_delayq.transfer.trouble import Trouble
 
 logger = get_log(__name__)
 
-#: How long the server is asked to wait at once.
+#: How long the server is asked to wait at once, by somebody who takes what comes.
 BLOCK_MS = 2_000
+#: The same for a watch, whose owner looks by itself now and then: an idle worker is to ask little.
+WATCH_MS = 5_000
 #: The answer may take this much longer; then the connection counts as dead.
 DEADLINE_MS = 1_500
 #: After an error (no memory for BLMOVE, no right to it, no server): the cap looks meanwhile.
@@ -38,7 +40,7 @@ class Peek:
     def __init__(self, client: Redis, key: str) -> None:
         self.key = key
         self._connection = DedicatedConnection(
-            client, deadline_s=(BLOCK_MS + DEADLINE_MS) / 1000, key=key
+            client, deadline_s=(WATCH_MS + DEADLINE_MS) / 1000, key=key
         )
         #: When there has to be an answer, or the connection is dead; None while nothing is in flight.
         self.deadline_ms: float | None = None
@@ -46,7 +48,7 @@ class Peek:
     def begin(self, wait_ms: float = BLOCK_MS) -> None:
         """Ask the server to answer as soon as the list holds something, or after ``wait_ms``.
 
-        The answer takes `BLOCK_MS` at most. One that is in flight already goes on as it was begun.
+        The answer takes `WATCH_MS` at most. One that is in flight already goes on as it was begun.
         """
         is_new = self._connection.connect()
         if self.deadline_ms is not None and not is_new:
@@ -54,7 +56,7 @@ class Peek:
         if not is_new and self._is_stale():
             self._connection.close()
             self._connection.connect()
-        wait_ms = min(max(wait_ms, 1), BLOCK_MS)
+        wait_ms = min(max(wait_ms, 1), WATCH_MS)
         # In ms and never 0, which would be for ever.
         self._connection.send(
             "BLMOVE", self.key, self.key, "LEFT", "LEFT", f"{wait_ms / 1000:.3f}"
@@ -193,13 +195,13 @@ class _Watching:
             if peek is None:
                 peek = self._peeks[key] = Peek(self._client, key)
             if is_armed:
-                peek.begin()
+                peek.begin(WATCH_MS)
             if peek.is_answered():
                 self._troubles.pop(key, None)
                 if peek.finish():
                     self._call_back(key)
                 elif is_armed:
-                    peek.begin()
+                    peek.begin(WATCH_MS)
         except Exception as error:
             self._troubles.setdefault(key, Trouble(logger, is_outage_told=False)).note(
                 error, f"cannot watch {key!r}", again_ms=BACKOFF_MS

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
@@ -83,6 +83,60 @@ def _note_connection(**kwargs: object) -> None:
 _SIGN = object()
 
 
+class _Handover:
+    """What threads are to take, in order. The one that became idle last takes the next: its memory is still at hand.
+
+    No lock guards it: each step on a deque or a list is one of the interpreter.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+        # A lock of each idle thread, held until it is woken.
+        self._idle: list[Lock] = []
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: Any) -> None:
+        """Leave something; `wake` has it taken."""
+        self._items.append(item)
+
+    def wake(self) -> None:
+        """Wake as many idle threads as there is to take."""
+        for _ in range(len(self._items)):
+            try:
+                bell = self._idle.pop()
+            except IndexError:
+                # Those that are busy look before they become idle.
+                return
+            bell.release()
+
+    def get(self, bell: Lock) -> Any:
+        """Wait for something and take it. ``bell`` is the caller's own, and held."""
+        while True:
+            try:
+                return self._items.popleft()
+            except IndexError:
+                self._idle.append(bell)
+            if self._items:
+                # It was left before we counted as idle, perhaps, and nobody was woken for it.
+                try:
+                    self._idle.remove(bell)
+                    continue
+                except ValueError:
+                    # Somebody is about to wake us.
+                    pass
+            bell.acquire()
+
+    def get_nowait(self) -> Any:
+        """Take something.
+
+        Raises:
+            IndexError: there is nothing.
+        """
+        return self._items.popleft()
+
+
 class ThreadExecutor:
     """Runs sync tasks in a fixed number of threads."""
 
@@ -112,7 +166,7 @@ class ThreadExecutor:
         self._is_closed = False
         self._is_fork = False
         # Attempts, _SIGN, and None for the end of a thread.
-        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._queue = _Handover()
         self._threads = [
             threading.Thread(
                 target=self._work, args=(i,), name=f"delayq-task-{i}", daemon=True
@@ -161,16 +215,21 @@ class ThreadExecutor:
         if not self._is_asked:
             self._is_asked = True
             self._queue.put(_SIGN)
+            self._queue.wake()
         return has_answered
 
     def submit(self, attempt: Attempt) -> None:
+        """Have an attempt run, once `wake` was called: a thread that is woken while we go on only waits for us."""
         self._queue.put(attempt)
+
+    def wake(self) -> None:
+        self._queue.wake()
 
     def queued(self) -> int:
         """How many were submitted and not begun."""
         # A sign that is asked for is no attempt. Just taken and not yet answered, it hides one for a moment: the one
         # that the same thread takes next.
-        size = self._queue.qsize()
+        size = len(self._queue)
         return size - 1 if size and self._is_asked else size
 
     def take_back(self) -> list[Attempt]:
@@ -180,7 +239,7 @@ class ThreadExecutor:
             try:
                 # Never waits: the threads take from the same queue.
                 attempt = self._queue.get_nowait()
-            except Empty:
+            except IndexError:
                 return attempts
             if attempt is _SIGN:
                 self._is_asked = False
@@ -197,14 +256,17 @@ class ThreadExecutor:
         self.close()
         for _ in self._threads:
             self._queue.put(None)
+        self._queue.wake()
         deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _work(self, index: int) -> None:
         get, held = self._queue.get, self._held
+        bell = Lock()
+        bell.acquire()
         try:
-            while (attempt := get()) is not None and not self._is_closed:
+            while (attempt := get(bell)) is not None and not self._is_closed:
                 if attempt is _SIGN:
                     self._is_asked, self._has_answered = False, True
                     continue

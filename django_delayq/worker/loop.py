@@ -74,6 +74,10 @@ LOOK_PAUSE_MS = 1_000.0
 #: How often a process looks for held jobs whose tasks it knows, where any are held.
 LOOK_AT_HELD_MS = 5_000.0
 
+#: After a whole claim that leased something, `claim_few` is tried for this part of a lease: the record of the service,
+#: which only a whole claim writes, may be new enough. Where it did nothing twice in a row, it is not tried for so long.
+FEW_A_LEASE = 40
+NOT_FEW_MS = 1_000.0
 #: The server's clock, epoch us.
 TIME = Question(("TIME",), lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
 #: The alarm's key for everything that is no queue's.
@@ -114,11 +118,13 @@ class Service(Enum):
 class _Asked:
     """A claim that was sent."""
 
-    call: UnderWay[Claimed]
+    call: UnderWay[Claimed] | UnderWay[Claimed | None]
     plan: _Plan
     sent_ms: float
     #: For how long it puts suspects off.
     put_off_ms: float
+    #: Not only for the few frames of a simple case.
+    is_whole: bool
 
 
 class QueueState:
@@ -136,6 +142,10 @@ class QueueState:
         self.open_request: bytes | None = None
         #: When it was first sent, by `boottime_ms`.
         self.open_since_ms = 0.0
+        #: From when until when `claim_few` may do, by our monotonic clock.
+        self.few_from_ms = self.few_till_ms = 0.0
+        #: How often in a row it did nothing.
+        self.few_misses = 0
         #: A claim that was sent ahead: while the server works on it the last one's jobs are handed out.
         self.under_way: _Asked | None = None
         #: When the next event is to be expected, by our monotonic clock.
@@ -367,6 +377,7 @@ class ClaimLoop:
             self.stop(self._worker.grace_s)
         if self._stop_ms is None:
             if is_progress or self._held_suspect is not None:
+                self._threads.wake()
                 return
             if self._is_burst and not self._running and self._look_again():
                 return
@@ -422,6 +433,8 @@ class ClaimLoop:
             timeout_ms = min(timeout_ms, self._stop_ms + self._grace_ms - now_ms)
         else:
             timeout_ms = min(timeout_ms, self._look_ms - now_ms)
+        # Last: a thread that wakes earlier waits for us to let go of the interpreter.
+        self._threads.wake()
         rung = self.alarm.wait(max(0.0, timeout_ms))
         self._awake_ms = 0.0
         for name in rung:
@@ -433,6 +446,7 @@ class ClaimLoop:
                 queue.is_ready = queue.is_due = True
 
     def _wait_for_server(self, error: Exception) -> None:
+        self._threads.wake()
         self._tell_of(error)
         for queue in self.queues.values():
             queue.is_ready = queue.is_due = True
@@ -584,6 +598,8 @@ class ClaimLoop:
             if not plan.limit and not is_transfer and queue.under_way is None:
                 # It stays ready.
                 continue
+            # The next reply is waited for, too.
+            self._threads.wake()
             try:
                 self._claim(queue, plan)
             except Exception as error:
@@ -625,6 +641,19 @@ class ClaimLoop:
         limit, sent_ms, read_ms = asked.plan.limit, asked.sent_ms, monotonic_ms()
         # Where this fails the request stays open, and is repeated.
         reply = asked.call.finish()
+        if reply is None:
+            # More is to be done, and nothing was.
+            queue.few_misses += 1
+            if queue.few_misses > 1:
+                queue.few_from_ms = sent_ms + NOT_FEW_MS
+            asked, is_ahead = self._ask(queue, asked.plan), False
+            sent_ms = asked.sent_ms
+            reply = asked.call.finish()
+            assert reply is not None
+        elif not asked.is_whole:
+            queue.few_misses = 0
+        if asked.is_whole and reply.jobs:
+            queue.few_till_ms = sent_ms + self._worker.lease_ms / FEW_A_LEASE
         self._note_reply()
         since_ms = queue.open_since_ms
         queue.open_request = None
@@ -683,16 +712,20 @@ class ClaimLoop:
             self._suspects_put_off += reply.put_off
             until_ms = now_ms + asked.put_off_ms + PUT_OFF_SLACK_MS
             self._put_off_until_ms = max(self._put_off_until_ms, until_ms)
+        if is_ahead or queue.under_way is not None:
+            self._threads.wake()
         if self._stop_ms is not None:
             return
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
         if now_ms >= queue.look_at_held_ms and not is_soon:
+            self._threads.wake()
             try:
                 self._look_at_held(queue, now_ms)
             except RedisError as error:
                 queue.look_at_held_ms = now_ms + ROUND_MS
                 queue.upkeep.note(error)
         if now_ms >= queue.upkeep.next_ms:
+            self._threads.wake()
             queue.upkeep.turn(now_ms)
 
     def _is_newer(self, queue: QueueState, newer: int) -> bool:
@@ -719,13 +752,30 @@ class ClaimLoop:
 
     def _ask(self, queue: QueueState, plan: _Plan) -> _Asked:
         sent_ms = monotonic_ms()
+        settings = queue.settings
+        put_off_ms = self._put_off_ms()
+        if (
+            queue.open_request is None
+            and plan.limit
+            and queue.few_from_ms < sent_ms < queue.few_till_ms
+            and queue.mode is Mode.DIRECT
+        ):
+            queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
+            few = operations.claim_few(
+                settings.keys,
+                owner=self._owner,
+                request=queue.open_request,
+                limit=plan.limit,
+                lease_ms=self._worker.lease_ms,
+                frame_format=settings.frame_format,
+            )
+            return _Asked(self._line.ask(few), plan, sent_ms, put_off_ms, False)
         # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
         # The leases begin no earlier than it was first sent.
         if queue.open_request is None:
             queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
-        put_off_ms = self._put_off_ms()
         call = operations.claim(
-            queue.settings.keys,
+            settings.keys,
             owner=self._owner,
             request=queue.open_request,
             limit=plan.limit,
@@ -736,9 +786,9 @@ class ClaimLoop:
             safe_kills=self._safe_kills,
             takes_suspect=self._takes_suspect(queue),
             put_off_ms=put_off_ms,
-            frame_format=queue.settings.frame_format,
+            frame_format=settings.frame_format,
         )
-        return _Asked(self._line.ask(call), plan, sent_ms, put_off_ms)
+        return _Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)
 
     def _ask_ahead(self, queue: QueueState, jobs: Sequence[Leased]) -> None:
         """Send the next claim before the jobs of the last are handed out, where there is more and room for it."""
@@ -834,6 +884,7 @@ class ClaimLoop:
         else:
             self._submitted_ms = monotonic_ms()
             self._threads.submit(attempt)
+            self._threads.wake()
 
     def _submit_async(self, attempt: Attempt) -> None:
         self._submitted_async_ms = monotonic_ms()

@@ -27,8 +27,8 @@ logger = get_log("django_delayq.worker")
 
 #: Between two rounds.
 ROUND_MS = 60_000.0
-#: Between two parts of a hash of which nothing was forgotten: a million fields take three hours, and no time.
-PART_MS = 1_000.0
+#: Between two parts of a hash of which nothing was forgotten: a million fields take half a day, and no time.
+PART_MS = 4_000.0
 #: The same where something was: there is more of it.
 BUSY_MS = 20.0
 #: Dead letters that go because they are too many are at least so old: by then somebody has seen the warning.

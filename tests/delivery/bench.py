@@ -239,6 +239,28 @@ class Bench:
             )
         )
 
+    def claim_few(
+        self,
+        limit: int = 10,
+        *,
+        request: bytes | None = None,
+        owner: bytes = OWNER,
+        lease_ms: int = LEASE,
+    ) -> Claimed | None:
+        """Claim where nothing but a few frames is due; None: that is not so, and nothing was done."""
+        self._shortest_ms = min(self._shortest_ms, lease_ms)
+        return self.run(
+            operations.claim_few(
+                self.keys,
+                owner=owner,
+                request=request or self.request(),
+                limit=limit,
+                lease_ms=lease_ms,
+                frame_format=self.frame_format,
+                now_us=self.now_us,
+            )
+        )
+
     def lease(self, **options: Any) -> Leased:
         """Claim the one job that is due."""
         (job,) = self.claim(1, **options).jobs

@@ -217,7 +217,10 @@ class QueueMachine(RuleBasedStateMachine):
             rule = {"safe_kills": SAFE_KILLS, "put_off_ms": PUT_OFF_MS}
             rule["takes_suspect"] = suspects == 1
             before = self.retrying()
-        claimed = self.bench.claim(
+        few = None
+        if mode is Mode.DIRECT and limit and suspects is None:
+            few = self.bench.claim_few(limit, request=request)
+        claimed = few or self.bench.claim(
             limit, mode=mode, request=request, transfer_limit=5, **rule
         )
         if suspects is not None:

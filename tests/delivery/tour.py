@@ -106,6 +106,14 @@ def _(bench: Bench) -> Callable[[], object]:
     return lambda: bench.claim(20)
 
 
+@stop("claim of a few", drains=True)
+def _(bench: Bench) -> Callable[[], object]:
+    bench.schedule({"first": 0, "a": 2, "b": 3}, insertion_list=False)
+    bench.claim()
+    bench.now = 4
+    return bench.claim_few
+
+
 @stop("claim from a swept list", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     mix(bench)

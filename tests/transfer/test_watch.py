@@ -121,7 +121,7 @@ def test_wait_goes_on_when_the_server_says_that_the_time_is_over(
     rung: threading.Semaphore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("django_delayq.transfer.watch.BLOCK_MS", 20)
+    monkeypatch.setattr("django_delayq.transfer.watch.WATCH_MS", 20)
     watch.arm(queue_name, rung.release)
     calls = lambda: client.info("commandstats")["cmdstat_blmove"]["calls"]  # noqa: E731
     wait_until_blocked(client)

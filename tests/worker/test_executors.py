@@ -11,7 +11,7 @@ from django_delayq.delivery.operations import Leased, State, new_token
 from django_delayq.jobs.decorator import delayed_task
 from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.executors import LoopExecutor
+from django_delayq.worker.executors import LoopExecutor, _Handover
 from tests.signed import signed
 from tests.waiting import wait_until
 
@@ -79,3 +79,60 @@ def test_a_coroutine_that_is_cancelled_before_its_first_step_is_given_back(
         assert again.outcome is State.SUCCEEDED
     finally:
         executor.stop(5)
+
+
+# On their way to the threads.
+
+
+def test_the_thread_that_became_idle_last_takes_the_next():
+    handover = _Handover()
+    bells = [threading.Lock() for _ in range(3)]
+    taken = []
+
+    def take(bell):
+        bell.acquire()
+        taken.append((bells.index(bell), handover.get(bell)))
+
+    threads = [threading.Thread(target=take, args=[bell]) for bell in bells]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        wait_until(
+            lambda number=number: len(handover._idle) == number, description="it waits"
+        )
+
+    for item in "ab":
+        handover.put(item)
+        handover.wake()
+        threads[2 if item == "a" else 1].join(30)
+    assert taken == [(2, "a"), (1, "b")]
+
+    handover.put("c")
+    handover.wake()
+    threads[0].join(30)
+    assert taken[2:] == [(0, "c")]
+
+
+def test_what_is_handed_over_is_taken_once_and_in_full_by_threads_that_come_and_go():
+    handover = _Handover()
+    taken = [[] for _ in range(4)]
+
+    def take(mine):
+        bell = threading.Lock()
+        bell.acquire()
+        while (item := handover.get(bell)) is not None:
+            mine.append(item)
+
+    threads = [threading.Thread(target=take, args=[mine]) for mine in taken]
+    for thread in threads:
+        thread.start()
+    for number in range(20_000):
+        handover.put(number)
+        handover.wake()
+    for _ in threads:
+        handover.put(None)
+    handover.wake()
+    for thread in threads:
+        thread.join(30)
+
+    assert sorted(number for mine in taken for number in mine) == list(range(20_000))
+    assert all(mine == sorted(mine) for mine in taken)

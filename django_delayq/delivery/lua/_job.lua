@@ -206,7 +206,12 @@ local ENDED_MS = 30000
 local OUTCOMES = { succeeded = 1, cancelled = 2, failed = 3, expired = 4, taken = 5 }
 local ENDED_STATES = { 'succeeded', 'cancelled', 'failed', 'expired', 'taken' }
 
-local function remember(ended, now_ms, outcome, tokens)
+local function count_forgotten(ended, now_ms)
+  return redis.call('ZCOUNT', ended, '-inf', string.format('%.0f', (now_ms - ENDED_MS) * 8))
+end
+
+-- old: how many may be forgotten, where the caller has counted them.
+local function remember(ended, now_ms, outcome, tokens, old)
   if #tokens == 0 then return end
   local members, score = {}, string.format('%.0f', now_ms * 8 + OUTCOMES[outcome])
   for _, token in ipairs(tokens) do
@@ -214,7 +219,7 @@ local function remember(ended, now_ms, outcome, tokens)
     members[#members + 1] = token
   end
   redis.call('ZADD', ended, unpack(members))
-  local old = redis.call('ZCOUNT', ended, '-inf', string.format('%.0f', (now_ms - ENDED_MS) * 8))
+  old = old or count_forgotten(ended, now_ms)
   if old > 0 then redis.call('ZREMRANGEBYRANK', ended, 0, math.min(old, 2 * #tokens + 16) - 1) end
 end
 

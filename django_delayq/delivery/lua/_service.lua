@@ -18,12 +18,25 @@ local MOST_GAPS = 3
 -- Leases that one call cuts.
 local CUT = 500
 
-local function read_service(control)
-  local packed = redis.call('HGET', control, 'service')
+local function unpack_service(packed)
   if not packed or #packed ~= 64 then return nil end
   local s = {}
   s.at, s.from, s.till, s.gaps, s.shortest, s.shortest_till, s.longest, s.longest_till = struct.unpack(SERVICE, packed)
   return s
+end
+
+local function read_service(control)
+  return unpack_service(redis.call('HGET', control, 'service'))
+end
+
+-- Whether the record says all there is to say where the queue is served now.
+-- is_leasing: a lease of this length is given or renewed.
+local function is_current(s, now_ms, lease_ms, is_leasing)
+  local since = now_ms - s.at
+  if since < -s.shortest * PATIENCE or since > s.shortest * STALE then return false end
+  return not is_leasing or lease_ms >= s.shortest and lease_ms <= s.longest
+    and not (lease_ms == s.shortest and now_ms + lease_ms - s.shortest_till > lease_ms * STALE)
+    and not (lease_ms == s.longest and now_ms + lease_ms - s.longest_till > lease_ms * STALE)
 end
 
 -- The record to write because the queue is served now, with what is to be cut; nil: the old one will do.
@@ -35,11 +48,7 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
   local is_steady = is_renewing and not (s and lease_ms / 3 > s.shortest * PATIENCE)
   if s then
     since, patience = now_ms - s.at, s.shortest * PATIENCE
-    local is_known = lease_ms >= s.shortest and lease_ms <= s.longest
-      and not (lease_ms == s.shortest and now_ms + lease_ms - s.shortest_till > lease_ms * STALE)
-      and not (lease_ms == s.longest and now_ms + lease_ms - s.longest_till > lease_ms * STALE)
-    local is_fresh = since >= -patience and since <= s.shortest * STALE
-    if is_fresh and (is_known or not is_leasing) and not (is_steady and s.gaps > 0) then return nil end
+    if is_current(s, now_ms, lease_ms, is_leasing) and not (is_steady and s.gaps > 0) then return nil end
   end
   local is_held = redis.call('ZCARD', leases) > 0
   if not is_held and not is_leasing then return nil end

@@ -23,18 +23,22 @@ local now_ms, outcome = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 local results_from = 4 + 2 * tonumber(ARGV[3])
 local held, lost = ours(headers, 4, 2, results_from - 1)
 if #held == 0 then return lost end
-check_hashes(payloads, errors, unique, counters)
-check_sets(ended)
-local tokens = tokens_of(held)
+check_hashes(payloads, counters)
+local has_errors, old = redis.call('HLEN', errors) > 0, count_forgotten(ended, now_ms)
+local tokens, has_keys = tokens_of(held), false
+for _, job in ipairs(held) do has_keys = has_keys or job.key ~= '' end
+if has_keys then check_hashes(unique) end
 redis.call('ZREM', leases, unpack(tokens))
 redis.call('HDEL', headers, unpack(tokens))
 redis.call('HDEL', payloads, unpack(tokens))
-redis.call('HDEL', errors, unpack(tokens))
-for _, job in ipairs(held) do release_unique(unique, job.key, job.token) end
+if has_errors then redis.call('HDEL', errors, unpack(tokens)) end
+if has_keys then
+  for _, job in ipairs(held) do release_unique(unique, job.key, job.token) end
+end
 if outcome == 'missing' then
   add_to(counters, 'doubles', #held)
 else
-  remember(ended, now_ms, outcome, tokens)
+  remember(ended, now_ms, outcome, tokens, old)
   add_to(counters, outcome, #held)
 end
 if #ARGV >= results_from then

@@ -1,0 +1,104 @@
+-- Lease the few frames that are due where nothing else is to be done, at a part of what claim.lua costs: no lease is over,
+-- no retry is due, nothing lies in the destination queue, and each frame is that of a job of ours that never was in the
+-- delay queue and begins for the first time. Else nothing is done, and claim.lua has to be asked.
+--
+-- Prelude  clock, count, window, frame, job, service
+-- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
+-- KEYS[2]  list  destination queue
+-- KEYS[3]  zset  leases: token, score end (epoch ms)
+-- KEYS[4]  zset  retries: token, score start time (epoch ms)
+-- KEYS[5]  zset  returned, before their first attempt: token, score start time (epoch ms)
+-- KEYS[6]  hash  headers by token
+-- KEYS[7]  hash  payloads by token
+-- KEYS[8]  hash  locators by token
+-- KEYS[9]  zset  ended: token, score epoch ms * 8 + outcome
+-- KEYS[10]  hash  claims: the last request of each owner
+-- KEYS[11]  hash  control: when the queue was last served
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  owner, 8 bytes: the process that asks
+-- ARGV[3]  request, 8 random bytes, never used before: the fencing token of every lease given
+-- ARGV[4]  limit, jobs
+-- ARGV[5]  lease, ms
+-- ARGV[6]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
+-- ARGV[7]  the latest format that the caller reads
+-- Returns  as claim.lua; nil where that has to be asked
+
+-- More than these, or frames larger than this together, are for claim.lua.
+local FEW = 8
+local SMALL = 16384
+
+local timeout_set, destination, leases, retries, returned = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local headers, payloads, locators, ended, claims, control = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
+local limit, lease_ms, format = math.min(tonumber(ARGV[4]), FEW), tonumber(ARGV[5]), ARGV[6]
+local now_ms = math.floor(now_us / 1000)
+
+local fields = redis.call('HMGET', control, 'format', 'service')
+if (tonumber(fields[1] or 1) or 1) > tonumber(ARGV[7]) then return nil end
+local service = unpack_service(fields[2])
+if not service or now_ms < service.till or not is_current(service, now_ms, lease_ms, true) then return nil end
+
+local wait = math.huge
+for _, set in ipairs({ leases, retries, returned }) do
+  local head = tonumber(redis.call('ZRANGE', set, '0', '0', 'WITHSCORES')[2] or math.huge)
+  if head <= now_ms then return nil end
+  wait = math.min(wait, head)
+end
+if redis.call('LLEN', destination) > 0 then return nil end
+
+-- One more than is leased, which says how long to wait.
+local found = redis.call('ZRANGE', timeout_set, '0', '1', 'WITHSCORES')
+if limit > 1 and found[4] and tonumber(found[4]) <= now_ms then
+  if #found[1] + #found[3] > SMALL then return nil end
+  local rest = redis.call('ZRANGE', timeout_set, '2', limit, 'WITHSCORES')
+  for i = 1, #rest do found[4 + i] = rest[i] end
+end
+
+local frames, tokens, jobs = {}, {}, {}
+for i = 1, #found, 2 do
+  local start = tonumber(found[i + 1])
+  if start > now_ms or #frames == limit then
+    if start <= now_ms and limit == FEW then return nil end
+    wait = math.min(wait, start)
+    break
+  end
+  local payload, id = unpack_frame(found[i], format)
+  if not payload or not is_score(start) or not unlisted_number(found[i]) then return nil end
+  local token, mac = token_of(payload)
+  if not token then return nil end
+  local n = #frames + 1
+  frames[n], tokens[n], jobs[n] = found[i], token, { start, payload, id, mac }
+end
+
+local reply = { now_us, -1, 0, 0, 0, 0 }
+if #frames > 0 then
+  local begun = redis.call('HMGET', headers, unpack(tokens))
+  local over = redis.call('ZMSCORE', ended, unpack(tokens))
+  local places = redis.call('HMGET', locators, unpack(tokens))
+  local lease_end = now_ms + lease_ms
+  local ends, heads, bodies = {}, {}, {}
+  for i, job in ipairs(jobs) do
+    local token, start, payload = tokens[i], job[1], job[2]
+    local due, kind, id, key, mac = read_locator(places[i])
+    local is_certain = due and kind > 0 and id == job[3] and mac == job[4]
+    -- A unique key that begins with 's' is free from now on.
+    if not is_certain or begun[i] or over[i] or key:byte(1) == 115 then return nil end
+    ends[2 * i - 1], ends[2 * i] = lease_end, token
+    heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, 0, 0, start, request, owner) .. key
+    bodies[2 * i - 1], bodies[2 * i] = token, payload
+    local n = #reply
+    reply[n + 1], reply[n + 2], reply[n + 3] = token, 0, 0
+    reply[n + 4], reply[n + 5], reply[n + 6] = start, payload, 0
+  end
+  wait = math.min(wait, lease_end)
+  -- First what a full server does not refuse, and what was not read: of these, either may be of the wrong type.
+  redis.call('HDEL', claims, owner)
+  redis.call('HSET', payloads, unpack(bodies))
+  redis.call('ZREM', timeout_set, unpack(frames))
+  redis.call('HDEL', locators, unpack(tokens))
+  redis.call('ZADD', leases, unpack(ends))
+  redis.call('HSET', headers, unpack(heads))
+  redis.call('HSET', claims, owner, request .. struct.pack('<d', lease_end))
+end
+if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
+return reply
