@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 
+import msgspec
 import pytest
 
 from django_delayq import schedule, schedule_many
@@ -13,13 +14,14 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
-from django_delayq.wire.call import run
+from django_delayq.wire.call import load_script, run
 from django_delayq.worker import loop as loops
 from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME
+from tests.queues.proxy import Proxy
 from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -185,6 +187,113 @@ def test_with_free_threads_a_scan_is_paid_for_a_single_job(idle_loop, queue_name
     idle_loop._running = dict.fromkeys(range(7))
 
     assert idle_loop._plan(queue).limit == 1
+
+
+# What is asked, and how often.
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """The replies to claims of a few, as they come."""
+    replies = []
+    make = operations.claim_few
+
+    def claim_few(keys, **how):
+        call = make(keys, **how)
+
+        def read(reply):
+            replies.append(call.read(reply))
+            return replies[-1]
+
+        return msgspec.structs.replace(call, read=read)
+
+    monkeypatch.setattr(operations, "claim_few", claim_few)
+    return replies
+
+
+@every_server
+def test_jobs_that_come_one_by_one_are_claimed_by_the_script_for_a_few(
+    configure, work, records, queue_name, few
+):
+    # The record of the service is new enough for two minutes.
+    configure({"INSERTION_LIST": False})
+    work(cap_ms=NEVER_MS, lease_s=3600)
+    task = tasks.note.using(queue=queue_name)
+
+    for number in range(1, 5):
+        schedule(task, 0.01)
+        wait_until(
+            lambda number=number: records.count("run") == number,
+            description="it has run",
+        )
+
+    assert sum(len(claimed.jobs) for claimed in few if claimed) == 3
+    assert len(set(records.jobs("run"))) == 4
+
+
+def test_a_queue_where_more_is_to_be_done_is_soon_asked_by_the_whole_script_alone(
+    configure, work, records, queue_name, few
+):
+    configure({"INSERTION_LIST": True})
+    work(cap_ms=NEVER_MS, lease_s=3600)
+    task = tasks.note.using(queue=queue_name)
+
+    for number in range(1, 11):
+        schedule(task, 0)
+        wait_until(
+            lambda number=number: records.count("run") == number,
+            description="it has run",
+        )
+
+    # Tried twice, and left alone for a second then.
+    assert [claimed for claimed in few if claimed and claimed.jobs] == []
+    assert len(set(records.jobs("run"))) == 10
+
+
+def test_a_lost_reply_to_a_claim_of_a_few_costs_no_job(
+    configure, work, records, queue_name, few, settings, server
+):
+    configure({"INSERTION_LIST": False})
+    proxy = Proxy(server)
+    direct = settings.DELAYQ
+    try:
+        settings.DELAYQ = {**direct, "CONNECTION": proxy.url}
+        work(cap_ms=NEVER_MS, lease_s=3600)
+        settings.DELAYQ = direct
+        task = tasks.note.using(queue=queue_name)
+        schedule(task, 0)
+        wait_until(lambda: records.count("run") == 1, description="it works")
+        sha = load_script(operations.PACKAGES, "claim_few").sha
+        struck = proxy.lose_reply_to(sha.encode())
+
+        job = schedule(task, 0)
+        wait_until(struck.is_set, description="a reply is lost")
+
+        wait_until(lambda: records.count("run") == 2, description="it has run")
+        wait_until(lambda: job.refresh() is State.SUCCEEDED, description="ended")
+        assert len(set(records.jobs("run"))) == 2
+        assert job.kills == 0
+    finally:
+        proxy.close()
+
+
+def test_before_a_job_is_due_an_idle_server_is_asked_for_its_clock_only(
+    configure, work, records, queue_name, monkeypatch
+):
+    configure()
+    asked = []
+    worker = work(cap_ms=NEVER_MS)
+    ask = worker.loop._line.ask
+    monkeypatch.setattr(
+        worker.loop._line, "ask", lambda call: asked.append(call) or ask(call)
+    )
+
+    schedule(tasks.note.using(queue=queue_name), 0.3)
+    wait_until(lambda: records.count("run") == 1, description="it has run")
+
+    before = asked.index(loops.TIME)
+    later = [each for each in asked[before:] if each is not loops.TIME]
+    assert later[0].read.func is operations._read_claimed
 
 
 # Order and weights.
