@@ -482,6 +482,12 @@ class Line:
                 raise
             self._unread.popleft().tell(reply)
 
+    def rest(self) -> None:
+        """Give the connection back where nothing is under way, so that others of the client need none of their own."""
+        if self._connection is not None and not self._unread:
+            connection, self._connection, self._poll = self._connection, None, None
+            self.client.connection_pool.release(connection)
+
     def close(self) -> None:
         """Let go of the connection; what is under way gets no reply any more."""
         self._fail(RedisConnectionError("the connection was closed"))

@@ -717,15 +717,17 @@ class ClaimLoop:
         if self._stop_ms is not None:
             return
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
-        if now_ms >= queue.look_at_held_ms and not is_soon:
+        is_looked_at = now_ms >= queue.look_at_held_ms and not is_soon
+        if is_looked_at or now_ms >= queue.upkeep.next_ms:
             self._threads.wake()
+            self._line.rest()
+        if is_looked_at:
             try:
                 self._look_at_held(queue, now_ms)
             except RedisError as error:
                 queue.look_at_held_ms = now_ms + ROUND_MS
                 queue.upkeep.note(error)
         if now_ms >= queue.upkeep.next_ms:
-            self._threads.wake()
             queue.upkeep.turn(now_ms)
 
     def _is_newer(self, queue: QueueState, newer: int) -> bool:
@@ -753,7 +755,6 @@ class ClaimLoop:
     def _ask(self, queue: QueueState, plan: _Plan) -> _Asked:
         sent_ms = monotonic_ms()
         settings = queue.settings
-        put_off_ms = self._put_off_ms()
         if (
             queue.open_request is None
             and plan.limit
@@ -769,7 +770,9 @@ class ClaimLoop:
                 lease_ms=self._worker.lease_ms,
                 frame_format=settings.frame_format,
             )
-            return _Asked(self._line.ask(few), plan, sent_ms, put_off_ms, False)
+            # It puts nothing off.
+            return _Asked(self._line.ask(few), plan, sent_ms, 0.0, False)
+        put_off_ms = self._put_off_ms()
         # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
         # The leases begin no earlier than it was first sent.
         if queue.open_request is None:
@@ -1077,6 +1080,7 @@ class ClaimLoop:
 
     def _leave(self) -> None:
         """Forget the last requests of this process: each would stay as long as its queue."""
+        self._line.rest()
         calls = [
             operations.leave(queue.settings.keys, owner=self._owner)
             for queue in self.queues.values()

@@ -235,6 +235,24 @@ class TestLine:
             with pytest.raises(redis.ConnectionError):
                 under_way.finish()
 
+    def test_a_client_whose_line_rests_needs_one_connection(
+        self, client: redis.Redis
+    ) -> None:
+        with redis.Redis(connection_pool=client.connection_pool) as other:
+            line = Line(other)
+            line.ask(echo("x")).finish()
+            pool: Any = other.connection_pool
+            before = len(pool._in_use_connections)
+
+            line.rest()
+            assert len(pool._in_use_connections) == before - 1
+            assert line.ask(echo("y")).finish() == "y"
+            under_way = line.ask(echo("z"))
+            line.rest()
+
+            assert under_way.finish() == "z"
+            line.close()
+
     def test_a_connection_that_was_closed_between_two_calls_is_not_noticed(
         self, through_proxy: redis.Redis, proxy: Proxy
     ) -> None:
