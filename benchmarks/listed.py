@@ -24,8 +24,8 @@ DUE = 10_000
 CALLS = 15
 #: Jobs of one call to `remove_all` and its like.
 MANY = 1_000
-#: What a call may take beside two scans of the list.
-BOUND_MS = 5.0
+#: Elements that `retain_all` is to leave.
+KEPT = 100
 #: Jobs that one `schedule_many` sends.
 PART = 10_000
 
@@ -50,6 +50,7 @@ def main() -> None:
                 run.drains()
             if options.only != "drains" and pending:
                 run.calls()
+                run.many()
             run.clear()
 
 
@@ -235,6 +236,61 @@ class _Run:
             max(e["duration"] for e in entries if e["command"].startswith(b"EVAL"))
             / 1000
         )
+
+    def many(self) -> None:
+        """Take out many at once: by their ids, and by their payloads as a Java client would."""
+        from django_delayq.queues.delayed import DelayedQueue
+
+        sample = random.sample(self._handles[CALLS:-CALLS], 3 * MANY)
+        jobs = sample[:MANY]
+        removed = self._payloads(sample[MANY : 2 * MANY])
+        retained = self._payloads(sample[2 * MANY : 2 * MANY + KEPT])
+        scan_ms = self._scan_ms()
+        with DelayedQueue(self._queue, codec="ByteArrayCodec") as queue:
+            rows = [
+                self._timed("cancel_many", MANY, lambda: self._cancel_many(jobs)),
+                self._timed(
+                    "remove_all",
+                    MANY,
+                    lambda: queue.remove_all(removed),
+                ),
+                self._timed(
+                    f"retain_all of {KEPT}",
+                    len(queue) - MANY,
+                    lambda: queue.retain_all(retained),
+                ),
+            ]
+        bench.table(
+            ("call", "elements", "s", "longest call, ms", "one scan, ms"),
+            [(*row, f"{scan_ms:.1f}") for row in rows],
+        )
+
+    def _timed(
+        self, name: str, count: int, call: Callable[[], object]
+    ) -> tuple[str, ...]:
+        self._client.slowlog_reset()
+        start = time.perf_counter()
+        assert call()
+        took_s = time.perf_counter() - start
+        slow_us, _ = bench.slowest_us(self._client)
+        return name, f"{count:,}", f"{took_s:.2f}", f"{slow_us / 1000:.1f}"
+
+    def _cancel_many(self, jobs: Sequence[Any]) -> bool:
+        from django_delayq.delivery import operations
+        from django_delayq.wire.call import run
+
+        calls = operations.cancel_many(self._keys, (job.token for job in jobs))
+        outcomes = [out for call in calls for out in run(self._client, call).values()]
+        return set(outcomes) <= {operations.Outcome.CANCELLED}
+
+    def _payloads(self, jobs: Sequence[Any]) -> list[bytes]:
+        from django_delayq.delivery import operations
+        from django_delayq.wire.call import run
+
+        return [
+            run(self._client, operations.inspect(self._keys, job.token)).payload
+            for job in jobs
+        ]
 
     def clear(self) -> None:
         bench.delete_queue(self._client, self._queue)

@@ -408,6 +408,8 @@ class DelayedQueue:
     def _remove_pages(self, payloads: list[bytes], which: str) -> Steps[bool]:
         cursor = START
         has_changed = False
+        # Seen twice, where others took elements out in between, it is one.
+        left: dict[bytes, None] = {}
         while not cursor.is_at_end:
             reply: scripts.Removed = yield scripts.remove(
                 self._keys,
@@ -419,6 +421,21 @@ class DelayedQueue:
             )
             has_changed |= reply.removed > 0
             cursor = reply.cursor
+            left |= dict.fromkeys(reply.left)
+            if left and (
+                cursor.is_at_end
+                or len(left) >= scripts.TOGETHER
+                or sum(map(len, left)) >= scripts.TOGETHER_BYTES
+            ):
+                flags: list[bool] = yield scripts.withdraw(
+                    self._keys,
+                    list(left),
+                    request=uuid4().hex,
+                    depth=0,
+                    insertion_list=False,
+                )
+                has_changed |= any(flags)
+                left = {}
         return has_changed
 
     def _contains_all(self, values: Iterable[object]) -> Steps[bool]:

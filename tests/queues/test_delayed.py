@@ -484,6 +484,78 @@ class TestWhatWaits:
         assert sorted(queue) == list(range(1_000, 1_234))
         assert_exact(client, queue_name, insertion_list)
 
+    @pytest.mark.parametrize("retain", [False, True], ids=["remove", "retain"])
+    @pytest.mark.parametrize("together", [400, 7])
+    def test_a_few_of_a_long_list_are_taken_out_together(
+        self,
+        delayed: Make,
+        face: Face,
+        client: redis.Redis,
+        queue_name: str,
+        monkeypatch: pytest.MonkeyPatch,
+        retain: bool,
+        together: int,
+    ) -> None:
+        monkeypatch.setattr(scripts, "FAR", 100)
+        monkeypatch.setattr(scripts, "TOGETHER", together)
+        queue = face(delayed())
+        java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
+        fill(queue, 1_900)
+        java.offer(b"1", LATER * 1000)
+        java.offer(b"-1", LATER * 1000)
+        queue.offer(1_900, LATER)
+        for number in range(1_901, 5_500):
+            queue.offer(number, LATER)
+        # Nobody transfers it any more.
+        lost = pack(os.urandom(8), b"600", FrameFormat.BC0LC0)
+        keys = QueueKeys.of(queue_name)
+        client.linsert(
+            keys.delay_queue, "AFTER", client.lindex(keys.delay_queue, 1_000), lost
+        )
+        gone = {1, 600, 601, *range(3, 5_500, 61)}
+        kept = [*(set(range(-1, 5_500)) - {0} - gone), 0]
+        before = lrems(client)
+
+        if retain:
+            assert queue.retain_all(kept)
+            assert not queue.retain_all(kept)
+        else:
+            assert queue.remove_all(gone)
+            assert not queue.remove_all(gone)
+
+        assert sorted(queue) == sorted(kept)
+        assert_exact(client, queue_name, True)
+        if together == 400:
+            # Of eleven pages only those with what is not ours, or is not waiting, pay for themselves.
+            assert lrems(client) - before <= 7
+
+    def test_what_is_taken_by_others_meanwhile_is_not_taken_out_twice(
+        self,
+        delayed: Make,
+        client: redis.Redis,
+        queue_name: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(scripts, "FAR", 10)
+        queue = delayed()
+        fill(queue, 700)
+        other = delayed()
+        withdraw, taken = scripts.withdraw, []
+
+        def take_before(*args: Any, **options: Any) -> Any:
+            if not taken:
+                taken.extend([other.remove(300), other.remove(301)])
+                other.poll(50)
+            return withdraw(*args, **options)
+
+        monkeypatch.setattr(scripts, "withdraw", take_before)
+
+        assert queue.remove_all([300, 301, 302])
+
+        assert taken == [True, True]
+        assert sorted(queue) == sorted(set(range(50, 700)) - {300, 301, 302})
+        assert_exact(client, queue_name, True)
+
     def test_long_queue_is_polled_to_the_end(
         self,
         delayed: Make,
@@ -1051,6 +1123,10 @@ def fill(queue: Any, count: int) -> None:
     random.Random(count).shuffle(delays)
     for number, delay in enumerate(delays):
         queue.offer(number, delay)
+
+
+def lrems(client: redis.Redis) -> int:
+    return int(client.info("commandstats").get("cmdstat_lrem", {"calls": 0})["calls"])
 
 
 def assert_exact(client: redis.Redis, name: str, insertion_list: bool) -> None:

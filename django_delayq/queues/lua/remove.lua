@@ -15,9 +15,14 @@
 -- ARGV[6]  frames to look at, at most
 -- ARGV[7]  which to take: 'first', the first that has one of the payloads; 'all' that have; 'others', that have not
 -- ARGV[8]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- ARGV[9]  and on: payloads
--- Returns  the next cursor: index or -1 at the end, frame, score; elements taken out
+-- ARGV[9]  elements that an LREM may pass on its way to a few
+-- ARGV[10]  and on: payloads
+-- Returns  the next cursor: index or -1 at the end, frame, score; elements taken out; then the frames that the caller is
+--          to take out together with those of other pages: a few, each far from both ends of the delay queue
 -- Source   RedissonDelayedQueue.removeAsync, removeAllAsync, retainAllAsync, page by page
+
+-- More than that are worth a scan of their own.
+local FEW = 100
 
 local keys = {
   timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], unique = KEYS[4], ended = KEYS[5],
@@ -25,6 +30,7 @@ local keys = {
 }
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 local kind, which = ARGV[2], ARGV[7]
+local far = tonumber(ARGV[9])
 local source = kind == 'list' and keys.delay_queue or keys.timeout_set
 
 redis.call('ZCARD', keys.timeout_set)
@@ -32,7 +38,7 @@ redis.call('LLEN', keys.delay_queue)
 sweep_tombstones(keys.delay_queue, keys.counters)
 local page, first, is_last = read_page(source, kind, tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6]))
 local wanted = {}
-for i = 9, #ARGV do wanted[ARGV[i]] = true end
+for i = 10, #ARGV do wanted[ARGV[i]] = true end
 
 local frames, indexes, index, anchor, seen = {}, {}, first, ARGV[4], {}
 for i, frame in ipairs(page) do
@@ -48,6 +54,20 @@ for i, frame in ipairs(page) do
     index, anchor = index + 1, frame
   end
 end
+
+-- The search of frames by themselves finds ours that are in both, and no others without a scan for each.
+local function is_left()
+  if kind ~= 'list' or which == 'first' or #frames == 0 or #frames > FEW then return false end
+  local behind = redis.call('LLEN', keys.delay_queue) - indexes[1]
+  if math.min(indexes[#indexes], behind) <= far then return false end
+  for _, frame in ipairs(frames) do
+    if not listed_number(frame) or not redis.call('ZSCORE', keys.timeout_set, frame) then return false end
+  end
+  return true
+end
+
+local left = is_left() and frames or {}
+if #left > 0 then frames = {} end
 if #frames == 0 then
   index, anchor = first + #page, page[#page] or ''
 else
@@ -59,4 +79,4 @@ else
 end
 if index == 0 then anchor = '' end
 local next_index, next_anchor, score = cursor_behind(source, kind, index, anchor, is_last)
-return { next_index, next_anchor, score, #frames }
+return { next_index, next_anchor, score, #frames, unpack(left) }
