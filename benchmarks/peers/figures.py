@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from benchmarks.peers.records import START, Record
+from benchmarks.peers.records import END, START, Record
 
 #: A job that starts sooner than this before it is due is early. Clocks and roundings are no finer.
 EARLY_MS = 1.0
@@ -59,11 +59,13 @@ def crash(
 ) -> dict[str, Any]:
     """Return what became of ``n`` jobs whose workers were killed.
 
-    ``before`` are the records up to the kill, ``after`` all of them; ``restarted`` is when new workers began.
+    ``before`` are the records up to the kill, ``after`` all of them; ``restarted`` is when new workers began. Lost is
+    what was in flight and has not ended.
     """
     started = {r.index for r in before if r.kind == START}
-    ended = {r.index for r in before if r.kind != START}
+    ended = {r.index for r in before if r.kind == END}
     in_flight = started - ended
+    ended_after = {r.index for r in after if r.kind == END}
     starts: dict[int, list[float]] = {}
     for record in after:
         if record.kind == START:
@@ -77,7 +79,8 @@ def crash(
     return {
         "n": n,
         "in_flight": len(in_flight),
-        "never_ended": n - len({r.index for r in after if r.kind != START}),
+        "lost": len(in_flight - ended_after),
+        "never_ended": n - len(ended_after),
         "never_started": n - len(starts),
         "twice": sum(len(times) > 1 for times in starts.values()),
         "ended_and_again": sum(len(starts[i]) > 1 for i in ended),

@@ -291,7 +291,7 @@ class Page:
                 "bytes a pending job",
                 "burst behind 100,000, jobs/s",
                 "burst behind 1,000,000, jobs/s",
-                "in flight at a kill -9, defaults",
+                "jobs in flight at a kill -9, defaults",
             ],
             rows,
         )
@@ -663,15 +663,13 @@ class Page:
             for variant, settings in (told.get("crash") or {}).items():
                 found = self._results.of("crash", system=name, variant=variant)
                 why = trouble(found)
-                watched = max(
-                    (row["watch_s"] for row in found if "watch_s" in row), default=0
-                )
                 cells = [
                     figure(found, "in_flight"),
                     figure(found, "again"),
                     figure(found, "again_last_s"),
-                    f"{figure(found, 'never_ended')} within {watched:g} s",
+                    figure(found, "lost"),
                     figure(found, "never_started"),
+                    figure(found, "watch_s"),
                     figure(found, "ended_and_again"),
                     figure(found, "rest_last_s"),
                 ]
@@ -689,8 +687,9 @@ class Page:
                 "in flight at the kill",
                 "of these run again",
                 "the last of them, s after the restart",
-                "never ended",
-                "never started",
+                "of these not ended in the watch",
+                "not started in the watch",
+                "watch, at most s",
                 "had ended, and ran again",
                 "the last of the others, s after the restart",
             ],
@@ -734,7 +733,7 @@ class Page:
 #: What is watched of an idle worker.
 IDLE = {
     "pss_mib": "worker's memory, MiB",
-    "commands_a_s": "commands/s",
+    "commands_a_s": "commands/s, those of scripts included",
     "worker_percent": "worker's CPU, %",
     "server_percent": "server's CPU, %",
 }
@@ -751,16 +750,18 @@ def _burst_of(rows: Sequence[Row]) -> str:
 
 
 def _fate(rows: Sequence[Row]) -> str:
-    """Say in a few words what became of the jobs that were in flight."""
+    """Say in a few words what became of the jobs of a killed worker."""
     if trouble(rows):
         return "–"
-    lost = sum(row["never_ended"] for row in rows)
+    lost, late = (sum(row[key] for row in rows) for key in ("lost", "never_started"))
+    promised, watched = rows[0]["promised_s"], rows[0]["watch_s"]
     if not lost:
-        return f"all again, after {figure(rows, 'again_last_s')} s"
-    promised = rows[0]["promised_s"]
-    if promised is not None and promised > rows[0]["watch_s"]:
-        return f"again after {number(promised)} s (documented)"
-    return f"{number(lost)} of {total(rows, 'in_flight')} lost"
+        said = f"all again, after {figure(rows, 'again_last_s')} s"
+    elif promised is not None and promised > watched:
+        said = f"again after {number(promised)} s (documented)"
+    else:
+        said = f"{lost} of {total(rows, 'in_flight')} lost"
+    return said + (f"; {late} others not within {number(watched)} s" if late else "")
 
 
 def _link(page: str) -> str:

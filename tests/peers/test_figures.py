@@ -71,6 +71,7 @@ def test_crash_tells_what_was_lost_run_again_and_run_later() -> None:
     assert found == {
         "n": 5,
         "in_flight": 2,
+        "lost": 1,
         "never_ended": 2,
         "never_started": 1,
         "twice": 1,

@@ -86,31 +86,32 @@ def test_system_that_could_not_begin_has_its_reason_on_the_page(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("lost", "late", "promised_s", "watch_s", "said"),
     [
-        (
-            {"never_ended": 0, "again_last_s": 29.5, "promised_s": 30, "watch_s": 45},
-            "all again, after 29.5 s",
-        ),
-        (
-            {"never_ended": 8, "in_flight": 8, "promised_s": 310, "watch_s": 10},
-            "again after 310 s (documented)",
-        ),
-        (
-            {"never_ended": 8, "in_flight": 8, "promised_s": None, "watch_s": 10},
-            "8 of 8 lost",
-        ),
-        (
-            {"never_ended": 8, "in_flight": 8, "promised_s": 5, "watch_s": 45},
-            "8 of 8 lost",
-        ),
-        ({"error": "it is gone"}, "–"),
+        (0, 0, 30, 45, "all again, after 29.5 s"),
+        (8, 0, 310, 10, "again after 310 s (documented)"),
+        (8, 0, None, 10, "8 of 9 lost"),
+        (8, 0, 5, 45, "8 of 9 lost"),
+        (1, 99, None, 10, "1 of 9 lost; 99 others not within 10 s"),
     ],
 )
-def test_fate_of_jobs_in_flight_is_said_in_a_few_words(
-    row: dict[str, object], said: str
+def test_fate_of_jobs_of_a_killed_worker_is_said_in_a_few_words(
+    lost: int, late: int, promised_s: float | None, watch_s: float, said: str
 ) -> None:
+    row = {
+        "in_flight": 9,
+        "lost": lost,
+        "never_started": late,
+        "again_last_s": 29.5,
+        "promised_s": promised_s,
+        "watch_s": watch_s,
+    }
+
     assert report._fate([row]) == said
+
+
+def test_fate_that_was_not_measured_is_a_dash() -> None:
+    assert report._fate([]) == report._fate([{"error": "it is gone"}]) == "–"
 
 
 def test_unknown_system_is_refused_with_those_there_are(
