@@ -63,6 +63,8 @@ class Listing:
             ListBusy: another process fills or empties this list.
         """
         with self._holding():
+            # Held from before the first look: what another fills in meanwhile is no longer missing.
+            self._step(frames.enlist(self.keys, (), **self._naming()))
             for _ in range(PASSES):
                 missing = self._find_missing()
                 self._fill(missing)

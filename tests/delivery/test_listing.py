@@ -204,7 +204,8 @@ def test_run_that_is_interrupted_after_any_step_can_be_run_again(
     try:
         first.fill() if is_on else first.empty()
     except KeyboardInterrupt:
-        assert first.steps == steps + 1
+        # One more to take the list before the first look.
+        assert first.steps == steps + 1 + is_on
     bench.check()
 
     again = fill(bench) if is_on else empty(bench)
@@ -277,6 +278,67 @@ def test_run_that_was_killed_is_in_nobodys_way_for_long(bench: Bench) -> None:
     assert bench.run(later) == ListStep(1, 0)
 
 
+def test_dead_run_is_in_nobodys_way_where_the_clock_was_set_back(bench: Bench) -> None:
+    bench.schedule({"a": 5, "b": 5})
+    ahead_us = bench.now_us + 7_200_000_000
+    bench.run(frames.delist(bench.keys, run="dead", step=1, batch=1, now_us=ahead_us))
+
+    assert bench.run(frames.delist(bench.keys, run="me", step=1, batch=1)).seen == 1
+
+
+def test_run_that_looked_before_another_filled_the_list_fills_nothing_in_twice(
+    bench: Bench,
+) -> None:
+    for n in range(5):
+        bench.java_offer(f"x{n}", 1_000)
+    lone = Bench(bench.client, bench.keys.queue.name, frame_format=bench.frame_format)
+    bench.client.delete(bench.keys.queue.delay_queue)
+    others: list[Listing] = []
+
+    def fill_another(what: str, done: int, total: int) -> None:
+        if what == "reading the delay queue" and not others:
+            # The half minute of this one is over, as where its look took long.
+            bench.client.hdel(bench.keys.control, "listing")
+            others.append(fill(lone))
+
+    with pytest.raises(ListBusy):
+        Listing(bench.client, bench.keys, fill_another).fill()
+
+    assert others[0].filled == len(bench.frames()) == 5
+    bench.check()
+
+
+@pytest.mark.parametrize("what", ["reading the timeout set", "reading the delay queue"])
+def test_another_is_refused_while_the_first_one_looks(bench: Bench, what: str) -> None:
+    bench.schedule({"a": 5}, insertion_list=False)
+    refused = []
+
+    def start_another(now: str, done: int, total: int) -> None:
+        if now == what:
+            with pytest.raises(ListBusy):
+                fill(bench)
+            refused.append(done)
+
+    Listing(bench.client, bench.keys, start_another).fill()
+
+    assert refused
+    assert listed(bench) == ["a"]
+
+
+def test_nothing_stays_in_the_list_where_the_counters_were_lost(bench: Bench) -> None:
+    bench.schedule({f"j{n}": 5 for n in range(20)}, insertion_list=False)
+    bench.client.delete(bench.keys.counters)
+
+    fill(bench)
+    bench.schedule({f"k{n}": 5 for n in range(40)})
+    assert bench.cancel("j3") is Outcome.CANCELLED
+    bench.now = 10
+    bench.acknowledge(*bench.claim(100).jobs)
+
+    assert bench.frames() == []
+    assert bench.state() == {}
+
+
 def test_steps_are_bounded_in_bytes(bench: Bench) -> None:
     bench.schedule({f"j{n}": 5 for n in range(20)}, size=1_000)
     delist = frames.delist(bench.keys, run="me", step=1, batch=20, byte_budget=3_000)
@@ -291,18 +353,21 @@ def test_steps_are_bounded_in_bytes(bench: Bench) -> None:
             bench.keys.queue.timeout_set, 0, -1, withscores=True
         )
     ]
-    enlist = frames.enlist(bench.keys, names, run="me", step=99, byte_budget=3_000)
+    enlist = frames.enlist(bench.keys, names, run="me", step=1, byte_budget=3_000)
     assert 1 <= bench.run(enlist).seen <= 4
 
 
-def test_unit_that_only_looks_like_ours_is_listed_as_it_is(bench: Bench) -> None:
+def test_unit_that_only_looks_like_ours_is_listed_with_a_mark_that_fits(
+    bench: Bench,
+) -> None:
     # One in 65,536 of Java's: its number was never given out.
-    frame = bench.java_offer("x", 5, random_id=b"\xd9U\x7fabcde")
+    bench.java_frames.discard(bench.java_offer("x", 5, random_id=b"\xd9U\x7fabcde"))
     bench.client.delete(bench.keys.queue.delay_queue)
 
     fill(bench)
 
-    assert bench.frames() == [frame]
+    assert listed(bench) == ["x"]
+    assert bench.frames() == bench.client.zrange(bench.keys.queue.timeout_set, 0, -1)
     bench.check()
 
 

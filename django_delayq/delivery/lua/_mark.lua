@@ -25,12 +25,18 @@ end
 -- hash: who does, until when (epoch ms), the number of the last step, and the two numbers of its reply.
 local LISTING_MS = 30000
 
--- The reply where nothing is to be done: another is at it, or the step was done before, and its reply was lost.
+-- The reply where nothing is to be done: another is at it, or the step was done before, and its reply was lost. A list
+-- is taken by the first step of a run: what a later one goes by was found out before another had it.
 local function earlier_step(control, run, step, now_ms)
   local pattern = '^(%S+) (%d+) (%d+) (%d+) (%d+)$'
   local holder, till, done, seen, count = (redis.call('HGET', control, 'listing') or ''):match(pattern)
-  if holder == run and tonumber(done) == step then return { 'ok', tonumber(seen), tonumber(count) } end
-  if holder and holder ~= run and tonumber(till) > now_ms then return { 'busy', 0, 0 } end
+  if holder == run then
+    if tonumber(done) == step then return { 'ok', tonumber(seen), tonumber(count) } end
+    return nil
+  end
+  -- More than that is left where the clock was set back.
+  local left = holder and tonumber(till) - now_ms or 0
+  if step > 1 or (left > 0 and left <= LISTING_MS) then return { 'busy', 0, 0 } end
 end
 
 local function end_step(control, run, step, now_ms, seen, count)

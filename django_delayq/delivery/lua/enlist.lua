@@ -24,7 +24,6 @@ redis.call('LLEN', delay_queue)
 local other = earlier_step(control, run, step, now_ms)
 if other then return other end
 sweep_tombstones(delay_queue, counters)
-highest = tonumber(redis.call('HGET', counters, 'number') or 0) or 0
 
 local frames, numbered, byte_count, seen = {}, {}, 0, 0
 for i = 5, #ARGV, 3 do
@@ -34,8 +33,9 @@ for i = 5, #ARGV, 3 do
   if frame then
     frames[#frames + 1] = frame
     byte_count = byte_count + #frame
-    local number = listed_number(frame) or unlisted_number(frame)
-    if number and number <= highest and unpack_frame(frame) then
+    -- Also with a number that was never given out, of Java's or of ours before the counters were lost: should it be given
+    -- out later, a mark that does not fit would hide the frame, and it would stay in the list.
+    if not is_foreign(frame) and unpack_frame(frame) then
       numbered[#numbered + 1] = { at = #frames, frame = frame, score = redis.call('ZSCORE', timeout_set, frame) }
     end
   end
