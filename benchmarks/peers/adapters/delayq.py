@@ -1,10 +1,13 @@
 """django-delayq, this checkout: ``schedule(task, due, payload)``. BENCH_DELAYQ=redisson: queues that Java shares."""
 
+import json
 from datetime import UTC, datetime
 
 import django
 
 django.setup()
+
+from django.conf import settings  # noqa: E402
 
 from benchmarks.peers.adapters.adapter import About, Adapter, tool, versions  # noqa: E402
 from benchmarks.peers.adapters.delayq_app.tasks import jobs  # noqa: E402
@@ -25,6 +28,7 @@ class DelayqAdapter(Adapter):
         },
         crash={"default": "lease 30 s (default)", "tuned": "lease 3 s"},
         redelivered_s={"default": 30, "tuned": 3},
+        notes=f"a queue's settings: `{json.dumps(settings.DELAYQ['QUEUES']['q0'])}`",
         redelivery="at once where the supervisor lives; else when the lease of 30 s ends",
     )
 
