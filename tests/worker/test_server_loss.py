@@ -12,6 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import schedule, schedule_many
 from django_delayq.delivery.operations import LOOKS_A_LEASE, State
+from django_delayq.wire.call import Line
 from django_delayq.worker import loop as loops
 from tests.servers import LASTING
 from tests.waiting import wait_until
@@ -373,7 +374,6 @@ def test_connections_that_cannot_be_made_lose_nothing(
 ):
     # Nothing takes long, so the next claim is sent before the jobs of the last one are handed out.
     monkeypatch.setattr(loops, "BACKOFF_MS", (1.0, 1.0))
-    schedule_many(tasks.nothing.using(queue=queue_name).prepare(0) for _ in range(4000))
     worker = work(lease_s=120)
     pool = worker.loop._client.connection_pool
     get_connection, chosen, failures = pool.get_connection, random.Random(1), []
@@ -385,12 +385,25 @@ def test_connections_that_cannot_be_made_lose_nothing(
         return get_connection()
 
     pool.get_connection = get_or_fail
+    make_ready = Line._make_ready
 
-    # A lost lease would be found again after 120 s.
-    wait_until(
-        lambda: counts(queue_name).counters.get("succeeded") == 4000,
-        description="all have run",
-        timeout=90,
-    )
+    def lose_and_make_ready(line):
+        # Else one connection would do for all.
+        line.close()
+        make_ready(line)
+
+    monkeypatch.setattr(Line, "_make_ready", lose_and_make_ready)
+    scheduled = 0
+
+    while len(failures) <= 10:
+        schedule_many(
+            tasks.nothing.using(queue=queue_name).prepare(0) for _ in range(1000)
+        )
+        scheduled += 1000
+        # A lost lease would be found again after 120 s.
+        wait_until(
+            lambda all_=scheduled: counts(queue_name).counters.get("succeeded") == all_,
+            description="all have run",
+            timeout=90,
+        )
     assert counts(queue_name).running == 0
-    assert len(failures) > 10
