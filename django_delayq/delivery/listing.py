@@ -6,6 +6,7 @@ again.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import frames
-from django_delayq.delivery.frames import FrameName, ListStep
+from django_delayq.delivery.frames import FrameHead, FrameName, ListStep
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.steps import StepSizer, finished_first
 from django_delayq.delivery.survey import (
@@ -50,6 +51,9 @@ class Listing:
     emptied: int = 0
     #: Frames that are in the list alone, and stay: they are nowhere else.
     alone: int = 0
+    #: Members that wait and are not in the list, and that no step can find: no frames, or start times that are not whole
+    #: milliseconds from 0 on.
+    left_out: int = 0
     steps: int = 0
     _run: str = field(default_factory=lambda: secrets.token_urlsafe(8))
     _sizer: StepSizer = field(default_factory=StepSizer)
@@ -139,15 +143,21 @@ class Listing:
         # The timeout set first: what is offered meanwhile is in neither, or in the list as well.
         total = self.client.zcard(keys.queue.timeout_set)
         waiting: dict[FrameName, None] = {}
+        unnamed: Counter[FrameHead] = Counter()
         for stretch in stretches(self.client, keys, "zset", total, self.progress):
-            waiting.update(
-                (name, None) for frame in stretch if (name := name_of(frame))
-            )
+            for frame in stretch:
+                if name := name_of(frame):
+                    waiting[name] = None
+                else:
+                    unnamed[frame] += 1
         total = self.client.llen(keys.queue.delay_queue)
         for stretch in stretches(self.client, keys, "list", total, self.progress):
             for frame in stretch:
                 if name := name_of(frame):
                     waiting.pop(name, None)
+                elif unnamed[frame] > 0:
+                    unnamed[frame] -= 1
+        self.left_out = unnamed.total()
         # Sorting keeps the order of start times among the others.
         return sorted(waiting, key=_number_of)
 

@@ -121,6 +121,22 @@ def test_every_job_is_found_moved_and_cancelled_whatever_its_list_went_through(
         assert not bench.state()
 
 
+def test_what_no_step_can_find_is_left_out_and_counted(bench: Bench) -> None:
+    bench.java_offer("x", 5)
+    timeout_set = bench.keys.queue.timeout_set
+    for number, score in enumerate((T0 + 0.5, -5, float("inf"))):
+        frame = pack(b"%08d" % number, b"odd", bench.frame_format)
+        bench.client.zadd(timeout_set, {frame: score})
+    bench.client.zadd(timeout_set, {b"no frame": T0, b"listed": T0})
+    bench.client.rpush(bench.keys.queue.delay_queue, b"listed")
+
+    listing = fill(bench)
+
+    assert (listing.filled, listing.left_out) == (0, 4)
+    assert len(bench.frames()) == 2
+    bench.is_checked = False
+
+
 @pytest.mark.parametrize("at", ["before", "behind"])
 def test_what_is_in_the_list_alone_stays(bench: Bench, at: str) -> None:
     lone = pack(b"12345678", b"lone", NEW)

@@ -288,6 +288,8 @@ def _describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
     yield f"List {'on' if is_on else 'off'}, in {_count(listing.steps, 'step')}:"
     if is_on:
         yield f"  {listing.filled:12,}  put into the list"
+        if listing.left_out:
+            yield f"  {listing.left_out:12,}  left out: no frames, or start times that are no whole ms; they wait on"
         return
     yield f"  {listing.emptied:12,}  taken out of the list; they wait on"
     if listing.alone:
