@@ -366,6 +366,7 @@ TRIES = (
     Try("zset", "ZREM", ("1",)),
     Try("zset", "ZREMRANGEBYRANK", (0, 0)),
     Try("hash", "HSET", ("1", "1"), creates=True),
+    Try("hash", "HSETNX", ("1", "1"), creates=True),
     Try("hash", "PEXPIRE", (THROWAWAY_MS,)),
     Try("hash", "HGET", ("1",)),
     Try("hash", "HGETALL"),

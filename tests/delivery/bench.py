@@ -427,8 +427,11 @@ class Bench:
             frame_format or self.frame_format,
         )
         self.java_frames.add(frame)
-        self.client.zadd(self.keys.queue.timeout_set, {frame: self.at(wait)})
-        self.client.rpush(self.keys.queue.delay_queue, frame)
+        # In one step, as Redisson's script does.
+        with self.client.pipeline(transaction=True) as pipeline:
+            pipeline.zadd(self.keys.queue.timeout_set, {frame: self.at(wait)})
+            pipeline.rpush(self.keys.queue.delay_queue, frame)
+            pipeline.execute()
         return frame
 
     def java_transfer(
@@ -452,8 +455,10 @@ class Bench:
         return None if taken is None else name_in(taken)
 
     def java_remove(self, frame: bytes) -> None:
-        self.client.zrem(self.keys.queue.timeout_set, frame)
-        self.client.lrem(self.keys.queue.delay_queue, 1, frame)
+        with self.client.pipeline(transaction=True) as pipeline:
+            pipeline.zrem(self.keys.queue.timeout_set, frame)
+            pipeline.lrem(self.keys.queue.delay_queue, 1, frame)
+            pipeline.execute()
 
     def at(self, wait: float) -> int:
         """Return the epoch ms that lie so many ms after now."""
