@@ -38,13 +38,7 @@ local function read_header(header)
   return attempts, kills % SPARED, due, fence, owner, header:sub(33), kills >= SPARED
 end
 
--- of: 0 NOBODY, 1 UNLISTED and a number, 2 LISTED and a number, 3 UNSURE. Returns nil for what does not fit.
-local function pack_numbered(due, format, of, number, mac)
-  local high, low = tonumber(mac:sub(1, 8), 16), tonumber(mac:sub(9), 16)
-  if not high or not low or due >= FARTHEST then return nil end
-  return struct.pack(LOCATOR, high, low, 16 + 4 * format + of, number, due)
-end
-
+-- What the frame's 8 bytes are: 0 NOBODY, 1 UNLISTED and a number, 2 LISTED and a number, 3 UNSURE.
 local function pack_locator(due, format, id, mac)
   local mark, of, number = id:sub(1, 2), nil, 0
   if mark == UNLISTED or mark == LISTED then
@@ -52,8 +46,10 @@ local function pack_locator(due, format, id, mac)
   else
     of = id == UNSURE and 3 or id == NOBODY and 0
   end
-  local fits = of and due >= 0 and due % 1 == 0 and not mac:find('[^0-9a-f]')
-  return fits and pack_numbered(due, format, of, number, mac) or struct.pack(WIDE_LOCATOR, due, format, id, mac)
+  local fits = of and due >= 0 and due < FARTHEST and due % 1 == 0 and not mac:find('[^0-9a-f]')
+  if not fits then return struct.pack(WIDE_LOCATOR, due, format, id, mac) end
+  local high, low = tonumber(mac:sub(1, 8), 16), tonumber(mac:sub(9), 16)
+  return struct.pack(LOCATOR, high, low, 16 + 4 * format + of, number, due)
 end
 
 local function read_locator(locator)

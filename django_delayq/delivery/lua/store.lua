@@ -26,7 +26,7 @@ local is_placed, is_stored
 local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
 -- With the first one the counter is new: what lies in the list says where it has to begin.
 if number > 1 and high and low and due < FARTHEST then
-  -- What pack_frame() and pack_numbered() make, in one go: each packing costs the server as much as a command.
+  -- What pack_frame() and pack_locator() make, in one go: each packing costs the server as much as a command.
   local mark, of = UNLISTED, 1
   if delay_queue then mark, of = LISTED, 2 end
   local both = struct.pack('<Bc2>I6<L' .. LOCATOR, 8, mark, number, #payload, high, low, 16 + 4 * format + of, number, due)
