@@ -42,6 +42,16 @@ def serving(kind: str, **options: str) -> Iterator[Server]:
         server.stop()
 
 
+def run_for_each(module: str, kinds: Sequence[str], *arguments: str) -> None:
+    """Run a benchmark once for each kind of server, in a process of its own: settings are read once a process."""
+    for kind in kinds:
+        subprocess.run(
+            [sys.executable, "-m", module, "--server", kind, *arguments],
+            cwd=ROOT,
+            check=True,
+        )
+
+
 @contextmanager
 def working(
     *arguments: str, log: Path | None = None

@@ -6,8 +6,6 @@ the machine slows all of them.
 
 import argparse
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -32,16 +30,7 @@ def main() -> None:
     if len(kinds) == 1:
         measure(kinds[0], options.rounds)
         return
-    for kind in kinds:
-        # Settings are read once a process, and each server has another port.
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "benchmarks.offers"),
-                *("--server", kind, "--rounds", str(options.rounds)),
-            ],
-            cwd=bench.ROOT,
-            check=True,
-        )
+    bench.run_for_each("benchmarks.offers", kinds, "--rounds", str(options.rounds))
 
 
 def measure(kind: str, rounds: int) -> None:

@@ -5,8 +5,6 @@ each piece of memory included; the parts are as ``MEMORY USAGE`` estimates them.
 """
 
 import argparse
-import subprocess
-import sys
 import time
 
 import redis
@@ -27,16 +25,7 @@ def main() -> None:
     if len(kinds) == 1:
         measure(kinds[0], options.jobs)
         return
-    for kind in kinds:
-        # Settings are read once a process, and each server has another port.
-        subprocess.run(
-            [
-                *(sys.executable, "-m", "benchmarks.pending"),
-                *("--server", kind, "--jobs", str(options.jobs)),
-            ],
-            cwd=bench.ROOT,
-            check=True,
-        )
+    bench.run_for_each("benchmarks.pending", kinds, "--jobs", str(options.jobs))
 
 
 def measure(kind: str, jobs: int) -> None:
