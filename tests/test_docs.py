@@ -15,6 +15,7 @@ import pytest
 from django.core.management import BaseCommand, load_command_class
 
 import django_delayq
+from benchmarks.peers import report
 from django_delayq import conf, exceptions
 from django_delayq.conf import Backoff
 from django_delayq.delivery.keys import DeliveryKeys
@@ -383,3 +384,34 @@ def test_scripts_of_why_are_named_by_it() -> None:
     for path in (ROOT / "benchmarks" / "why").glob("*.py"):
         if path.stem != "__init__":
             assert f"python -m benchmarks.why.{path.stem}" in text
+
+
+def glance_of(text: str) -> dict[str, dict[str, str]]:
+    """Return the cells of the first table below "At a glance" or "Compared", by row and column."""
+    table = re.split(r"^## (?:At a glance|Compared)$", text, flags=re.MULTILINE)[1]
+    lines = [line for line in table.split("\n## ")[0].splitlines() if line[:1] == "|"]
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines
+    ]
+    return {row[0]: dict(zip(head[1:], row[1:], strict=True)) for row in rows}
+
+
+def test_readme_quotes_the_page_of_peers() -> None:
+    quoted, page = glance_of(text_of("README.md")), glance_of(text_of("docs/peers.md"))
+
+    assert len(quoted) == 10
+    for system, cells in quoted.items():
+        for column, cell in cells.items():
+            assert page[system][column] == cell, (system, column)
+
+
+def test_page_of_peers_says_what_was_measured(tmp_path: Path) -> None:
+    results = sorted((ROOT / "benchmarks" / "peers").glob("results-*.jsonl"))
+    page = tmp_path / "peers.md"
+
+    report.main(results, page)
+
+    assert page.read_text("utf-8") == text_of("docs/peers.md")
+    for plot in (tmp_path / "peers").iterdir():
+        kept = DOCS / "peers" / plot.name
+        assert plot.read_bytes() == kept.read_bytes(), plot.name

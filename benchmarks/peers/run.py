@@ -213,7 +213,7 @@ def machine() -> Row:
     return {
         "processors": os.cpu_count(),
         "model": model or platform.machine(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
         "python": platform.python_version(),
         "revision": revision.stdout.strip(),
