@@ -86,9 +86,7 @@ def test_what_is_no_size_is_explained(configure, text):
     ("text", "size"), [("512", 512), ("0", 0), ("31.9MB", 33449574)]
 )
 def test_a_size_that_no_process_fits_into_is_explained(configure, text, size):
-    message = (
-        f"{text!r} is {size} bytes, and no worker process fits into less than 32MB"
-    )
+    message = f"{text!r} is {size} bytes, and no worker process fits into less than 32MB; give a size such as 512MB"
     with pytest.raises(CommandError, match=re.escape(message)):
         call_command("delayq_worker", "--max-memory", text)
 

@@ -89,7 +89,7 @@ def _size(text: str) -> int:
     if size < LEAST_MEMORY:
         raise ArgumentTypeError(
             f"{text!r} is {size} bytes, and no worker process fits into less than"
-            f" {LEAST_MEMORY // 2**20}MB"
+            f" {LEAST_MEMORY // 2**20}MB; give a size such as 512MB"
         )
     return size
 
