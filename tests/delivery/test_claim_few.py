@@ -192,6 +192,12 @@ def forged(bench: Bench) -> None:
     bench.client.zrem(bench.keys.queue.timeout_set, frame)
 
 
+def copied_in_the_other_format(bench: Bench) -> None:
+    """A frame of the same number and payload, without the byte that only one of the formats has."""
+    (frame,) = bench.client.zrange(bench.keys.queue.timeout_set, 0, 0)
+    bench.client.zadd(bench.keys.queue.timeout_set, {frame[1:]: T0})
+
+
 @pytest.mark.parametrize(
     "what",
     [
@@ -213,6 +219,7 @@ def forged(bench: Bench) -> None:
         locator_is_gone,
         offered_again_by_somebody_else,
         forged,
+        copied_in_the_other_format,
     ],
 )
 def test_leaves_to_a_whole_claim_what_is_not_so_simple(

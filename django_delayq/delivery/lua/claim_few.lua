@@ -65,7 +65,9 @@ for i = 1, #found, 2 do
   local payload, id = unpack_frame(found[i], format)
   if not payload or not is_score(start) or not unlisted_number(found[i]) then return nil end
   local token, mac = token_of(payload)
-  if not token then return nil end
+  -- Twice in one reply it is a copy: both of them would be the job that the locator knows.
+  if not token or tokens[token] then return nil end
+  tokens[token] = true
   local n = #frames + 1
   frames[n], tokens[n], jobs[n] = found[i], token, { start, payload, id, mac }
 end
