@@ -88,8 +88,9 @@ class Clients:
                 f" got {show(connection)}"
             )
         self._given = connection
-        self._sync: Redis | None = None
-        self._is_own = False
+        # One at most. A dictionary, because it is filled in one step: of two clients that threads make at once one is
+        # dropped before anybody has it. Later that would close the connections under the thread that uses them.
+        self._made: dict[str, Redis] = {}
         self._of_thread = threading.local()
 
     @property
@@ -101,10 +102,9 @@ class Clients:
         """Return the sync client; its replies are bytes."""
         if self._given is None:
             return _provided()[0]()
-        if self._sync is None:
-            self._sync = self._make_sync(self._given)
-            self._is_own = self._sync is not self._given
-        return self._sync
+        return self._made.get("sync") or self._made.setdefault(
+            "sync", self._make_sync(self._given)
+        )
 
     def of_thread(self) -> Redis:
         """Return a client for this thread alone, with a connection of its own; where one was given, that.
@@ -112,7 +112,7 @@ class Clients:
         The bookkeeping of a pool was a third of what taking an element cost us.
         """
         client = self.sync()
-        if self._given is not None and not self._is_own:
+        if client is self._given:
             return client
         pool, pid = client.connection_pool, os.getpid()
         mine: Redis
@@ -165,8 +165,8 @@ class Clients:
 
     def close(self) -> None:
         """Close the sync client where it was made here; the next use makes another. Async ones end with their loop."""
-        client, self._sync = self._sync, None
-        if client is not None and self._is_own:
+        client = self._made.pop("sync", None)
+        if client is not None and client is not self._given:
             client.close()
             client.connection_pool.disconnect()
 

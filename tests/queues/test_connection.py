@@ -3,6 +3,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import EncodeError, InvalidSettings
 from django_delayq.queues import connection, options
 from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.connection import set_default_connection
+from django_delayq.queues.connection import Clients, set_default_connection
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.queues.options import QueueOptions, options_of, set_default_options
 from django_delayq.queues.transferring import service
@@ -247,6 +248,28 @@ def test_objects_leave_no_thread_and_no_connection_behind(
 
 
 class TestConnectionOfAThread:
+    def test_two_threads_that_make_the_client_at_once_have_the_same(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make = redis.Redis.from_url
+        second_makes, first_has_it = threading.Event(), threading.Event()
+        waits_for = iter([second_makes, first_has_it])
+
+        def make_in_turn(url: str, **options: Any) -> redis.Redis:
+            if (event := next(waits_for)) is first_has_it:
+                second_makes.set()
+            assert event.wait(timeout=60)
+            return make(url, **options)
+
+        monkeypatch.setattr(redis.Redis, "from_url", make_in_turn)
+        clients = Clients("redis://127.0.0.1:1")
+        with ThreadPoolExecutor(2) as threads:
+            made = [threads.submit(clients.sync) for _ in range(2)]
+            first = next(as_completed(made, timeout=60)).result()
+            first_has_it.set()
+            assert all(client.result(timeout=60) is first for client in made)
+        clients.close()
+
     def test_each_thread_that_takes_keeps_one_until_it_ends(
         self, private_server: Callable[..., Server]
     ) -> None:
