@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from django_delayq.worker.batch import TARGET_MS, BatchSizer, Pace
+from django_delayq.worker.batch import CALL_SHARE, TARGET_MS, BatchSizer, Pace
 
 
 def claim(
@@ -19,7 +19,7 @@ def claim(
 
 @pytest.mark.parametrize("job_ms", [0.01, 0.05, 0.2])
 @pytest.mark.parametrize("call_ms", [0.2, 3.0, 30.0, 100.0])
-def test_batch_grows_until_its_jobs_cost_as_much_as_the_call(
+def test_batch_grows_until_its_jobs_cost_nearly_as_much_as_the_call(
     call_ms: float, job_ms: float
 ) -> None:
     sizer = BatchSizer()
@@ -29,11 +29,11 @@ def test_batch_grows_until_its_jobs_cost_as_much_as_the_call(
 
     calls = [claim(sizer, call_ms, job_ms) for _ in range(60)]
 
-    fitting = min(500, max(TARGET_MS, call_ms) / job_ms)
+    fitting = min(500, max(TARGET_MS, CALL_SHARE * call_ms) / job_ms)
     sizes = [jobs for jobs, _ in calls[20:]]
     assert 0.8 * fitting <= sum(sizes) / len(sizes) <= 1.1 * fitting
-    # Twice the call and what is bounded without it.
-    assert max(took_ms for _, took_ms in calls) <= 5.0 + 2 * call_ms
+    # Far enough below twice the call, and what is bounded without it, for a call that is not like the others.
+    assert max(took_ms for _, took_ms in calls) <= 5.0 + 1.9 * call_ms
 
 
 def test_a_scan_and_the_jobs_are_told_apart() -> None:
@@ -75,7 +75,7 @@ def test_batch_follows_a_list_that_grows_and_shrinks() -> None:
             claim(sizer, call_ms, 0.1, chance.randrange(20, 500))
         sizes.append(sizer.size)
 
-    assert sizes[1] > 200
+    assert sizes[1] > 150
     assert max(sizes[0], sizes[2]) < 45
 
 
