@@ -44,7 +44,7 @@ FIGURES = {
 #: With fewer, no interval between two of the ratios holds the median with a probability of 95 %.
 LEAST_PAIRS = 6
 #: What the measuring code needs beside itself, taken from this checkout for both sides.
-SHARED = ("benchmarks", "tests/__init__.py", "tests/servers.py", "tests/waiting.py")
+SHARED = ("benchmarks", "tests/__init__.py", "tests/servers.py", "tests/polling.py")
 
 
 def main() -> None:

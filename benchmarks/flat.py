@@ -107,9 +107,9 @@ class _Operations:
         return next(self._moved).refresh()
 
     def claim_one(self) -> object:
+        from django_delayq.calls.call import run
         from django_delayq.delivery import operations
         from django_delayq.delivery.keys import DeliveryKeys
-        from django_delayq.wire.call import run
 
         call = operations.claim(
             DeliveryKeys.of(self._task.options.queue),

@@ -130,8 +130,8 @@ class _Run:
         _sleep_until(start)
 
     def _scattered(self) -> None:
+        from django_delayq.calls.call import run_all
         from django_delayq.delivery import operations
-        from django_delayq.wire.call import run_all
 
         moved = random.sample(self._handles, min(self._due, len(self._handles)))
         for start in range(0, len(moved), 500):
@@ -276,16 +276,16 @@ class _Run:
         return name, f"{count:,}", f"{took_s:.2f}", f"{slow_us / 1000:.1f}"
 
     def _cancel_many(self, jobs: Sequence[Any]) -> bool:
+        from django_delayq.calls.call import run
         from django_delayq.delivery import operations
-        from django_delayq.wire.call import run
 
         calls = operations.cancel_many(self._keys, (job.token for job in jobs))
         outcomes = [out for call in calls for out in run(self._client, call).values()]
         return set(outcomes) <= {operations.Outcome.CANCELLED}
 
     def _payloads(self, jobs: Sequence[Any]) -> list[bytes]:
+        from django_delayq.calls.call import run
         from django_delayq.delivery import operations
-        from django_delayq.wire.call import run
 
         return [
             run(self._client, operations.inspect(self._keys, job.token)).payload

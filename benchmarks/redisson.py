@@ -22,8 +22,8 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.delayed import DelayedQueue
 from tests.interop.peers import Peer
 from tests.interop.stress import JavaSide, Lateness, Load, PythonSide, run_stress
+from tests.polling import wait_until
 from tests.servers import Server, available_kinds
-from tests.waiting import wait_until
 
 CODEC = "StringCodec"
 #: A Java service that has run for a while: its compiler is done.

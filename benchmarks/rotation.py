@@ -20,8 +20,8 @@ from typing import Any
 import redis
 
 from benchmarks import bench
+from tests.polling import wait_until
 from tests.servers import available_kinds
-from tests.waiting import wait_until
 
 OLD, NEW = "the old secret of the benchmark", "the new secret of the benchmark"
 #: No run of this takes so long.
@@ -86,9 +86,9 @@ class _Run:
 
     def hold_and_release(self) -> None:
         """Let a worker meet nothing but jobs whose key it does not have, and then let it have it."""
+        from django_delayq.calls.call import run
         from django_delayq.delivery import operations
         from django_delayq.delivery.operations import State
-        from django_delayq.wire.call import run
 
         with keys(OLD):
             self._schedule(self._jobs, due_s=0)
@@ -135,8 +135,8 @@ class _Run:
         return out.getvalue().splitlines()[0]
 
     def _sweep(self) -> int:
+        from django_delayq.calls.call import run
         from django_delayq.delivery import operations
-        from django_delayq.wire.call import run
 
         calls = 0
         for which in operations.SWEPT:
@@ -157,8 +157,8 @@ class _Run:
         wait_until(predicate, description="it is done", timeout=DEADLINE_S)
 
     def _wait_for_all(self) -> str:
+        from django_delayq.calls.call import run
         from django_delayq.delivery import operations
-        from django_delayq.wire.call import run
 
         def counts() -> Any:
             return run(self._client, operations.counts(self._keys))

@@ -30,10 +30,10 @@ from benchmarks.bench import (
     spread,
     table,
 )
+from django_delayq.calls.call import run_all
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.queues.transferring import QueuePush
-from django_delayq.wire.call import run_all
+from django_delayq.queues.transfer.push import QueuePush
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wire.scripts import offer
 from tests.servers import Server, available_kinds

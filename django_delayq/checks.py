@@ -14,14 +14,14 @@ from django_redis.cache import RedisCache
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
+from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.redaction import redact_url
-from django_delayq.server_checks import Level, find_server_problems
-from django_delayq.wire.codecs.unsupported import UnsupportedCodec
 
 
 def register_all() -> None:

@@ -32,8 +32,10 @@ from redis.backoff import NoBackoff
 from redis.connection import SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
+from django_delayq.calls.call import CallPacker
+from django_delayq.codecs import Codec, default_codec, get_codec
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.embedded import ensure_server
+from django_delayq.embedded.server import ensure_server
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.connection import is_readable
 from django_delayq.queues.options import QueueOptions
@@ -46,8 +48,6 @@ from django_delayq.redaction import (
     redact_url,
     show,
 )
-from django_delayq.wire.call import CallPacker
-from django_delayq.wire.codecs import Codec, default_codec, get_codec
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import Keyring
 

@@ -22,6 +22,7 @@ import redis.asyncio
 from hypothesis import HealthCheck, settings
 
 from tests.isolation import Registrations, restored
+from tests.polling import FakeClock
 from tests.servers import (
     KINDS,
     ExternalServer,
@@ -31,7 +32,6 @@ from tests.servers import (
     binary_of,
     close_clients,
 )
-from tests.waiting import FakeClock
 
 # A machine that is busy with other tests is no finding.
 settings.register_profile(

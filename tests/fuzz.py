@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+from django_delayq.codecs import CODEC_NAMES, Codec
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.codecs import CODEC_NAMES, Codec
-from tests.wire.codecs.vectors import VERSIONS, codec_of, load, payload_of
+from tests.codecs.vectors import VERSIONS, codec_of, load, payload_of
 
 #: One payload that takes longer than this is a finding.
 SLOW_S = 2.0

@@ -28,7 +28,7 @@ from typing import Any
 
 import redis
 
-from tests.waiting import POLL_S
+from tests.polling import POLL_S
 
 #: In this order they are offered and tried.
 KINDS = ("valkey", "redis7", "redis6", "redis8")

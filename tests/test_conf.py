@@ -17,6 +17,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from django_delayq import conf
+from django_delayq.calls.call import CallPacker
+from django_delayq.codecs import get_codec
 from django_delayq.conf import (
     Backoff,
     QueueSettings,
@@ -30,11 +32,9 @@ from django_delayq.conf import (
 )
 from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
 from django_delayq.redaction import hide
-from django_delayq.wire.call import CallPacker
-from django_delayq.wire.codecs import get_codec
 from django_delayq.wire.frame import FrameFormat
+from tests.polling import await_until, wait_until
 from tests.servers import ExternalServer, Server
-from tests.waiting import await_until, wait_until
 
 URL = "redis://localhost:6379/0"
 
@@ -593,7 +593,7 @@ def test_wrong_settings_are_refused_when_they_are_used() -> None:
 
 
 def test_importing_the_package_reads_no_settings() -> None:
-    code = "import django_delayq, django_delayq.checks, django_delayq.server_checks"
+    code = "import django_delayq, django_delayq.checks, django_delayq.health.problems"
     without = {k: v for k, v in os.environ.items() if k != "DJANGO_SETTINGS_MODULE"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],

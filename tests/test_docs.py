@@ -17,21 +17,21 @@ from django.core.management import BaseCommand, load_command_class
 import django_delayq
 from benchmarks.peers import report
 from django_delayq import conf, exceptions
+from django_delayq.codecs import CODEC_NAMES, default_codec, get_codec
+from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.conf import Backoff
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.jobs.envelope import Envelope, encode
 from django_delayq.jobs.options import TaskOptions
-from django_delayq.wire.codecs import CODEC_NAMES, default_codec, get_codec
-from django_delayq.wire.codecs.unsupported import UnsupportedCodec
 from django_delayq.wire.frame import FrameFormat, unpack
 from django_delayq.wire.signing import Keyring
+from tests.codecs.vectors import VERSIONS
 from tests.test_readme import DOCUMENTS, ROOT, blocks_of
-from tests.wire.codecs.vectors import VERSIONS
 
 DOCS = ROOT / "docs"
-LAYERS = ("wire", "delivery", "queues")
+LAYERS = ("wire", "delivery", "repair", "queues")
 
 _LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")

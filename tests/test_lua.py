@@ -18,8 +18,10 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_delayq.queues.scripts import PACKAGES
-from django_delayq.wire.call import Script, load_script, preludes_of
+from django_delayq.calls.call import Script, load_script, preludes_of
+from django_delayq.delivery import operations
+from django_delayq.queues import scripts as queues_scripts
+from django_delayq.repair import frames
 from tests.conftest import keys_of
 from tests.delivery.bench import Bench, names_of
 from tests.delivery.tour import DRAINS, TOUR
@@ -32,14 +34,23 @@ SCRIPTS = {
     if not path.name.startswith("_")
 }
 PRELUDES = {path.stem.removeprefix("_"): path for path in sorted(ROOT.rglob("_*.lua"))}
+#: Where the scripts of a layer and their preludes are: the layer itself and those below it.
+PACKAGES = {
+    packages[0].rpartition(".")[2]: packages
+    for packages in (
+        queues_scripts.PACKAGES,
+        frames.PACKAGES,
+        operations.PACKAGES,
+        operations.PACKAGES[1:],
+    )
+}
 scripts = pytest.mark.parametrize("script", SCRIPTS)
 
 
 def loaded(script: str) -> Script:
     """Return a script as the package sends it, preludes and all."""
     package, _, name = script.partition("/")
-    layer = PACKAGES.index(f"django_delayq.{package}")
-    return load_script(PACKAGES[layer:], name)
+    return load_script(PACKAGES[package], name)
 
 
 def text_of(script: str) -> str:

@@ -32,9 +32,9 @@ import pytest
 from django.core.management import load_command_class
 
 from django_delayq import conf
-from django_delayq.embedded import find_binary
+from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
-from tests.waiting import wait_until
+from tests.polling import wait_until
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import wait_until
+from tests.polling import wait_until
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 #: Where in /proc/PID/stat, behind the name, stand the state, the session, and the times of a process and its children.

@@ -19,7 +19,7 @@ DELAY_S = 2.0
 
 def serve(folder: Path, count: int) -> None:
     """Wait for the jobs in memory; each leaves a file when it runs."""
-    from django_delayq.transfer.wheel import HashedWheelTimer
+    from django_delayq.worker.wheel import HashedWheelTimer
 
     timer = HashedWheelTimer(name="jobs")
     for i in range(count):

@@ -15,6 +15,7 @@ from typing import Any
 from django.utils import timezone
 from django.utils.formats import number_format
 
+from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.operations import PREVIEW_BYTES
 from django_delayq.exceptions import DecodeError, NotSigned
@@ -22,7 +23,6 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
-from django_delayq.wire.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 
 #: Characters of the arguments, and of an error, in a row of a table.
 ROW_CHARACTERS = 160

@@ -28,15 +28,15 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.admin import display, fields, pages
 from django_delayq.admin.paths import from_path_part, to_path_part
+from django_delayq.calls.call import Call, run, run_all
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Counts, Inspected, Outcome, State
 from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
+from django_delayq.health.problems import LONG_LIST, find_missing, find_newer
 from django_delayq.jobs import registry
 from django_delayq.models import Job
-from django_delayq.server_checks import LONG_LIST, find_missing, find_newer
-from django_delayq.wire.call import Call, run, run_all
 
 T = TypeVar("T")
 #: Counters of a queue that are not about jobs.

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from django_delayq.calls.call import Argument, Call, load_script
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import NewerFormat
 from django_delayq.wire import signing
-from django_delayq.wire.call import Argument, Call, load_script
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
 from django_delayq.wire.signing import TOKEN_LENGTH as TOKEN_LENGTH

@@ -19,6 +19,7 @@ import msgspec
 from django.db.models import Model, QuerySet
 from django.utils.functional import LazyObject, Promise
 
+from django_delayq.codecs import Codec
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.exceptions import (
     DecodeError,
@@ -29,7 +30,6 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import formats
 from django_delayq.redaction import SHOWN, show
-from django_delayq.wire.codecs import Codec
 from django_delayq.wire.signing import (
     JOB_START,
     LENGTH,

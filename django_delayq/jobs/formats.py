@@ -11,11 +11,11 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import RedisError
 
+from django_delayq.calls.call import arun, mark_unsent, run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire import signing
-from django_delayq.wire.call import arun, mark_unsent, run
 
 #: How long the answer of a queue counts. Whoever lowers a format waits for so long, see `Resigning`.
 KEPT_MS = 5_000.0

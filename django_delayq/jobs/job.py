@@ -18,6 +18,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
+from django_delayq.calls.call import arun, may_have_run, run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
@@ -33,7 +34,6 @@ from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
-from django_delayq.wire.call import arun, may_have_run, run
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
     Delay,

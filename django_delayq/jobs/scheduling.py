@@ -16,6 +16,14 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.call import (
+    Call,
+    arun,
+    mark_unsent,
+    may_have_run,
+    run,
+    run_stream,
+)
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Scheduled, State
@@ -27,14 +35,6 @@ from django_delayq.jobs.job import Job, explain
 from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
 from django_delayq.wire import signing
-from django_delayq.wire.call import (
-    Call,
-    arun,
-    mark_unsent,
-    may_have_run,
-    run,
-    run_stream,
-)
 from django_delayq.wire.delay import Delay
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from django_delayq.clock import monotonic_ms
+from django_delayq.codecs import Codec
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
@@ -28,9 +29,8 @@ from django_delayq.queues.steps import (
     perform,
 )
 from django_delayq.queues.taking import Batch, Taker
-from django_delayq.queues.waiting import Peeks
 from django_delayq.redaction import show
-from django_delayq.wire.codecs import Codec
+from django_delayq.waiting.lists import Peeks
 from django_delayq.wire.delay import parse_timeout_ms
 from django_delayq.wire.scripts import PAGE
 from django_delayq.wire.signing import looks_like_job

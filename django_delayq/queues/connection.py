@@ -34,10 +34,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from django_delayq.calls.call import Call, borrow
 from django_delayq.exceptions import InvalidSettings, MaybeScheduled
 from django_delayq.redaction import SecretUrl, conceal, redact_url, show
-from django_delayq.transfer.connection import POOL_ARGUMENTS, node_of
-from django_delayq.wire.call import Call, borrow
+from django_delayq.waiting.connection import POOL_ARGUMENTS, node_of
 
 #: What ``connection=`` takes.
 Given = Redis | aio.Redis | str

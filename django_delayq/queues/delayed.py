@@ -16,7 +16,9 @@ from uuid import uuid4
 from redis.client import Redis
 from redis.exceptions import RedisError
 
+from django_delayq.calls.call import may_have_run
 from django_delayq.clock import boottime_ms
+from django_delayq.codecs import Codec
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import REPEAT_MS
 from django_delayq.exceptions import DecodeError
@@ -25,12 +27,10 @@ from django_delayq.queues.connection import Clients, Command, Given
 from django_delayq.queues.options import options_of, signed_for
 from django_delayq.queues.reading import read
 from django_delayq.queues.steps import Once, Steps, aperform, perform
-from django_delayq.queues.transferring import QueuePush, service
-from django_delayq.transfer.channel import ChannelListener
-from django_delayq.transfer.task import QueueTransferTask
+from django_delayq.queues.transfer.push import QueuePush, service
+from django_delayq.queues.transfer.task import QueueTransferTask
+from django_delayq.waiting.channel import ChannelListener
 from django_delayq.wire import scripts as wire_scripts
-from django_delayq.wire.call import may_have_run
-from django_delayq.wire.codecs import Codec
 from django_delayq.wire.delay import Delay, parse_delay
 from django_delayq.wire.frame import FrameFormat, unpack
 from django_delayq.wire.scripts import PAGE, START, Cursor, FramePage

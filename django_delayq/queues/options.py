@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from django_delayq.codecs import Codec, get_codec
 from django_delayq.exceptions import InvalidSettings
-from django_delayq.wire.codecs import Codec, get_codec
 from django_delayq.wire.frame import FrameFormat
 
 

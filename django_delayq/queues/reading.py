@@ -3,9 +3,9 @@
 import logging
 from typing import Any
 
+from django_delayq.codecs import Codec
+from django_delayq.codecs.guess import likely_codecs, looks_like
 from django_delayq.exceptions import DecodeError
-from django_delayq.wire.codecs import Codec
-from django_delayq.wire.codecs.guess import likely_codecs, looks_like
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from django_delayq.calls.call import Call, arun, run
 from django_delayq.queues.connection import Command, asend_once, send_once
-from django_delayq.queues.waiting import Peeks, await_any, wait_for_any
-from django_delayq.wire.call import Call, arun, run
+from django_delayq.waiting.lists import Peeks, await_any, wait_for_any
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import epoch_ms, monotonic_ms
+from django_delayq.codecs import Codec
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import Claimed, Leased, Mode, Rejected, State
@@ -24,7 +25,6 @@ from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
 from django_delayq.queues.reading import read
 from django_delayq.queues.steps import Pause, Steps
-from django_delayq.wire.codecs import Codec
 
 logger = logging.getLogger(__name__)
 

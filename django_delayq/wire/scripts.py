@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django_delayq.wire.call import Argument, Call, load_script
+from django_delayq.calls.call import Argument, Call, load_script
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.publishing import read_published

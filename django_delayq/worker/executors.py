@@ -25,11 +25,11 @@ from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.logs import get_log
-from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker import time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
+from django_delayq.worker.wheel import HashedWheelTimer
 
 logger = get_log("django_delayq.worker")
 

@@ -17,6 +17,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import faults
+from django_delayq.calls.call import Line, Question, UnderWay, run, run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings, get_keyring
 from django_delayq.delivery import operations
@@ -33,8 +34,7 @@ from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.transfer.alarm import CAP_MS, Alarm
-from django_delayq.wire.call import Line, Question, UnderWay, run, run_all
+from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer, Pace
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor

@@ -12,12 +12,12 @@ from redis.client import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from django_delayq import faults
+from django_delayq.calls.call import Call, Line, UnderWay, run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import MAX_BATCH, State
 from django_delayq.logs import get_log
-from django_delayq.wire.call import Call, Line, UnderWay, run_all
 from django_delayq.worker.attempt import Attempt
 
 logger = get_log("django_delayq.worker")

@@ -18,9 +18,8 @@ from django_delayq import conf
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.transfer.channel import ChannelListener
-from django_delayq.transfer.watch import DestinationWatch
-from django_delayq.transfer.wheel import HashedWheelTimer
+from django_delayq.waiting.channel import ChannelListener
+from django_delayq.waiting.watch import DestinationWatch
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.forks import HEEDED, let_go_when_forked
@@ -29,6 +28,7 @@ from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
 from django_delayq.worker.pulse import BEAT_S, Pulse
 from django_delayq.worker.watchdog import Watchdog
+from django_delayq.worker.wheel import HashedWheelTimer
 
 logger = get_log("django_delayq.worker")
 

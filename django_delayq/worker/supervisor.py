@@ -17,11 +17,11 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.call import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import operations
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.wire.call import run
 from django_delayq.worker import heartbeat
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.outcomes import is_queues_own

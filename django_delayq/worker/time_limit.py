@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django_delayq.exceptions import TimeLimitExceeded
-from django_delayq.transfer.wheel import HashedWheelTimer, Timeout
+from django_delayq.worker.wheel import HashedWheelTimer, Timeout
 
 #: A task that has not reacted this long after its time limit costs its process: a thread cannot be killed.
 STUCK_AFTER_S = 5.0

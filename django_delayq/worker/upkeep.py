@@ -11,15 +11,16 @@ from shlex import quote
 from redis.client import Redis
 from redis.exceptions import NoPermissionError
 
+from django_delayq.calls.call import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import frames, operations
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, Which
-from django_delayq.delivery.survey import is_numbered
+from django_delayq.health.problems import LONG_LIST
 from django_delayq.logs import get_log
-from django_delayq.server_checks import LONG_LIST
+from django_delayq.repair import frames
+from django_delayq.repair.survey import is_numbered
 from django_delayq.wire import signing
-from django_delayq.wire.call import run
 from django_delayq.wire.frame import format_of
 from django_delayq.worker.outcomes import is_queues_own
 

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from django_delayq.clock import boottime_ms
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
-from django_delayq.transfer.trouble import Trouble
+from django_delayq.waiting.trouble import Trouble
 from django_delayq.worker.attempt import Attempt, class_name
 from django_delayq.worker.outcomes import renew
 

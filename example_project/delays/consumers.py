@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django_delayq import BlockingQueue
-from django_delayq.transfer.wheel import HashedWheelTimer
+from django_delayq.worker.wheel import HashedWheelTimer
 
 Handle = Callable[[Any], None]
 Consumer = Callable[[BlockingQueue, Handle, threading.Event], None]

@@ -5,6 +5,7 @@ from typing import Any
 
 import redis
 
+from django_delayq.calls.call import run
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
@@ -17,10 +18,9 @@ from django_delayq.delivery.operations import (
     State,
 )
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, pack
+from tests.polling import wait_until
 from tests.signed import signed
-from tests.waiting import wait_until
 
 #: Registered by no process, like a task that was renamed.
 TASK = "shop.tasks.send_reminder"

@@ -16,13 +16,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path, reverse
 
-from django_delayq import conf, server_checks
+from django_delayq import conf
 from django_delayq.admin import JobAdmin
+from django_delayq.calls.call import run
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
+from django_delayq.health import problems
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.models import Job
-from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
@@ -499,7 +500,7 @@ def test_long_insertion_list_is_warned_of(
 
     after = content_of(browser.get(url("queue", queue.name)))
 
-    assert server_checks.LONG_LIST == 100_000
+    assert problems.LONG_LIST == 100_000
     assert "INSERTION_LIST" not in before
     assert f"['QUEUES']['{queue.name}']['INSERTION_LIST'] to False" in after
     assert "3 in the insertion list" in content_of(browser.get(url("changelist")))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from django_delayq.calls.call import run_all
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import NewJob, State
-from django_delayq.wire.call import run_all
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.servers import Server

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import redis
 
+from django_delayq.calls.call import Call, run
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import (
@@ -37,7 +38,6 @@ from django_delayq.delivery.operations import (
     Transferred,
 )
 from django_delayq.wire import frame as frames
-from django_delayq.wire.call import Call, run
 from django_delayq.wire.frame import FrameFormat
 
 T = TypeVar("T")

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.delivery import frames, operations
+from django_delayq.calls.call import Call
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Mode, Outcome, State
 from django_delayq.queues import scripts
-from django_delayq.wire.call import Call
+from django_delayq.repair import frames
 from tests.delivery.bench import Bench, locator, token
 
 #: The budget of every call here, and of those that have one of their own.

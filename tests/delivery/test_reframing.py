@@ -28,13 +28,13 @@ from hypothesis.stateful import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from django_delayq.delivery import frames, reframing
-from django_delayq.delivery import steps as steps_module
-from django_delayq.delivery.frames import FrameName
+from django_delayq.calls.call import run
 from django_delayq.delivery.operations import State
-from django_delayq.delivery.reframing import Reframing
-from django_delayq.delivery.steps import StepSizer
-from django_delayq.delivery.survey import (
+from django_delayq.repair import frames, pacing, reframing
+from django_delayq.repair.frames import FrameName
+from django_delayq.repair.pacing import StepSizer
+from django_delayq.repair.reframing import Reframing
+from django_delayq.repair.survey import (
     Jam,
     fitting_settings,
     lookups_of,
@@ -42,7 +42,6 @@ from django_delayq.delivery.survey import (
     take_survey,
 )
 from django_delayq.wire import frame as wire_frame
-from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by, pack
 from tests.delivery.bench import (
     JAVA_FORMATS,
@@ -54,8 +53,8 @@ from tests.delivery.bench import (
     names_of,
     payload,
 )
+from tests.polling import wait_until
 from tests.servers import Server
-from tests.waiting import wait_until
 
 OLD, NEW = FrameFormat.DLC0, FrameFormat.BC0LC0
 OTHER = {OLD: NEW, NEW: OLD}
@@ -682,7 +681,7 @@ def test_what_was_listed_again_or_left_meanwhile_is_not_dropped(bench: Bench) ->
 def test_retries_during_a_run_deliver_nothing_that_the_jam_had_not(
     bench: Bench, target: FrameFormat, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps_module, "MAX_BATCH", 7)
+    monkeypatch.setattr(pacing, "MAX_BATCH", 7)
     order = random.Random(4).sample(range(200), 200)
     for n in order:
         format = target if n < 2 else FrameFormat.DLC0 if n % 2 else FrameFormat.BC0LC0
@@ -747,7 +746,7 @@ def test_interrupt_waits_until_what_the_server_did_is_counted(
 def test_run_that_is_interrupted_after_any_step_can_be_run_again(
     bench: Bench, listed: bool, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(steps_module, "MAX_BATCH", 7)
+    monkeypatch.setattr(pacing, "MAX_BATCH", 7)
     names = {f"j{n}": n % 3 for n in range(40)}
     bench.schedule(names, frame_format=OLD, insertion_list=listed)
     left = itertools.count(steps, -1)

@@ -5,8 +5,7 @@ Each stop brings a queue into some state and returns the call itself, still to b
 
 from collections.abc import Callable
 
-from django_delayq.delivery import frames, operations
-from django_delayq.delivery.frames import FrameName
+from django_delayq.delivery import operations
 from django_delayq.delivery.operations import (
     Done,
     Mode,
@@ -15,6 +14,8 @@ from django_delayq.delivery.operations import (
     State,
     Which,
 )
+from django_delayq.repair import frames
+from django_delayq.repair.frames import FrameName
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import LEASE, OWNER, T0, Bench, is_unlisted, payload, token
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from django_delayq.embedded import find_binary
+from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
 
 ROOT = Path(__file__).resolve().parent.parent.parent / "example_project"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.example.project import ROOT, environment, run
-from tests.waiting import wait_until
+from tests.polling import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.polling import wait_until
 from tests.servers import Server
-from tests.waiting import wait_until
 
 #: Servers that start under faketime.
 KINDS = ("valkey", "redis6")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from django_delayq import Job, schedule
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.records import Records
 
 

@@ -10,7 +10,7 @@ import pytest
 from django_delayq import schedule, schedule_many
 from django_delayq.delivery.operations import State
 from tests.faults.able import tasks as able
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts
 

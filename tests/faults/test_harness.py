@@ -4,7 +4,7 @@ import time
 
 from django_delayq.delivery.operations import State
 from tests.faults.ledger import Run
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import ENVIRONMENT, record
 

@@ -9,11 +9,11 @@ from django.core import checks
 from django.core.management import call_command
 
 from django_delayq import schedule, schedule_many
+from django_delayq.calls.call import run
 from django_delayq.conf import get_client, get_keyring, get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
-from django_delayq.wire.call import run
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts, delayq_environment
 

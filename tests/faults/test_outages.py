@@ -7,7 +7,7 @@ import pytest
 
 from django_delayq import conf
 from django_delayq.delivery.operations import State
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts, kill
 

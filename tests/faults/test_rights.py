@@ -24,12 +24,12 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.admin.paths import to_path_part
-from django_delayq.server_checks import Level, find_server_problems
-from django_delayq.transfer.connection import DedicatedConnection
+from django_delayq.health.problems import Level, find_server_problems
+from django_delayq.waiting.connection import DedicatedConnection
 from tests.delivery.bench import Bench
 from tests.delivery.tour import TOUR
+from tests.polling import wait_until
 from tests.servers import Server
-from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 

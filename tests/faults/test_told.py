@@ -6,12 +6,12 @@ import functools
 import pytest
 
 from django_delayq import delayed_task, schedule
+from django_delayq.calls.call import run
 from django_delayq.conf import get_client
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import State
-from django_delayq.wire.call import run
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import record
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from django_delayq import schedule, schedule_many
+from django_delayq.calls.call import run
+from django_delayq.codecs import get_codec
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
-from django_delayq.wire.call import run
-from django_delayq.wire.codecs import get_codec
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.records import Records

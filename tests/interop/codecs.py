@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from django_delayq.wire.codecs import Codec, default_codec, get_codec
+from django_delayq.codecs import Codec, default_codec, get_codec
+from tests.codecs.vectors import codec_of
 from tests.interop.peers import VERSIONS
-from tests.wire.codecs.vectors import codec_of
 
 #: Read what they can read back only: they write ``toString()`` of anything.
 TEXT = {

@@ -1,6 +1,6 @@
 """``python -m tests.interop.golden``: have ten Redissons write tests/golden/extra.jsonl.
 
-The values are those of tests/wire/codecs/extra.py. A row says which versions wrote these very bytes, and what each of
+The values are those of tests/codecs/extra.py. A row says which versions wrote these very bytes, and what each of
 them read back from them.
 """
 
@@ -10,10 +10,10 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from tests.codecs.extra import FILE, VALUES
 from tests.interop.peers import QUICK_START, VERSIONS, Peer, PeerError
 from tests.interop.values import describe, normal
 from tests.servers import Server
-from tests.wire.codecs.extra import FILE, VALUES
 
 #: A longer payload is compressed.
 SHORT = 1024

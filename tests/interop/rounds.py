@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import redis
 
+from django_delayq.codecs import Codec
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.wire.codecs import Codec
 from django_delayq.wire.keys import QueueKeys
 from tests.interop import page
 from tests.interop.codecs import (
@@ -35,7 +35,7 @@ from tests.interop.values import (
     normal,
     without_field_types,
 )
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.records import ENVIRONMENT, Records
 from tests.worker.workers import WorkerProgram
 

@@ -12,7 +12,7 @@ import redis
 
 from django_delayq.wire.keys import QueueKeys
 from tests.interop.peers import Peer
-from tests.waiting import wait_until
+from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
 CODEC = "StringCodec"

@@ -25,11 +25,11 @@ from django.core.management import call_command
 from django.test import override_settings
 
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.survey import JAVA_RETRY_MS
 from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.repair.survey import JAVA_RETRY_MS
 from tests.interop.peers import Peer
+from tests.polling import wait_until
 from tests.servers import Server
-from tests.waiting import wait_until
 
 OLD, NEW = "3.16.6", "3.27.2"
 GENERATION = {OLD: "Redisson up to 3.21.0", NEW: "Redisson from 3.21.1 on"}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from django_delayq.calls.call import Call, run, run_all
+from django_delayq.codecs.values import Long
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import State
 from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.wire.call import Call, run, run_all
-from django_delayq.wire.codecs.values import Long
 from django_delayq.wire.delay import parse_delay
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.scripts import offer
@@ -23,7 +23,7 @@ from tests.interop.left_out import LEFT_OUT, left_out
 from tests.interop.page import cell
 from tests.interop.rounds import STEP_MS, Case, Round
 from tests.interop.values import VALUES, describe, normal
-from tests.waiting import wait_until
+from tests.polling import wait_until
 
 each_codec = pytest.mark.parametrize(
     ("version", "codec"), [cell for cell in ALL if is_supported(*cell)]

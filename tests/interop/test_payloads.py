@@ -1,6 +1,6 @@
 """Payloads that the golden files of the versions do not hold, with a live Redisson on the other side.
 
-Everything in tests/golden/extra.jsonl, null, a value of every class in ``django_delayq.wire.codecs.values``, and queues
+Everything in tests/golden/extra.jsonl, null, a value of every class in ``django_delayq.codecs.values``, and queues
 whose codec is not the one that they are read with.
 """
 
@@ -13,16 +13,9 @@ from uuid import UUID
 import pytest
 import redis
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import State
-from django_delayq.exceptions import DecodeError, EncodeError
-from django_delayq.jobs.decorator import queue_handler
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.wire.call import run
-from django_delayq.wire.codecs import get_codec
-from django_delayq.wire.codecs.values import (
+from django_delayq.calls.call import run
+from django_delayq.codecs import get_codec
+from django_delayq.codecs.values import (
     BigInteger,
     Byte,
     Char,
@@ -38,13 +31,14 @@ from django_delayq.wire.codecs.values import (
     Long,
     Short,
 )
-from tests.interop.codecs import codecs_of, java_name, python_name
-from tests.interop.golden import in_parts
-from tests.interop.peers import Peer, PeerError
-from tests.interop.values import describe, normal, order
-from tests.servers import Server
-from tests.waiting import wait_until
-from tests.wire.codecs.extra import (
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import State
+from django_delayq.exceptions import DecodeError, EncodeError
+from django_delayq.jobs.decorator import queue_handler
+from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.queues.delayed import DelayedQueue
+from tests.codecs.extra import (
     COMPRESSING,
     KRYO,
     RIVER,
@@ -52,7 +46,13 @@ from tests.wire.codecs.extra import (
     extra_codec,
     rows,
 )
-from tests.wire.codecs.vectors import codec_of, payload_of
+from tests.codecs.vectors import codec_of, payload_of
+from tests.interop.codecs import codecs_of, java_name, python_name
+from tests.interop.golden import in_parts
+from tests.interop.peers import Peer, PeerError
+from tests.interop.values import describe, normal, order
+from tests.polling import wait_until
+from tests.servers import Server
 from tests.worker.workers import InlineWorker
 
 JSON = "JsonJacksonCodec"
@@ -87,7 +87,7 @@ def test_extra_golden_payloads_are_what_redisson_writes(
         payload, codec = payload_of(row), row["codec"]
         assert payload is not None
         description = describe(VALUES[row["label"]].value)
-        # What we write is the same bytes, see tests/wire/codecs/test_extra.py; so this is what it reads of ours.
+        # What we write is the same bytes, see tests/codecs/test_extra.py; so this is what it reads of ours.
         written = peer.call("encode", codec=codec, value=description)
         assert written == payload.hex(), (codec, row["label"])
         found_again = normal(read_by(peer, codec, payload))

@@ -12,15 +12,15 @@ import redis
 
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.listing import Listing
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.repair.listing import Listing
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 from tests.interop.stress import JavaSide, Load, PythonSide, run_stress
 from tests.interop.trace import trace_of
+from tests.polling import wait_until
 from tests.servers import LASTING, Server
-from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 TEXT = "StringCodec"

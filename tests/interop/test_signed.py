@@ -19,10 +19,10 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
+from django_delayq.calls.call import run
 from django_delayq.conf import get_client, get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
-from django_delayq.wire.call import run
 from django_delayq.wire.signing import LENGTH
 from tests.interop.codecs import (
     TEXT,

@@ -11,16 +11,16 @@ from importlib import resources
 
 import redis
 
+from django_delayq.calls.call import load_script
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues import scripts as queues
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire import scripts as wire
-from django_delayq.wire.call import load_script
 from tests.interop.peers import Peer
+from tests.polling import wait_until
 from tests.servers import Server
-from tests.waiting import wait_until
 
 VERSION = "4.7.0"
 CODEC = "StringCodec"

@@ -1,7 +1,7 @@
 """The values that travel between Java and Python, and the words in which both sides tell each other what they got.
 
 A description is [type, content], as Peer.java builds and describes it: ``["Long", "5"]``. The Python types are those of
-``django_delayq.wire.codecs.values``, so that a value says which Java type it is.
+``django_delayq.codecs.values``, so that a value says which Java type it is.
 """
 
 import math
@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from django_delayq.wire.codecs.values import (
+from django_delayq.codecs.values import (
     EPOCH,
     BigInteger,
     Byte,

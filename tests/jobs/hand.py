@@ -6,6 +6,7 @@ from typing import Any
 import redis
 
 from django_delayq import Job
+from django_delayq.calls.call import Call, run
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import (
@@ -19,9 +20,8 @@ from django_delayq.delivery.operations import (
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
-from django_delayq.wire.call import Call, run
+from tests.polling import wait_until
 from tests.signed import opened
-from tests.waiting import wait_until
 
 
 class Hand:

@@ -19,6 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_delayq import DecodeError, EncodeError, InvalidArguments
+from django_delayq.codecs import Codec, get_codec
+from django_delayq.codecs.values import Char, JavaMap, Long
 from django_delayq.conf import get_keyring
 from django_delayq.exceptions import NotSigned
 from django_delayq.jobs import envelope as envelopes
@@ -33,8 +35,6 @@ from django_delayq.jobs.envelope import (
     task_text,
 )
 from django_delayq.wire import signing
-from django_delayq.wire.codecs import Codec, get_codec
-from django_delayq.wire.codecs.values import Char, JavaMap, Long
 from django_delayq.wire.signing import Keyring
 from tests.later import come
 

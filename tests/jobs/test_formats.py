@@ -24,16 +24,17 @@ from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Held, State, Step
 from django_delayq.exceptions import EncodeError, MaybeScheduled
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats, resigning
+from django_delayq.jobs import formats
 from django_delayq.jobs.envelope import Envelope
-from django_delayq.jobs.resigning import FormatChange
 from django_delayq.jobs.scheduling import aschedule_many
+from django_delayq.repair import resigning
+from django_delayq.repair.resigning import FormatChange
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.later import come, go
+from tests.polling import FakeClock
 from tests.signed import opened
-from tests.waiting import FakeClock
 
 OWNER = b"owner--1"
 
@@ -227,7 +228,7 @@ def command(*arguments: str) -> str:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else writes to the queues, so nobody's answers are waited for."""
     monkeypatch.setattr(formats, "KEPT_MS", 1)
-    monkeypatch.setattr("django_delayq.jobs.resigning.ON_THE_WAY_MS", 0)
+    monkeypatch.setattr("django_delayq.repair.resigning.ON_THE_WAY_MS", 0)
 
 
 @pytest.mark.usefixtures("at_once")

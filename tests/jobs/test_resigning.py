@@ -11,17 +11,17 @@ import redis
 from django.core.management import CommandError, call_command
 
 from django_delayq import conf, schedule, schedule_many
+from django_delayq.calls.call import run
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Held, State
-from django_delayq.jobs import resigning
-from django_delayq.jobs.resigning import Resigning, Tally
 from django_delayq.management import progress
-from django_delayq.wire.call import run
+from django_delayq.repair import resigning
+from django_delayq.repair.resigning import Resigning, Tally
 from tests.jobs import samples
 from tests.jobs.hand import Hand
+from tests.polling import wait_until
 from tests.signed import opened, sealed, signed
-from tests.waiting import wait_until
 
 OLD, NEW = "the old secret of all", "the new secret of all"
 LATER = 3_600

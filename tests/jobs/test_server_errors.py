@@ -31,8 +31,8 @@ from django_delayq.wire import publishing
 from tests.conftest import keys_of
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
+from tests.polling import wait_until
 from tests.servers import LASTING, Server
-from tests.waiting import wait_until
 
 Start = Callable[..., Server]
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import redis
 
+from django_delayq.calls import call as call_module
+from django_delayq.calls.call import load_script, run
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.operations import Mode, State
@@ -22,11 +24,9 @@ from django_delayq.exceptions import (
 from django_delayq.queues import scripts
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.steps import WaitForAny
-from django_delayq.wire import call as call_module
-from django_delayq.wire.call import load_script, run
+from tests.polling import takes_less_than, wait_until
 from tests.queues.proxy import Proxy
 from tests.servers import Server
-from tests.waiting import takes_less_than, wait_until
 
 Make = Callable[..., BlockingQueue]
 Face = Callable[[Any], Any]
@@ -149,7 +149,7 @@ class TestWaiting:
         queue_name: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("django_delayq.queues.waiting.BLOCK_MS", 20)
+        monkeypatch.setattr("django_delayq.waiting.lists.BLOCK_MS", 20)
         pusher = threading.Timer(0.2, client.rpush, [queue_name, b'"x"'])
         pusher.start()
 
@@ -278,7 +278,7 @@ class TestWaiting:
         face: Face,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("django_delayq.queues.waiting.BACKOFF_MS", 50)
+        monkeypatch.setattr("django_delayq.waiting.lists.BACKOFF_MS", 50)
         client = private_server().client()
         client.rpush("q", 1)
         client.config_set("maxmemory", 1)

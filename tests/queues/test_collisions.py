@@ -18,8 +18,8 @@ from redis.connection import UnixDomainSocketConnection
 
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.blocking import BlockingQueue
+from tests.polling import await_until, wait_until
 from tests.servers import LASTING, Server
-from tests.waiting import await_until, wait_until
 
 Make = Callable[..., BlockingQueue]
 

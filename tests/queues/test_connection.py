@@ -10,6 +10,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from django_delayq.codecs import get_codec
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import EncodeError, InvalidSettings
 from django_delayq.queues import connection, options
@@ -17,12 +18,11 @@ from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.connection import Clients, set_default_connection
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.queues.options import QueueOptions, options_of, set_default_options
-from django_delayq.queues.transferring import service
-from django_delayq.wire.codecs import get_codec
+from django_delayq.queues.transfer.push import service
 from django_delayq.wire.frame import FrameFormat
+from tests.polling import wait_until
 from tests.queues.java import make_due
 from tests.servers import Server
-from tests.waiting import wait_until
 
 LATER = 600
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from django_delayq.calls.call import load_script, run
 from django_delayq.delivery import operations
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import (
@@ -22,14 +23,13 @@ from django_delayq.queues import delayed as delayed_module
 from django_delayq.queues import scripts
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.wire.call import load_script, run
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
 from tests.delivery.bench import payload
+from tests.polling import wait_until
 from tests.queues.java import JavaQueue, frames_of, make_due, now_ms
 from tests.queues.proxy import Proxy
 from tests.servers import Server
-from tests.waiting import wait_until
 
 Make = Callable[..., DelayedQueue]
 MakeBlocking = Callable[..., BlockingQueue]

@@ -1,8 +1,8 @@
 import pytest
 
+from django_delayq.codecs import get_codec
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues.reading import read
-from django_delayq.wire.codecs import get_codec
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from django_delayq.calls.call import run
 from django_delayq.wire import scripts
-from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.scripts import START, Cursor

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.polling import wait_until
 from tests.servers import Server
-from tests.waiting import wait_until
 from tests.worker.records import ENVIRONMENT, Records
 from tests.worker.workers import InlineWorker, WorkerProgram, delayq_environment
 

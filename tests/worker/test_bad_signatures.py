@@ -3,13 +3,13 @@
 import pytest
 
 from django_delayq import queue_handler, schedule
+from django_delayq.calls.call import run
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
 from django_delayq.jobs import registry
-from django_delayq.wire.call import run
 from django_delayq.wire.signing import LENGTH
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import record
 from tests.worker.workers import counts

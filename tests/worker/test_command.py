@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command, load_command_clas
 from django_delayq import Backoff, Job, conf, delayed_task, schedule
 from django_delayq.delivery.operations import State
 from django_delayq.management.commands import delayq_worker
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.workers import counts, is_alive

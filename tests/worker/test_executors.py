@@ -9,11 +9,11 @@ from django_delayq.clock import boottime_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery.operations import Leased, State, new_token
 from django_delayq.jobs.decorator import delayed_task
-from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.executors import LoopExecutor, _Handover
+from django_delayq.worker.wheel import HashedWheelTimer
+from tests.polling import wait_until
 from tests.signed import signed
-from tests.waiting import wait_until
 
 
 @pytest.fixture

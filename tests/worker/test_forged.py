@@ -12,15 +12,15 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
+from django_delayq.calls.call import run
 from django_delayq.conf import get_client, get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Mode, State, new_token
 from django_delayq.jobs import registry
 from django_delayq.queues.scripts import confirm, untake
-from django_delayq.wire.call import run
 from django_delayq.wire.scripts import offer
+from tests.polling import wait_until
 from tests.signed import signed
-from tests.waiting import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import record
 from tests.worker.workers import counts

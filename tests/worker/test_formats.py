@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from django_delayq import BlockingQueue, NewerFormat, get_job, schedule
+from django_delayq.calls.call import run
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, Step
 from django_delayq.wire import signing
-from django_delayq.wire.call import run
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.project.scheduler import EVERY
 from tests.worker.workers import MANAGE, ROOT, WorkerProgram, counts, delayq_environment

@@ -17,7 +17,7 @@ from django_delayq.worker import watchdog as watchdogs
 from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.pulse import is_stopped
 from tests.faults.able import tasks as able
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import ROOT, kill
 

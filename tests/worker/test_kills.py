@@ -10,8 +10,8 @@ from collections import defaultdict
 import pytest
 
 from django_delayq import schedule_many
+from tests.polling import wait_until
 from tests.servers import LASTING
-from tests.waiting import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts, kill, workers_of
 

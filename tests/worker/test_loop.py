@@ -10,19 +10,19 @@ import msgspec
 import pytest
 
 from django_delayq import schedule, schedule_many
+from django_delayq.calls.call import load_script, run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
-from django_delayq.wire.call import load_script, run
 from django_delayq.worker import loop as loops
 from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.executors import ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME
+from tests.polling import wait_until
 from tests.queues.proxy import Proxy
-from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.workers import NEVER_MS, InlineWorker, counts

@@ -15,7 +15,7 @@ from django_delayq.management.commands import delayq_worker
 from django_delayq.worker import memory
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch, Meter
 from django_delayq.worker.process import DONE, REPLACE_ME
-from tests.waiting import FakeClock, wait_until
+from tests.polling import FakeClock, wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.workers import NEVER_MS, counts

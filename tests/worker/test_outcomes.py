@@ -4,11 +4,11 @@ import os
 
 import pytest
 
+from django_delayq.calls.call import Line, run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.exceptions import NotSigned
-from django_delayq.wire.call import Line, run
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.outcomes import Outcomes
 

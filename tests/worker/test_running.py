@@ -7,7 +7,7 @@ import pytest
 from django_delayq import Job, current_job, get_job, schedule, schedule_many
 from django_delayq.delivery.operations import State
 from django_delayq.exceptions import JobFailed, JobNotFound
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.workers import counts

@@ -11,11 +11,11 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import schedule, schedule_many
+from django_delayq.calls.call import Line
 from django_delayq.delivery.operations import LOOKS_A_LEASE, State
-from django_delayq.wire.call import Line
 from django_delayq.worker import loop as loops
+from tests.polling import wait_until
 from tests.servers import LASTING
-from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.workers import NEVER_MS, counts

@@ -9,11 +9,11 @@ import pytest
 from django_delayq import schedule
 from django_delayq.delivery.operations import State
 from django_delayq.exceptions import TimeLimitExceeded
-from django_delayq.transfer.wheel import HashedWheelTimer
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME
 from django_delayq.worker.time_limit import ThreadTimeLimit
-from tests.waiting import wait_until
+from django_delayq.worker.wheel import HashedWheelTimer
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts
 

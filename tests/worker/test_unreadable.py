@@ -10,16 +10,16 @@ import time
 import pytest
 
 from django_delayq import delayed_task, get_job, queue_handler, schedule
+from django_delayq.calls.call import run
 from django_delayq.conf import get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State, new_token
 from django_delayq.jobs import registry
-from django_delayq.wire.call import run
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME
 from tests.faults.able.tasks import ODD
+from tests.polling import wait_until
 from tests.signed import sealed, signed
-from tests.waiting import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.records import record

@@ -6,15 +6,15 @@ import ssl
 import pytest
 
 from django_delayq import DelayedQueue, schedule
+from django_delayq.calls.call import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import NewJob, Rejected, State, new_token
-from django_delayq.wire.call import run
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
+from tests.polling import wait_until
 from tests.signed import signed
-from tests.waiting import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import NEVER_MS
 

@@ -7,18 +7,18 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from django_delayq import conf, schedule
+from django_delayq.calls.call import run
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import State
 from django_delayq.exceptions import InvalidTask, LeaseLost
 from django_delayq.jobs.context import running_job
-from django_delayq.wire.call import run
 from django_delayq.worker import attempt as attempts
 from django_delayq.worker import watchdog as watchdogs
 from django_delayq.worker.process import UNABLE
 from django_delayq.worker.watchdog import Watchdog
 from tests.faults.able import tasks as able
-from tests.waiting import wait_until
+from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from django_delayq import conf
+from django_delayq.calls.call import run
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import Counts
-from django_delayq.wire.call import run
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
-from tests.waiting import wait_until
+from tests.polling import wait_until
 
 #: In place of the alarm's cap, which would wake a worker that was told nothing.
 NEVER_MS = 600_000

@@ -17,11 +17,16 @@ from redis.client import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_delayq import conf
-from django_delayq.delivery.frames import ListBusy
+from django_delayq.codecs import CODEC_NAMES
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.listing import Listing
-from django_delayq.delivery.reframing import Reframing, Tally
-from django_delayq.delivery.survey import (
+from django_delayq.exceptions import DelayqError
+from django_delayq.faults import describe_fault
+from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.progress import ProgressLine
+from django_delayq.repair.frames import ListBusy
+from django_delayq.repair.listing import Listing
+from django_delayq.repair.reframing import Reframing, Tally
+from django_delayq.repair.survey import (
     JAVA_RETRY_MS,
     Jam,
     Survey,
@@ -29,11 +34,6 @@ from django_delayq.delivery.survey import (
     similar_queues,
     take_survey,
 )
-from django_delayq.exceptions import DelayqError
-from django_delayq.faults import describe_fault
-from django_delayq.management.help import CommandWithExamples
-from django_delayq.management.progress import ProgressLine
-from django_delayq.wire.codecs import CODEC_NAMES
 from django_delayq.wire.frame import FrameFormat
 
 _GENERATIONS = {

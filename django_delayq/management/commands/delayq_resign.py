@@ -10,15 +10,15 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.call import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import operations
 from django_delayq.delivery.operations import ENROLLED_MS, FormatSet
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
-from django_delayq.jobs.resigning import FormatChange, Resigning, Tally
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
-from django_delayq.wire.call import run
+from django_delayq.repair.resigning import FormatChange, Resigning, Tally
 from django_delayq.wire.signing import Keyring
 
 EXAMPLES = """

@@ -20,10 +20,10 @@ from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
 from django_delayq.exceptions import DelayqError
+from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import registry
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.redaction import redact, redact_url
-from django_delayq.server_checks import Level, find_server_problems
 from django_delayq.worker import heartbeat
 from django_delayq.worker.process import WorkerOptions
 from django_delayq.worker.supervisor import Supervisor

@@ -1,0 +1,22 @@
+"""Codecs: what a payload says. Sans-I/O, like frames and keys.
+
+``get_codec("Kryo5Codec", version="3.16.6").decode(payload)``. What Java has and Python has not is in
+``values``. Two codecs take declarations of your classes: ``Kryo5Codec(classes=…)`` cannot read
+objects without, ``MarshallingCodec(classes=…)`` cannot write those that it has not read.
+"""
+
+from django_delayq.codecs.codec import Codec
+from django_delayq.codecs.kryo.codec import Kryo5Codec
+from django_delayq.codecs.registry import CODEC_NAMES, default_codec, get_codec
+from django_delayq.codecs.river.classes import ClassLayout
+from django_delayq.codecs.river.codec import MarshallingCodec
+
+__all__ = [
+    "CODEC_NAMES",
+    "ClassLayout",
+    "Codec",
+    "Kryo5Codec",
+    "MarshallingCodec",
+    "default_codec",
+    "get_codec",
+]

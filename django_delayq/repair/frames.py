@@ -1,0 +1,267 @@
+"""What can be done to all frames of a queue, whoever wrote them: each operation one bounded script call, without I/O.
+
+For the repair of a queue that two generations of Redisson share. How often to call, and what is worth telling, is
+left to ``survey`` and ``reframing``.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any, Literal, NamedTuple
+
+from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.codecs.guess import LOOKED_AT
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import MAX_BATCH
+from django_delayq.exceptions import DelayqError
+from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
+
+#: Where scripts and their preludes are, the nearest first.
+PACKAGES = ("django_delayq.repair", *operations.PACKAGES)
+
+#: Bytes that one call reads or rewrites, about; what it takes for these is some 3 ms.
+BYTE_BUDGET = 1 << 19
+#: First bytes of each frame that a survey reads: its format, what a Redisson makes of it, a look at the payload.
+HEAD_BYTES = max(READ_BY_SIZE, 17 + LOOKED_AT)
+
+#: What is walked: the delay queue from its tail, or the timeout set by start time.
+Kind = Literal["list", "zset"]
+_END = b"end"
+
+
+class ListBusy(DelayqError):
+    """Raised when another process fills or empties the same list."""
+
+
+class Place(NamedTuple):
+    """Where a walk over the frames of a queue goes on, as a script returned it."""
+
+    #: An index of the list, or a score.
+    where: bytes = b""
+    #: The member last seen.
+    member: bytes = b""
+
+    @property
+    def is_end(self) -> bool:
+        return self.where == _END
+
+
+START = Place()
+
+
+class FrameHead(NamedTuple):
+    """One frame as a survey sees it."""
+
+    #: Start time, epoch ms, whatever number it is; None: in the delay queue alone.
+    score: float | None
+    size: int
+    #: At most `HEAD_BYTES` of it.
+    head: bytes
+
+
+class Stretch(NamedTuple):
+    """The reply to a `survey` call."""
+
+    now_ms: int
+    place: Place
+    frames: list[FrameHead]
+
+
+class Reframed(NamedTuple):
+    """The reply to a `reframe` call."""
+
+    place: Place
+    seen: int
+    rewritten: int
+    #: Of these in the delay queue alone, from where nobody transfers them.
+    alone: int
+    quarantined: int
+
+
+def survey(
+    keys: DeliveryKeys,
+    kind: Kind,
+    place: Place = START,
+    *,
+    batch: int = MAX_BATCH,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[Stretch]:
+    """Read how a stretch of frames begins."""
+    return Call(
+        load_script(PACKAGES, "survey"),
+        (keys.queue.timeout_set, keys.queue.delay_queue),
+        (_now(now_us), kind, *place, batch, byte_budget, HEAD_BYTES),
+        _read_stretch,
+    )
+
+
+def _read_stretch(reply: list[Any]) -> Stretch:
+    frames = [
+        FrameHead(
+            float(reply[i]) if reply[i] else None,
+            reply[i + 1],
+            reply[i + 2],
+        )
+        for i in range(3, len(reply), 3)
+    ]
+    return Stretch(reply[0], Place(reply[1], reply[2]), frames)
+
+
+def reframe(
+    keys: DeliveryKeys,
+    kind: Kind,
+    target: FrameFormat,
+    place: Place = START,
+    *,
+    until_ms: float = inf,
+    held: bytes = b"",
+    batch: int = MAX_BATCH,
+    lookups: int = 1,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[Reframed]:
+    """Rewrite a stretch of frames to one format; what is no frame goes into quarantine. Safe to repeat.
+
+    Walking the timeout set, the place of up to ``lookups`` frames is looked for in the delay queue, a scan each, and
+    frames that are due later than ``until_ms`` are left for another time; one that begins with ``held`` is
+    left on any walk.
+    """
+    return Call(
+        load_script(PACKAGES, "reframe"),
+        (
+            keys.queue.timeout_set,
+            keys.queue.delay_queue,
+            keys.locators,
+            keys.quarantine,
+            keys.payloads,
+            keys.errors,
+            keys.counters,
+        ),
+        (
+            _now(now_us),
+            kind,
+            *place,
+            str(until_ms),
+            target.number,
+            batch,
+            byte_budget,
+            max(1, lookups),
+            secrets.token_urlsafe(12),
+            held,
+        ),
+        lambda reply: Reframed(Place(*reply[:2]), *reply[2:]),
+    )
+
+
+class FrameName(NamedTuple):
+    """What names a frame without its payload."""
+
+    start_time_ms: int
+    format: FrameFormat
+    random_id: bytes
+
+
+def drop_delivered(
+    keys: DeliveryKeys, names: Sequence[FrameName], *, is_drop: bool = True
+) -> Call[list[bool]]:
+    """Take frames out of the timeout set that are gone from the delay queue; a scan each.
+
+    Returns which of them are, in the order given; with ``is_drop`` false nothing is changed.
+    """
+    args: list[Argument] = [int(is_drop)]
+    for name in names:
+        args += (name.start_time_ms, name.format.number, name.random_id)
+    return Call(
+        load_script(PACKAGES, "drop_delivered"),
+        (keys.queue.timeout_set, keys.queue.delay_queue),
+        args,
+        lambda reply: [flag == ord("1") for flag in reply],
+    )
+
+
+class ListStep(NamedTuple):
+    """The reply to an `enlist` or `delist` call."""
+
+    #: Frames looked at.
+    seen: int
+    #: Of these in the delay queue now.
+    listed: int
+
+
+def enlist(
+    keys: DeliveryKeys,
+    names: Sequence[FrameName],
+    *,
+    run: str,
+    step: int,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[ListStep]:
+    """Put frames that wait at the tail of the delay queue, in this order. Safe to repeat.
+
+    ``run`` names who does it, ``step`` counts its calls from 1. The reply raises ListBusy while another is at it.
+    """
+    args: list[Argument] = [_now(now_us), run, step, byte_budget]
+    for name in names:
+        args += (name.start_time_ms, name.format.number, name.random_id)
+    return Call(
+        load_script(PACKAGES, "enlist"), _list_keys(keys), args, _list_step(keys)
+    )
+
+
+def delist(
+    keys: DeliveryKeys,
+    *,
+    run: str,
+    step: int,
+    batch: int,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[ListStep]:
+    """Take up to ``batch`` frames that wait from the head of the delay queue; they wait on. Safe to repeat.
+
+    What lies in the delay queue alone goes to its tail. ``run``, ``step`` and ListBusy as for `enlist`.
+    """
+    return Call(
+        load_script(PACKAGES, "delist"),
+        _list_keys(keys),
+        (_now(now_us), run, step, byte_budget, batch),
+        _list_step(keys),
+    )
+
+
+def _list_keys(keys: DeliveryKeys) -> tuple[str, ...]:
+    queue = keys.queue
+    return (
+        queue.timeout_set,
+        queue.delay_queue,
+        keys.locators,
+        keys.counters,
+        keys.control,
+    )
+
+
+def _list_step(keys: DeliveryKeys) -> Callable[[list[Any]], ListStep]:
+    def read(reply: list[Any]) -> ListStep:
+        status, seen, listed = reply
+        if status == b"busy":
+            raise ListBusy(
+                f"the list of queue {keys.queue.name!r} is being filled or emptied by another process;"
+                " wait for it, or half a minute after it was interrupted"
+            )
+        return ListStep(seen, listed)
+
+    return read
+
+
+def announce(keys: DeliveryKeys) -> Call[int]:
+    """Publish the head's start time, for every transfer to look at once; returns it (epoch ms), -1 for none."""
+    return Call(
+        load_script(PACKAGES, "announce"), (keys.queue.timeout_set, keys.queue.channel)
+    )
+
+
+def _now(now_us: int | None) -> Argument:
+    return "" if now_us is None else now_us

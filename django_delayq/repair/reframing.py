@@ -1,0 +1,196 @@
+"""Rewriting the frames of a queue to the other format: a run of short, atomic steps that may end after any of them.
+
+For a team whose Java services move across Redisson 3.21.1. A step rewrites some frames where they are, so whoever
+reads the queue between two steps finds each element once; a run that was interrupted is simply started again.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from redis.client import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq.calls.call import run
+from django_delayq.clock import monotonic_ms
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.repair import frames
+from django_delayq.repair.frames import FrameName, Kind
+from django_delayq.repair.pacing import StepSizer, finished_first
+from django_delayq.repair.survey import (
+    JAVA_BATCH,
+    Progress,
+    ignore_progress,
+    lookups_of,
+    parts_of,
+)
+from django_delayq.waiting.channel import ChannelListener, ignore_message
+from django_delayq.wire.frame import FrameFormat, is_read_by
+
+logger = logging.getLogger(__name__)
+
+#: Walks over the timeout set in one run: one finds what the other format's producers offered meanwhile.
+PASSES = 3
+#: Following, how often to look where nothing is announced, s.
+FOLLOW_S = 1.0
+#: Following, what is due within this is looked at one by one: Redisson's own time between two retries.
+HORIZON_MS = 5_000
+#: Following, the least share of the time in which the server hears nothing of us.
+REST = 0.9
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has done."""
+
+    rewritten: int = 0
+    #: Of these in the delay queue alone, from where nobody transfers them.
+    alone: int = 0
+    quarantined: int = 0
+    #: Delivered already, and taken out.
+    dropped: int = 0
+    steps: int = 0
+
+    @property
+    def changed(self) -> int:
+        return self.rewritten + self.quarantined + self.dropped
+
+
+@dataclass(slots=True)
+class Reframing:
+    """One run over one queue. ``tally`` is right after every step, also when the run was interrupted."""
+
+    client: Redis
+    keys: DeliveryKeys
+    target: FrameFormat
+    progress: Progress = ignore_progress
+    tally: Tally = field(default_factory=Tally)
+    _sizer: StepSizer = field(default_factory=StepSizer)
+
+    def drop_delivered(self, names: Sequence[FrameName]) -> None:
+        """Take what a survey found to be delivered already out of the timeout set, where it still is so."""
+        listed = self.client.llen(self.keys.queue.delay_queue)
+        for part in parts_of(names, lookups_of(listed)):
+            with finished_first():
+                flags = run(self.client, frames.drop_delivered(self.keys, part))
+                self.tally.dropped += sum(flags)
+                self.tally.steps += 1
+
+    def run(self) -> Tally:
+        """Rewrite everything, and wake the transfers that were stuck."""
+        self._sizer.measure(self.client)
+        stop = self._find_stop()
+        start_time_ms, held = stop or (None, b"")
+        # The delay queue first: there the place of each frame is known, with no search.
+        self._walk("list", held=held)
+        announced = 0
+        if start_time_ms is not None:
+            self._walk("zset", held=held)
+            self._walk("zset", until_ms=start_time_ms)
+            announced = self.tally.changed
+            self._announce(announced)
+        for _ in range(PASSES):
+            if not self._walk("zset"):
+                break
+        self._announce(self.tally.changed - announced)
+        return self.tally
+
+    def _find_stop(self) -> tuple[float, bytes] | None:
+        """Return when the frame is due at which transfers stop, and how it begins; None where they read their batch.
+
+        It is rewritten last. Were it rewritten with the others, each retry would deliver again what can be read by
+        then, ever more of it while this runs; as it is, only what the jam had delivered already.
+        """
+        head = frames.survey(self.keys, "zset", batch=JAVA_BATCH)
+        for score, size, begin in run(self.client, head).frames:
+            # Redisson looks from 0 on.
+            if score is None or score < 0 or is_read_by(self.target, begin, size):
+                continue
+            return score, begin
+        return None
+
+    def follow(self) -> Iterator[Tally]:
+        """Go on rewriting what is offered in the other format, until the caller has enough; yields after each look."""
+        self._sizer.measure(self.client)
+        news = threading.Event()
+        listener = ChannelListener(self.client, name="delayq-frames")
+        # Counted as one of ours, too.
+        listener.subscribe(self.keys.channel, ignore_message)
+        listener.subscribe(self.keys.queue.channel, lambda message: news.set())
+        try:
+            while True:
+                news.wait(FOLLOW_S)
+                news.clear()
+                begun_ms = monotonic_ms()
+                try:
+                    self._catch_up()
+                except (RedisConnectionError, RedisTimeoutError) as error:
+                    logger.warning(
+                        "the server does not answer, trying again: %s", error
+                    )
+                took_s = (monotonic_ms() - begun_ms) / 1000
+                yield self.tally
+                time.sleep(took_s * REST / (1 - REST))
+        finally:
+            listener.stop()
+
+    def _catch_up(self) -> None:
+        # What is new lies at the tail of the delay queue; a step that finds nothing has come to what is known. A
+        # frame that lies deeper, or in no list, is met below before it can stop anybody.
+        changed = self._walk("list", is_until_clean=True, is_told=False)
+        seconds, us = self.client.time()
+        until_ms = seconds * 1000 + us // 1000 + HORIZON_MS
+        changed += self._walk("zset", until_ms=until_ms, is_told=False)
+        self._announce(changed)
+
+    def _announce(self, changed: int) -> None:
+        # Only now: a transfer that is woken while frames of the other format are left delivers again what lies ahead
+        # of them.
+        if changed:
+            run(self.client, frames.announce(self.keys))
+
+    def _walk(
+        self,
+        kind: Kind,
+        *,
+        until_ms: float = inf,
+        held: bytes = b"",
+        is_until_clean: bool = False,
+        is_told: bool = True,
+    ) -> int:
+        queue = self.keys.queue
+        listed = self.client.llen(queue.delay_queue)
+        total = listed if kind == "list" else self.client.zcard(queue.timeout_set)
+        where = "delay queue" if kind == "list" else "timeout set"
+        place, done, changed = frames.START, 0, 0
+        while not place.is_end:
+            begun_ms = monotonic_ms()
+            call = frames.reframe(
+                self.keys,
+                kind,
+                self.target,
+                place,
+                until_ms=until_ms,
+                held=held,
+                batch=self._sizer.batch,
+                lookups=lookups_of(listed),
+            )
+            with finished_first():
+                step = run(self.client, call)
+                self.tally.rewritten += step.rewritten
+                self.tally.alone += step.alone
+                self.tally.quarantined += step.quarantined
+                self.tally.steps += 1
+            self._sizer.learn(step.seen, monotonic_ms() - begun_ms)
+            place = step.place
+            done += step.seen
+            changed += step.rewritten + step.quarantined
+            if is_told:
+                self.progress(f"rewriting the {where}", done, max(total, done))
+            if is_until_clean and not step.rewritten and not step.quarantined:
+                break
+        return changed

@@ -1,0 +1,313 @@
+"""Signing anew what waits: a run of short, atomic steps over one queue that may end after any of them.
+
+For a project that takes a key out of use: jobs that wait for months are signed with it, and once it is gone nobody can
+tell that they are jobs. Every step leaves each job where it is; a run that was interrupted is started again.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from redis.client import Redis
+
+from django_delayq.calls.call import run
+from django_delayq.clock import monotonic_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import operations
+from django_delayq.delivery.operations import FormatSet, Step, Where
+from django_delayq.exceptions import DecodeError, EncodeError, NotSigned
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
+from django_delayq.wire import scripts as wire_scripts
+from django_delayq.wire.frame import pack, unpack
+from django_delayq.wire.scripts import START
+from django_delayq.wire.signing import TOKEN_BEFORE, TOKEN_LENGTH, Keyring
+
+#: Payloads that one step reads: some 3 ms of the server's time, to be written anew.
+STEP = 200
+#: Bytes that one step is to read, as far as the sizes seen before tell.
+STEP_BYTES = 1_000_000
+#: A queue is looked through so often at most. What changes its place during a look may be missed by it, so the last
+#: one has to find nothing to sign. If it does, something still signs with an older key.
+LOOKS = 4
+#: How long a job may be on its way after its format was asked for, ms.
+ON_THE_WAY_MS = 1_000.0
+#: Between two yields while nothing is to be done, s.
+PAUSE_S = 0.05
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has found and done so far."""
+
+    #: Written anew.
+    signed: int = 0
+    #: Signed with the key that signs now, before this run.
+    current: int = 0
+    #: Nobody of this project has signed them.
+    foreign: int = 0
+    #: Signed with a key that is not here, by what is missing.
+    unknown: dict[str, int] = field(default_factory=dict)
+    #: Held until now for the lack of a key.
+    released: int = 0
+    #: Ours, with something that the format cannot hold: left as they are.
+    unfit: int = 0
+    #: Written anew by the last look: nothing, or there may be more.
+    late: int = 0
+
+
+class Resigning:
+    """One run over one queue; `steps` yields after each call to the server, with what is done in ``tally``."""
+
+    def __init__(
+        self,
+        client: Redis,
+        queue: QueueSettings,
+        keyring: Keyring,
+        format: int | None = None,
+    ) -> None:
+        """``format`` is what to write; None: what is written to the queue."""
+        self._client = client
+        self._queue = queue
+        self._keyring = keyring
+        self._format = format
+        # What one step reads.
+        self._step = 1
+        # Of the looks that are over, and of the one that is not.
+        self._signed = 0
+        self._first: Tally | None = None
+        self._seen = Tally()
+        self._released = 0
+
+    @property
+    def tally(self) -> Tally:
+        """What was found and done so far."""
+        seen, first = self._seen, self._first or self._seen
+        return Tally(
+            signed=self._signed + seen.signed,
+            # The later looks find what the first has signed.
+            current=first.current,
+            foreign=seen.foreign,
+            unknown=seen.unknown,
+            unfit=seen.unfit,
+            released=self._released,
+            late=0 if first is seen else seen.signed,
+        )
+
+    @property
+    def seen(self) -> int:
+        """How many payloads the look that is under way has read."""
+        seen = self._seen
+        told = seen.signed + seen.current + seen.foreign + seen.unfit
+        return told + sum(seen.unknown.values())
+
+    def total(self) -> int:
+        """Return about how many payloads there are."""
+        counts = run(self._client, operations.counts(self._queue.keys))
+        payloads: Any = self._client.hlen(self._queue.keys.payloads)
+        return counts.waiting - counts.returned + counts.destination + int(payloads)
+
+    def steps(self) -> Iterator[None]:
+        """Sign all that waits, is due, was tried, is held or was given up."""
+        if self._format is None:
+            self._format = formats.ask(self._client, self._queue.name)
+        for _ in range(LOOKS):
+            self._signed += self._seen.signed
+            self._seen = Tally()
+            yield from self._look()
+            self._first = self._first or self._seen
+            if not self._seen.signed:
+                break
+        yield from self._release()
+
+    def _look(self) -> Iterator[None]:
+        # In the direction in which jobs go, so that none passes by. What lies in Redisson's list has its index there;
+        # it is in the timeout set as well, and counted there.
+        for _ in self._sign_frames(insertion_list=True):
+            self._seen = Tally(signed=self._seen.signed)
+            yield
+        listed = self._seen.signed
+        yield from self._sign_frames(insertion_list=False)
+        self._seen.current -= listed
+        yield from self._sign_destination()
+        yield from self._sign_payloads()
+
+    def _new(self, payload: bytes, *, is_data: bool = False) -> bytes | None:
+        """Return what a payload is to be, None where it stays. ``is_data``: unless its signature proves that it is a job."""
+        queue, tally = self._queue, self._seen
+        assert self._format is not None
+        try:
+            new = envelopes.signed_anew(payload, queue, self._keyring, self._format)
+        except NotSigned as error:
+            if error.missing and not is_data:
+                tally.unknown[error.missing] = tally.unknown.get(error.missing, 0) + 1
+            else:
+                tally.foreign += 1
+            return None
+        except DecodeError:
+            tally.foreign += 1
+            return None
+        except EncodeError:
+            tally.unfit += 1
+            return None
+        if new is None:
+            tally.current += 1
+        return new
+
+    def _write(self, where: Where, items: list[tuple[Any, bytes, bytes]]) -> None:
+        if items:
+            call = operations.resign(self._queue.keys, where, items)
+            self._seen.signed += run(self._client, call)
+
+    def _sign_frames(self, *, insertion_list: bool) -> Iterator[None]:
+        cursor = START
+        while not cursor.is_at_end:
+            page = run(
+                self._client,
+                wire_scripts.read(
+                    self._queue.keys.queue,
+                    cursor,
+                    insertion_list=insertion_list,
+                    page=STEP,
+                ),
+            )
+            items: list[tuple[Any, bytes, bytes]] = []
+            cursor = page.cursor
+            for index, member in enumerate(page.frames, page.first):
+                try:
+                    frame = unpack(member, prefer=self._queue.frame_format)
+                except DecodeError:
+                    continue
+                if (new := self._new(frame.payload)) is not None:
+                    items.append((index if insertion_list else "", member, new))
+                    if member == cursor.anchor:
+                        # What is there from now on. Without its anchor a walk repeats all that is due with it.
+                        anchor = pack(frame.random_id, new, frame.format)
+                        cursor = replace(cursor, anchor=anchor)
+            self._write(Where.FRAMES, items)
+            yield
+
+    def _sign_destination(self) -> Iterator[None]:
+        # From the tail on: what workers take from the head moves nothing there, and what comes is seen once more.
+        self._step, destination = 1, self._queue.keys.queue.destination
+        last = -1
+        while True:
+            step = self._step
+            part: Any = self._client.lrange(destination, last - step + 1, last)
+            if not part:
+                return
+            items = [
+                (index, payload, new)
+                for index, payload in enumerate(part, last - len(part) + 1)
+                if (new := self._new(payload)) is not None
+            ]
+            self._write(Where.DESTINATION, items)
+            self._learn(part)
+            last -= step
+            yield
+
+    def _sign_payloads(self) -> Iterator[None]:
+        self._step, cursor = 1, 0
+        part: Any
+        while True:
+            cursor, part = self._client.hscan(
+                self._queue.keys.payloads, cursor, count=self._step
+            )
+            items = [
+                (token, payload, new)
+                for token, payload in part.items()
+                if (new := self._new(payload, is_data=not _names(payload, token)))
+                is not None
+            ]
+            self._write(Where.PAYLOADS, items)
+            self._learn(list(part.values()))
+            yield
+            if not cursor:
+                return
+
+    def _learn(self, part: Sequence[bytes]) -> None:
+        """Decide how many payloads the next step reads: few at first, as one alone may be huge."""
+        size = sum(map(len, part))
+        fitting = STEP_BYTES * len(part) // size if size else STEP
+        self._step = max(1, min(4 * self._step, STEP, fitting))
+
+    def _release(self) -> Iterator[None]:
+        """Let go what was held for the lack of a key or a format that is here: others can run it now as well.
+
+        One walk over the names: what a worker without the newest holds again is not waited for.
+        """
+        names = [f"key {key}" for key in self._keyring.ids]
+        names += [f"format {format}" for format in self._keyring.formats]
+        cursor = b""
+        while True:
+            reply = run(
+                self._client,
+                operations.release(
+                    self._queue.keys,
+                    names,
+                    limit=STEP,
+                    cursor=cursor,
+                    is_worker=False,
+                ),
+            )
+            self._released += reply.released
+            yield
+            cursor = reply.cursor
+            if not cursor:
+                return
+
+
+class FormatChange:
+    """One change of a queue's format: of what is written to it, of what waits, and of what its workers have to read.
+
+    To a later one: workers have to read it before it is written. To an earlier one: they need not read the later one any
+    more once nothing of it waits; until then those that do not know it claim nothing. It may be interrupted at any
+    moment, and made again.
+    """
+
+    def __init__(
+        self, client: Redis, queue: QueueSettings, keyring: Keyring, format: int
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._format = format
+        #: Writes anew what waits.
+        self.signing = Resigning(client, queue, keyring, format)
+        self._begun_ms = 0.0
+        self._is_lowered = False
+
+    def begin(self, *, is_forced: bool = False) -> FormatSet:
+        """Choose what is written from now on.
+
+        Nothing is changed where the queue's format is later than this version reads, or where it was to be raised and
+        workers read less, unless it is forced.
+        """
+        step = Step.FORCE if is_forced else Step.BEGIN
+        call = operations.set_format(self._queue.keys, self._format, step)
+        found = run(self._client, call)
+        self._begun_ms = monotonic_ms()
+        self._is_lowered = found.before > self._format
+        return found
+
+    def steps(self) -> Iterator[None]:
+        """Write what waits; then, where the format is an earlier one, let those work who read no later one."""
+        yield from self.signing.steps()
+        if not self._is_lowered:
+            return
+        # Until then processes go by what they were told before.
+        until_ms = self._begun_ms + formats.KEPT_MS + ON_THE_WAY_MS
+        while monotonic_ms() < until_ms:
+            time.sleep(PAUSE_S)
+            yield
+        yield from self.signing.steps()
+        run(
+            self._client,
+            operations.set_format(self._queue.keys, self._format, Step.END),
+        )
+        yield
+
+
+def _names(payload: bytes, token: bytes) -> bool:
+    # What a worker could not take for a job is kept under a token of the worker's.
+    return token in payload[: TOKEN_BEFORE + TOKEN_LENGTH]

@@ -1,0 +1,351 @@
+"""What lies in a queue that two generations of Redisson may share: frames of each format, what stops whom, and where.
+
+Read in stretches, changing nothing. The queue lives on meanwhile, so numbers can be off by what came and went.
+What to do about it is left to ``reframing``, how to say it to the command.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from redis.client import Redis
+
+from django_delayq.calls.call import run
+from django_delayq.codecs import CODEC_NAMES, default_codec
+from django_delayq.codecs.guess import probable_codecs
+from django_delayq.delivery import operations
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.operations import Counts, State
+from django_delayq.exceptions import EncodeError
+from django_delayq.repair import frames
+from django_delayq.repair.frames import FrameHead, FrameName, Kind
+from django_delayq.wire.frame import FrameFormat, format_of, is_read_by
+from django_delayq.wire.keys import QueueKeys
+from django_delayq.wire.signing import looks_like_job
+
+#: What is being done, how much of it is done, and of how much.
+Progress = Callable[[str, int, int], None]
+
+#: Frames that one transfer of Redisson moves. RedissonDelayedQueue.java, pushTaskAsync.
+JAVA_BATCH = 100
+#: How soon it tries again what failed. QueueTransferTask.java.
+JAVA_RETRY_MS = 5_000
+#: Due frames of which it is found out whether they were delivered already. Redisson delivers from the head only, one
+#: batch; what was offered meanwhile and is due earlier lies before.
+CANDIDATES = 10_000
+#: Payloads looked at for their codec: so many of a stretch, and in all.
+SAMPLES_OF_STRETCH, SAMPLES = 5, 100
+#: Frames of the delay queue that the look-ups of one call may scan: some 3 ms.
+SCANNED = 100_000
+
+#: The free bytes of a frame of ours that is not in the delay queue begin so, and of one that is. `_frame.lua` has them too.
+UNLISTED = b"\xd9U"
+LISTED = b"\xd9L"
+#: Field of the control hash: when the delay queue was emptied (epoch ms). Until it is filled again, frames that are
+#: missing there were not delivered.
+EMPTIED = "emptied"
+#: Where the payload begins.
+_HEADER_SIZE = {FrameFormat.DLC0: 16, FrameFormat.BC0LC0: 17}
+#: The newest of each default codec, of those whose bytes are among the golden files.
+_EXAMPLES = {
+    FrameFormat.DLC0: ("3.21.0", "3.16.6", "3.12.5"),
+    FrameFormat.BC0LC0: ("4.7.0",),
+}
+
+
+def ignore_progress(what: str, done: int, total: int) -> None:
+    """Take note of nothing."""
+
+
+def lookups_of(listed: int) -> int:
+    """Return how many frames one call may look for in a delay queue of some length."""
+    return min(max(SCANNED // (listed + 1), 1), JAVA_BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Jam:
+    """The first frame that a generation of Redisson cannot unpack."""
+
+    #: Frames that are due before it.
+    rank: int
+    #: Epoch ms.
+    start_time_ms: float
+    #: None: no frame at all.
+    format: FrameFormat | None
+    size: int
+
+    @property
+    def delivered_again(self) -> int:
+        """How many elements are pushed again at each retry: the transfer stops in the middle of a batch."""
+        return self.rank % JAVA_BATCH
+
+
+class Guess(NamedTuple):
+    """Which codec wrote the payloads that were looked at."""
+
+    #: Payloads that are no jobs of ours.
+    looked_at: int
+    #: Names that fit all of them, the likeliest first.
+    names: tuple[str, ...]
+    #: The likeliest name of each, where no name fits all.
+    votes: Counter[str]
+
+
+@dataclass(slots=True)
+class Survey:
+    """A queue in numbers, by the format of its frames; None is what is no frame."""
+
+    counts: Counts
+    #: In the timeout set, those of them that are due, in the delay queue, and in the delay queue alone.
+    waiting: Counter[FrameFormat | None] = field(default_factory=Counter)
+    due: Counter[FrameFormat | None] = field(default_factory=Counter)
+    listed: Counter[FrameFormat | None] = field(default_factory=Counter)
+    alone: Counter[FrameFormat | None] = field(default_factory=Counter)
+    #: Frames of ours that were left out of the delay queue.
+    unlisted: int = 0
+    #: Jobs of ours, by their envelopes.
+    jobs: int = 0
+    #: Seventeen bytes that both formats can read: an empty payload, or one zero byte.
+    ambiguous: int = 0
+    #: Start times that are no whole number: Redisson cannot read them when they come to the head.
+    fractional: int = 0
+    #: Start times below 0: Redisson never transfers them.
+    negative: int = 0
+    #: When the first frame is due, of those that Redisson transfers; epoch ms.
+    first_ms: float | None = None
+    #: By the format that a Redisson knows.
+    jams: dict[FrameFormat, Jam] = field(default_factory=dict)
+    #: Due, and gone from the delay queue: pushed by a transfer that then stopped.
+    delivered: list[FrameName] = field(default_factory=list)
+    #: The delay queue was emptied by command, so that nobody knows what was delivered.
+    is_emptied: bool = False
+    samples: list[tuple[bytes, int]] = field(default_factory=list)
+
+    @property
+    def now_ms(self) -> int:
+        return self.counts.now_ms
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.waiting or self.listed or self.counts.destination)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether no generation of Redisson can read all of it."""
+        return len(self.formats) > 1 or self.waiting[None] > 0
+
+    @property
+    def formats(self) -> list[FrameFormat]:
+        """The formats that were found, the more frequent first."""
+        found = self.waiting + self.alone
+        return sorted(
+            (item for item in FrameFormat if found[item]),
+            key=lambda item: -found[item],
+        )
+
+    def fitting(self, target: FrameFormat) -> int:
+        """Count the frames in the timeout set that are of one format, or can be taken for it."""
+        is_old = target is FrameFormat.DLC0
+        return self.waiting[target] + (self.ambiguous if is_old else 0)
+
+    def foreign(self, target: FrameFormat) -> int:
+        """Count the frames in the timeout set that a Redisson of one format is not to meet."""
+        return self.waiting.total() - self.fitting(target)
+
+    def is_stuck(self, jam: Jam) -> bool:
+        """Return whether a Redisson stops there now, and not only some day."""
+        return jam.start_time_ms <= self.now_ms
+
+    def behind(self, jam: Jam) -> int:
+        """Count the due frames behind one that stops a Redisson."""
+        return self.due.total() - jam.rank - 1
+
+    def guess(self) -> Guess:
+        """Tell the codec that probably wrote what others have put into this queue."""
+        guesses = [probable_codecs(head, size=size) for head, size in self.samples]
+        votes = Counter(names[0] for names in guesses)
+        common = set(guesses[0]).intersection(*guesses) if guesses else set()
+        names = sorted(common, key=lambda name: sum(g.index(name) for g in guesses))
+        # What fits all and is likely for none is the codec that would take anything.
+        is_likely = bool(names) and names[0] in votes
+        return Guess(len(guesses), tuple(names) if is_likely else (), votes)
+
+
+def take_survey(
+    client: Redis, keys: DeliveryKeys, *, progress: Progress = ignore_progress
+) -> Survey:
+    """Look at everything that waits in a queue, in many short calls that change nothing."""
+    survey = Survey(run(client, operations.counts(keys)))
+    candidates: dict[tuple[float, bytes], FrameName] = {}
+    frames = survey.counts.waiting - survey.counts.returned
+    for stretch in stretches(client, keys, "zset", frames, progress):
+        for frame in stretch:
+            _add_waiting(survey, frame, candidates)
+        _add_samples(survey, stretch)
+    for stretch in stretches(client, keys, "list", survey.counts.delay_queue, progress):
+        for frame in stretch:
+            format = format_of(frame.head, frame.size)
+            survey.listed[format] += 1
+            if frame.score is None:
+                survey.alone[format] += 1
+            else:
+                candidates.pop((frame.score, frame.head), None)
+    # With an empty list nobody writes one, and it says nothing; neither does one that was emptied.
+    survey.is_emptied = client.hexists(keys.control, EMPTIED)
+    if survey.listed and not survey.is_emptied:
+        survey.delivered = _confirm(
+            client, keys, survey, [*candidates.values()], progress
+        )
+    for row in run(client, operations.page(keys, State.DUE, count=SAMPLES)).rows:
+        if not row.token:
+            survey.samples.append((row.payload, row.payload_size))
+    return survey
+
+
+def stretches(
+    client: Redis, keys: DeliveryKeys, kind: Kind, total: int, progress: Progress
+) -> Iterator[list[FrameHead]]:
+    """Walk over the frames of a queue, ``total`` of them as far as is known, in bounded calls that change nothing."""
+    place, done = frames.START, 0
+    what = "reading the timeout set" if kind == "zset" else "reading the delay queue"
+    while not place.is_end:
+        _, place, stretch = run(client, frames.survey(keys, kind, place))
+        yield stretch
+        done += len(stretch)
+        progress(what, done, max(total, done))
+
+
+def is_numbered(head: bytes) -> bool:
+    """Return whether a frame that begins so is one of ours, or one in 32,768 of Java's."""
+    return head.startswith((LISTED, UNLISTED), int(head[:1] == b"\x08"))
+
+
+def name_of(frame: FrameHead) -> FrameName | None:
+    """Return what names a frame, or None for what a script cannot find by it: no frame, or no start time in whole ms."""
+    format = format_of(frame.head, frame.size)
+    if (
+        format is None
+        or frame.score is None
+        or not frame.score // 1 == frame.score >= 0
+    ):
+        return None
+    begin = _HEADER_SIZE[format] - 16
+    return FrameName(int(frame.score), format, frame.head[begin : begin + 8])
+
+
+def _add_waiting(
+    survey: Survey,
+    frame: FrameHead,
+    candidates: dict[tuple[float, bytes], FrameName],
+) -> None:
+    score, size, head = frame
+    assert score is not None
+    format = format_of(head, size)
+    is_due = score <= survey.now_ms
+    # Ranks are Redisson's: it looks from 0 on.
+    rank = survey.waiting.total() - survey.negative
+    survey.waiting[format] += 1
+    survey.due[format] += is_due and score >= 0
+    survey.negative += score < 0
+    survey.fractional += score != score // 1
+    survey.ambiguous += format is not format_of(head, size, prefer=FrameFormat.DLC0)
+    if score >= 0:
+        if survey.first_ms is None:
+            survey.first_ms = score
+        for redisson in FrameFormat:
+            if redisson not in survey.jams and not is_read_by(redisson, head, size):
+                survey.jams[redisson] = Jam(rank, score, format, size)
+    if format is None:
+        return
+    begin = _HEADER_SIZE[format] - 16
+    random_id = head[begin : begin + 8]
+    survey.jobs += looks_like_job(head[begin + 16 :])
+    if random_id.startswith(UNLISTED):
+        survey.unlisted += 1
+    elif is_due and len(candidates) < CANDIDATES and (name := name_of(frame)):
+        candidates[score, head] = name
+
+
+def _add_samples(survey: Survey, stretch: list[FrameHead]) -> None:
+    taken = 0
+    for frame in stretch:
+        format = format_of(frame.head, frame.size)
+        if format is None or taken == SAMPLES_OF_STRETCH:
+            continue
+        payload = frame.head[_HEADER_SIZE[format] :]
+        if not looks_like_job(payload) and len(survey.samples) < SAMPLES:
+            survey.samples.append((payload, frame.size - _HEADER_SIZE[format]))
+            taken += 1
+
+
+def _confirm(
+    client: Redis,
+    keys: DeliveryKeys,
+    survey: Survey,
+    names: list[FrameName],
+    progress: Progress,
+) -> list[FrameName]:
+    # What left the queue between the two walks was no candidate.
+    confirmed: list[FrameName] = []
+    done = 0
+    for part in parts_of(names, lookups_of(survey.listed.total())):
+        flags = run(client, frames.drop_delivered(keys, part, is_drop=False))
+        confirmed += (name for name, flag in zip(part, flags, strict=True) if flag)
+        done += len(part)
+        progress("looking for what was delivered already", done, len(names))
+    return confirmed
+
+
+def parts_of(names: Sequence[FrameName], size: int) -> Iterator[Sequence[FrameName]]:
+    """Yield names in parts that one call can look for."""
+    for first in range(0, len(names), size):
+        yield names[first : first + size]
+
+
+def fitting_settings(survey: Survey, *, codec: str | None = None) -> dict[str, str]:
+    """Return the options of a queue whose frames are of one format, as far as they can be told.
+
+    The version stands for its generation. ``codec`` is the one that is known; else the likeliest is taken.
+    """
+    formats = survey.formats
+    if len(formats) != 1:
+        return {}
+    codec = codec or next(
+        (name for name in survey.guess().names if name in CODEC_NAMES), None
+    )
+    versions = _EXAMPLES[formats[0]]
+    for version in versions:
+        if codec in (None, default_codec(version)):
+            return {"REDISSON": version}
+    assert codec is not None
+    return {"REDISSON": versions[0], "CODEC": codec}
+
+
+def similar_queues(
+    client: Redis, name: str, *, progress: Progress = ignore_progress
+) -> list[str]:
+    """Return the names of queues that contain a name, as a NameMapper would have made them; a walk over all keys."""
+    keys = QueueKeys.of(name)
+    prefix = keys.timeout_set.removesuffix(keys.tag)
+    escaped = "".join(f"\\{char}" if char in "*?[]\\^" else char for char in name)
+    found, cursor, total, done = set(), 0, client.dbsize(), 0
+    while True:
+        cursor, part = client.scan(cursor, match=f"{prefix}*{escaped}*", count=1000)
+        found |= {_text(key).removeprefix(prefix) for key in part}
+        done += 1000
+        progress("looking for similar names", min(done, total), total)
+        if cursor == 0:
+            return sorted(map(_untagged, found))
+
+
+def _text(key: bytes | str) -> str:
+    return key if isinstance(key, str) else key.decode(errors="replace")
+
+
+def _untagged(tag: str) -> str:
+    bare = tag[1:-1]
+    try:
+        return bare if QueueKeys.of(bare).tag == tag else tag
+    except EncodeError:
+        return tag

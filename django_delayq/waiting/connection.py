@@ -1,0 +1,201 @@
+"""Connections that one thread owns, for waiting on the server: for messages, or for a list to fill.
+
+A client's own connections are pooled, and repeat what failed; one that waits must do neither, and must notice
+when the other end is gone.
+"""
+
+import os
+import select
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+from redis.backoff import NoBackoff
+from redis.client import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
+from redis.retry import Retry
+
+from django_delayq.calls.call import Call
+
+T = TypeVar("T")
+
+#: Bookkeeping of the pool that a connection comes from; one without a pool does not take it.
+POOL_ARGUMENTS = (
+    "maint_notifications_config",
+    "maint_notifications_pool_handler",
+    "oss_cluster_maint_notifications_handler",
+    "orig_host_address",
+    "orig_socket_timeout",
+    "orig_socket_connect_timeout",
+    "event_dispatcher",
+    "himport_registry",
+    "cache",
+    "cache_config",
+)
+
+
+class Readable(Protocol):
+    """What `wait_readable` can wait for."""
+
+    def fileno(self) -> int: ...
+
+
+class DedicatedConnection:
+    """A connection like those of a client, but with no pool and no retries, and a deadline on every read."""
+
+    def __init__(
+        self, client: "Redis", *, deadline_s: float, key: str | None = None
+    ) -> None:
+        """Describe a connection to the server of a client; of a cluster, to the node that holds ``key``."""
+        pool = node_of(client, key).connection_pool
+        arguments = {
+            name: value
+            for name, value in pool.connection_kwargs.items()
+            if name not in POOL_ARGUMENTS
+        }
+        arguments |= {
+            "socket_timeout": deadline_s,
+            "socket_connect_timeout": deadline_s,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_error": [],
+            "retry_on_timeout": False,
+            "health_check_interval": 0,
+            "decode_responses": False,
+            # Messages are plain arrays in RESP2, whatever handlers the client has set up for RESP3.
+            "protocol": 2,
+        }
+        if arguments.get("password") and not arguments.get("username"):
+            # As redis-py 8 does for RESP3. AUTH with a password alone is refused where the server asks for none, and
+            # the client's other connections would be let in.
+            arguments["username"] = "default"
+        # A Sentinel pool is known to its connections by a weak reference only.
+        self._pool = pool
+        self._arguments = arguments
+        self._connection = self._new()
+
+    def _new(self) -> Any:
+        return self._pool.connection_class(**self._arguments)
+
+    def connect(self) -> bool:
+        """Connect, unless it is; return whether it was not."""
+        if self._connection.pid != os.getpid():
+            self._connection = self._new()  # the socket is the parent's
+        elif self._connection._sock is not None:
+            return False
+        self._connection.connect()
+        return True
+
+    def send(self, *command: bytes | str | int | float) -> None:
+        """Send one command."""
+        self._connection.send_command(*command, check_health=False)
+
+    def read(self) -> Any:
+        """Read one reply or message; an error reply is raised."""
+        return self._connection.read_response()
+
+    def command(self, *command: bytes | str | int | float) -> Any:
+        """Send one command, once, and return the reply. Whatever goes wrong, nothing is repeated."""
+        self.connect()
+        try:
+            self.send(*command)
+            return self.read()
+        except ResponseError:
+            raise
+        except BaseException:
+            # A reply that was not read would be taken for that of the next command.
+            self.close()
+            raise
+
+    def run(self, call: Call[T]) -> T:
+        """Make one call, once."""
+        try:
+            return call.read(self.command(*call.command()))
+        except NoScriptError:
+            return call.read(self.command(*call.full_command()))
+
+    def has_reply(self) -> bool:
+        """Return whether `read` has something to begin with, without waiting.
+
+        Raises:
+            redis.exceptions.ConnectionError: the other end has closed the connection.
+        """
+        return bool(self._connection.can_read(timeout=0))
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor.
+
+        Raises:
+            redis.exceptions.ConnectionError: it is not connected.
+        """
+        # redis-py has no public way to wait for two sockets at once.
+        sock: socket.socket | None = self._connection._sock
+        if sock is None:
+            raise RedisConnectionError("the connection is closed")
+        return sock.fileno()
+
+    def close(self) -> None:
+        """Close the socket; `connect` opens another one."""
+        self._connection.disconnect()
+
+
+def node_of(client: Any, key: str | None) -> Any:
+    """Return the client itself, or of a cluster's client that of the node that holds a key, or of any node."""
+    if not hasattr(client, "get_node_from_key"):
+        return client
+    node = client.get_default_node() if key is None else client.get_node_from_key(key)
+    return client.get_redis_connection(node)
+
+
+class Waker:
+    """Ends a `wait_readable` from another thread."""
+
+    def __init__(self) -> None:
+        # Sockets and no pipe: one that is closed says so, a closed descriptor may be somebody else's by now.
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def wake(self) -> None:
+        """End the wait, or the next one where nobody waits. After `close` nothing happens."""
+        # BlockingIOError: it is full of wakes that nobody has read yet.
+        with suppress(OSError):
+            self._writer.send(b"\0")
+
+    def clear(self) -> None:
+        """Take the wakes out; look at what they are about afterwards, not before."""
+        with suppress(OSError):
+            self._reader.recv(65536)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+def wait_readable(waiting: Sequence[Readable], timeout_s: float | None) -> None:
+    """Wait until one of them can be read, or the time is over."""
+    # Not select(): its descriptors end at 1,024.
+    poll = select.poll()
+    for one in waiting:
+        poll.register(one.fileno(), select.POLLIN)
+    poll.poll(None if timeout_s is None else max(0, timeout_s * 1000))
+
+
+def address_of(client: Redis) -> object:
+    """Return what two clients of the same server and database have in common.
+
+    Clients of a cluster or of Sentinels, which have no one address, are told apart by their pools.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        return id(client)
+    arguments = pool.connection_kwargs
+    if "path" not in arguments and "host" not in arguments:
+        return id(pool)
+    return tuple(
+        arguments.get(name) for name in ("path", "host", "port", "db", "username")
+    )

@@ -1,0 +1,653 @@
+"""``manage.py delayq_frames``: what it says of a queue, what it does, and how it ends."""
+
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.core.management import (
+    BaseCommand,
+    CommandError,
+    call_command,
+    load_command_class,
+)
+from redis.exceptions import ResponseError
+
+from django_delayq.management import progress
+from django_delayq.management.commands import delayq_frames
+from django_delayq.management.progress import ProgressLine
+from django_delayq.repair import frames
+from django_delayq.repair.reframing import Reframing
+from django_delayq.wire.frame import FrameFormat, format_of, pack
+from tests.delivery.bench import T0, Bench
+from tests.polling import wait_until
+from tests.servers import Server
+from tests.test_readme import DOCUMENTS, ROOT, blocks_of
+
+OLD, NEW = FrameFormat.DLC0, FrameFormat.BC0LC0
+HELLO = {OLD: b"\x04\x3e\x05hello", NEW: b"\x03hell\xef"}
+
+Call = Callable[..., tuple[int, str]]
+pytestmark = pytest.mark.usefixtures("delayq")
+
+
+@pytest.fixture
+def bench(client: "redis.Redis[bytes]", queue_name: str) -> Bench:
+    """The queue that the command is called for. Its clock, T0, lies in the past."""
+    return Bench(client, queue_name)
+
+
+@pytest.fixture
+def call(queue_name: str) -> Call:
+    """Call the command; return its exit status and what it printed."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        output = StringIO()
+        status = 0
+        try:
+            call_command(
+                "delayq_frames", *(arguments or ()), stdout=output, stderr=StringIO()
+            )
+        except SystemExit as end:
+            status = int(str(end.code))
+        return status, output.getvalue()
+
+    return lambda *arguments: call(queue_name, *arguments)
+
+
+def offer(bench: Bench, count: int, wait: int, frame_format: FrameFormat) -> None:
+    for n in range(count):
+        bench.java_offer(HELLO[frame_format], wait + n, frame_format=frame_format)
+
+
+def jam(bench: Bench) -> None:
+    """Three that arrive again and again, one that stops an old Redisson, five behind it."""
+    offer(bench, 3, 0, OLD)
+    offer(bench, 1, 3, NEW)
+    offer(bench, 5, 4, OLD)
+    bench.now = 100
+    with pytest.raises(ResponseError, match="data string too short"):
+        bench.java_transfer(frame_format=OLD)
+
+
+def dump(bench: Bench) -> dict[bytes, bytes | None]:
+    found = bench.client.scan_iter(match=f"*{bench.keys.queue.name}*", count=1000)
+    return {key: bench.client.dump(key) for key in found}
+
+
+def formats_in(bench: Bench) -> set[FrameFormat | None]:
+    waiting = bench.client.zrange(bench.keys.queue.timeout_set, 0, -1)
+    return {format_of(frame, len(frame)) for frame in waiting}
+
+
+# Looking.
+
+
+def test_jammed_queue_is_told_and_what_to_do_about_it(
+    bench: Bench, call: Call, queue_name: str
+) -> None:
+    jam(bench)
+    before = dump(bench)
+
+    status, output = call()
+
+    assert status == 0
+    assert dump(bench) == before
+    lines = {" ".join(line.split()) for line in output.splitlines()}
+    assert lines >= {
+        "dLc0 up to 3.21.0 8 8 5",
+        "Bc0Lc0 from 3.21.1 on 1 1 1",
+        "no frame at all 0 0 0",
+        "destination queue 3",
+        "5 due frames behind it, which it never reaches.",
+        "3 due frames ahead of it, which each of its processes delivers again every 5 s.",
+    }
+    assert "STUCK: Redisson up to 3.21.0 stops at a Bc0Lc0 frame" in output
+    assert "number 4 of the timeout set, due since 2023-11-14 22:13:20 UTC" in output
+    assert "DELIVERED ALREADY: 3 frames" in output
+    assert f"manage.py delayq_frames {queue_name} --to 3.21.0 --dry-run" in output
+    assert f"manage.py delayq_frames {queue_name} --to 3.21.1 --dry-run" in output
+    assert "--follow" in output
+    assert "--drop-delivered" in output
+
+
+def test_frame_that_is_not_due_yet_is_foretold(bench: Bench, call: Call) -> None:
+    offer(bench, 1, 10**12, OLD)
+    offer(bench, 1, 10**12 + 5, NEW)
+
+    _, output = call()
+
+    assert "WILL BE STUCK: Redisson up to 3.21.0 will stop at a Bc0Lc0" in output
+    assert "due at 2055-" in output
+    assert "nothing is; the first will be at 2055-" in output
+
+
+def test_queue_of_one_format_is_not_stuck(bench: Bench, call: Call) -> None:
+    offer(bench, 3, 10**12, NEW)
+
+    _, output = call()
+
+    assert (
+        "of one format, which Redisson from 3.21.1 on reads. Redisson up to" in output
+    )
+    assert "STUCK:" not in output
+
+
+def test_due_frames_that_nobody_transfers_are_told(bench: Bench, call: Call) -> None:
+    offer(bench, 3, 0, NEW)
+
+    _, output = call()
+
+    assert "NOT TRANSFERRED: 3 due frames." in output
+
+
+def test_everything_odd_is_told(bench: Bench, call: Call) -> None:
+    timeout_set = bench.keys.queue.timeout_set
+    offer(bench, 2, 0, NEW)
+    bench.client.zrem(timeout_set, bench.java_offer("alone", 0))
+    bench.client.zadd(timeout_set, {b"bad": T0 + 5})
+    for score, text in ((1.5, "a"), (-4, "b")):
+        bench.client.zadd(timeout_set, {bench.java_offer(text, 0): score})
+    bench.client.zadd(timeout_set, {b"\x08abcdefg\x01" + bytes(8): T0})
+    bench.schedule({"a": 0}, insertion_list=False)
+
+    _, output = call()
+
+    assert "STUCK: Redisson from 3.21.1 on stops at what is no frame of 3" in output
+    assert "NEVER TRANSFERRED: 1 frame in the delay queue alone" in output
+    assert "START TIMES: 1 no whole number" in output
+    assert "START TIMES: 1 below 0" in output
+    assert "1 of 17 bytes" in output
+    assert "1, INSERTION_LIST is or was off" in output
+    assert "What is no frame goes to quarantine" in output
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("configured", "frame_format", "told"),
+    [
+        (None, OLD, '{"REDISSON": "3.16.6"}'),
+        (None, NEW, '{"REDISSON": "4.7.0"}'),
+        ({"REDISSON": "3.16.6"}, OLD, "The settings of this queue fit."),
+        ({"REDISSON": "3.27.2"}, NEW, "The settings of this queue fit."),
+        (
+            {"REDISSON": "3.27.2"},
+            OLD,
+            "it writes Bc0Lc0, and dLc0 was found; its codec is Kryo5Codec, and the payloads look like Marshall",
+        ),
+        (
+            {"REDISSON": "3.16.6", "CODEC": "StringCodec", "FRAME": "Bc0Lc0"},
+            OLD,
+            '{"REDISSON": "3.21.0", "CODEC": "StringCodec"}',
+        ),
+        ({"REDISSON": "3.16.6", "CODEC": "LongCodec"}, OLD, '{"REDISSON": "3.16.6"}'),
+        ({}, OLD, '{"FRAME": "dLc0"}'),
+    ],
+)
+def test_settings_are_held_to_what_was_found(
+    bench: Bench,
+    call: Call,
+    queue_name: str,
+    settings: Any,
+    configured: dict[str, str] | None,
+    frame_format: FrameFormat,
+    told: str,
+) -> None:
+    if configured is not None:
+        settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue_name: configured}}
+    offer(bench, 3, 0, frame_format)
+
+    _, output = call()
+
+    assert told in output
+    if told.startswith("{"):
+        assert f'  DELAYQ = {{"QUEUES": {{"{queue_name}": {told}}}}}' in output
+
+
+def test_queue_of_jobs_alone_needs_no_options(
+    bench: Bench, call: Call, queue_name: str
+) -> None:
+    bench.schedule({"a": 0})
+
+    _, output = call()
+
+    assert f'DELAYQ = {{"QUEUES": {{"{queue_name}": {{}}}}}}' in output
+
+
+def test_codec_of_their_own_is_told(bench: Bench, call: Call) -> None:
+    for n in range(5):
+        bench.java_offer(random.Random(n).randbytes(200), n)
+
+    _, output = call()
+
+    assert "none that is known" in output
+    assert "CODEC takes an object with name, encode and decode" in output
+
+
+def test_payloads_of_several_codecs_are_told(bench: Bench, call: Call) -> None:
+    offer(bench, 3, 0, OLD)
+    bench.java_offer('{"@class":"demo.Order","id":1}', 0)
+
+    _, output = call()
+
+    assert "more than one, or one of their own: MarshallingCodec 3" in output
+
+
+# Names.
+
+
+def test_name_without_its_prefix_leads_to_the_queue(
+    client: "redis.Redis[bytes]", call: Call, queue_name: str
+) -> None:
+    offer(Bench(client, f"app:{queue_name}"), 1, 0, OLD)
+
+    status, output = call()
+
+    assert status == 0
+    assert f"\n  manage.py delayq_frames app:{queue_name}\n" in output
+    assert f'"app:{queue_name}"' in output
+    assert "NameMapper" in output
+
+
+def test_name_that_nothing_has_is_told(call: Call) -> None:
+    status, output = call()
+
+    assert status == 0
+    assert "No other queue has this name" in output
+
+
+def test_name_whose_braces_part_its_keys_is_refused(client: object) -> None:
+    with pytest.raises(CommandError, match="different slots of a Redis Cluster"):
+        call_command("delayq_frames", "a{b")
+
+
+# Rewriting.
+
+
+@pytest.mark.parametrize(
+    ("to", "target"),
+    [("3.27.2", NEW), ("Bc0Lc0", NEW), ("3.16.6", OLD), ("dLc0", OLD)],
+)
+def test_rewrite_leaves_one_format_and_says_how_much_it_did(
+    bench: Bench, call: Call, to: str, target: FrameFormat
+) -> None:
+    jam(bench)
+
+    status, output = call("--to", to)
+
+    assert status == 0
+    assert formats_in(bench) == {target}
+    assert f"{8 if target is NEW else 1:12,}  rewritten" in output
+    assert "0  left that are not" in output
+    assert "Nothing stops Redisson" in output
+    assert "9  in this format now" in output
+
+
+def test_delivered_ones_are_removed_when_asked(bench: Bench, call: Call) -> None:
+    jam(bench)
+
+    _, output = call("--to", "3.16.6", "--drop-delivered")
+
+    assert "3  removed, delivered already" in output
+    assert "6  in this format now" in output
+
+
+def test_what_is_no_frame_goes_to_quarantine(bench: Bench, call: Call) -> None:
+    offer(bench, 2, 0, NEW)
+    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0})
+
+    status, output = call("--to", "4.7.0")
+
+    assert status == 0
+    assert "1  put into quarantine" in output
+    assert bench.client.hvals(bench.keys.payloads) == [b"bad"]
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_dry_run_changes_nothing_and_says_what_would_be_done(
+    bench: Bench, call: Call, drop: bool
+) -> None:
+    jam(bench)
+    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0 + 50})
+    bench.client.zrem(bench.keys.queue.timeout_set, bench.java_offer("alone", 0))
+    before = dump(bench)
+
+    options = ["--drop-delivered"] if drop else []
+    status, output = call("--to", "3.27.2", "--dry-run", *options)
+
+    assert status == 1
+    assert dump(bench) == before
+    assert f"{5 if drop else 8:12,}  would be rewritten in the timeout set" in output
+    assert ("3  delivered already, would be removed" in output) == drop
+    assert "1  no frames, would go to quarantine" in output
+    assert "Nothing was changed." in output
+
+
+def test_dry_run_is_the_number_that_a_run_has(bench: Bench, call: Call) -> None:
+    jam(bench)
+    _, plan = call("--to", "3.27.2", "--dry-run", "--drop-delivered")
+    _, done = call("--to", "3.27.2", "--drop-delivered")
+
+    assert "5  would be rewritten" in plan
+    assert "5  rewritten" in done
+
+
+def test_dry_run_where_nothing_is_left_to_do_ends_with_zero(
+    bench: Bench, call: Call
+) -> None:
+    offer(bench, 2, 0, NEW)
+
+    assert call("--to", "3.27.2", "--dry-run")[0] == 0
+
+
+def test_status_is_one_where_something_is_left(
+    bench: Bench, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jam(bench)
+    monkeypatch.setattr(Reframing, "run", lambda self: self.tally)
+
+    status, output = call("--to", "3.27.2")
+
+    assert status == 1
+    assert "8  left that are not" in output
+    assert "run it again, or with --follow" in output.lower()
+
+
+# Following.
+
+
+def test_follow_goes_on_until_interrupted(
+    bench: Bench, server: Server, queue_name: str
+) -> None:
+    jam(bench)
+    child = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "django", "delayq_frames", queue_name),
+            *("--to", "3.27.2", "--follow"),
+        ],
+        env=os.environ
+        | {
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+            "DELAYQ_TEST_URL": server.socket_url,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert "Rewritten so far: 8. Following; Ctrl-C ends it." in child.stdout.readline()
+
+    offer(bench, 3, 10**12, OLD)
+    wait_until(lambda: formats_in(bench) == {NEW}, description="rewritten")
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate(timeout=60)
+
+    assert child.returncode == 0, output
+    assert "11  rewritten" in output
+    assert "0  left that are not" in output
+
+
+# What the documentation says of it.
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_on_a_page_can_be_given(document: Path) -> None:
+    command = load_command_class("django_delayq", "delayq_frames")
+    parser = command.create_parser("manage.py", "delayq_frames")
+    for block in blocks_of(document):
+        for line in block.text.splitlines():
+            _, found, arguments = line.partition("manage.py delayq_frames ")
+            if found:
+                parser.parse_args(shlex.split(arguments.partition("   ")[0]))
+
+
+def test_every_option_is_documented() -> None:
+    parser = load_command_class("django_delayq", "delayq_frames").create_parser("", "")
+    of_django = BaseCommand().create_parser("", "")._option_string_actions
+    page = (ROOT / "docs" / "howto" / "upgrade-redisson.md").read_text("utf-8")
+    for action in parser._actions:
+        for option in action.option_strings:
+            assert option in of_django or f"`{option}" in page, option
+
+
+# Redisson's list.
+
+
+def test_list_of_a_queue_is_emptied_and_filled(bench: Bench, call: Call) -> None:
+    bench.schedule({"a": 9_000, "b": 8_000})
+    bench.java_offer("x", 7_000)
+    lone = pack(b"12345678", b"lone", NEW)
+    bench.client.rpush(bench.keys.queue.delay_queue, lone)
+    before = dump(bench)
+
+    status, output = call("--list", "off", "--dry-run")
+
+    assert (status, dump(bench)) == (0, before)
+    lines = {" ".join(line.split()) for line in output.splitlines()}
+    assert lines >= {
+        "Dry run, list off. Nothing was changed.",
+        "3 would be taken out of the list, and wait on",
+        "1 in the list alone, would stay there",
+    }
+
+    status, output = call("--list", "off")
+
+    assert status == 0
+    assert bench.frames() == [lone]
+    lines = {" ".join(line.split()) for line in output.splitlines()}
+    assert lines >= {
+        "List off, in 1 step:",
+        "3 taken out of the list; they wait on",
+        "1 in the list alone, where nobody transfers them; they stay there",
+    }
+    assert "so it does not tell what was delivered" in call()[1]
+
+    lines = {
+        " ".join(line.split())
+        for line in call("--list", "on", "--dry-run")[1].splitlines()
+    }
+    assert "3 would be put into the list" in lines
+    status, output = call("--list", "on")
+
+    assert status == 0
+    assert "3  put into the list" in output
+    assert len(bench.frames()) == 4
+    assert bench.state()["delay_queue"][1:3] == ["a", "b"]
+    assert "does not tell" not in call()[1]
+    bench.is_checked = False
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted", "message"),
+    [
+        ({}, "on", "keeps no list, and what is scheduled from now on would be missing"),
+        ({"INSERTION_LIST": True}, "off", "keeps the list, and would go on filling it"),
+        (
+            {"REDISSON": "4.7.0", "CODEC": "StringCodec"},
+            "off",
+            "Set INSERTION_LIST to False, restart all processes",
+        ),
+    ],
+)
+def test_list_is_not_brought_out_of_line_with_the_settings(
+    bench: Bench,
+    call: Call,
+    settings: Any,
+    queue_name: str,
+    options: dict[str, Any],
+    wanted: str,
+    message: str,
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue_name: options}}
+    bench.schedule({"a": 9_000})
+    before = dump(bench)
+
+    with pytest.raises(CommandError, match=message) as error:
+        call("--list", wanted)
+
+    assert queue_name in str(error.value)
+    assert dump(bench) == before
+
+
+def test_second_list_command_is_told_to_wait(bench: Bench, call: Call) -> None:
+    bench.schedule({"a": 9_000, "b": 9_000})
+    bench.run(frames.delist(bench.keys, run="other", step=1, batch=1))
+
+    with pytest.raises(CommandError, match="filled or emptied by another process"):
+        call("--list", "off")
+    bench.is_checked = False
+
+
+def test_list_command_that_is_killed_leaves_the_queue_in_order(
+    bench: Bench, call: Call, server: Server
+) -> None:
+    names = [f"j{n}" for n in range(20_000)]
+    for first in range(0, len(names), 500):
+        bench.schedule({name: 9_000 for name in names[first : first + 500]})
+    queue = bench.keys.queue
+    for _ in range(3):
+        left = bench.client.llen(queue.delay_queue)
+        child = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "django", "delayq_frames", queue.name),
+                *("--list", "off"),
+            ],
+            env=os.environ
+            | {
+                "DJANGO_SETTINGS_MODULE": "tests.settings",
+                "DELAYQ_TEST_URL": server.socket_url,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        has_begun = lambda left=left, child=child: (  # noqa: E731
+            bench.client.llen(queue.delay_queue) < left or child.poll() is not None
+        )
+        wait_until(has_begun, description="it takes frames out")
+        child.kill()
+        output, _ = child.communicate(timeout=60)
+        # On a quick machine it may have come to its end.
+        assert child.returncode in (0, -signal.SIGKILL), output
+        bench.check()
+        # Nobody waits half a minute for the dead one here.
+        bench.client.hdel(bench.keys.control, "listing")
+
+    assert call("--list", "off")[0] == 0
+
+    assert bench.frames() == []
+    assert len(bench.state()["timeout_set"]) == len(names)
+    bench.check()
+
+
+# Errors, interruptions, progress.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dry-run"], "--dry-run needs --to"),
+        (["--follow"], "--follow needs --to"),
+        (["--drop-delivered"], "--drop-delivered needs --to"),
+        (["--to", "3.21"], "name the third number too"),
+        (["--to", "dlc0"], "give a format: dLc0 or Bc0Lc0"),
+        (["--to", "4.0", "--follow", "--dry-run"], "give one"),
+        (["--to", "4.0", "--list", "on"], "--to and --list are two things"),
+        (["--list", "on", "--follow"], "--follow needs --to"),
+        (["--list", "off", "--drop-delivered"], "--drop-delivered needs --to"),
+        (["--list", "yes"], "invalid choice: 'yes'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    call: Call, options: list[str], message: str
+) -> None:
+    with pytest.raises(CommandError, match=message):
+        call(*options)
+
+
+def test_key_of_another_application_is_an_error(bench: Bench, call: Call) -> None:
+    bench.client.set(bench.keys.queue.timeout_set, "x")
+
+    with pytest.raises(
+        CommandError,
+        match=r"(?s)Something else uses a key of this queue.*WRONGTYPE.*so far stands",
+    ):
+        call("--to", "3.27.2")
+
+
+def test_server_that_cannot_be_reached_is_an_error(call: Call, settings: Any) -> None:
+    settings.DELAYQ = {"CONNECTION": "unix:///dev/null/nobody"}
+
+    with pytest.raises(CommandError, match="run it again"):
+        call()
+
+
+@pytest.mark.parametrize("options", [[], ["--to", "3.27.2"]])
+def test_interrupt_says_that_nothing_is_half_done(
+    bench: Bench,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+) -> None:
+    jam(bench)
+
+    def interrupt(*arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    if options:
+        monkeypatch.setattr(Reframing, "run", interrupt)
+    else:
+        monkeypatch.setattr(delayq_frames, "take_survey", interrupt)
+
+    status, output = call(*options)
+
+    assert status == 1
+    assert "No step is half done; run it again to go on." in output
+    assert bool(options) == ("0  rewritten" in output)
+
+
+class Terminal(StringIO):
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+    def write(self, text: str, ending: str = "\n") -> int:
+        return super().write(text + ending)
+
+
+def test_progress_is_one_line_on_a_terminal_and_a_few_in_a_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ms = 0.0
+    monkeypatch.setattr(progress, "monotonic_ms", lambda: now_ms)
+    terminal, log = Terminal(True), Terminal(False)
+    lines = [ProgressLine(stream, is_on=True) for stream in (terminal, log)]
+
+    for second in range(12):
+        now_ms = second * 1000.0
+        for line in lines:
+            line("reading the delay queue", second * 1000, 20_000)
+    for line in lines:
+        line.end()
+
+    assert log.getvalue().splitlines() == [
+        "reading the delay queue: 5,000 of 20,000",
+        "reading the delay queue: 10,000 of 20,000",
+    ]
+    assert terminal.getvalue().count("\r\x1b[K") == 12
+    assert terminal.getvalue().endswith(
+        "reading the delay queue: 11,000 of 20,000\r\x1b[K"
+    )
