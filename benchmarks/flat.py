@@ -108,10 +108,10 @@ class _Operations:
 
     def claim_one(self) -> object:
         from django_delayq.calls.call import run
-        from django_delayq.delivery import operations
+        from django_delayq.delivery import claiming
         from django_delayq.delivery.keys import DeliveryKeys
 
-        call = operations.claim(
+        call = claiming.claim(
             DeliveryKeys.of(self._task.options.queue),
             owner=b"bench---",
             request=os.urandom(8),

@@ -131,14 +131,14 @@ class _Run:
 
     def _scattered(self) -> None:
         from django_delayq.calls.call import run_all
-        from django_delayq.delivery import operations
+        from django_delayq.delivery import changing
 
         moved = random.sample(self._handles, min(self._due, len(self._handles)))
         for start in range(0, len(moved), 500):
             run_all(
                 self._client,
                 [
-                    operations.reschedule(self._keys, job.token, "+0")
+                    changing.reschedule(self._keys, job.token, "+0")
                     for job in moved[start : start + 500]
                 ],
             )
@@ -277,18 +277,18 @@ class _Run:
 
     def _cancel_many(self, jobs: Sequence[Any]) -> bool:
         from django_delayq.calls.call import run
-        from django_delayq.delivery import operations
+        from django_delayq.delivery import changing, states
 
-        calls = operations.cancel_many(self._keys, (job.token for job in jobs))
+        calls = changing.cancel_many(self._keys, (job.token for job in jobs))
         outcomes = [out for call in calls for out in run(self._client, call).values()]
-        return set(outcomes) <= {operations.Outcome.CANCELLED}
+        return set(outcomes) <= {states.Outcome.CANCELLED}
 
     def _payloads(self, jobs: Sequence[Any]) -> list[bytes]:
         from django_delayq.calls.call import run
-        from django_delayq.delivery import operations
+        from django_delayq.delivery import looking
 
         return [
-            run(self._client, operations.inspect(self._keys, job.token)).payload
+            run(self._client, looking.inspect(self._keys, job.token)).payload
             for job in jobs
         ]
 

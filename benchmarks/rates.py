@@ -72,12 +72,12 @@ def schedule_many(client: redis.Redis, task: Any) -> float:
 def drain(client: redis.Redis, task: Any) -> float:
     """Return jobs a second of one worker process, from its first acknowledged job to the last."""
     from django_delayq import schedule_many
-    from django_delayq.delivery import operations
+    from django_delayq.delivery import states
     from django_delayq.delivery.keys import DeliveryKeys
 
     keys = DeliveryKeys.of(task.options.queue)
     schedule_many(task.prepare(0, i) for i in range(JOBS))
-    done = operations.State.SUCCEEDED
+    done = states.State.SUCCEEDED
     first: tuple[float, int] | None = None
     with bench.working(
         "--burst", "--queue", task.options.queue, "--verbosity", "0"

@@ -87,8 +87,8 @@ class _Run:
     def hold_and_release(self) -> None:
         """Let a worker meet nothing but jobs whose key it does not have, and then let it have it."""
         from django_delayq.calls.call import run
-        from django_delayq.delivery import operations
-        from django_delayq.delivery.operations import State
+        from django_delayq.delivery import looking
+        from django_delayq.delivery.states import State
 
         with keys(OLD):
             self._schedule(self._jobs, due_s=0)
@@ -98,10 +98,8 @@ class _Run:
                 "hold all",
                 lambda: self._wait_for(lambda: self._client.zcard(held) == self._jobs),
             )
-        self._measured(
-            "counts", lambda: run(self._client, operations.counts(self._keys))
-        )
-        page = operations.page(self._keys, State.HELD, first=self._jobs // 2, count=50)
+        self._measured("counts", lambda: run(self._client, looking.counts(self._keys)))
+        page = looking.page(self._keys, State.HELD, first=self._jobs // 2, count=50)
         self._measured("page of the admin", lambda: run(self._client, page))
         self._measured("sweep", self._sweep)
         with keys(NEW, OLD):
@@ -136,15 +134,15 @@ class _Run:
 
     def _sweep(self) -> int:
         from django_delayq.calls.call import run
-        from django_delayq.delivery import operations
+        from django_delayq.delivery import tending
 
         calls = 0
-        for which in operations.SWEPT:
+        for which in tending.SWEPT:
             cursor = 0
             while True:
                 calls += 1
                 swept = run(
-                    self._client, operations.sweep(self._keys, which, cursor=cursor)
+                    self._client, tending.sweep(self._keys, which, cursor=cursor)
                 )
                 if not (cursor := swept.cursor):
                     break
@@ -158,10 +156,10 @@ class _Run:
 
     def _wait_for_all(self) -> str:
         from django_delayq.calls.call import run
-        from django_delayq.delivery import operations
+        from django_delayq.delivery import looking
 
         def counts() -> Any:
-            return run(self._client, operations.counts(self._keys))
+            return run(self._client, looking.counts(self._keys))
 
         self._wait_for(lambda: self._ran() >= self._next and not counts().running)
         ran = Counter(self._marks.read_text().split())

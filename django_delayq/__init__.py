@@ -1,7 +1,7 @@
 """Delayed jobs for Django on Redis or Valkey, on Redisson's delayed-queue wire."""
 
 from django_delayq.conf import Backoff
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,

@@ -21,7 +21,7 @@ from django_delayq.codecs import CODEC_NAMES, default_codec, get_codec
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.conf import Backoff
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.jobs.envelope import Envelope, encode
 from django_delayq.jobs.options import TaskOptions

@@ -19,7 +19,7 @@ from redis.exceptions import (
 )
 
 from django_delayq.calls.call import Script, load_script, preludes_of
-from django_delayq.delivery import operations
+from django_delayq.delivery import binding
 from django_delayq.queues import scripts as queues_scripts
 from django_delayq.repair import frames
 from tests.conftest import keys_of
@@ -40,8 +40,8 @@ PACKAGES = {
     for packages in (
         queues_scripts.PACKAGES,
         frames.PACKAGES,
-        operations.PACKAGES,
-        operations.PACKAGES[1:],
+        binding.PACKAGES,
+        binding.PACKAGES[1:],
     )
 }
 scripts = pytest.mark.parametrize("script", SCRIPTS)

@@ -17,7 +17,7 @@ from django.utils.formats import number_format
 
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.delivery.operations import PREVIEW_BYTES
+from django_delayq.delivery.looking import PREVIEW_BYTES
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope

@@ -5,7 +5,8 @@ from typing import Any
 
 from django_delayq.admin.display import Content, Failure, Moment, clean, pretty_json
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.operations import Inspected, State
+from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.registry import get_task

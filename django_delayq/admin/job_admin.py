@@ -30,8 +30,9 @@ from django_delayq.admin import display, fields, pages
 from django_delayq.admin.paths import from_path_part, to_path_part
 from django_delayq.calls.call import Call, run, run_all
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Counts, Inspected, Outcome, State
+from django_delayq.delivery import changing, holding, looking, upgrading
+from django_delayq.delivery.looking import Counts, Inspected
+from django_delayq.delivery.states import Outcome, State
 from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import LONG_LIST, find_missing, find_newer
@@ -127,7 +128,7 @@ class JobAdmin(_ModelAdmin):
         settings = conf.get_settings()
         queues = list(settings.queues.values())
         replies = run_all(
-            conf.get_client(), [operations.counts(queue.keys) for queue in queues]
+            conf.get_client(), [looking.counts(queue.keys) for queue in queues]
         )
         if replies and all(isinstance(reply, Exception) for reply in replies):
             raise replies[0]  # type: ignore[misc]
@@ -163,8 +164,8 @@ class JobAdmin(_ModelAdmin):
         skip = pages.read_number(request.GET.get("skip", "0")) % self.list_per_page
         first = (number - 1) * self.list_per_page + skip
         calls: list[Call[Any]] = [
-            operations.counts(settings.keys),
-            operations.page(
+            looking.counts(settings.keys),
+            looking.page(
                 settings.keys,
                 tab.state,
                 first=first,
@@ -172,8 +173,8 @@ class JobAdmin(_ModelAdmin):
                 newest=tab.is_newest_first,
                 frame_format=settings.frame_format,
             ),
-            operations.held_names(settings.keys),
-            operations.read_format(settings.keys),
+            holding.held_names(settings.keys),
+            upgrading.read_format(settings.keys),
         ]
         counts, page, held, its_format = _replies(calls)
         pager = pages.Pager.of(number, page.total, self.list_per_page)
@@ -217,7 +218,7 @@ class JobAdmin(_ModelAdmin):
         """Show one job in full: one call."""
         self._check_may_view(request)
         settings, token = self._queue(queue), from_path_part(token)
-        seen = run(conf.get_client(), operations.inspect(settings.keys, token))
+        seen = run(conf.get_client(), looking.inspect(settings.keys, token))
         context = self._job_context(request, settings, token, seen)
         if seen.state is State.MISSING:
             return self._render(request, "gone", context, status=404)
@@ -255,10 +256,10 @@ class JobAdmin(_ModelAdmin):
             return HttpResponseNotAllowed(["POST"])
         act = self._act(request, queue, token)
         outcome: Outcome | State = act.run(
-            operations.reschedule(act.keys, act.token, "+0")
+            changing.reschedule(act.keys, act.token, "+0")
         )[0]
         if outcome in _GRAVES:
-            if act.run(operations.replay(act.keys, [act.token], state=State(outcome))):
+            if act.run(changing.replay(act.keys, [act.token], state=State(outcome))):
                 act.succeed(CHANGE, "Run again.", "starts over: it is due now")
             else:
                 act.fail(State.MISSING)
@@ -283,7 +284,7 @@ class JobAdmin(_ModelAdmin):
         if request.method != "POST":
             return self._confirm(request, queue, token, "cancel")
         act = self._act(request, queue, token)
-        outcome = act.run(operations.cancel(act.keys, act.token))
+        outcome = act.run(changing.cancel(act.keys, act.token))
         if outcome is Outcome.CANCELLED:
             act.succeed(DELETION, "Cancelled.", "is cancelled and will not run")
         elif outcome is Outcome.NOTED:
@@ -308,11 +309,11 @@ class JobAdmin(_ModelAdmin):
             return self._confirm(request, queue, token, "discard")
         act = self._act(request, queue, token)
         if act.seen.state in _GRAVES and act.run(
-            operations.discard(act.keys, [act.token], state=act.seen.state)
+            changing.discard(act.keys, [act.token], state=act.seen.state)
         ):
             act.succeed(DELETION, "Discarded.", "is discarded for good")
         else:
-            act.fail(act.run(operations.inspect(act.keys, act.token)).state)
+            act.fail(act.run(looking.inspect(act.keys, act.token)).state)
         return HttpResponseRedirect(
             self._next(request, self._queue_url(act.settings.name))
         )
@@ -507,7 +508,7 @@ class _Act:
         self.keys = settings.keys
         self.client = conf.get_client()
         #: As it was before; afterwards there may be nothing to name it by.
-        self.seen = self.run(operations.inspect(self.keys, token))
+        self.seen = self.run(looking.inspect(self.keys, token))
 
     def run(self, call: Call[T]) -> T:
         return run(self.client, call)

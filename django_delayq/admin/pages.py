@@ -11,7 +11,8 @@ from django_delayq.admin.display import (
     size_text,
 )
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery.operations import Counts, Page, PageRow, State
+from django_delayq.delivery.looking import Counts, Page, PageRow
+from django_delayq.delivery.states import State
 
 #: No set of the server has as many elements; keeps ranks within what it reads as a number.
 LAST_PAGE = 10**9

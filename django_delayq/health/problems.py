@@ -26,9 +26,10 @@ from redis.exceptions import (
 )
 
 from django_delayq.calls.call import run_all
-from django_delayq.delivery import operations
+from django_delayq.delivery import holding, upgrading
+from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import HeldNames, QueueFormat
+from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.waiting.connection import DedicatedConnection
 from django_delayq.wire import signing
 
@@ -272,7 +273,7 @@ def _unknowns(facts: _Facts) -> Iterator[ServerProblem]:
 def _formats(
     client: "Redis", queues: Sequence[DeliveryKeys]
 ) -> Iterator[ServerProblem]:
-    found = run_all(client, [operations.read_format(keys) for keys in queues])
+    found = run_all(client, [upgrading.read_format(keys) for keys in queues])
     for keys, reply in zip(queues, found, strict=True):
         # What the user lacks for it is said of the commands themselves.
         if not isinstance(reply, Exception):
@@ -294,7 +295,7 @@ def find_newer(queue: str, found: QueueFormat) -> Iterator[ServerProblem]:
 def _missing_keys(
     client: "Redis", queues: Sequence[DeliveryKeys], key_ids: Collection[str]
 ) -> Iterator[ServerProblem]:
-    found = run_all(client, [operations.held_names(keys) for keys in queues])
+    found = run_all(client, [holding.held_names(keys) for keys in queues])
     for keys, held in zip(queues, found, strict=True):
         # What the user lacks for it is said of the commands themselves.
         if not isinstance(held, Exception):

@@ -12,7 +12,7 @@ from typing import Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import MaybeScheduled
 from django_delayq.jobs.job import Job
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from django_delayq import conf
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import NewJob
+from django_delayq.delivery import storing
+from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
@@ -121,7 +121,7 @@ class DelayedTask(Generic[P, R]):
         self._check_call(delay, args, kwargs)
         plain_args, plain_kwargs = envelopes.plain(args, kwargs)
         job: Job[R] = Job(
-            queue.name, operations.new_token(), self.name, plain_args, plain_kwargs
+            queue.name, storing.new_token(), self.name, plain_args, plain_kwargs
         )
         if options is not self.base:
             job.options = options.carried(self.base)

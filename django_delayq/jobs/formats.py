@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.calls.call import arun, mark_unsent, run
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery import operations
+from django_delayq.delivery import upgrading
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire import signing
 
@@ -47,7 +47,7 @@ def ask(client: Redis, queue: str) -> int:
     """
     asked_ms = monotonic_ms()
     try:
-        found = run(client, operations.read_format(DeliveryKeys.of(queue)))
+        found = run(client, upgrading.read_format(DeliveryKeys.of(queue)))
     except RedisError as error:
         mark_unsent(error)
         raise
@@ -58,7 +58,7 @@ async def aask(client: AsyncRedis, queue: str) -> int:
     """`ask` on the event loop."""
     asked_ms = monotonic_ms()
     try:
-        found = await arun(client, operations.read_format(DeliveryKeys.of(queue)))
+        found = await arun(client, upgrading.read_format(DeliveryKeys.of(queue)))
     except RedisError as error:
         mark_unsent(error)
         raise

@@ -20,9 +20,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq import conf
 from django_delayq.calls.call import arun, may_have_run, run
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery import operations
+from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Inspected, NewJob, Outcome, PageRow, State
+from django_delayq.delivery.looking import Inspected, PageRow
+from django_delayq.delivery.states import Outcome, State
+from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     DecodeError,
     InvalidTask,
@@ -189,7 +191,7 @@ class Job(Generic[R_co]):
         if self._is_unsent:
             return self._look_here()
         return self._take(
-            run(conf.get_client(), operations.inspect(self._keys, self.token))
+            run(conf.get_client(), looking.inspect(self._keys, self.token))
         )
 
     async def arefresh(self) -> State:
@@ -197,9 +199,7 @@ class Job(Generic[R_co]):
         if self._is_unsent:
             return self._look_here()
         client = await conf.get_async_client()
-        return self._take(
-            await arun(client, operations.inspect(self._keys, self.token))
-        )
+        return self._take(await arun(client, looking.inspect(self._keys, self.token)))
 
     def cancel(self) -> bool:
         """Cancel the job unless it runs; True: it will not run.
@@ -213,7 +213,7 @@ class Job(Generic[R_co]):
             self.state = State.CANCELLED
             return True
         return self._cancelled(
-            run(conf.get_client(), operations.cancel(self._keys, self.token))
+            run(conf.get_client(), changing.cancel(self._keys, self.token))
         )
 
     async def acancel(self) -> bool:
@@ -224,7 +224,7 @@ class Job(Generic[R_co]):
             return True
         client = await conf.get_async_client()
         return self._cancelled(
-            await arun(client, operations.cancel(self._keys, self.token))
+            await arun(client, changing.cancel(self._keys, self.token))
         )
 
     def discard(self) -> bool:
@@ -232,7 +232,7 @@ class Job(Generic[R_co]):
         self.refresh()
         if self.state not in (State.DEAD, State.QUARANTINED):
             return False
-        call = operations.discard(self._keys, [self.token], state=self.state)
+        call = changing.discard(self._keys, [self.token], state=self.state)
         return self._discarded(run(conf.get_client(), call))
 
     async def adiscard(self) -> bool:
@@ -241,7 +241,7 @@ class Job(Generic[R_co]):
         if self.state not in (State.DEAD, State.QUARANTINED):
             return False
         client = await conf.get_async_client()
-        call = operations.discard(self._keys, [self.token], state=self.state)
+        call = changing.discard(self._keys, [self.token], state=self.state)
         return self._discarded(await arun(client, call))
 
     def _discarded(self, count: int) -> bool:
@@ -262,7 +262,7 @@ class Job(Generic[R_co]):
         return self._moved(
             run(
                 conf.get_client(),
-                operations.reschedule(self._keys, self.token, parse_delay(delay)),
+                changing.reschedule(self._keys, self.token, parse_delay(delay)),
             )
         )
 
@@ -274,7 +274,7 @@ class Job(Generic[R_co]):
         return self._moved(
             await arun(
                 client,
-                operations.reschedule(self._keys, self.token, parse_delay(delay)),
+                changing.reschedule(self._keys, self.token, parse_delay(delay)),
             )
         )
 
@@ -287,7 +287,7 @@ class Job(Generic[R_co]):
         return self._replayed(
             run(
                 conf.get_client(),
-                operations.replay(self._keys, [self.token], state=self.state),
+                changing.replay(self._keys, [self.token], state=self.state),
             )
         )
 
@@ -300,7 +300,7 @@ class Job(Generic[R_co]):
         client = await conf.get_async_client()
         return self._replayed(
             await arun(
-                client, operations.replay(self._keys, [self.token], state=self.state)
+                client, changing.replay(self._keys, [self.token], state=self.state)
             )
         )
 
@@ -578,7 +578,7 @@ def is_unicode(text: str) -> bool:
 def _found(job: Job[Any], state: State) -> Job[Any]:
     if state is State.MISSING:
         raise JobNotFound(
-            f"no job has the id {show(job.id)}; it ended more than {operations.ENDED_MS // 1000} s ago, or never was"
+            f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, or never was"
         )
     return job
 
@@ -605,7 +605,7 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
         return
     advice = (
         " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
-        f" schedule_many([job]), and again within {operations.REPEAT_MS // 1000} s."
+        f" schedule_many([job]), and again within {limits.REPEAT_MS // 1000} s."
     )
     if may_have_run(error):
         became = f"no reply to scheduling {names}; it may be stored or not."

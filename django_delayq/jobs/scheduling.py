@@ -25,8 +25,9 @@ from django_delayq.calls.call import (
     run_stream,
 )
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Scheduled, State
+from django_delayq.delivery import limits, storing
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import Scheduled
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
@@ -146,7 +147,7 @@ def _forget_sending(
 
 def _store(job: Job[Any]) -> Call[list[Scheduled]]:
     settings = _settings_for([job])
-    call = operations.store(
+    call = storing.store(
         settings.keys,
         job.unsent,
         frame_format=settings.frame_format,
@@ -160,7 +161,7 @@ def _store(job: Job[Any]) -> Call[list[Scheduled]]:
 
 def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
     settings = _settings_for(jobs)
-    call = operations.schedule(
+    call = storing.schedule(
         settings.keys,
         [job.unsent for job in jobs],
         frame_format=settings.frame_format,
@@ -209,9 +210,7 @@ def _write_as_known(jobs: Sequence[Job[Any]], settings: conf.QueueSettings) -> N
 
 def _is_too_late(job: Job[Any]) -> bool:
     """Whether sending a job again could run it twice: the server may have forgotten that it had it."""
-    return (
-        job._sent_ms is not None and boottime_ms() - job._sent_ms > operations.REPEAT_MS
-    )
+    return job._sent_ms is not None and boottime_ms() - job._sent_ms > limits.REPEAT_MS
 
 
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
@@ -339,7 +338,7 @@ class _Sending:
                 # Whoever withdrew it was told that it will not run.
                 continue
             is_full = self._batch and (
-                len(self._batch) == operations.SCHEDULE_BATCH
+                len(self._batch) == storing.SCHEDULE_BATCH
                 or size + len(unsent.payload) > SCHEDULE_BYTES
                 or job.queue != self._batch[0].queue
                 # The second time it is a repeat, and a call is one as a whole.
@@ -428,7 +427,7 @@ class _Sending:
             text += f", {len(unsent) - len(unknown)} are not"
         if self.failure is not None:
             text += f": {type(self.failure).__name__}: {self.failure}"
-        seconds = operations.REPEAT_MS // 1000
+        seconds = limits.REPEAT_MS // 1000
         if self._unsent:
             text += f". Pass error.unsent to schedule_many within {seconds} s: none is stored twice"
         if self._too_late:

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.clock import monotonic_ms
 from django_delayq.codecs import Codec
-from django_delayq.delivery import operations
+from django_delayq.delivery import limits
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.queues import scripts
@@ -289,7 +289,7 @@ class BlockingQueue:
         try:
             while (left := limit - sum(len(batch.values) for batch in done)) > 0:
                 batch = yield from self._taker.take(
-                    self._keys, min(left, operations.MAX_BATCH)
+                    self._keys, min(left, limits.MAX_BATCH)
                 )
                 done.append(batch)
                 for error in batch.errors:

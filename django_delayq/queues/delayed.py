@@ -20,7 +20,7 @@ from django_delayq.calls.call import may_have_run
 from django_delayq.clock import boottime_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import REPEAT_MS
+from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given

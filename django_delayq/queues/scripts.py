@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import REPEAT_MS, Leased
+from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.scripts import PAGE, START, Cursor, walk
 

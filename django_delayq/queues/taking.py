@@ -18,9 +18,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.codecs import Codec
-from django_delayq.delivery import operations
+from django_delayq.delivery import claiming, settling
+from django_delayq.delivery.claiming import Claimed, Leased, Mode
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Claimed, Leased, Mode, Rejected, State
+from django_delayq.delivery.settling import Rejected
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
 from django_delayq.queues.reading import read
@@ -56,7 +58,7 @@ class Taker:
         self._codec = codec
         self._lease_ms = lease_ms
         #: Who waits is to look so often, while something is leased.
-        self.look_ms = lease_ms / operations.LOOKS_A_LEASE
+        self.look_ms = lease_ms / claiming.LOOKS_A_LEASE
         self._lock = threading.Lock()
         # Guarded by _lock: what earlier calls had to leave open.
         self._unconfirmed: list[Batch] = []
@@ -104,7 +106,7 @@ class Taker:
             )
 
         def claim(limit: int) -> Any:
-            return operations.claim(
+            return claiming.claim(
                 keys,
                 owner=owner,
                 request=request,
@@ -127,7 +129,7 @@ class Taker:
                 logger.warning("what was claimed comes back after its lease: %s", error)
             raise
         if claimed.newer_format:
-            raise operations.newer_format(keys.queue.name, claimed.newer_format)
+            raise claiming.newer_format(keys.queue.name, claimed.newer_format)
         return batch_of(claimed)
 
     def _decode(self, batch: Batch) -> Steps[None]:
@@ -145,7 +147,7 @@ class Taker:
                 batch.errors.append(error)
                 rejected.append(Rejected(job.token, job.fence, _error_text(error)))
         if rejected:
-            yield operations.bury(
+            yield settling.bury(
                 batch.keys,
                 rejected,
                 state=State.QUARANTINED,
@@ -154,7 +156,7 @@ class Taker:
         batch.jobs = readable
         if not readable:
             # Nothing is left to be confirmed, which would forget the request.
-            yield operations.leave(batch.keys, owner=batch.owner)
+            yield claiming.leave(batch.keys, owner=batch.owner)
 
     def _confirm(self, batch: Batch) -> Steps[None]:
         """Make the elements of a batch the caller's; afterwards ``values`` are those that are."""

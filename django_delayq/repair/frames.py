@@ -11,14 +11,14 @@ from typing import Any, Literal, NamedTuple
 
 from django_delayq.calls.call import Argument, Call, load_script
 from django_delayq.codecs.guess import LOOKED_AT
-from django_delayq.delivery import operations
+from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import MAX_BATCH
+from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.exceptions import DelayqError
 from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
 
 #: Where scripts and their preludes are, the nearest first.
-PACKAGES = ("django_delayq.repair", *operations.PACKAGES)
+PACKAGES = ("django_delayq.repair", *binding.PACKAGES)
 
 #: Bytes that one call reads or rewrites, about; what it takes for these is some 3 ms.
 BYTE_BUDGET = 1 << 19

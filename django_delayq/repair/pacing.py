@@ -14,7 +14,7 @@ from types import FrameType
 from redis.client import Redis
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery.operations import MAX_BATCH
+from django_delayq.delivery.limits import MAX_BATCH
 
 #: What one step should take of the server's time, ms.
 TARGET_MS = 3.0

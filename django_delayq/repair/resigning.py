@@ -14,8 +14,8 @@ from redis.client import Redis
 from django_delayq.calls.call import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import FormatSet, Step, Where
+from django_delayq.delivery import holding, looking, upgrading
+from django_delayq.delivery.upgrading import FormatSet, Step, Where
 from django_delayq.exceptions import DecodeError, EncodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
@@ -104,7 +104,7 @@ class Resigning:
 
     def total(self) -> int:
         """Return about how many payloads there are."""
-        counts = run(self._client, operations.counts(self._queue.keys))
+        counts = run(self._client, looking.counts(self._queue.keys))
         payloads: Any = self._client.hlen(self._queue.keys.payloads)
         return counts.waiting - counts.returned + counts.destination + int(payloads)
 
@@ -157,7 +157,7 @@ class Resigning:
 
     def _write(self, where: Where, items: list[tuple[Any, bytes, bytes]]) -> None:
         if items:
-            call = operations.resign(self._queue.keys, where, items)
+            call = upgrading.resign(self._queue.keys, where, items)
             self._seen.signed += run(self._client, call)
 
     def _sign_frames(self, *, insertion_list: bool) -> Iterator[None]:
@@ -243,7 +243,7 @@ class Resigning:
         while True:
             reply = run(
                 self._client,
-                operations.release(
+                holding.release(
                     self._queue.keys,
                     names,
                     limit=STEP,
@@ -284,7 +284,7 @@ class FormatChange:
         workers read less, unless it is forced.
         """
         step = Step.FORCE if is_forced else Step.BEGIN
-        call = operations.set_format(self._queue.keys, self._format, step)
+        call = upgrading.set_format(self._queue.keys, self._format, step)
         found = run(self._client, call)
         self._begun_ms = monotonic_ms()
         self._is_lowered = found.before > self._format
@@ -303,7 +303,7 @@ class FormatChange:
         yield from self.signing.steps()
         run(
             self._client,
-            operations.set_format(self._queue.keys, self._format, Step.END),
+            upgrading.set_format(self._queue.keys, self._format, Step.END),
         )
         yield
 

@@ -14,9 +14,10 @@ from redis.client import Redis
 from django_delayq.calls.call import run
 from django_delayq.codecs import CODEC_NAMES, default_codec
 from django_delayq.codecs.guess import probable_codecs
-from django_delayq.delivery import operations
+from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Counts, State
+from django_delayq.delivery.looking import Counts
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.repair import frames
 from django_delayq.repair.frames import FrameHead, FrameName, Kind
@@ -176,7 +177,7 @@ def take_survey(
     client: Redis, keys: DeliveryKeys, *, progress: Progress = ignore_progress
 ) -> Survey:
     """Look at everything that waits in a queue, in many short calls that change nothing."""
-    survey = Survey(run(client, operations.counts(keys)))
+    survey = Survey(run(client, looking.counts(keys)))
     candidates: dict[tuple[float, bytes], FrameName] = {}
     frames = survey.counts.waiting - survey.counts.returned
     for stretch in stretches(client, keys, "zset", frames, progress):
@@ -197,7 +198,7 @@ def take_survey(
         survey.delivered = _confirm(
             client, keys, survey, [*candidates.values()], progress
         )
-    for row in run(client, operations.page(keys, State.DUE, count=SAMPLES)).rows:
+    for row in run(client, looking.page(keys, State.DUE, count=SAMPLES)).rows:
         if not row.token:
             survey.samples.append((row.payload, row.payload_size))
     return survey

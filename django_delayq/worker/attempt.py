@@ -14,15 +14,10 @@ from typing import Any, cast
 from django_delayq import logs
 from django_delayq.clock import boottime_ms, epoch_ms
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.delivery.operations import (
-    Done,
-    Failed,
-    Held,
-    Leased,
-    Rejected,
-    State,
-    can_be_held,
-)
+from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.holding import Held, can_be_held
+from django_delayq.delivery.settling import Done, Failed, Rejected
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,

@@ -20,15 +20,10 @@ from django_delayq import faults
 from django_delayq.calls.call import Line, Question, UnderWay, run, run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings, get_keyring
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import (
-    LOOKS_A_LEASE,
-    MAX_BATCH,
-    Claimed,
-    Leased,
-    Mode,
-    State,
-)
+from django_delayq.delivery import claiming, holding
+from django_delayq.delivery.claiming import LOOKS_A_LEASE, Claimed, Leased, Mode
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.registry import all_tasks, get_handler
@@ -736,7 +731,7 @@ class ClaimLoop:
             queue.newer_format = newer
             if newer:
                 # It claims nothing and looks after nothing there until it is another.
-                logger.error("%s", operations.newer_format(queue.settings.name, newer))
+                logger.error("%s", claiming.newer_format(queue.settings.name, newer))
             else:
                 logger.warning("queue %s is claimed from again", queue.settings.name)
         if newer:
@@ -762,7 +757,7 @@ class ClaimLoop:
             and queue.mode is Mode.DIRECT
         ):
             queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
-            few = operations.claim_few(
+            few = claiming.claim_few(
                 settings.keys,
                 owner=self._owner,
                 request=queue.open_request,
@@ -777,7 +772,7 @@ class ClaimLoop:
         # The leases begin no earlier than it was first sent.
         if queue.open_request is None:
             queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
-        call = operations.claim(
+        call = claiming.claim(
             settings.keys,
             owner=self._owner,
             request=queue.open_request,
@@ -951,7 +946,7 @@ class ClaimLoop:
         if get_handler(queue.settings.name) is not None:
             names.append("")
         limit = max(self._threads.size, self._common(self._room()))
-        call = operations.release(keys, names, limit=limit, cursor=queue.held_cursor)
+        call = holding.release(keys, names, limit=limit, cursor=queue.held_cursor)
         reply = run(self._client, call)
         queue.held_cursor = reply.cursor
         if reply.released:
@@ -1082,7 +1077,7 @@ class ClaimLoop:
         """Forget the last requests of this process: each would stay as long as its queue."""
         self._line.rest()
         calls = [
-            operations.leave(queue.settings.keys, owner=self._owner)
+            claiming.leave(queue.settings.keys, owner=self._owner)
             for queue in self.queues.values()
         ]
         try:

@@ -15,8 +15,9 @@ from django_delayq import faults
 from django_delayq.calls.call import Call, Line, UnderWay, run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import MAX_BATCH, State
+from django_delayq.delivery import holding, settling
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt
 
@@ -227,19 +228,19 @@ def _call(
     # MISSING: it has run before, and is dropped.
     if outcome in (State.SUCCEEDED, State.EXPIRED, State.MISSING):
         done = [attempt.as_done() for attempt in attempts]
-        return operations.acknowledge(keys, done, outcome=outcome)
+        return settling.acknowledge(keys, done, outcome=outcome)
     if outcome is State.RETRYING:
-        return operations.retry(keys, [attempt.as_failed() for attempt in attempts])
+        return settling.retry(keys, [attempt.as_failed() for attempt in attempts])
     if outcome is State.SCHEDULED:
-        return operations.give_back(
+        return settling.give_back(
             keys,
             [attempt.leased for attempt in attempts],
             late={attempt.leased.token for attempt in attempts if attempt.is_late},
         )
     if outcome is State.HELD:
-        return operations.hold(keys, [attempt.as_held() for attempt in attempts])
+        return holding.hold(keys, [attempt.as_held() for attempt in attempts])
     assert outcome is not None
-    return operations.bury(
+    return settling.bury(
         keys,
         [attempt.as_rejected() for attempt in attempts],
         state=outcome,
@@ -261,7 +262,7 @@ def renew(
         groups[attempt.queue.name].append(attempt)
     parts = [part for members in groups.values() for part in _parts(members)]
     calls: list[Call[Any]] = [
-        operations.renew(
+        settling.renew(
             part[0].queue.keys,
             [(attempt.leased.token, attempt.leased.fence) for attempt in part],
             lease_ms=lease_ms,

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.calls.call import run
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery import operations
+from django_delayq.delivery import claiming
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import heartbeat
@@ -285,7 +285,7 @@ class Supervisor:
                 while rank >= 0:
                     recovered = run(
                         client,
-                        operations.recover(settings.keys, owner=owner, first_rank=rank),
+                        claiming.recover(settings.keys, owner=owner, first_rank=rank),
                     )
                     count += recovered.ended
                     rank = recovered.next_rank

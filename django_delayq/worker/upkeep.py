@@ -14,8 +14,9 @@ from redis.exceptions import NoPermissionError
 from django_delayq.calls.call import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State, Which
+from django_delayq.delivery import tending, upgrading
+from django_delayq.delivery.states import State
+from django_delayq.delivery.tending import Which
 from django_delayq.health.problems import LONG_LIST
 from django_delayq.logs import get_log
 from django_delayq.repair import frames
@@ -53,7 +54,7 @@ class Upkeep:
         # So many dead letters are worth one.
         self._many_dead = settings.many_dead
         self._problem = ""
-        self._enrolled: operations.Enrolled | None = None
+        self._enrolled: upgrading.Enrolled | None = None
 
     def turn(self, now_ms: float) -> None:
         """Do the next step.
@@ -95,14 +96,14 @@ class Upkeep:
             self._warn_of_java()
             yield from self._delete_old()
             if not cursors:
-                cursors = dict.fromkeys(operations.SWEPT, 0)
+                cursors = dict.fromkeys(tending.SWEPT, 0)
             yield from self._sweep(cursors)
             # What is left of a long hash is swept on after another look at all the rest.
             yield PART_MS if cursors else ROUND_MS
 
     def _enroll(self) -> None:
         found = run(
-            self._client, operations.enroll(self._settings.keys, owner=self._owner)
+            self._client, upgrading.enroll(self._settings.keys, owner=self._owner)
         )
         if found != self._enrolled:
             self._enrolled = found
@@ -187,7 +188,7 @@ class Upkeep:
             for which, cursor in list(cursors.items()):
                 swept = run(
                     self._client,
-                    operations.sweep(self._settings.keys, which, cursor=cursor),
+                    tending.sweep(self._settings.keys, which, cursor=cursor),
                 )
                 if not swept.cursor:
                     del cursors[which]
@@ -256,7 +257,7 @@ class Upkeep:
         while rank >= 0:
             reply = run(
                 self._client,
-                operations.expire(
+                tending.expire(
                     self._settings.keys,
                     state=state,
                     age_ms=int(age_s * 1000),

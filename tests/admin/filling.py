@@ -7,16 +7,13 @@ import redis
 
 from django_delayq.calls.call import run
 from django_delayq.conf import get_keyring
-from django_delayq.delivery import operations
+from django_delayq.delivery import claiming, holding, looking, settling, storing
+from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.holding import Held
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import (
-    Failed,
-    Held,
-    Leased,
-    NewJob,
-    Rejected,
-    State,
-)
+from django_delayq.delivery.settling import Failed, Rejected
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.polling import wait_until
@@ -56,12 +53,12 @@ class Queue:
         **kwargs: Any,
     ) -> str:
         """Store a job of ours; returns its token."""
-        token = operations.new_token()
+        token = storing.new_token()
         payload = self.payload(token, task, *args, options=options, **kwargs)
         job = NewJob(token, f"+{delay_ms}", unique, payload)
         run(
             self.client,
-            operations.schedule(self.keys, [job], insertion_list=insertion_list),
+            storing.schedule(self.keys, [job], insertion_list=insertion_list),
         )
         return token
 
@@ -81,13 +78,13 @@ class Queue:
 
     def transfer(self) -> None:
         """Move what is due to the destination queue."""
-        call = operations.transfer(self.keys, batch=100)
+        call = claiming.transfer(self.keys, batch=100)
         wait_until(lambda: run(self.client, call).moved, description="a due job")
 
     def claim(self, limit: int = 1, lease_ms: int = 30_000) -> list[Leased]:
         return run(
             self.client,
-            operations.claim(
+            claiming.claim(
                 self.keys,
                 owner=OWNER,
                 request=secrets.token_bytes(8),
@@ -108,12 +105,12 @@ class Queue:
 
     def die(self) -> None:
         """End what is leased as the supervisor of a dead process does."""
-        run(self.client, operations.recover(self.keys, owner=OWNER))
+        run(self.client, claiming.recover(self.keys, owner=OWNER))
 
     def retrying(self, *args: Any, delay_ms: int = 60_000, **kwargs: Any) -> str:
         job = self.running(*args, **kwargs)
         failed = Failed(job.token, job.fence, delay_ms, error("it broke"))
-        assert run(self.client, operations.retry(self.keys, [failed])) == []
+        assert run(self.client, settling.retry(self.keys, [failed])) == []
         return job.token
 
     def held_for_key(self, *args: Any, name: str = "", **kwargs: Any) -> str:
@@ -122,13 +119,13 @@ class Queue:
         name = name or f"key {get_keyring().ids[0]}"
         why = f"NotSigned: it is signed with the {name}."
         held = Held(job.token, job.fence, name, why, None)
-        assert run(self.client, operations.hold(self.keys, [held])) == []
+        assert run(self.client, holding.hold(self.keys, [held])) == []
         return job.token
 
     def held(self, *args: Any, **kwargs: Any) -> str:
         job = self.running(*args, **kwargs)
         held = Held(job.token, job.fence, TASK, "it broke", 900_000)
-        call = operations.hold(self.keys, [held])
+        call = holding.hold(self.keys, [held])
         assert run(self.client, call) == []
         return job.token
 
@@ -143,12 +140,12 @@ class Queue:
 
     def bury(self, job: Leased, state: State, error_text: bytes | None = None) -> str:
         rejected = Rejected(job.token, job.fence, error_text or error("it broke"))
-        call = operations.bury(self.keys, [rejected], state=state)
+        call = settling.bury(self.keys, [rejected], state=state)
         assert run(self.client, call) == []
         return job.token
 
     def state(self, token: str) -> State:
-        return run(self.client, operations.inspect(self.keys, token)).state
+        return run(self.client, looking.inspect(self.keys, token)).state
 
 
 def error(text: str, traceback: str = "", kind: str = "builtins.ValueError") -> bytes:

@@ -14,7 +14,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import Client
 
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error

@@ -19,8 +19,8 @@ from django.urls import path, reverse
 from django_delayq import conf
 from django_delayq.admin import JobAdmin
 from django_delayq.calls.call import run
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import looking, settling
+from django_delayq.delivery.states import State
 from django_delayq.health import problems
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.models import Job
@@ -152,7 +152,7 @@ def test_job_is_shown_in_full(browser: Client, queue: Queue) -> None:
         options={"max_attempts": 9},
         who="Zoë",
     )
-    seen = run(queue.client, operations.inspect(queue.keys, token))
+    seen = run(queue.client, looking.inspect(queue.keys, token))
 
     text = content_of(browser.get(url("job", queue.name, token)))
 
@@ -324,7 +324,7 @@ def test_huge_payloads_are_cut_and_their_size_is_told(
     browser: Client, queue: Queue
 ) -> None:
     token = queue.schedule(60_000, "x" * 3_000_000)
-    size = len(run(queue.client, operations.inspect(queue.keys, token)).payload)
+    size = len(run(queue.client, looking.inspect(queue.keys, token)).payload)
 
     page = browser.get(url("queue", queue.name))
     job = browser.get(url("job", queue.name, token))
@@ -595,8 +595,8 @@ def test_cancel_tells_which_side_won(
         job = queue.running()
         token = job.token
         if ending == "succeeded":
-            done = operations.Done(job.token, job.fence)
-            run(queue.client, operations.acknowledge(queue.keys, [done]))
+            done = settling.Done(job.token, job.fence)
+            run(queue.client, settling.acknowledge(queue.keys, [done]))
 
     response = browser.post(url("cancel", queue.name, token), follow=True)
 

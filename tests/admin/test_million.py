@@ -9,8 +9,9 @@ import pytest
 from django.test import Client
 
 from django_delayq.calls.call import run_all
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import NewJob, State
+from django_delayq.delivery import storing
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.servers import Server
@@ -28,12 +29,12 @@ def fill(queue: Queue, count: int) -> None:
         for start in range(first, min(first + 4000, count), 500):
             jobs = []
             for number in range(start, min(start + 500, count)):
-                token = operations.new_token()
+                token = storing.new_token()
                 payload = queue.payload(token, "shop.tasks.remind", number, who="Zoë")
                 # Due times in no order, and many of them equal.
                 due = 3_600_000 + number * 7919 % 100_000 * 1000
                 jobs.append(NewJob(token, f"+{due}", "", payload))
-            calls.append(operations.schedule(queue.keys, jobs, insertion_list=False))
+            calls.append(storing.schedule(queue.keys, jobs, insertion_list=False))
         for reply in run_all(queue.client, calls):
             assert not isinstance(reply, Exception)
 

@@ -6,7 +6,7 @@ import pytest
 import redis
 from django.test import Client
 
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 

@@ -22,7 +22,7 @@ from django_delayq.calls.call import (
     run_all,
     run_stream,
 )
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.servers import ExternalServer, Server

@@ -16,27 +16,30 @@ from typing import Any, TypeVar
 import redis
 
 from django_delayq.calls.call import Call, run
-from django_delayq.delivery import operations
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import (
+from django_delayq.delivery import (
+    changing,
+    claiming,
+    holding,
+    limits,
+    looking,
+    settling,
+    signing,
+    storing,
+)
+from django_delayq.delivery.claiming import (
     LOOKS_A_LEASE,
     Claimed,
-    Done,
-    Failed,
-    Held,
-    HeldNames,
-    Inspected,
     Leased,
     Mode,
-    NewJob,
-    Outcome,
     Recovered,
-    Rejected,
-    Released,
-    Scheduled,
-    State,
     Transferred,
 )
+from django_delayq.delivery.holding import Held, HeldNames, Released
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.settling import Done, Failed, Rejected
+from django_delayq.delivery.states import Outcome, State
+from django_delayq.delivery.storing import NewJob, Scheduled
 from django_delayq.wire import frame as frames
 from django_delayq.wire.frame import FrameFormat
 
@@ -64,7 +67,7 @@ JAVA_FORMATS = {FrameFormat.DLC0: "dLc0", FrameFormat.BC0LC0: "Bc0Lc0"}
 
 def token(name: str) -> str:
     """Return the token of the job with this name."""
-    return name.ljust(operations.TOKEN_LENGTH, "-")
+    return name.ljust(signing.TOKEN_LENGTH, "-")
 
 
 def payload(name: str, size: int = 0, *, signature: str = "") -> bytes:
@@ -191,9 +194,9 @@ class Bench:
             "now_us": self.now_us,
         }
         call = (
-            operations.store(self.keys, jobs[0], **options)
+            storing.store(self.keys, jobs[0], **options)
             if len(jobs) == 1
-            else operations.schedule(self.keys, jobs, **options)
+            else storing.schedule(self.keys, jobs, **options)
         )
         return [
             Scheduled(reply.start_time_ms - T0, reply.holder.rstrip("-"))
@@ -217,11 +220,11 @@ class Bench:
         safe_kills: int = -1,
         takes_suspect: bool = True,
         put_off_ms: int = 0,
-        byte_budget: int = operations.BYTE_BUDGET,
+        byte_budget: int = limits.BYTE_BUDGET,
     ) -> Claimed:
         self._shortest_ms = min(self._shortest_ms, lease_ms)
         return self.run(
-            operations.claim(
+            claiming.claim(
                 self.keys,
                 owner=owner,
                 request=request or self.request(),
@@ -250,7 +253,7 @@ class Bench:
         """Claim where nothing but a few frames is due; None: that is not so, and nothing was done."""
         self._shortest_ms = min(self._shortest_ms, lease_ms)
         return self.run(
-            operations.claim_few(
+            claiming.claim_few(
                 self.keys,
                 owner=owner,
                 request=request or self.request(),
@@ -267,10 +270,10 @@ class Bench:
         return job
 
     def transfer(
-        self, batch: int = 100, byte_budget: int = operations.BYTE_BUDGET
+        self, batch: int = 100, byte_budget: int = limits.BYTE_BUDGET
     ) -> Transferred:
         return self.run(
-            operations.transfer(
+            claiming.transfer(
                 self.keys,
                 batch=batch,
                 frame_format=self.frame_format,
@@ -286,14 +289,14 @@ class Bench:
             job if isinstance(job, Done) else Done(job.token, job.fence) for job in jobs
         ]
         return self.run(
-            operations.acknowledge(self.keys, done, outcome=outcome, now_us=self.now_us)
+            settling.acknowledge(self.keys, done, outcome=outcome, now_us=self.now_us)
         )
 
     def retry(
         self, *jobs: Leased, wait: int = 1_000, error: bytes = b"{}"
     ) -> list[int]:
         failed = [Failed(job.token, job.fence, wait, error) for job in jobs]
-        return self.run(operations.retry(self.keys, failed, now_us=self.now_us))
+        return self.run(settling.retry(self.keys, failed, now_us=self.now_us))
 
     def bury(
         self,
@@ -308,7 +311,7 @@ class Bench:
             for job in jobs
         ]
         return self.run(
-            operations.bury(
+            settling.bury(
                 self.keys,
                 rejected,
                 state=state,
@@ -318,7 +321,7 @@ class Bench:
         )
 
     def give_back(self, *jobs: Leased) -> list[int]:
-        return self.run(operations.give_back(self.keys, jobs, now_us=self.now_us))
+        return self.run(settling.give_back(self.keys, jobs, now_us=self.now_us))
 
     def hold(
         self, *jobs: Leased, task: str = "shop.new", hold_ms: int | None = HOLD
@@ -327,29 +330,29 @@ class Bench:
             Held(job.token, job.fence, task, f"no task {task}.", hold_ms)
             for job in jobs
         ]
-        return self.run(operations.hold(self.keys, held, now_us=self.now_us))
+        return self.run(holding.hold(self.keys, held, now_us=self.now_us))
 
     def release(self, *names: str, limit: int = 500, **options: Any) -> Released:
         return self.run(
-            operations.release(
+            holding.release(
                 self.keys, names, limit=limit, now_us=self.now_us, **options
             )
         )
 
     def held_names(self, **options: Any) -> HeldNames:
-        return self.run(operations.held_names(self.keys, **options))
+        return self.run(holding.held_names(self.keys, **options))
 
     def renew(self, *jobs: Leased, lease_ms: int = LEASE) -> list[int]:
         held = [(job.token, job.fence) for job in jobs]
         return self.run(
-            operations.renew(self.keys, held, lease_ms=lease_ms, now_us=self.now_us)
+            settling.renew(self.keys, held, lease_ms=lease_ms, now_us=self.now_us)
         )
 
     def recover(
         self, owner: bytes = OWNER, *, first_rank: int = 0, batch: int = 500
     ) -> Recovered:
         return self.run(
-            operations.recover(
+            claiming.recover(
                 self.keys,
                 owner=owner,
                 first_rank=first_rank,
@@ -359,11 +362,11 @@ class Bench:
         )
 
     def cancel(self, name: str) -> Outcome | State:
-        return self.run(operations.cancel(self.keys, token(name), now_us=self.now_us))
+        return self.run(changing.cancel(self.keys, token(name), now_us=self.now_us))
 
     def cancel_many(self, names: Iterable[str]) -> dict[str, Outcome | State]:
         outcomes: dict[str, Outcome | State] = {}
-        for call in operations.cancel_many(
+        for call in changing.cancel_many(
             self.keys, map(token, names), now_us=self.now_us
         ):
             outcomes |= self.run(call)
@@ -375,17 +378,17 @@ class Bench:
         """Move a job; the start time in the answer is ms after T0, None where there is none."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         outcome, start_time_ms = self.run(
-            operations.reschedule(self.keys, token(name), when, now_us=self.now_us)
+            changing.reschedule(self.keys, token(name), when, now_us=self.now_us)
         )
         return outcome, start_time_ms - T0 if start_time_ms else None
 
     def inspect(self, name: str) -> Inspected:
-        return self.run(operations.inspect(self.keys, token(name), now_us=self.now_us))
+        return self.run(looking.inspect(self.keys, token(name), now_us=self.now_us))
 
     def replay(self, *names: str, state: State = State.DEAD, when: str = "+0") -> int:
         tokens = [token(name) for name in names]
         return self.run(
-            operations.replay(
+            changing.replay(
                 self.keys, tokens, state=state, when=when, now_us=self.now_us
             )
         )
@@ -393,12 +396,12 @@ class Bench:
     def discard(self, *names: str, state: State = State.DEAD) -> int:
         tokens = [token(name) for name in names]
         return self.run(
-            operations.discard(self.keys, tokens, state=state, now_us=self.now_us)
+            changing.discard(self.keys, tokens, state=state, now_us=self.now_us)
         )
 
     def counters(self) -> dict[str, int]:
         """Return what happened since the queue began."""
-        return self.run(operations.counts(self.keys, now_us=self.now_us)).counters
+        return self.run(looking.counts(self.keys, now_us=self.now_us)).counters
 
     def lay(self, *names: str, size: int = 0) -> None:
         """Put jobs into the destination queue as a transfer leaves them."""

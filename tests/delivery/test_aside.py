@@ -2,8 +2,8 @@
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import looking
+from django_delayq.delivery.states import State
 from tests.delivery.bench import LEASE, T0, Bench, names_of, payload
 
 ASIDE = pytest.mark.parametrize("state", [State.DEAD, State.QUARANTINED])
@@ -121,7 +121,7 @@ def test_killed_job_can_be_replayed_and_is_given_its_kills_back(bench: Bench) ->
 def test_bad_frame_can_be_replayed_and_is_handed_out_whole(bench: Bench) -> None:
     bench.client.zadd(bench.keys.queue.timeout_set, {b"bad frame": T0})
     bench.claim()
-    (row,) = bench.run(operations.page(bench.keys, State.QUARANTINED)).rows
+    (row,) = bench.run(looking.page(bench.keys, State.QUARANTINED)).rows
 
     assert bench.replay(row.token, state=State.QUARANTINED) == 1
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.delivery.operations import Mode, State
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.states import State
 from tests.delivery.bench import LEASE, T0, Bench, names_of, payload
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from django_delayq.calls.call import Call
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Mode, Outcome, State
+from django_delayq.delivery import looking, tending
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.states import Outcome, State
 from django_delayq.queues import scripts
 from django_delayq.repair import frames
 from tests.delivery.bench import Bench, locator, token
@@ -54,15 +55,15 @@ READS: dict[
     "look for a job in the destination queue": (fill_destination, search),
     "sweep": (
         fill_destination,
-        calling(lambda bench: operations.sweep(bench.keys)),
+        calling(lambda bench: tending.sweep(bench.keys)),
     ),
     "page of the destination queue": (
         fill_destination,
-        calling(lambda bench: operations.page(bench.keys, State.DUE, count=500)),
+        calling(lambda bench: looking.page(bench.keys, State.DUE, count=500)),
     ),
     "page of the timeout set": (
         fill_timeout_set,
-        calling(lambda bench: operations.page(bench.keys, State.SCHEDULED, count=500)),
+        calling(lambda bench: looking.page(bench.keys, State.SCHEDULED, count=500)),
     ),
     "survey of the timeout set": (
         fill_timeout_set,

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Mode, NewJob, State
+from django_delayq.delivery import changing, looking, settling, states
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob
+from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import (
     LEASE,
@@ -540,9 +543,7 @@ def test_suspect_that_is_put_off_keeps_its_history(bench: Bench) -> None:
 def test_suspect_that_is_put_off_is_still_known_to_have_been_late(bench: Bench) -> None:
     lose(bench, "a")
     job = bench.lease()
-    call = operations.give_back(
-        bench.keys, [job], late=[job.token], now_us=bench.now_us
-    )
+    call = settling.give_back(bench.keys, [job], late=[job.token], now_us=bench.now_us)
     bench.run(call)
 
     assert bench.claim(takes_suspect=False, **RULE).put_off == 1
@@ -723,7 +724,7 @@ def test_foreign_frames_are_leased_under_a_token_of_their_own(
     assert two.is_foreign
     assert one.start_time_ms == T0 + 5
     assert len({one.token, two.token}) == 2
-    assert {len(one.token), len(two.token)} == {operations.TOKEN_LENGTH}
+    assert {len(one.token), len(two.token)} == {signing.TOKEN_LENGTH}
     assert bench.acknowledge(one, two) == []
     assert bench.state() == {}
 
@@ -741,7 +742,7 @@ def test_foreign_job_is_foreign_in_every_attempt(bench: Bench, how: str) -> None
         bench.give_back(bench.lease())
     else:
         bench.bury(job)
-        bench.run(operations.replay(bench.keys, [job.token], now_us=bench.now_us))
+        bench.run(changing.replay(bench.keys, [job.token], now_us=bench.now_us))
 
     again = bench.lease()
 
@@ -789,11 +790,11 @@ def test_what_is_no_frame_goes_aside_with_the_reason_and_the_queue_goes_on(
     jobs = bench.claim(mode=mode).jobs or bench.claim(mode=mode).jobs
 
     assert [job.payload for job in jobs] == [payload("a"), payload("b")]
-    (aside,) = bench.run(operations.page(bench.keys, operations.State.QUARANTINED)).rows
+    (aside,) = bench.run(looking.page(bench.keys, states.State.QUARANTINED)).rows
     assert (aside.payload, aside.payload_size) == (bad, len(bad))
     assert aside.score_ms == T0 + 30
     assert b"not a Redisson frame" in aside.error
-    assert len(aside.token) == operations.TOKEN_LENGTH
+    assert len(aside.token) == signing.TOKEN_LENGTH
     assert bench.frames() == []
     assert bench.counters()["quarantined"] == 1
 
@@ -881,7 +882,7 @@ def test_job_whose_header_cannot_be_read_begins_anew(
     bench.now = LEASE
 
     assert bench.inspect("a").attempts == 0
-    page = operations.page(
+    page = looking.page(
         bench.keys, State.RETRYING if where == "retries" else State.RUNNING
     )
     assert bench.run(page).rows[0].attempts == 0

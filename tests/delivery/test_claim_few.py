@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 import redis
 
-from django_delayq.delivery.operations import Mode, State
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.states import State
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 from tests.conftest import keys_of

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Mode
+from django_delayq.delivery import changing
+from django_delayq.delivery.claiming import Mode
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from tests.delivery.bench import (
     LISTED,
@@ -355,7 +355,7 @@ def test_of_javas_few_are_cancelled_with_one_call(bench: Bench) -> None:
     frames = [bench.java_offer(f"x{n}", 70) for n in range(10)]
     tokens = [f"f2-{T0 + 70}-{frame[1:9].hex()}" for frame in frames]
 
-    calls = list(operations.cancel_many(bench.keys, tokens))
+    calls = list(changing.cancel_many(bench.keys, tokens))
     outcomes = [outcome for call in calls for outcome in bench.run(call).values()]
 
     assert outcomes == ["cancelled"] * 10

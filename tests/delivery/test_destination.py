@@ -2,8 +2,9 @@
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Mode, State
+from django_delayq.delivery import looking
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.states import State
 from django_delayq.queues import scripts
 from django_delayq.wire.frame import FrameFormat, unpack
 from tests.delivery.bench import LEASE, T0, Bench, name_in, names_of, payload, token
@@ -528,6 +529,6 @@ def test_tokens_of_foreign_payloads_are_never_the_same_twice(bench: Bench) -> No
 def test_counts_see_the_destination_queue(bench: Bench) -> None:
     bench.client.rpush(bench.keys.queue.destination, b"x", b"x")
 
-    counts = bench.run(operations.counts(bench.keys, now_us=bench.now_us))
+    counts = bench.run(looking.counts(bench.keys, now_us=bench.now_us))
 
     assert counts.destination == 2

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import looking
+from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from tests.delivery.bench import T0, Bench, names_of
 
@@ -132,7 +132,7 @@ def test_page_names_the_pseudo_tokens_that_cancel_takes(bench: Bench) -> None:
     for n, frame_format in enumerate(list(FrameFormat) * 3):
         bench.java_offer(f"x{n}", n, frame_format=frame_format)
 
-    rows = bench.run(operations.page(bench.keys, State.SCHEDULED)).rows
+    rows = bench.run(looking.page(bench.keys, State.SCHEDULED)).rows
 
     assert [bench.cancel(row.token) for row in rows] == ["cancelled"] * 6
     assert bench.state() == {}
@@ -142,7 +142,7 @@ def test_pseudo_token_among_thousands_of_one_start_time(bench: Bench) -> None:
     crowd(bench)
     rows = []
     for first in range(0, 3_200, 500):
-        page = operations.page(bench.keys, State.SCHEDULED, first=first, count=500)
+        page = looking.page(bench.keys, State.SCHEDULED, first=first, count=500)
         rows += bench.run(page).rows
     foreign = [row for row in rows if row.token.startswith("f")]
     assert len(foreign) == 1_200

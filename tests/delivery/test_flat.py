@@ -9,8 +9,8 @@ from statistics import median
 import pytest
 import redis
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import looking
+from django_delayq.delivery.states import State
 from tests.delivery.bench import Bench
 from tests.servers import Server
 
@@ -93,7 +93,7 @@ def test_pages_cost_the_same_at_the_beginning_of_many_jobs(slow_server: Server) 
     def page_us(bench: Bench, first: int) -> float:
         client.slowlog_reset()
         for _ in range(9):
-            call = operations.page(bench.keys, State.SCHEDULED, first=first, count=50)
+            call = looking.page(bench.keys, State.SCHEDULED, first=first, count=50)
             assert len(bench.run(call).rows) == 50
         return median(durations_in(client))
 

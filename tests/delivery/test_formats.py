@@ -2,8 +2,8 @@
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import ENROLLED_MS, Enrolled, FormatSet, Step
+from django_delayq.delivery import claiming, upgrading
+from django_delayq.delivery.upgrading import ENROLLED_MS, Enrolled, FormatSet, Step
 from django_delayq.exceptions import NewerFormat
 from django_delayq.wire import signing
 from tests.delivery.bench import T0, Bench, names_of
@@ -14,17 +14,17 @@ OLD, NEW, OTHER = b"owner--1", b"owner--2", b"owner--3"
 def enroll(bench: Bench, owner: bytes, reads: int) -> Enrolled:
     now_us = round((T0 + bench.now) * 1000)
     return bench.run(
-        operations.enroll(bench.keys, owner=owner, reads=reads, now_us=now_us)
+        upgrading.enroll(bench.keys, owner=owner, reads=reads, now_us=now_us)
     )
 
 
 def choose(bench: Bench, format: int, step: Step = Step.BEGIN) -> FormatSet:
     now_us = round((T0 + bench.now) * 1000)
-    return bench.run(operations.set_format(bench.keys, format, step, now_us=now_us))
+    return bench.run(upgrading.set_format(bench.keys, format, step, now_us=now_us))
 
 
 def written(bench: Bench) -> int:
-    return bench.run(operations.read_format(bench.keys)).written
+    return bench.run(upgrading.read_format(bench.keys)).written
 
 
 def control(bench: Bench) -> dict[bytes, bytes]:
@@ -48,7 +48,7 @@ def test_queue_is_raised_when_the_last_old_worker_leaves(bench):
     enroll(bench, OLD, 1)
     assert enroll(bench, NEW, 2) == Enrolled(1, 1, 0)
     assert enroll(bench, OLD, 1) == Enrolled(1, 0, 0)
-    bench.run(operations.leave(bench.keys, owner=OLD))
+    bench.run(claiming.leave(bench.keys, owner=OLD))
 
     assert enroll(bench, NEW, 2) == Enrolled(2, 0, 0)
 

@@ -4,13 +4,9 @@ import json
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import (
-    HeldNames,
-    Released,
-    State,
-    can_be_held,
-)
+from django_delayq.delivery import looking
+from django_delayq.delivery.holding import HeldNames, Released, can_be_held
+from django_delayq.delivery.states import State
 from tests.delivery.bench import HOLD, T0, Bench, name_in, names_of, token
 
 
@@ -44,9 +40,9 @@ def test_held_job_keeps_its_place_its_counts_and_its_unique_key(bench: Bench) ->
     assert error["error"] == "no task shop.new."
     assert bench.schedule({"b": 0}, unique="ek")[0].holder == "a"
     assert bench.claim().jobs == []
-    (row,) = bench.run(operations.page(bench.keys, State.HELD)).rows
+    (row,) = bench.run(looking.page(bench.keys, State.HELD)).rows
     assert (row.token, row.score_ms, row.attempts) == (token("a"), T0 + 7 + HOLD, 1)
-    assert bench.run(operations.counts(bench.keys, now_us=bench.now_us)).held == 1
+    assert bench.run(looking.counts(bench.keys, now_us=bench.now_us)).held == 1
 
 
 def test_lost_lease_is_not_held(bench: Bench) -> None:

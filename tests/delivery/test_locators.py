@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from django_delayq.delivery.operations import Mode
+from django_delayq.delivery.claiming import Mode
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import LISTED, T0, UNLISTED, Bench, mac, names_of, token
 

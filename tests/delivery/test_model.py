@@ -16,14 +16,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import (
-    LOOKS_A_LEASE,
-    MAX_BATCH,
-    Leased,
-    Mode,
-    State,
-)
+from django_delayq.delivery import binding, changing, claiming
+from django_delayq.delivery.claiming import LOOKS_A_LEASE, Leased, Mode
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import LEASE, OWNER, T0, Bench, name_in, payload
 
@@ -543,7 +539,7 @@ class QueueMachine(RuleBasedStateMachine):
         if dead := self.names("dead"):
             tokens = self.client.zrange(bench.keys.dead, 0, -1)
             bench.run(
-                operations.replay(
+                changing.replay(
                     bench.keys, [t.decode() for t in tokens], now_us=bench.now_us
                 )
             )
@@ -561,7 +557,9 @@ def test_random_operations_lose_nothing_and_deliver_nothing_twice(
     client: "redis.Redis[bytes]", queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def machine() -> QueueMachine:
-        monkeypatch.setattr(operations, "secrets", Numbers())
+        numbers = Numbers()
+        for module in (binding, claiming):
+            monkeypatch.setattr(module, "secrets", numbers)
         return QueueMachine(client, queue_name)
 
     run_state_machine_as_test(

@@ -1,6 +1,6 @@
 import pytest
 
-from django_delayq.delivery.operations import Recovered
+from django_delayq.delivery.claiming import Recovered
 from tests.delivery.bench import LEASE, OWNER, Bench, names_of
 
 OTHER = b"owner--2"

@@ -29,7 +29,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from django_delayq.calls.call import run
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.repair import frames, pacing, reframing
 from django_delayq.repair.frames import FrameName
 from django_delayq.repair.pacing import StepSizer

@@ -2,8 +2,10 @@
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Done, Mode, Rejected, State
+from django_delayq.delivery import changing
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.settling import Done, Rejected
+from django_delayq.delivery.states import State
 from tests.delivery.bench import LEASE, Bench, names_of, token
 from tests.delivery.tour import TOUR
 
@@ -113,7 +115,7 @@ def test_replay_whose_reply_was_lost_is_told_that_it_replayed(
 ) -> None:
     bench.schedule({"a": 0, "b": 0})
     bench.bury(*bench.claim().jobs)
-    call = operations.replay(
+    call = changing.replay(
         bench.keys, [token(name) for name in "axb"], now_us=bench.now_us
     )
 
@@ -133,7 +135,7 @@ def test_replay_whose_reply_was_lost_is_told_that_it_replayed(
 def test_discard_whose_reply_was_lost_is_told_that_it_discarded(bench: Bench) -> None:
     bench.schedule({"a": 0})
     bench.bury(bench.lease())
-    call = operations.discard(bench.keys, [token("a")], now_us=bench.now_us)
+    call = changing.discard(bench.keys, [token("a")], now_us=bench.now_us)
 
     assert bench.run(call) == 1
     assert bench.run(call.again()) == 1
@@ -144,7 +146,7 @@ def test_reschedule_whose_reply_was_lost_is_told_that_it_moved(
     bench: Bench, since: str
 ) -> None:
     bench.schedule({"a": 1_000})
-    call = operations.reschedule(bench.keys, token("a"), "+0", now_us=bench.now_us)
+    call = changing.reschedule(bench.keys, token("a"), "+0", now_us=bench.now_us)
 
     moved = bench.run(call)
     assert moved[0] == "rescheduled"

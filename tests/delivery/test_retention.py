@@ -4,15 +4,11 @@ import struct
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import (
-    Expired,
-    Mode,
-    Rejected,
-    State,
-    Swept,
-    Which,
-)
+from django_delayq.delivery import claiming, tending
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.settling import Rejected
+from django_delayq.delivery.states import State
+from django_delayq.delivery.tending import Expired, Swept, Which
 from tests.delivery.bench import LEASE, OWNER, T0, Bench, names_of, token
 
 DAY = 86_400_000
@@ -24,14 +20,14 @@ def bury(bench: Bench, *names: str, state: State = State.DEAD) -> None:
 
 
 def expire(bench: Bench, **options: object) -> Expired:
-    call = operations.expire(bench.keys, now_us=bench.now_us, **options)  # type: ignore[arg-type]
+    call = tending.expire(bench.keys, now_us=bench.now_us, **options)  # type: ignore[arg-type]
     return bench.run(call)
 
 
 def sweep(bench: Bench, which: str) -> int:
     forgotten = cursor = 0
     while True:
-        call = operations.sweep(
+        call = tending.sweep(
             bench.keys, which, cursor=cursor, count=10, now_us=bench.now_us
         )
         swept = bench.run(call)
@@ -155,8 +151,8 @@ def test_process_that_leaves_leaves_nothing(bench: Bench) -> None:
     bench.schedule({"a": 0})
     bench.acknowledge(bench.lease())
 
-    assert bench.run(operations.leave(bench.keys, owner=OWNER)) == 1
-    assert bench.run(operations.leave(bench.keys, owner=OWNER)) == 0
+    assert bench.run(claiming.leave(bench.keys, owner=OWNER)) == 1
+    assert bench.run(claiming.leave(bench.keys, owner=OWNER)) == 0
     assert bench.leftovers() == []
 
 
@@ -199,7 +195,7 @@ def test_job_deep_in_the_destination_queue_is_never_swept(bench: Bench) -> None:
     bench.schedule({"a": 0}, unique="ek")
     bench.java_transfer()
 
-    for which in operations.SWEPT:
+    for which in tending.SWEPT:
         assert sweep(bench, which) == 0
 
     assert bench.schedule({"b": 0}, unique="ek")[0].holder == "a"
@@ -279,7 +275,7 @@ def test_locator_that_cannot_be_read_is_forgotten(bench: Bench) -> None:
     bench.schedule({"a": 9, "b": 9})
     bench.client.hset(bench.keys.locators, token("a"), b"short")
 
-    assert bench.run(operations.sweep(bench.keys)) == Swept(0, 1)
+    assert bench.run(tending.sweep(bench.keys)) == Swept(0, 1)
     assert bench.state()["locators"] == ["b"]
 
 

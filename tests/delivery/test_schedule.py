@@ -3,9 +3,12 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.delivery import operations
+from django_delayq.delivery import storing
+from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Done, Mode, NewJob, Scheduled, State
+from django_delayq.delivery.settling import Done
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob, Scheduled
 from django_delayq.wire import frame as frames
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import (
@@ -103,7 +106,7 @@ def test_score_is_written_as_an_integer_that_java_can_parse(
 def test_the_servers_clock_decides_where_no_other_is_given(bench: Bench) -> None:
     before = bench.client.time()
     (reply,) = bench.run(
-        operations.schedule(bench.keys, [NewJob(token("a"), "+5000", "", payload("a"))])
+        storing.schedule(bench.keys, [NewJob(token("a"), "+5000", "", payload("a"))])
     )
     after = bench.client.time()
 
@@ -289,12 +292,12 @@ def test_a_full_batch_of_unique_jobs_is_stored_by_one_call(any_bench: Bench) -> 
     bench = any_bench
     jobs = [
         NewJob(token(f"j{n}"), f"+{n}", f"ek{n}", payload(f"j{n}"))
-        for n in range(operations.SCHEDULE_BATCH)
+        for n in range(storing.SCHEDULE_BATCH)
     ]
 
-    assert len(bench.send(jobs)) == operations.SCHEDULE_BATCH
+    assert len(bench.send(jobs)) == storing.SCHEDULE_BATCH
 
-    assert len(bench.state()["timeout_set"]) == operations.SCHEDULE_BATCH
+    assert len(bench.state()["timeout_set"]) == storing.SCHEDULE_BATCH
 
 
 def test_an_empty_call_changes_nothing(bench: Bench) -> None:
@@ -378,7 +381,7 @@ def test_one_job_alone_is_stored_as_among_many(
     special: dict[str, Any],
 ) -> None:
     told: list[Any] = []
-    for name, send in (("alone", operations.store), ("many", _as_many)):
+    for name, send in (("alone", storing.store), ("many", _as_many)):
         bench = Bench(client, f"{queue_name}:{name}", frame_format=frame_format)
         case = PLAIN | special
         if not case["is_first"]:
@@ -419,7 +422,7 @@ def test_one_job_alone_is_stored_as_among_many(
 
 
 def _as_many(keys: DeliveryKeys, job: NewJob, **options: Any) -> Any:
-    return operations.schedule(keys, [job], **options)
+    return storing.schedule(keys, [job], **options)
 
 
 def test_job_alone_that_is_plain_costs_one_script_and_the_first_of_a_queue_two(

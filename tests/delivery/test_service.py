@@ -2,7 +2,8 @@
 
 import pytest
 
-from django_delayq.delivery.operations import Mode, State
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.states import State
 from tests.delivery.bench import LEASE, Bench, names_of
 
 INTERVAL = LEASE / 3

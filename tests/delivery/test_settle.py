@@ -2,8 +2,10 @@
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Done, Leased, Rejected, State
+from django_delayq.delivery import looking, settling
+from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.settling import Done, Rejected
+from django_delayq.delivery.states import State
 from tests.delivery.bench import LEASE, T0, Bench, name_in, names_of, payload
 
 #: Each can be called with any number of leases, and returns the indexes of those that were lost.
@@ -442,9 +444,7 @@ def test_jobs_of_one_start_time_keep_their_order_when_they_are_given_back(
 
 
 def give_back_late(bench: Bench, job: Leased) -> None:
-    call = operations.give_back(
-        bench.keys, [job], late=[job.token], now_us=bench.now_us
-    )
+    call = settling.give_back(bench.keys, [job], late=[job.token], now_us=bench.now_us)
     assert bench.run(call) == []
 
 
@@ -471,7 +471,7 @@ def test_a_job_that_never_begins_in_time_is_a_dead_letter_in_the_end(
         give_back_late(bench, jobs[0])
 
     assert claims == 4
-    (dead,) = bench.run(operations.page(bench.keys, State.DEAD)).rows
+    (dead,) = bench.run(looking.page(bench.keys, State.DEAD)).rows
     assert dead.kills == 3
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Mode, NewJob, Scheduled, State
+from django_delayq.delivery import storing
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob, Scheduled
 from tests.delivery.bench import LEASE, Bench, names_of, payload, token
 
 TO_END, TO_START = "ek", "sk"
@@ -300,7 +302,7 @@ def test_holders_in_the_destination_queue_are_looked_for_once_a_call(
     jobs = [NewJob(token(f"j{n}"), "+0", f"ek{n}", payload("j")) for n in range(count)]
     bench.client.config_resetstat()
 
-    stored = bench.run(operations.schedule(bench.keys, jobs, now_us=bench.now_us))
+    stored = bench.run(storing.schedule(bench.keys, jobs, now_us=bench.now_us))
 
     assert [job.holder for job in stored] == [token(f"h{n}") for n in range(count)]
     reads = bench.client.info("commandstats")["cmdstat_lrange"]["calls"]

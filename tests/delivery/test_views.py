@@ -2,21 +2,16 @@
 
 import pytest
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import (
-    PREVIEW_BYTES,
-    Counts,
-    Page,
-    PageRow,
-    State,
-    Swept,
-)
+from django_delayq.delivery import looking, tending
+from django_delayq.delivery.looking import PREVIEW_BYTES, Counts, Page, PageRow
+from django_delayq.delivery.states import State
+from django_delayq.delivery.tending import Swept
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.bench import LEASE, T0, Bench, name_in, payload, token
 
 
 def page(bench: Bench, state: State, **options: int) -> Page:
-    return bench.run(operations.page(bench.keys, state, **options))
+    return bench.run(looking.page(bench.keys, state, **options))
 
 
 def names(found: Page) -> list[str]:
@@ -191,7 +186,7 @@ def test_page_of_megabytes_ends_early_and_goes_on_where_it_ended(
 
 
 def test_page_of_nothing_is_empty(bench: Bench) -> None:
-    for state in operations.PAGES:
+    for state in looking.PAGES:
         assert page(bench, state) == Page(0, [])
 
 
@@ -218,7 +213,7 @@ def test_counts_of_every_part(bench: Bench) -> None:
     bench.client.rpush(bench.keys.queue.destination, b"x", b"y")
     bench.now = 0.999
 
-    assert bench.run(operations.counts(bench.keys, now_us=bench.now_us)) == Counts(
+    assert bench.run(looking.counts(bench.keys, now_us=bench.now_us)) == Counts(
         waiting=3,
         due=1,
         returned=0,
@@ -252,7 +247,7 @@ def test_job_given_back_before_its_first_attempt_is_due_and_counted_so(
     bench.give_back(a, b)
     bench.now = 2
 
-    counts = bench.run(operations.counts(bench.keys, now_us=bench.now_us))
+    counts = bench.run(looking.counts(bench.keys, now_us=bench.now_us))
 
     assert (counts.waiting, counts.due, counts.returned) == (3, 1, 2)
     assert (counts.retrying, counts.next_ms) == (1, T0)
@@ -277,7 +272,7 @@ def test_job_moved_or_replayed_before_its_first_attempt_is_no_retry(
     bench.give_back(died)
     bench.reschedule("died", 90)
 
-    counts = bench.run(operations.counts(bench.keys, now_us=bench.now_us))
+    counts = bench.run(looking.counts(bench.keys, now_us=bench.now_us))
 
     assert (counts.waiting, counts.due, counts.next_ms) == (2, 2, T0 + 60)
     assert counts.retrying == 1
@@ -304,7 +299,7 @@ def test_pages_go_from_what_was_returned_on_to_the_frames(
 
 
 def test_counts_of_an_empty_queue(bench: Bench) -> None:
-    found = bench.run(operations.counts(bench.keys, now_us=bench.now_us))
+    found = bench.run(looking.counts(bench.keys, now_us=bench.now_us))
 
     assert found[:10] == (0,) * 10
     assert found.next_ms is None
@@ -317,7 +312,7 @@ def test_counts_of_an_empty_queue(bench: Bench) -> None:
 def sweep_all(bench: Bench, count: int = 100) -> int:
     forgotten = cursor = 0
     while True:
-        swept = bench.run(operations.sweep(bench.keys, cursor=cursor, count=count))
+        swept = bench.run(tending.sweep(bench.keys, cursor=cursor, count=count))
         forgotten, cursor = forgotten + swept.forgotten, swept.cursor
         if cursor == 0:
             return forgotten
@@ -371,10 +366,10 @@ def test_sweep_waits_while_the_destination_queue_is_too_long_to_be_searched(
     bench.java_take()
     bench.client.rpush(bench.keys.queue.destination, *["x"] * 1_001)
 
-    assert bench.run(operations.sweep(bench.keys)).forgotten == 0
+    assert bench.run(tending.sweep(bench.keys)).forgotten == 0
     bench.client.ltrim(bench.keys.queue.destination, 0, 999)
 
-    assert bench.run(operations.sweep(bench.keys)) == Swept(0, 1)
+    assert bench.run(tending.sweep(bench.keys)) == Swept(0, 1)
 
 
 def test_sweep_does_not_look_through_gigabytes(bench: Bench) -> None:
@@ -385,7 +380,7 @@ def test_sweep_does_not_look_through_gigabytes(bench: Bench) -> None:
         bench.client.rpush(bench.keys.queue.destination, *[b"x" * (1 << 20)] * 5)
     bench.is_checked = False
 
-    swept = bench.run(operations.sweep(bench.keys))
+    swept = bench.run(tending.sweep(bench.keys))
 
     assert swept == Swept(0, 0)
     assert bench.state()["locators"] == ["a"]

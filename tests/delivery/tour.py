@@ -5,15 +5,12 @@ Each stop brings a queue into some state and returns the call itself, still to b
 
 from collections.abc import Callable
 
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import (
-    Done,
-    Mode,
-    NewJob,
-    Rejected,
-    State,
-    Which,
-)
+from django_delayq.delivery import claiming, looking, tending
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.settling import Done, Rejected
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob
+from django_delayq.delivery.tending import Which
 from django_delayq.repair import frames
 from django_delayq.repair.frames import FrameName
 from django_delayq.wire.frame import FrameFormat
@@ -392,14 +389,14 @@ def _(bench: Bench) -> Callable[[], object]:
 @stop("page", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     mix(bench)
-    return lambda: bench.run(operations.page(bench.keys, State.SCHEDULED))
+    return lambda: bench.run(looking.page(bench.keys, State.SCHEDULED))
 
 
 @stop("page of dead letters", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.schedule({"a": 0})
     bench.bury(bench.lease())
-    return lambda: bench.run(operations.page(bench.keys, State.DEAD))
+    return lambda: bench.run(looking.page(bench.keys, State.DEAD))
 
 
 @stop("counts", drains=True)
@@ -413,13 +410,13 @@ def _(bench: Bench) -> Callable[[], object]:
     bench.schedule({"a": 0}, unique="ek")
     bench.java_transfer()
     bench.java_take()
-    return lambda: bench.run(operations.sweep(bench.keys))
+    return lambda: bench.run(tending.sweep(bench.keys))
 
 
 @stop("sweep of unique keys", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.client.hset(bench.keys.unique, "k", token("a"))
-    return lambda: bench.run(operations.sweep(bench.keys, "unique"))
+    return lambda: bench.run(tending.sweep(bench.keys, "unique"))
 
 
 @stop("sweep of headers", drains=True)
@@ -427,32 +424,32 @@ def _(bench: Bench) -> Callable[[], object]:
     bench.schedule({"a": 0}, unique="ek")
     bench.retry(*bench.claim(1).jobs)
     bench.client.delete(bench.keys.retries)
-    return lambda: bench.run(operations.sweep(bench.keys, "headers"))
+    return lambda: bench.run(tending.sweep(bench.keys, "headers"))
 
 
 @stop("sweep of errors", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.client.hset(bench.keys.errors, token("a"), "{}")
-    return lambda: bench.run(operations.sweep(bench.keys, "errors"))
+    return lambda: bench.run(tending.sweep(bench.keys, "errors"))
 
 
 @stop("sweep of notes", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.client.hset(bench.keys.notes, token("a"), "cancel")
-    return lambda: bench.run(operations.sweep(bench.keys, "notes"))
+    return lambda: bench.run(tending.sweep(bench.keys, "notes"))
 
 
 @stop("sweep of claims", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.client.hset(bench.keys.claims, OWNER, b"request1")
-    return lambda: bench.run(operations.sweep(bench.keys, "claims"))
+    return lambda: bench.run(tending.sweep(bench.keys, "claims"))
 
 
 @stop("leave", drains=True)
 def _(bench: Bench) -> Callable[[], object]:
     bench.schedule({"a": 0})
     bench.lease()
-    return lambda: bench.run(operations.leave(bench.keys, owner=OWNER))
+    return lambda: bench.run(claiming.leave(bench.keys, owner=OWNER))
 
 
 @stop("expire", drains=True)
@@ -460,9 +457,7 @@ def _(bench: Bench) -> Callable[[], object]:
     bench.schedule({"a": 0, "b": 0})
     bench.bury(*bench.claim().jobs)
     bench.now = 10
-    return lambda: bench.run(
-        operations.expire(bench.keys, age_ms=5, now_us=bench.now_us)
-    )
+    return lambda: bench.run(tending.expire(bench.keys, age_ms=5, now_us=bench.now_us))
 
 
 @stop("expire in quarantine", drains=True)
@@ -471,7 +466,7 @@ def _(bench: Bench) -> Callable[[], object]:
     bench.bury(bench.lease(), state=State.QUARANTINED)
     bench.now = 10
     return lambda: bench.run(
-        operations.expire(
+        tending.expire(
             bench.keys,
             state=State.QUARANTINED,
             age_ms=5,

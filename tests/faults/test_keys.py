@@ -11,8 +11,8 @@ from django.core.management import call_command
 from django_delayq import schedule, schedule_many
 from django_delayq.calls.call import run
 from django_delayq.conf import get_client, get_keyring, get_settings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import holding
+from django_delayq.delivery.states import State
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts, delayq_environment
@@ -47,7 +47,7 @@ def start_worker(program, settings, queue_name, records):
 
 def held_for(queue):
     keys = get_settings().queue(queue).keys
-    return run(get_client(), operations.held_names(keys)).counts
+    return run(get_client(), holding.held_names(keys)).counts
 
 
 def is_over(queue):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from django_delayq import conf
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import counts, kill

@@ -8,9 +8,9 @@ import pytest
 from django_delayq import delayed_task, schedule
 from django_delayq.calls.call import run
 from django_delayq.conf import get_client
-from django_delayq.delivery import operations
+from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.records import record
@@ -119,7 +119,7 @@ def test_job_that_runs_is_not_cancelled_or_moved_when_its_lease_has_run_out(
     proxy.cut()
 
     def is_over():
-        call = operations.inspect(DeliveryKeys.of(queue_name), job.token)
+        call = looking.inspect(DeliveryKeys.of(queue_name), job.token)
         seen = run(get_client(), call)
         return 0 < seen.score_ms < seen.now_ms
 

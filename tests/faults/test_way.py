@@ -11,7 +11,7 @@ from django_delayq import schedule, schedule_many
 from django_delayq.calls.call import run
 from django_delayq.codecs import get_codec
 from django_delayq.conf import get_settings
-from django_delayq.delivery import operations
+from django_delayq.delivery import claiming
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -106,7 +106,7 @@ def kill_twice(client: Any, queue: str, count: int) -> None:
         owner = os.urandom(8)
 
         def claim(owner: bytes = owner) -> int:
-            call = operations.claim(
+            call = claiming.claim(
                 keys,
                 owner=owner,
                 request=os.urandom(8),
@@ -118,7 +118,7 @@ def kill_twice(client: Any, queue: str, count: int) -> None:
         claimed = 0
         while claimed < count:
             claimed += wait_until(claim, description=f"jobs are claimed, {number}")
-        run(client, operations.recover(keys, owner=owner))
+        run(client, claiming.recover(keys, owner=owner))
 
 
 @every_server

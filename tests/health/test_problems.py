@@ -11,9 +11,10 @@ import redis
 
 import django_delayq
 from django_delayq.calls.call import run
-from django_delayq.delivery import operations
+from django_delayq.delivery import changing, claiming, settling, storing
+from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Mode, NewJob
+from django_delayq.delivery.storing import NewJob
 from django_delayq.health import problems
 from django_delayq.health.problems import (
     OTHERS,
@@ -107,12 +108,12 @@ def test_keys_hold_what_is_expected(client: redis.Redis, queue_name: str) -> Non
     for number in range(3):
         token = "ABC"[number] * 22
         job = NewJob(token, "+0", f"e{number}", payload(token))
-        run(client, operations.schedule(keys, [job]))
+        run(client, storing.schedule(keys, [job]))
     wait_until(
         lambda: (
             run(
                 client,
-                operations.claim(
+                claiming.claim(
                     keys,
                     owner=b"12345678",
                     request=uuid.uuid4().bytes[:8],
@@ -350,12 +351,12 @@ def test_user_with_these_rights_can_do_all_that_a_worker_does(
     token = "x" * 22
     job = NewJob(token, "+0", "ekey", payload(token))
 
-    run(client, operations.schedule(keys, [job]))
+    run(client, storing.schedule(keys, [job]))
     (leased,) = wait_until(
         lambda: (
             run(
                 client,
-                operations.claim(
+                claiming.claim(
                     keys,
                     owner=b"12345678",
                     request=uuid.uuid4().bytes[:8],
@@ -366,10 +367,10 @@ def test_user_with_these_rights_can_do_all_that_a_worker_does(
         ),
         description="a due job",
     )
-    failed = operations.Failed(token, leased.fence, 60_000, b"{}")
-    assert run(client, operations.retry(keys, [failed])) == []
-    assert run(client, operations.reschedule(keys, token, "+5000"))[0] == "rescheduled"
-    assert run(client, operations.cancel(keys, token)) == "cancelled"
+    failed = settling.Failed(token, leased.fence, 60_000, b"{}")
+    assert run(client, settling.retry(keys, [failed])) == []
+    assert run(client, changing.reschedule(keys, token, "+5000"))[0] == "rescheduled"
+    assert run(client, changing.cancel(keys, token)) == "cancelled"
 
 
 @pytest.mark.parametrize(

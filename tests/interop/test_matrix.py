@@ -11,9 +11,9 @@ from django.test import Client
 
 from django_delayq.calls.call import Call, run, run_all
 from django_delayq.codecs.values import Long
-from django_delayq.delivery import operations
+from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.wire.delay import parse_delay
 from django_delayq.wire.frame import FrameFormat
@@ -375,7 +375,7 @@ def test_a_handler_that_fails_is_tried_again_and_ends_as_a_dead_letter(
         counter = "succeeded" if what == "retried" else "dead"
         wait_until(
             lambda keys=keys, counter=counter: (
-                run(round_.client, operations.counts(keys)).counters.get(counter) == 3
+                run(round_.client, looking.counts(keys)).counters.get(counter) == 3
             ),
             description=f"all have {counter}",
             timeout=60,
@@ -386,7 +386,7 @@ def test_a_handler_that_fails_is_tried_again_and_ends_as_a_dead_letter(
             if line["job"].startswith(f"{keys.queue.name}:")
         ]
         assert sorted(line["attempt"] for line in lines) == [1, 1, 1, 2, 2, 2]
-    page = run(round_.client, operations.page(keys, State.DEAD))
+    page = run(round_.client, looking.page(keys, State.DEAD))
     assert {row.payload.hex() for row in page.rows} == {case.payload for case in cases}
     assert all(b"on purpose" in row.error for row in page.rows)
 
@@ -476,7 +476,7 @@ def test_an_unsupported_codec_is_refused_clearly_and_its_bytes_are_kept(
             blocking.poll(20)
     assert refused.value.data.hex() == payload
     keys = DeliveryKeys.of(round_.name(codec, "java-java"))
-    [row] = run(round_.client, operations.page(keys, State.QUARANTINED)).rows
+    [row] = run(round_.client, looking.page(keys, State.QUARANTINED)).rows
     assert row.payload.hex() == payload
     assert name.encode() in row.error
     queue.destroy()

@@ -31,9 +31,9 @@ from django_delayq.codecs.values import (
     Long,
     Short,
 )
-from django_delayq.delivery import operations
+from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.jobs.decorator import queue_handler
 from django_delayq.queues.blocking import BlockingQueue
@@ -317,7 +317,7 @@ def foreign(peer_of: PeerOf, name: str, settings: Any, interop_server: Server) -
 
 def assert_quarantined(client: redis.Redis, name: str, peer: Peer) -> None:
     """Each foreign payload is kept as it was, with a reason that says what it looks like."""
-    in_quarantine = operations.page(DeliveryKeys.of(name), State.QUARANTINED)
+    in_quarantine = looking.page(DeliveryKeys.of(name), State.QUARANTINED)
     # A worker tells of them as it goes on.
     rows = wait_until(
         lambda: len(rows := run(client, in_quarantine).rows) == len(FOREIGN) and rows,

@@ -21,8 +21,8 @@ from django_delayq import (
 )
 from django_delayq.calls.call import run
 from django_delayq.conf import get_client, get_settings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import looking
+from django_delayq.delivery.states import State
 from django_delayq.wire.signing import LENGTH
 from tests.interop.codecs import (
     TEXT,
@@ -124,7 +124,7 @@ def work_off(*queues: str) -> None:
 
 def quarantined(queue: str) -> list[Any]:
     keys = get_settings().queue(queue).keys
-    page = operations.page(keys, State.QUARANTINED, count=200)
+    page = looking.page(keys, State.QUARANTINED, count=200)
     return run(get_client(), page).rows
 
 

@@ -12,7 +12,7 @@ from importlib import resources
 import redis
 
 from django_delayq.calls.call import load_script
-from django_delayq.delivery import operations
+from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues import scripts as queues
 from django_delayq.queues.blocking import BlockingQueue
@@ -199,7 +199,7 @@ def _script_of(sha: str, key_count: str) -> str:
 @cache
 def _our_scripts() -> dict[str, str]:
     names = {}
-    for packages in (wire.PACKAGES, operations.PACKAGES, queues.PACKAGES):
+    for packages in (wire.PACKAGES, binding.PACKAGES, queues.PACKAGES):
         for file in resources.files(packages[0]).joinpath("lua").iterdir():
             if not file.name.startswith("_"):
                 script = load_script(packages, file.name.removesuffix(".lua"))

@@ -7,17 +7,11 @@ import redis
 
 from django_delayq import Job
 from django_delayq.calls.call import Call, run
-from django_delayq.delivery import operations
+from django_delayq.delivery import claiming, looking, settling
+from django_delayq.delivery.claiming import Claimed, Leased, Mode
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import (
-    Claimed,
-    Done,
-    Failed,
-    Leased,
-    Mode,
-    Rejected,
-    State,
-)
+from django_delayq.delivery.settling import Done, Failed, Rejected
+from django_delayq.delivery.states import State
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
 from tests.polling import wait_until
@@ -40,7 +34,7 @@ class Hand:
         return self._claim(limit, lease_ms).jobs
 
     def _claim(self, limit: int, lease_ms: int) -> Claimed:
-        call = operations.claim(
+        call = claiming.claim(
             self.keys,
             owner=self.owner,
             request=os.urandom(8),
@@ -66,7 +60,7 @@ class Hand:
             name = self.keys.queue.name
             found += [opened(job.payload, name) for job in claimed.jobs]
             done = [Done(job.token, job.fence) for job in claimed.jobs]
-            self.run(operations.acknowledge(self.keys, done))
+            self.run(settling.acknowledge(self.keys, done))
             # What is due now is due at the next full millisecond.
             if not claimed.jobs and not 0 <= claimed.wait_us <= 1_000:
                 return found
@@ -74,12 +68,12 @@ class Hand:
     def succeed(self, job: Leased, result: object = None, *, keep: bool = True) -> None:
         text = envelopes.result_text(State.SUCCEEDED, result=result)
         done = Done(job.token, job.fence, 60_000 if keep else None, text)
-        assert self.run(operations.acknowledge(self.keys, [done])) == []
+        assert self.run(settling.acknowledge(self.keys, [done])) == []
 
     def retry(self, job: Leased, wait_ms: int = 0) -> None:
         error = envelopes.error_text("ValueError: no", kind="failed", at_ms=5)
         failed = Failed(job.token, job.fence, wait_ms, error)
-        assert self.run(operations.retry(self.keys, [failed])) == []
+        assert self.run(settling.retry(self.keys, [failed])) == []
 
     def bury(
         self, job: Leased, state: State = State.DEAD, *, keep: bool = False
@@ -87,12 +81,12 @@ class Hand:
         error = envelopes.error_text("ValueError: no", kind="failed", at_ms=5)
         text = envelopes.result_text(state, error="ValueError: no")
         rejected = Rejected(job.token, job.fence, error, 60_000 if keep else None, text)
-        assert self.run(operations.bury(self.keys, [rejected], state=state)) == []
+        assert self.run(settling.bury(self.keys, [rejected], state=state)) == []
 
     def kill(self, job: Leased, *, max_kills: int) -> None:
         """Let the lease end as a dead worker's does, and claim as the next worker does."""
         self.die()
-        call = operations.claim(
+        call = claiming.claim(
             self.keys,
             owner=self.owner,
             request=os.urandom(8),
@@ -104,20 +98,20 @@ class Hand:
 
     def die(self) -> None:
         """End what is leased as the supervisor of a dead process does."""
-        self.run(operations.recover(self.keys, owner=self.owner))
+        self.run(claiming.recover(self.keys, owner=self.owner))
 
     def tokens(self) -> list[str]:
         """Return the tokens of all frames that wait, in the order of their start times."""
-        page = self.run(operations.page(self.keys, State.SCHEDULED, count=5_000))
+        page = self.run(looking.page(self.keys, State.SCHEDULED, count=5_000))
         return [row.token for row in page.rows]
 
     def start_times(self) -> dict[str, int]:
-        page = self.run(operations.page(self.keys, State.SCHEDULED, count=5_000))
+        page = self.run(looking.page(self.keys, State.SCHEDULED, count=5_000))
         return {row.token: row.score_ms for row in page.rows}
 
     def counter(self, name: str) -> int:
-        return int(self.run(operations.counts(self.keys)).counters[name])
+        return int(self.run(looking.counts(self.keys)).counters[name])
 
     def payload(self, job: Job[Any]) -> bytes:
         """Return what the server holds of a job."""
-        return bytes(self.run(operations.inspect(self.keys, job.token)).payload)
+        return bytes(self.run(looking.inspect(self.keys, job.token)).payload)

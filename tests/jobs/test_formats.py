@@ -20,8 +20,10 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Held, State, Step
+from django_delayq.delivery import holding, upgrading
+from django_delayq.delivery.holding import Held
+from django_delayq.delivery.states import State
+from django_delayq.delivery.upgrading import Step
 from django_delayq.exceptions import EncodeError, MaybeScheduled
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
@@ -62,7 +64,7 @@ def put(hand: Hand) -> Callable[[int], None]:
 
     def put(format: int) -> None:
         for step in (Step.BEGIN, Step.END):
-            hand.run(operations.set_format(hand.keys, format, step))
+            hand.run(upgrading.set_format(hand.keys, format, step))
 
     return put
 
@@ -199,7 +201,7 @@ def test_job_is_moved_in_a_format_that_the_other_queue_surely_reads(
     queue: str, client: Any, hand: Hand, later: Any, put: Any
 ) -> None:
     other = Hand(client, f"{queue}-2")
-    other.run(operations.set_format(other.keys, 2, Step.BEGIN))
+    other.run(upgrading.set_format(other.keys, 2, Step.BEGIN))
     put(2)
     jobs = [scheduled(queue) for _ in range(2)]
     assert written_by(hand, *jobs) == [2, 2]
@@ -340,7 +342,7 @@ def test_command_does_not_stop_old_workers_unless_it_is_forced(
 ) -> None:
     job = scheduled(queue)
     for owner in (OWNER, b"owner--2"):
-        hand.run(operations.enroll(hand.keys, owner=owner, reads=1))
+        hand.run(upgrading.enroll(hand.keys, owner=owner, reads=1))
 
     with pytest.raises(CommandError, match="stays in format 1: 2 of its worker proc"):
         command(queue, "--format", "2")
@@ -399,7 +401,7 @@ def test_what_was_held_for_its_format_is_released_by_the_command(
     job = schedule(on(queue), 0, 1, 2)
     leased = hand.take()
     held = Held(leased.token, leased.fence, "format 2", "no", None)
-    assert hand.run(operations.hold(hand.keys, [held])) == []
+    assert hand.run(holding.hold(hand.keys, [held])) == []
 
     assert "1 no longer held" in command(queue, "--format", "1")
 

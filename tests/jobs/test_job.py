@@ -22,7 +22,8 @@ from django_delayq import (
     get_job,
     schedule,
 )
-from django_delayq.delivery import operations
+from django_delayq.calls.call import load_script
+from django_delayq.delivery import binding, claiming, settling
 from django_delayq.jobs import job as job_module
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -98,7 +99,7 @@ def missing(queue: str, hand: Hand) -> Job[Any]:
 def unknown(queue: str, hand: Hand) -> Job[Any]:
     hand.client.rpush(hand.keys.queue.destination, *["x"] * 1_000)
     job = due(queue, hand)
-    hand.run(operations.transfer(hand.keys, batch=10))
+    hand.run(claiming.transfer(hand.keys, batch=10))
     return job
 
 
@@ -256,7 +257,7 @@ def test_job_given_back_or_moved_waits_for_its_first_attempt(
     queue: str, hand: Hand
 ) -> None:
     job = later(queue, 0)
-    hand.run(operations.give_back(hand.keys, [hand.take()]))
+    hand.run(settling.give_back(hand.keys, [hand.take()]))
 
     assert job.refresh() is State.DUE
     assert job.reschedule(LATER)
@@ -280,7 +281,7 @@ def test_job_whose_worker_is_known_to_be_dead_can_be_cancelled(
 ) -> None:
     job = later(queue, 0)
     hand.take()
-    hand.run(operations.recover(hand.keys, owner=hand.owner))
+    hand.run(claiming.recover(hand.keys, owner=hand.owner))
 
     assert job.cancel()
     assert hand.claim() == []
@@ -514,8 +515,8 @@ def test_wait_for_a_job_that_will_not_run_raises(
         get_job(job.id).cancel()
     else:
         leased = hand.take()
-        done = operations.Done(leased.token, leased.fence)
-        hand.run(operations.acknowledge(hand.keys, [done], outcome=state))
+        done = settling.Done(leased.token, leased.fence)
+        hand.run(settling.acknowledge(hand.keys, [done], outcome=state))
 
     with pytest.raises(JobFailed, match=said):
         wait(job, 10)
@@ -847,9 +848,9 @@ def test_call_whose_reply_was_lost_tells_what_it_did(
     settings.DELAYQ = settings.DELAYQ | {"CONNECTION": proxy.url}
     job.refresh()
     script = "replay" if do == "run_now" else do
-    sha = operations.load_script(operations.PACKAGES, script).sha.encode()
+    sha = load_script(binding.PACKAGES, script).sha.encode()
     # It brings the script to the server, which is not what is tested.
-    hand.client.script_load(operations.load_script(operations.PACKAGES, script).source)
+    hand.client.script_load(load_script(binding.PACKAGES, script).source)
     lost = proxy.lose_reply_to(sha)
     try:
         assert getattr(job, do)(*([5] if do == "reschedule" else []))

@@ -13,8 +13,9 @@ from django.core.management import CommandError, call_command
 from django_delayq import conf, schedule, schedule_many
 from django_delayq.calls.call import run
 from django_delayq.conf import get_keyring
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Held, State
+from django_delayq.delivery import claiming, holding, looking, storing, upgrading
+from django_delayq.delivery.holding import Held
+from django_delayq.delivery.states import State
 from django_delayq.management import progress
 from django_delayq.repair import resigning
 from django_delayq.repair.resigning import Resigning, Tally
@@ -148,7 +149,7 @@ def test_what_changed_meanwhile_is_left_alone(
     hand.client.delete(hand.keys.queue.timeout_set, hand.keys.queue.delay_queue)
 
     items = [(0, frame, b"x")]
-    call = operations.resign(hand.keys, operations.Where.FRAMES, items)
+    call = upgrading.resign(hand.keys, upgrading.Where.FRAMES, items)
 
     assert run(hand.client, call) == 0
     assert not hand.client.exists(hand.keys.queue.timeout_set)
@@ -183,10 +184,10 @@ def test_signing_goes_on_while_a_deep_destination_queue_is_drained(
     keys_are(OLD)
     schedule_many([on(queue).prepare(0, n, 1) for n in range(100)])
     wait_until(
-        lambda: run(hand.client, operations.counts(hand.keys)).due == 100,
+        lambda: run(hand.client, looking.counts(hand.keys)).due == 100,
         description="all are due",
     )
-    transferred = operations.transfer(hand.keys, batch=100)
+    transferred = claiming.transfer(hand.keys, batch=100)
     assert run(hand.client, transferred).moved == 100
     keys_are(NEW, OLD)
 
@@ -293,7 +294,7 @@ def test_frame_stays_in_the_list_wherever_it_is_by_now(
     kept = hand.client.lrange(delay_queue, 0, -1)
 
     items = [("", frame, frame.replace(b"1", b"2")[17:]) for frame in frames]
-    call = operations.resign(hand.keys, operations.Where.FRAMES, items)
+    call = upgrading.resign(hand.keys, upgrading.Where.FRAMES, items)
 
     assert run(hand.client, call) == 60
     after = hand.client.lrange(delay_queue, 0, -1)
@@ -313,13 +314,13 @@ def test_what_is_held_for_the_old_key_runs_with_the_new_one_alone(
     leased = [hand.take() for _ in range(3)]
     keys_are(NEW)
     held = [Held(job.token, job.fence, name, "", None) for job in leased]
-    hand.run(operations.hold(hand.keys, held[:2]))
-    assert hand.run(operations.held_names(hand.keys)).counts == {name: 2}
+    hand.run(holding.hold(hand.keys, held[:2]))
+    assert hand.run(holding.held_names(hand.keys)).counts == {name: 2}
     keys_are(NEW, OLD)
 
     assert resign(hand, queue) == Tally(signed=3, released=2)
     # The third was in a worker's hands meanwhile.
-    hand.run(operations.hold(hand.keys, held[2:]))
+    hand.run(holding.hold(hand.keys, held[2:]))
 
     keys_are(NEW)
     assert sorted(call.args[0] for call in hand.take_all()) == [0, 1, 2]
@@ -330,7 +331,7 @@ def test_made_up_key_of_what_lies_in_quarantine_keeps_no_key_in_use(
     queue: str, hand: Hand, keys_are: Any
 ) -> None:
     keys_are(NEW)
-    forged = sealed(b"{}", queue, operations.new_token(), signature="1none" + "a" * 32)
+    forged = sealed(b"{}", queue, storing.new_token(), signature="1none" + "a" * 32)
     hand.client.rpush(hand.keys.queue.destination, forged)
     hand.bury(hand.take(), State.QUARANTINED)
 
@@ -352,7 +353,7 @@ def test_steps_of_huge_payloads_are_small(
     write = Resigning._write
 
     def note(self: Resigning, where: Any, items: list[Any]) -> None:
-        if where is operations.Where.DESTINATION:
+        if where is upgrading.Where.DESTINATION:
             sizes.append(len(items))
         write(self, where, items)
 

@@ -12,9 +12,10 @@ import redis
 
 from django_delayq.calls import call as call_module
 from django_delayq.calls.call import load_script, run
-from django_delayq.delivery import operations
+from django_delayq.delivery import binding, changing, claiming, looking, storing
+from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.operations import Mode, State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
     EncodeError,
@@ -458,7 +459,7 @@ class TestBadPayloads:
         assert raised.value.data == b"\xff no JSON"
         assert client.exists(keys.claims) == 0
         assert queue.take() == "good"
-        page = run(client, operations.page(keys, State.QUARANTINED))
+        page = run(client, looking.page(keys, State.QUARANTINED))
         assert [row.payload for row in page.rows] == [b"\xff no JSON"]
         assert page.rows[0].attempts == 0
         assert "DecodeError" in json.loads(page.rows[0].error)["error"]
@@ -480,7 +481,7 @@ class TestBadPayloads:
             queue.take()
 
         assert queue.take() == "good"
-        (row,) = run(client, operations.page(keys, State.QUARANTINED)).rows
+        (row,) = run(client, looking.page(keys, State.QUARANTINED)).rows
         reason = json.loads(row.error)["error"]
         assert f"see DELAYQ['QUEUES']['{queue_name}']['CODEC']" in reason
 
@@ -533,9 +534,9 @@ class TestBadPayloads:
         client.rpush(queue_name, b"text")
         with pytest.raises(DecodeError):
             blocking().take()
-        (row,) = run(client, operations.page(keys, State.QUARANTINED)).rows
+        (row,) = run(client, looking.page(keys, State.QUARANTINED)).rows
 
-        run(client, operations.replay(keys, [row.token], state=State.QUARANTINED))
+        run(client, changing.replay(keys, [row.token], state=State.QUARANTINED))
 
         claimed = wait_until(
             lambda: run(client, claim(keys, mode=Mode.DIRECT)).jobs,
@@ -860,10 +861,10 @@ def claim(
     mode: Mode = Mode.TAKE,
     now_us: int | None = None,
 ) -> Any:
-    return operations.claim(
+    return claiming.claim(
         keys,
         owner=b"o" * 8,
-        request=operations.new_token()[:8].encode(),
+        request=storing.new_token()[:8].encode(),
         limit=limit,
         lease_ms=lease_ms,
         mode=mode,
@@ -903,5 +904,5 @@ def commands(client: redis.Redis) -> int:
 
 
 def sha_of(name: str) -> bytes:
-    packages = operations.PACKAGES if name == "claim" else scripts.PACKAGES
+    packages = binding.PACKAGES if name == "claim" else scripts.PACKAGES
     return load_script(packages, name).sha.encode()

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from django_delayq.calls.call import load_script, run
-from django_delayq.delivery import operations
+from django_delayq.delivery import looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import (
     DecodeError,
@@ -937,9 +937,9 @@ class TestJobsAmongTheElements:
 
     @pytest.fixture
     def token(self, client: redis.Redis, keys: DeliveryKeys) -> str:
-        token = operations.new_token()
-        job = operations.NewJob(token, f"+{LATER}000", "ekey", payload(token))
-        run(client, operations.schedule(keys, [job]))
+        token = storing.new_token()
+        job = storing.NewJob(token, f"+{LATER}000", "ekey", payload(token))
+        run(client, storing.schedule(keys, [job]))
         return token
 
     @pytest.mark.parametrize(
@@ -971,8 +971,8 @@ class TestJobsAmongTheElements:
         take_out(queue, token)
 
         assert client.hlen(keys.locators) == client.hlen(keys.unique) == 0
-        found = run(client, operations.inspect(keys, token))
-        assert found.state in (operations.State.CANCELLED, operations.State.TAKEN)
+        found = run(client, looking.inspect(keys, token))
+        assert found.state in (states.State.CANCELLED, states.State.TAKEN)
 
     def test_copy_that_somebody_offered_is_not_the_job(
         self, delayed: Make, client: redis.Redis, keys: DeliveryKeys, token: str
@@ -982,15 +982,15 @@ class TestJobsAmongTheElements:
 
         assert queue.poll() == payload(token)
 
-        found = run(client, operations.inspect(keys, token))
-        assert found.state is operations.State.SCHEDULED
+        found = run(client, looking.inspect(keys, token))
+        assert found.state is states.State.SCHEDULED
 
     def test_clear_of_many_jobs_forgets_them_all(
         self, delayed: Make, face: Face, client: redis.Redis, keys: DeliveryKeys
     ) -> None:
         for _ in range(3):
             jobs = [new_job(f"ekey{os.urandom(4).hex()}") for _ in range(450)]
-            run(client, operations.schedule(keys, jobs))
+            run(client, storing.schedule(keys, jobs))
 
         face(delayed()).clear()
 
@@ -1003,11 +1003,11 @@ class TestJobsAmongTheElements:
         first = [new_job(f"efirst{number}") for number in range(500)]
         second = [new_job(f"esecond{number}") for number in range(500)]
         third = [new_job(f"ethird{number}") for number in range(500)]
-        run(client, operations.schedule(keys, first))
-        run(client, operations.schedule(keys, second))
+        run(client, storing.schedule(keys, first))
+        run(client, storing.schedule(keys, second))
         cleared = run(client, scripts.clear(keys))
         assert cleared.left == 500
-        run(client, operations.schedule(keys, third))
+        run(client, storing.schedule(keys, third))
 
         delayed().clear()
 
@@ -1139,9 +1139,9 @@ def assert_exact(client: redis.Redis, name: str, insertion_list: bool) -> None:
     assert set(listed) == waiting
 
 
-def new_job(unique: str) -> operations.NewJob:
-    token = operations.new_token()
-    return operations.NewJob(token, f"+{LATER}000", unique, payload(token))
+def new_job(unique: str) -> storing.NewJob:
+    token = storing.new_token()
+    return storing.NewJob(token, f"+{LATER}000", unique, payload(token))
 
 
 def retry_of(count: int) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from django_delayq.calls.call import run
-from django_delayq.delivery import operations
+from django_delayq.delivery import changing, claiming, looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
@@ -66,12 +66,10 @@ def test_mixed_frames_due_in_random_order_leave_the_list_exact(
         elif kind < 4 and is_due:
             shuffled.choice(ours).offer(number, 0)
         else:
-            offer = operations.NewJob(
-                f"{number:022d}", f"={start + offset_ms}", "", value
-            )
+            offer = storing.NewJob(f"{number:022d}", f"={start + offset_ms}", "", value)
             run(
                 client,
-                operations.schedule(
+                storing.schedule(
                     keys, [offer], frame_format=shuffled.choice(list(FrameFormat))
                 ),
             )
@@ -176,7 +174,7 @@ def test_what_is_no_frame_goes_to_the_quarantine_and_stops_nobody(
         lambda: client.llen(queue_name) == len(JUNK),
         description="the good are transferred",
     )
-    page = run(client, operations.page(keys, operations.State.QUARANTINED))
+    page = run(client, looking.page(keys, states.State.QUARANTINED))
     assert sorted(row.payload for row in page.rows) == sorted(JUNK)
     assert frames_of(client, queue_name) == ([], set())
 
@@ -239,23 +237,23 @@ def test_jobs_with_one_start_time_are_each_found_among_javas_frames(
     due = now_ms(client) + 600_000
     java = [JavaQueue(client, queue_name, item) for item in FrameFormat]
     jobs = [
-        operations.NewJob(f"{number:022d}", f"={due}", "", payload(f"{number:022d}"))
+        storing.NewJob(f"{number:022d}", f"={due}", "", payload(f"{number:022d}"))
         for number in range(200)
     ]
     for number, job in enumerate(jobs):
         java[number % 2].offer_at(os.urandom(number % 40), due)
         other = list(FrameFormat)[number % 2] if number % 3 == 0 else frame_format
-        run(client, operations.schedule(keys, [job], frame_format=other))
+        run(client, storing.schedule(keys, [job], frame_format=other))
 
     for job in random.Random(3).sample(jobs, len(jobs)):
-        found = run(client, operations.inspect(keys, job.token))
-        assert found.state is operations.State.SCHEDULED
+        found = run(client, looking.inspect(keys, job.token))
+        assert found.state is states.State.SCHEDULED
         assert found.payload == job.payload
-    moved = run(client, operations.reschedule(keys, jobs[7].token, f"={due + 1}"))
-    assert moved == (operations.Outcome.RESCHEDULED, due + 1)
+    moved = run(client, changing.reschedule(keys, jobs[7].token, f"={due + 1}"))
+    assert moved == (states.Outcome.RESCHEDULED, due + 1)
     for job in random.Random(4).sample(jobs, len(jobs)):
-        outcome = run(client, operations.cancel(keys, job.token))
-        assert outcome is operations.Outcome.CANCELLED
+        outcome = run(client, changing.cancel(keys, job.token))
+        assert outcome is states.Outcome.CANCELLED
 
     listed, waiting = frames_of(client, queue_name)
     assert len(listed) == 200
@@ -464,7 +462,7 @@ class TestPush:
         java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
         for number in range(10):
             java.offer_at(b"%d" % number, 0)
-        sha = operations.transfer(keys, batch=1).script.sha
+        sha = claiming.transfer(keys, batch=1).script.sha
         through_proxy = redis.Redis.from_url(proxy.url)
         queue_push = QueuePush(through_proxy, keys)
         queue_push()

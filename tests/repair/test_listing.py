@@ -7,7 +7,7 @@ import threading
 import pytest
 import redis
 
-from django_delayq.delivery.operations import Outcome
+from django_delayq.delivery.states import Outcome
 from django_delayq.repair import frames
 from django_delayq.repair.frames import FrameName, ListBusy, ListStep
 from django_delayq.repair.listing import Listing

@@ -5,8 +5,8 @@ import pytest
 from django_delayq import queue_handler, schedule
 from django_delayq.calls.call import run
 from django_delayq.conf import get_settings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import holding
+from django_delayq.delivery.states import State
 from django_delayq.jobs import registry
 from django_delayq.wire.signing import LENGTH
 from tests.polling import wait_until
@@ -110,7 +110,7 @@ def test_job_of_an_unknown_format_is_held_and_told_once(
     errors = [each for each in caplog.records if each.levelname == "ERROR"]
     assert len(errors) == 1
     assert "a worker comes that has the format 9" in errors[0].getMessage()
-    assert run(client, operations.held_names(keys)).counts == {"format 9": 1}
+    assert run(client, holding.held_names(keys)).counts == {"format 9": 1}
     assert (job.attempts, job.kills) == (0, 0)
     assert (records.count("run"), records.count("handled")) == (0, 0)
 

@@ -13,7 +13,7 @@ import redis
 from django.core.management import CommandError, call_command, load_command_class
 
 from django_delayq import Backoff, Job, conf, delayed_task, schedule
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.management.commands import delayq_worker
 from tests.polling import wait_until
 from tests.worker.conftest import every_server

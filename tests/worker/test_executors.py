@@ -7,7 +7,9 @@ import pytest
 
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery.operations import Leased, State, new_token
+from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import new_token
 from django_delayq.jobs.decorator import delayed_task
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.executors import LoopExecutor, _Handover

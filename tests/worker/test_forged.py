@@ -14,8 +14,10 @@ from django_delayq import (
 )
 from django_delayq.calls.call import run
 from django_delayq.conf import get_client, get_settings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Mode, State, new_token
+from django_delayq.delivery import claiming, looking
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import new_token
 from django_delayq.jobs import registry
 from django_delayq.queues.scripts import confirm, untake
 from django_delayq.wire.scripts import offer
@@ -70,7 +72,7 @@ def handled(queue):
 
 def payload_of(job) -> bytes:
     keys = get_settings().queue(job.queue).keys
-    return run(get_client(), operations.inspect(keys, job.token)).payload
+    return run(get_client(), looking.inspect(keys, job.token)).payload
 
 
 def envelope_of(job) -> dict[str, str]:
@@ -172,7 +174,7 @@ def settled(queue, waiting):
 
 
 def quarantined(client, queue):
-    page = operations.page(get_settings().queue(queue).keys, State.QUARANTINED)
+    page = looking.page(get_settings().queue(queue).keys, State.QUARANTINED)
     return run(client, page).rows
 
 
@@ -252,7 +254,7 @@ def test_a_job_that_an_interrupted_caller_puts_back_runs_once(
         if is_offered_again:
             delayed.offer(delayed.poll(), LATER)
         assert delayed.poll_last_and_offer_first_to(queue) is not None
-    call = operations.claim(
+    call = claiming.claim(
         keys, owner=owner, request=b"r" * 8, limit=1, lease_ms=60_000, mode=Mode.TAKE
     )
     taken = run(get_client(), call).jobs
@@ -291,7 +293,7 @@ def offer_as_java(queue, payload):
 
 def transfer(queue):
     """Transfer the one that is due, as a `DelayedQueue` does; it is due with the next ms."""
-    call = operations.transfer(get_settings().queue(queue).keys, batch=10)
+    call = claiming.transfer(get_settings().queue(queue).keys, batch=10)
     wait_until(lambda: run(get_client(), call).moved == 1, description="it is due")
 
 

@@ -12,8 +12,9 @@ import pytest
 from django_delayq import BlockingQueue, NewerFormat, get_job, schedule
 from django_delayq.calls.call import run
 from django_delayq.conf import get_settings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State, Step
+from django_delayq.delivery import upgrading
+from django_delayq.delivery.states import State
+from django_delayq.delivery.upgrading import Step
 from django_delayq.wire import signing
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -199,7 +200,7 @@ def raise_it(client, queue_name, monkeypatch):
             patch.setattr(signing, "FORMAT", 2)
             for step in (Step.FORCE, Step.END):
                 keys = get_settings().queue(queue_name).keys
-                run(client, operations.set_format(keys, format, step))
+                run(client, upgrading.set_format(keys, format, step))
 
     return put
 

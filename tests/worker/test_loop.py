@@ -13,8 +13,8 @@ from django_delayq import schedule, schedule_many
 from django_delayq.calls.call import load_script, run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import binding, claiming
+from django_delayq.delivery.states import State
 from django_delayq.worker import loop as loops
 from django_delayq.worker import upkeep
 from django_delayq.worker.attempt import Attempt
@@ -196,7 +196,7 @@ def test_with_free_threads_a_scan_is_paid_for_a_single_job(idle_loop, queue_name
 def few(monkeypatch):
     """The replies to claims of a few, as they come."""
     replies = []
-    make = operations.claim_few
+    make = claiming.claim_few
 
     def claim_few(keys, **how):
         call = make(keys, **how)
@@ -207,7 +207,7 @@ def few(monkeypatch):
 
         return msgspec.structs.replace(call, read=read)
 
-    monkeypatch.setattr(operations, "claim_few", claim_few)
+    monkeypatch.setattr(claiming, "claim_few", claim_few)
     return replies
 
 
@@ -263,7 +263,7 @@ def test_a_lost_reply_to_a_claim_of_a_few_costs_no_job(
         task = tasks.note.using(queue=queue_name)
         schedule(task, 0)
         wait_until(lambda: records.count("run") == 1, description="it works")
-        sha = load_script(operations.PACKAGES, "claim_few").sha
+        sha = load_script(binding.PACKAGES, "claim_few").sha
         struck = proxy.lose_reply_to(sha.encode())
 
         job = schedule(task, 0)
@@ -293,7 +293,7 @@ def test_before_a_job_is_due_an_idle_server_is_asked_for_its_clock_only(
 
     before = asked.index(loops.TIME)
     later = [each for each in asked[before:] if each is not loops.TIME]
-    assert later[0].read.func is operations._read_claimed
+    assert later[0].read.func is claiming._read_claimed
 
 
 # Order and weights.
@@ -575,7 +575,7 @@ def watch_suspects(monkeypatch, *, kills):
 
 
 def lease(client, queue, count, owner):
-    claim = operations.claim(
+    claim = claiming.claim(
         get_settings().queue(queue).keys,
         owner=owner,
         request=os.urandom(8),
@@ -587,7 +587,7 @@ def lease(client, queue, count, owner):
 
 def recover(client, queue, count, owner):
     keys = get_settings().queue(queue).keys
-    assert run(client, operations.recover(keys, owner=owner)).ended == count
+    assert run(client, claiming.recover(keys, owner=owner)).ended == count
 
 
 def lose_leases(client, queue, count, *, times):

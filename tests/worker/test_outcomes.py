@@ -7,7 +7,7 @@ import pytest
 from django_delayq.calls.call import Line, run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
-from django_delayq.delivery import operations
+from django_delayq.delivery import claiming
 from django_delayq.exceptions import NotSigned
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.outcomes import Outcomes
@@ -23,7 +23,7 @@ def large(client, configure, queue_name):
     for _ in range(6):
         (leased,) = run(
             client,
-            operations.claim(
+            claiming.claim(
                 queue.keys,
                 owner=b"12345678",
                 request=os.urandom(8),

@@ -12,7 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import schedule, schedule_many
 from django_delayq.calls.call import Line
-from django_delayq.delivery.operations import LOOKS_A_LEASE, State
+from django_delayq.delivery.claiming import LOOKS_A_LEASE
+from django_delayq.delivery.states import State
 from django_delayq.worker import loop as loops
 from tests.polling import wait_until
 from tests.servers import LASTING

@@ -8,7 +8,7 @@ import pytest
 
 from django_delayq import schedule, schedule_many
 from django_delayq.conf import get_settings
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import children_of, counts, is_alive, kill

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from django_delayq import schedule
-from django_delayq.delivery.operations import State
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME

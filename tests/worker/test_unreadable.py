@@ -12,8 +12,9 @@ import pytest
 from django_delayq import delayed_task, get_job, queue_handler, schedule
 from django_delayq.calls.call import run
 from django_delayq.conf import get_settings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State, new_token
+from django_delayq.delivery import looking, storing
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import new_token
 from django_delayq.jobs import registry
 from django_delayq.worker import time_limit
 from django_delayq.worker.process import REPLACE_ME
@@ -29,8 +30,8 @@ from tests.worker.workers import counts
 def schedule_payload(client, queue, payload, token=None):
     """Schedule a payload as it stands, as another version of ours might."""
     keys = get_settings().queue(queue).keys
-    job = operations.NewJob(token or new_token(), "+0", "", payload)
-    run(client, operations.schedule(keys, [job]))
+    job = storing.NewJob(token or new_token(), "+0", "", payload)
+    run(client, storing.schedule(keys, [job]))
     return f"{queue}:{job.token}"
 
 
@@ -67,7 +68,7 @@ def goes_on(work, queue_name, records):
 def quarantined(client, queue):
     page = run(
         client,
-        operations.page(get_settings().queue(queue).keys, State.QUARANTINED),
+        looking.page(get_settings().queue(queue).keys, State.QUARANTINED),
     )
     return page.rows
 
@@ -221,7 +222,7 @@ def test_a_foreign_payload_without_a_handler_waits_for_a_worker_that_has_one(
     goes_on()
 
     keys = get_settings().queue(queue_name).keys
-    rows = run(client, operations.page(keys, State(state))).rows
+    rows = run(client, looking.page(keys, State(state))).rows
     assert {row.payload for row in rows} == {
         b'"from somebody"',
         b'"from somebody, delayed"',
@@ -332,9 +333,7 @@ def test_a_foreign_payload_goes_to_the_handler_and_a_bad_one_is_repeated_and_bur
     wait_until(lambda: counts(queue_name).dead == 1, description="one is dead")
     wait_until(lambda: len(handled) == 4, description="all were handled")
     assert sorted(map(str, handled)) == ["bad", "bad", "good", "{'delayed': [1, 2]}"]
-    page = run(
-        client, operations.page(get_settings().queue(queue_name).keys, State.DEAD)
-    )
+    page = run(client, looking.page(get_settings().queue(queue_name).keys, State.DEAD))
     (row,) = page.rows
     assert row.payload == b'"bad"'
     assert row.attempts == 2
@@ -494,7 +493,7 @@ def test_a_payload_whose_token_is_no_text_does_not_stop_the_queue(
     goes_on()
 
     keys = get_settings().queue(queue_name).keys
-    (row,) = run(client, operations.page(keys, State.HELD)).rows
+    (row,) = run(client, looking.page(keys, State.HELD)).rows
     assert row.payload == payload
 
 

@@ -9,8 +9,10 @@ from django_delayq import DelayedQueue, schedule
 from django_delayq.calls.call import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import NewJob, Rejected, State, new_token
+from django_delayq.delivery import claiming, settling, storing
+from django_delayq.delivery.settling import Rejected
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob, new_token
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 from tests.polling import wait_until
@@ -41,12 +43,12 @@ def bury(client, settings, count, *, age_ms=0, state=State.DEAD, payload=None):
             NewJob(token, "+0", "", signed("t", settings.name, token=token))
             for token in tokens
         ]
-        run(client, operations.schedule(keys, jobs))
+        run(client, storing.schedule(keys, jobs))
     else:
         client.rpush(keys.queue.destination, *[payload] * count)
     leased = run(
         client,
-        operations.claim(
+        claiming.claim(
             keys,
             owner=b"12345678",
             request=os.urandom(8),
@@ -58,7 +60,7 @@ def bury(client, settings, count, *, age_ms=0, state=State.DEAD, payload=None):
     assert len(leased) == count
     run(
         client,
-        operations.bury(
+        settling.bury(
             keys,
             [Rejected(job.token, job.fence, b'{"error":"e"}') for job in leased],
             state=state,
@@ -192,7 +194,7 @@ def test_what_java_took_is_forgotten_on_every_queue(client, queue, options):
     settings = queue(**options)
     keys = settings.keys
     jobs = [NewJob(new_token(), "+0", f"e{n}", b"payload") for n in range(300)]
-    run(client, operations.schedule(keys, jobs))
+    run(client, storing.schedule(keys, jobs))
     client.delete(keys.queue.timeout_set, keys.queue.delay_queue)
     client.hset(keys.notes, jobs[0].token, "cancel")
     client.hset(keys.claims, b"12345678", b"87654321")
@@ -215,7 +217,7 @@ def test_jobs_in_a_deep_destination_queue_are_not_forgotten_and_run(
     def transfer(task):
         job = schedule(task.using(queue=queue_name), 0)
         wait_until(
-            lambda: run(client, operations.transfer(keys, batch=1)).moved,
+            lambda: run(client, claiming.transfer(keys, batch=1)).moved,
             description="it is transferred",
         )
         return job
@@ -247,7 +249,7 @@ def test_a_round_of_a_large_queue_is_many_short_turns(client, queue):
     settings = queue(INSERTION_LIST=False)
     for _ in range(10):
         jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
-        run(client, operations.schedule(settings.keys, jobs, insertion_list=False))
+        run(client, storing.schedule(settings.keys, jobs, insertion_list=False))
 
     assert one_round(Upkeep(client, settings, b"owner--1")) > 30
     assert client.hlen(settings.keys.locators) == 5_000
@@ -259,7 +261,7 @@ def test_what_a_large_queue_keeps_of_the_past_is_looked_at_every_minute(client, 
     keys = settings.keys
     for _ in range(20):
         jobs = [NewJob(new_token(), "+99999999", "", b"payload") for _ in range(500)]
-        run(client, operations.schedule(keys, jobs, insertion_list=False))
+        run(client, storing.schedule(keys, jobs, insertion_list=False))
     looks_after = Upkeep(client, settings, b"owner--1")
     looks_after.turn(0.0)
     bury(client, settings, 3, age_ms=200 * DAY_MS)

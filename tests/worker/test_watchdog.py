@@ -9,8 +9,8 @@ from redis.exceptions import ResponseError
 from django_delayq import conf, schedule
 from django_delayq.calls.call import run
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import State
+from django_delayq.delivery import claiming
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidTask, LeaseLost
 from django_delayq.jobs.context import running_job
 from django_delayq.worker import attempt as attempts
@@ -80,7 +80,7 @@ def test_a_loop_that_is_blocked_for_longer_than_a_lease_ends_its_process(
     records.let_go()
     # As its supervisor does.
     keys = conf.get_settings().queue(queue_name).keys
-    run(conf.get_client(), operations.recover(keys, owner=worker.owner))
+    run(conf.get_client(), claiming.recover(keys, owner=worker.owner))
     work()
     wait_until(lambda: records.count("start") == 2, description="it runs again")
     assert records.all("start")[1]["kills"] == 1

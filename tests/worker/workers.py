@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from django_delayq import conf
 from django_delayq.calls.call import run
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import Counts
+from django_delayq.delivery import looking
+from django_delayq.delivery.looking import Counts
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
 from tests.polling import wait_until
@@ -262,7 +262,7 @@ def is_alive(pid: int) -> bool:
 def counts(queue: str) -> Counts:
     """Count a queue."""
     keys = conf.get_settings().queue(queue).keys
-    return run(conf.get_client(), operations.counts(keys))
+    return run(conf.get_client(), looking.counts(keys))
 
 
 def delayq_environment(delayq: Mapping[str, Any], records: Path) -> dict[str, str]:

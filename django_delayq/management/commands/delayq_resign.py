@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.calls.call import run
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import operations
-from django_delayq.delivery.operations import ENROLLED_MS, FormatSet
+from django_delayq.delivery import upgrading
+from django_delayq.delivery.upgrading import ENROLLED_MS, FormatSet
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.management.help import CommandWithExamples
@@ -117,7 +117,7 @@ class Command(CommandWithExamples):
         format: int | None = options["format"]
         if format is None:
             with self._explained():
-                its_format = run(client, operations.read_format(queue.keys)).format
+                its_format = run(client, upgrading.read_format(queue.keys)).format
             self._check_readable(queue, keyring, its_format)
             signing = Resigning(client, queue, keyring)
             return signing, signing.steps()

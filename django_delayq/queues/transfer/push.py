@@ -3,7 +3,7 @@
 from redis.client import Redis
 
 from django_delayq.clock import monotonic_ms
-from django_delayq.delivery import operations
+from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.transfer.service import QueueTransferService
 from django_delayq.queues.transfer.task import PushResult
@@ -64,7 +64,7 @@ class QueuePush:
     def __call__(self) -> PushResult:
         begun_ms = monotonic_ms()
         moved, wait_us = self._connection.run(
-            operations.transfer(
+            claiming.transfer(
                 self._keys, batch=self.batch, frame_format=self._frame_format
             )
         )

@@ -1,0 +1,16 @@
+"""What the descriptions of script calls have in common: where the scripts are, arguments."""
+
+import secrets
+
+from django_delayq.calls.call import Argument
+
+PACKAGES = ("django_delayq.delivery", "django_delayq.wire")
+
+
+def new_request() -> str:
+    """Make what tells the repeat of a call from another call."""
+    return secrets.token_urlsafe(12)
+
+
+def now_argument(now_us: int | None) -> Argument:
+    return "" if now_us is None else now_us

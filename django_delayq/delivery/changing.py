@@ -1,0 +1,178 @@
+"""Changes that others make to a job: cancel, reschedule, replay, discard."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from django_delayq.calls.call import Call, load_script
+from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import REPEAT_MS
+from django_delayq.delivery.states import Outcome, State
+from django_delayq.wire.publishing import note_refusal, read_published
+from django_delayq.wire.signing import TOKEN_LENGTH
+
+T = TypeVar("T")
+
+#: Jobs of one `cancel_many` call: some 4 ms of the server's time, and what finding them in the delay queue takes.
+CANCEL_BATCH = 100
+#: The same for elements that others have offered, each of which is a scan of the delay queue.
+FOREIGN_BATCH = 4
+
+
+def cancel(
+    keys: DeliveryKeys, token: str, *, now_us: int | None = None
+) -> Call[Outcome | State]:
+    """Cancel a job unless it runs; returns the outcome, or the state it was left in."""
+    return _cancel(keys, [token], lambda reply: _read_cancelled(reply[0]), now_us)
+
+
+def cancel_many(
+    keys: DeliveryKeys, tokens: Iterable[str], *, now_us: int | None = None
+) -> Iterator[Call[dict[str, Outcome | State]]]:
+    """Cancel jobs as `cancel` does, some hundred a call: they share a scan of the delay queue.
+
+    Each call returns the outcomes of its own jobs, by token.
+    """
+    ours: list[str] = []
+    foreign: list[str] = []
+    for token in dict.fromkeys(tokens):
+        (ours if len(token) == TOKEN_LENGTH else foreign).append(token)
+    # Only frames of ours are found there without a scan for each.
+    for group, size in ((ours, CANCEL_BATCH), (foreign, FOREIGN_BATCH)):
+        for start in range(0, len(group), size):
+            batch = group[start : start + size]
+
+            def read(
+                reply: list[bytes], batch: list[str] = batch
+            ) -> dict[str, Outcome | State]:
+                return dict(zip(batch, map(_read_cancelled, reply), strict=True))
+
+            yield _cancel(keys, batch, read, now_us)
+
+
+def _cancel(
+    keys: DeliveryKeys,
+    tokens: Sequence[str],
+    read: Callable[[list[bytes]], T],
+    now_us: int | None,
+) -> Call[T]:
+    queue = keys.queue
+    return Call(
+        load_script(PACKAGES, "cancel"),
+        (
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.dead,
+            keys.quarantine,
+            keys.headers,
+            keys.payloads,
+            keys.locators,
+            keys.errors,
+            keys.notes,
+            keys.unique,
+            keys.ended,
+            keys.counters,
+            keys.returned,
+            keys.held,
+            keys.held_tasks,
+        ),
+        (now_argument(now_us), *tokens),
+        read,
+        window_ms=REPEAT_MS,
+    )
+
+
+def _read_cancelled(reply: bytes) -> Outcome | State:
+    text = reply.decode()
+    # A job that was cancelled before is left in that state: to the caller it is the same.
+    return Outcome(text) if text in (Outcome.CANCELLED, Outcome.NOTED) else State(text)
+
+
+def reschedule(
+    keys: DeliveryKeys, token: str, when: str, *, now_us: int | None = None
+) -> Call[tuple[Outcome | State, int]]:
+    """Move a job unless it runs; returns the outcome, or the state it was left in, and the start time (epoch ms)."""
+    queue = keys.queue
+    return Call(
+        load_script(PACKAGES, "reschedule"),
+        (
+            queue.timeout_set,
+            queue.channel,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.dead,
+            keys.quarantine,
+            keys.headers,
+            keys.payloads,
+            keys.locators,
+            keys.notes,
+            keys.unique,
+            keys.ended,
+            keys.channel,
+            keys.returned,
+            keys.held,
+            keys.held_tasks,
+            keys.errors,
+        ),
+        (now_argument(now_us), token, when, new_request()),
+        _read_rescheduled,
+        window_ms=REPEAT_MS,
+    )
+
+
+def _read_rescheduled(reply: list[Any]) -> tuple[Outcome | State, int]:
+    if len(reply) > 2:
+        note_refusal(reply[2])
+    text = reply[0].decode()
+    return (
+        Outcome(text) if text in (Outcome.RESCHEDULED, Outcome.NOTED) else State(text)
+    ), int(reply[1])
+
+
+def replay(
+    keys: DeliveryKeys,
+    tokens: Sequence[str],
+    *,
+    state: State = State.DEAD,
+    when: str = "+0",
+    now_us: int | None = None,
+) -> Call[int]:
+    """Run dead letters (or quarantined payloads) again from their first attempt; returns how many were there."""
+    graves = keys.dead if state is State.DEAD else keys.quarantine
+    return Call(
+        load_script(PACKAGES, "replay"),
+        (
+            graves,
+            keys.returned,
+            keys.headers,
+            keys.payloads,
+            keys.channel,
+            keys.ended,
+            keys.errors,
+            *map(keys.result, tokens),
+        ),
+        (now_argument(now_us), when, new_request(), *tokens),
+        read_published,
+        window_ms=REPEAT_MS,
+    )
+
+
+def discard(
+    keys: DeliveryKeys,
+    tokens: Sequence[str],
+    *,
+    state: State = State.DEAD,
+    now_us: int | None = None,
+) -> Call[int]:
+    """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
+    graves = keys.dead if state is State.DEAD else keys.quarantine
+    return Call(
+        load_script(PACKAGES, "discard"),
+        (graves, keys.headers, keys.payloads, keys.errors, keys.ended),
+        (now_argument(now_us), new_request(), *tokens),
+        window_ms=REPEAT_MS,
+    )

@@ -1,0 +1,255 @@
+"""Reading a queue: one job, a page of one state, numbers."""
+
+import re
+from math import isfinite
+from typing import Any, NamedTuple
+
+from django_delayq.calls.call import Call, load_script
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import BYTE_BUDGET
+from django_delayq.delivery.states import State
+from django_delayq.wire.frame import FrameFormat
+
+#: Bytes of each payload that a page shows.
+PREVIEW_BYTES = 16_384
+#: What HINCRBY writes.
+_NUMBER = re.compile(rb"-?\d{1,19}")
+
+
+class Inspected(NamedTuple):
+    """One job as it is."""
+
+    state: State
+    #: Its start time, the end of its lease, until when it is held, or when it was put aside; epoch ms.
+    score_ms: int
+    attempts: int
+    kills: int
+    #: When it was first due, epoch ms.
+    start_time_ms: int
+    payload: bytes
+    error: bytes
+    unique: str
+    now_ms: int
+
+
+class PageRow(NamedTuple):
+    """One element of a page."""
+
+    #: Empty for a payload without a token.
+    token: str
+    score_ms: int | None
+    attempts: int
+    kills: int
+    #: At most `PREVIEW_BYTES` of it.
+    payload: bytes
+    payload_size: int
+    error: bytes
+
+
+class Page(NamedTuple):
+    """Part of one set of a queue."""
+
+    total: int
+    rows: list[PageRow]
+
+
+class Counts(NamedTuple):
+    """A queue in numbers."""
+
+    #: Before their first attempt, due ones included: frames in the timeout set, and what was returned.
+    waiting: int
+    due: int
+    #: Of those that wait: given back, moved while they lay in the destination queue, or replayed. No frame is left.
+    returned: int
+    delay_queue: int
+    destination: int
+    running: int
+    retrying: int
+    #: For a worker that knows their tasks.
+    held: int
+    dead: int
+    quarantined: int
+    #: Start time of the first that waits, epoch ms; None when none does.
+    next_ms: int | None
+    now_ms: int
+    #: offered, succeeded, retried, dead, cancelled, … since the queue began.
+    counters: dict[str, int]
+
+
+def inspect(
+    keys: DeliveryKeys, token: str, *, now_us: int | None = None
+) -> Call[Inspected]:
+    """Read one job, wherever it is."""
+    queue = keys.queue
+    return Call(
+        load_script(PACKAGES, "inspect"),
+        (
+            queue.timeout_set,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.dead,
+            keys.quarantine,
+            keys.headers,
+            keys.payloads,
+            keys.locators,
+            keys.errors,
+            keys.ended,
+            keys.returned,
+            keys.held,
+        ),
+        (now_argument(now_us), token),
+        _read_inspected,
+    )
+
+
+def _read_inspected(reply: list[Any]) -> Inspected:
+    state, score, attempts, kills, due, payload, error, unique, now_ms = reply
+    return Inspected(
+        State(state.decode()),
+        score,
+        attempts,
+        kills,
+        due,
+        payload,
+        error,
+        unique.decode(errors="replace"),
+        now_ms,
+    )
+
+
+#: The sets of a queue that can be paged through: attribute of the keys, what the set holds.
+PAGES: dict[State, str] = {
+    State.SCHEDULED: "frames",
+    State.DUE: "payloads",
+    State.RUNNING: "tokens",
+    State.RETRYING: "tokens",
+    State.HELD: "tokens",
+    State.DEAD: "tokens",
+    State.QUARANTINED: "tokens",
+}
+
+
+def page(
+    keys: DeliveryKeys,
+    state: State,
+    *,
+    first: int = 0,
+    count: int = 50,
+    newest: bool = False,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    byte_budget: int = BYTE_BUDGET,
+) -> Call[Page]:
+    """Read a page: SCHEDULED is what was returned before its first attempt, then the timeout set, each by start time;
+    DUE is the destination queue; the others are our sets.
+
+    ``frame_format`` as for `transfer`.
+    It has fewer rows than asked for where their payloads are so large that the server would be held for long.
+    """
+    sets = {
+        State.SCHEDULED: keys.queue.timeout_set,
+        State.DUE: keys.queue.destination,
+        State.RUNNING: keys.leases,
+        State.RETRYING: keys.retries,
+        State.HELD: keys.held,
+        State.DEAD: keys.dead,
+        State.QUARANTINED: keys.quarantine,
+    }
+    return Call(
+        load_script(PACKAGES, "page"),
+        (
+            sets[state],
+            keys.headers,
+            keys.payloads,
+            keys.errors,
+            keys.returned,
+            keys.locators,
+        ),
+        (
+            PAGES[state],
+            first,
+            count,
+            PREVIEW_BYTES,
+            int(newest),
+            byte_budget,
+            frame_format.number,
+        ),
+        _read_page,
+    )
+
+
+def _read_page(reply: list[Any]) -> Page:
+    rows = [
+        PageRow(
+            reply[i].decode(errors="replace"),
+            _read_score(reply[i + 1]),
+            reply[i + 2],
+            reply[i + 3],
+            reply[i + 4],
+            reply[i + 5],
+            reply[i + 6],
+        )
+        for i in range(1, len(reply), 7)
+    ]
+    return Page(reply[0], rows)
+
+
+def _read_score(text: bytes) -> int | None:
+    # Anybody may have written inf, which is no time.
+    score = float(text or "inf")
+    return int(score) if isfinite(score) else None
+
+
+def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
+    """Count a queue; O(log N)."""
+    queue = keys.queue
+    return Call(
+        load_script(PACKAGES, "counts"),
+        (
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.destination,
+            keys.leases,
+            keys.retries,
+            keys.dead,
+            keys.quarantine,
+            keys.counters,
+            keys.returned,
+            keys.held,
+        ),
+        (now_argument(now_us),),
+        _read_counts,
+    )
+
+
+def _read_counts(reply: list[Any]) -> Counts:
+    numbers = reply[13:]
+    # What is no number is none of ours, and costs a page nothing.
+    counters = {
+        numbers[i].decode(errors="replace"): int(numbers[i + 1])
+        for i in range(0, len(numbers), 2)
+        if _NUMBER.fullmatch(numbers[i + 1])
+    }
+    # Every frame that we write has its number.
+    counters["offered"] = counters.pop("number", 0)
+    first = reply[8] if reply[8] >= 0 else None
+    frames, due, delay_queue, destination, running, retrying, dead, quarantined = reply[
+        :8
+    ]
+    returned, returned_due, held = reply[10:13]
+    return Counts(
+        frames + returned,
+        due + returned_due,
+        returned,
+        delay_queue,
+        destination,
+        running,
+        retrying,
+        held,
+        dead,
+        quarantined,
+        first,
+        reply[9],
+        counters,
+    )

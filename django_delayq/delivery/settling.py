@@ -1,0 +1,181 @@
+"""What becomes of a leased job: it ended, is to be repeated, will not run again, or was not begun."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.states import State
+
+
+class Done(NamedTuple):
+    """One job that ended, for `acknowledge`."""
+
+    token: str
+    fence: bytes
+    #: How long its result is kept; None: not at all.
+    result_ttl_ms: int | None = None
+    result: bytes = b""
+
+
+def acknowledge(
+    keys: DeliveryKeys,
+    jobs: Sequence[Done],
+    *,
+    outcome: State = State.SUCCEEDED,
+    now_us: int | None = None,
+) -> Call[list[int]]:
+    """End jobs; returns the indexes of those whose lease was lost."""
+    args: list[Argument] = [now_argument(now_us), outcome, len(jobs)]
+    kept: list[Argument] = []
+    results: list[str] = []
+    for index, (token, fence, ttl_ms, result) in enumerate(jobs):
+        args += (token, fence)
+        if ttl_ms is not None:
+            kept += (index, ttl_ms, result)
+            results.append(keys.result(token))
+    return Call(
+        load_script(PACKAGES, "acknowledge"),
+        (
+            keys.leases,
+            keys.headers,
+            keys.payloads,
+            keys.errors,
+            keys.unique,
+            keys.ended,
+            keys.counters,
+            *results,
+        ),
+        args + kept,
+    )
+
+
+class Failed(NamedTuple):
+    """One attempt that failed and is to be repeated, for `retry`."""
+
+    token: str
+    fence: bytes
+    delay_ms: int
+    #: JSON: error, traceback, at.
+    error: bytes
+
+
+def retry(
+    keys: DeliveryKeys, jobs: Sequence[Failed], *, now_us: int | None = None
+) -> Call[list[int]]:
+    """Repeat jobs later; returns the indexes of those whose lease was lost."""
+    args: list[Argument] = [now_argument(now_us)]
+    for job in jobs:
+        args += job
+    return Call(
+        load_script(PACKAGES, "retry"),
+        (
+            keys.leases,
+            keys.headers,
+            keys.retries,
+            keys.errors,
+            keys.counters,
+            keys.channel,
+        ),
+        args,
+    )
+
+
+class Rejected(NamedTuple):
+    """One job that will not run again by itself, for `bury`."""
+
+    token: str
+    fence: bytes
+    #: JSON: error, traceback, at.
+    error: bytes
+    #: How long its result, the failure, is kept for those who wait for it; None: not at all.
+    result_ttl_ms: int | None = None
+    result: bytes = b""
+
+
+def bury(
+    keys: DeliveryKeys,
+    jobs: Sequence[Rejected],
+    *,
+    state: State = State.DEAD,
+    attempt_failed: bool = True,
+    now_us: int | None = None,
+) -> Call[list[int]]:
+    """Make jobs dead letters, or quarantine them; returns the indexes of those whose lease was lost."""
+    args: list[Argument] = [now_argument(now_us), state, int(attempt_failed)]
+    results: list[str] = []
+    for token, fence, error, ttl_ms, result in jobs:
+        if ttl_ms is None:
+            args += (token, fence, error, b"", b"")
+        else:
+            args += (token, fence, error, ttl_ms, result)
+            results.append(keys.result(token))
+    graves = keys.dead if state is State.DEAD else keys.quarantine
+    return Call(
+        load_script(PACKAGES, "bury"),
+        (
+            keys.leases,
+            keys.headers,
+            graves,
+            keys.errors,
+            keys.unique,
+            keys.counters,
+            *results,
+        ),
+        args,
+    )
+
+
+def give_back(
+    keys: DeliveryKeys,
+    jobs: Sequence[Leased],
+    *,
+    late: Collection[str] = (),
+    now_us: int | None = None,
+) -> Call[list[int]]:
+    """Return leases that were not used, in the order they were claimed; nothing counts.
+
+    ``late`` has the tokens of jobs whose lease ended before they began: that counts as a kill the second time.
+    """
+    args: list[Argument] = [now_argument(now_us)]
+    for job in jobs:
+        # Where a worker finds it as what it is: in the destination queue nothing tells a job that came in a frame.
+        how = int(job.is_foreign and not job.came_in_frame)
+        if job.token in late:
+            how += 6 if job.was_late else 2
+        elif job.was_late:
+            how += 2
+        args += (job.token, job.fence, how)
+    return Call(
+        load_script(PACKAGES, "give_back"),
+        (
+            keys.leases,
+            keys.headers,
+            keys.retries,
+            keys.payloads,
+            keys.queue.destination,
+            keys.channel,
+            keys.returned,
+        ),
+        args,
+    )
+
+
+def renew(
+    keys: DeliveryKeys,
+    jobs: Sequence[tuple[str, bytes]],
+    *,
+    lease_ms: int,
+    now_us: int | None = None,
+) -> Call[list[int]]:
+    """Extend leases, given as (token, fence); returns the indexes of those that were lost."""
+    args: list[Argument] = [now_argument(now_us), lease_ms]
+    for job in jobs:
+        args += job
+    return Call(
+        load_script(PACKAGES, "renew"),
+        (keys.leases, keys.headers, keys.control),
+        args,
+    )

@@ -1,0 +1,139 @@
+"""Storing jobs that are to run later."""
+
+import os
+from binascii import b2a_base64
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import REPEAT_MS
+from django_delayq.delivery.states import State
+from django_delayq.wire import signing
+from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.publishing import note_refusal, read_published
+
+#: Jobs of one `schedule` call: some 2.7 ms of the server's time.
+SCHEDULE_BATCH = 500
+
+
+class Scheduled(msgspec.Struct):
+    """One job as `schedule` left it."""
+
+    #: Epoch ms, by the server's clock.
+    start_time_ms: int
+    #: Token of the job that holds the unique key; the new one was not stored then. Else empty.
+    holder: str
+    #: How a job that was stored before has ended, or UNKNOWN: it has begun. None: it waits.
+    beyond: State | None = None
+
+
+class NewJob(NamedTuple):
+    """One job to store."""
+
+    token: str
+    #: ``+`` and ms from now, or ``=`` and epoch ms.
+    when: str
+    #: ``e`` (held to the job's end) or ``s`` (held to its start) and the key; or empty.
+    unique: str
+    payload: bytes
+
+
+def new_token() -> str:
+    """Make the token of a job: 22 characters, URL-safe."""
+    # secrets.token_urlsafe(16), in a third of the time.
+    return b2a_base64(os.urandom(16)).translate(_URL_SAFE, b"=\n").decode()
+
+
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def schedule(
+    keys: DeliveryKeys,
+    jobs: Sequence[NewJob],
+    *,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[list[Scheduled]]:
+    """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat."""
+    queue = keys.queue
+    args: list[Argument] = [
+        now_argument(now_us),
+        frame_format.number,
+        "1" if insertion_list else "0",
+        "0",
+    ]
+    for job in jobs:
+        args += job
+    return Call(
+        load_script(PACKAGES, "schedule"),
+        (
+            queue.timeout_set,
+            queue.delay_queue,
+            queue.channel,
+            queue.destination,
+            keys.locators,
+            keys.headers,
+            keys.unique,
+            keys.ended,
+            keys.counters,
+        ),
+        args,
+        _read_scheduled,
+        repeat={3: "1"},
+        window_ms=REPEAT_MS,
+    )
+
+
+def store(
+    keys: DeliveryKeys,
+    job: NewJob,
+    *,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[list[Scheduled]]:
+    """`schedule` for one job, in half the server's time where nothing has to be looked up for it. Not for a pipeline."""
+
+    def full() -> Call[list[Scheduled]]:
+        return schedule(
+            keys,
+            [job],
+            frame_format=frame_format,
+            insertion_list=insertion_list,
+            now_us=now_us,
+        )
+
+    _, when, unique, payload = job
+    if unique or not payload.startswith(signing.JOB_START):
+        return full()
+    queue = keys.queue
+    own = (queue.timeout_set, keys.locators, keys.counters, queue.channel)
+    args = (when, frame_format.number, payload)
+    return Call(
+        load_script(PACKAGES, "store"),
+        (*own, queue.delay_queue) if insertion_list else own,
+        args if now_us is None else (*args, now_us),
+        _read_stored,
+        window_ms=REPEAT_MS,
+        full=full,
+    )
+
+
+def _read_stored(reply: int | list[Any]) -> list[Scheduled]:
+    return [Scheduled(read_published(reply), "")]
+
+
+def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
+    if len(reply) % 2:
+        note_refusal(reply.pop())
+    return [
+        Scheduled(0, "", State(second[1:].decode()))
+        if second[:1] == b"="
+        else Scheduled(int(first), second.decode())
+        for first, second in zip(reply[::2], reply[1::2], strict=True)
+    ]

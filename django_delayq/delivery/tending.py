@@ -1,0 +1,98 @@
+"""Forgetting what belongs to no job any more, and what is too old."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from django_delayq.calls.call import Call, load_script
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
+from django_delayq.delivery.states import State
+
+#: The hashes that `sweep` looks through. A note goes once its locator has gone.
+SWEPT = ("locators", "headers", "errors", "unique", "notes", "claims")
+
+
+class Swept(NamedTuple):
+    """The reply to a `sweep` call."""
+
+    #: 0 at the end.
+    cursor: int
+    forgotten: int
+
+
+def sweep(
+    keys: DeliveryKeys,
+    which: str = "locators",
+    *,
+    cursor: int = 0,
+    count: int = 100,
+    now_us: int | None = None,
+) -> Call[Swept]:
+    """Forget what belongs to no job and no process any more, among about ``count`` fields of one hash of `SWEPT`."""
+    return Call(
+        load_script(PACKAGES, "sweep"),
+        (
+            keys.queue.timeout_set,
+            keys.queue.destination,
+            keys.locators,
+            keys.unique,
+            keys.headers,
+            keys.notes,
+            keys.claims,
+            keys.payloads,
+            keys.errors,
+            *(keys.leases, keys.retries, keys.returned),
+            *(keys.held, keys.dead, keys.quarantine),
+        ),
+        (now_argument(now_us), which, cursor, count),
+        lambda reply: Swept(int(reply[0]), reply[1]),
+    )
+
+
+class Which(StrEnum):
+    """What `expire` deletes."""
+
+    ALL = "all"
+    #: What others have offered.
+    FOREIGN = "foreign"
+    #: Jobs of ours.
+    JOBS = "jobs"
+
+
+class Expired(NamedTuple):
+    """The reply to an `expire` call."""
+
+    deleted: int
+    left: int
+    #: Rank to go on with, or -1 at the end.
+    next_rank: int
+    #: When the oldest that was deleted was put aside, epoch ms; -1: none was deleted.
+    oldest_ms: int
+
+
+def expire(
+    keys: DeliveryKeys,
+    *,
+    state: State = State.DEAD,
+    age_ms: int,
+    kept: int = 0,
+    which: Which = Which.ALL,
+    first_rank: int = 0,
+    batch: int = MAX_BATCH,
+    byte_budget: int = BYTE_BUDGET,
+    now_us: int | None = None,
+) -> Call[Expired]:
+    """Delete dead letters (or quarantined payloads) of some age from a rank on, the oldest first, all but ``kept``."""
+    return Call(
+        load_script(PACKAGES, "expire"),
+        (
+            keys.dead if state is State.DEAD else keys.quarantine,
+            keys.headers,
+            keys.payloads,
+            keys.errors,
+            keys.ended,
+        ),
+        (now_argument(now_us), age_ms, kept, which, first_rank, batch, byte_budget),
+        lambda reply: Expired(*reply),
+    )
