@@ -18,11 +18,12 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_delayq.calls.call import Script, load_script, preludes_of
+from django_delayq.calls import call
+from django_delayq.calls.call import Script, keys_of, load_script, preludes_of
 from django_delayq.delivery import binding
 from django_delayq.queues import scripts as queues_scripts
 from django_delayq.repair import frames
-from tests.conftest import keys_of
+from tests import conftest
 from tests.delivery.bench import Bench, names_of
 from tests.delivery.tour import DRAINS, TOUR
 from tests.servers import Server
@@ -107,9 +108,10 @@ KEYWORDS = set(
         "while",
     ]
 )
-#: What the server gives to a script.
+#: What the server gives to a script, and what the loader puts numbers for.
 GLOBALS = set(
     [
+        "keys",
         "KEYS",
         "ARGV",
         "redis",
@@ -225,8 +227,33 @@ def test_there_are_scripts() -> None:
 
 
 @scripts
-@pytest.mark.parametrize("what", ["KEYS", "ARGV"])
-def test_header_documents_what_the_body_uses(script: str, what: str) -> None:
+def test_header_names_the_keys_that_the_script_uses(script: str) -> None:
+    """One that it uses and the header does not name is an error of the loader."""
+    header, body = split(text_of(script))
+    source = loaded(script).source
+    named = keys_of(header)
+    code = re.sub(r"--.*", "", source)
+
+    assert len(set(named)) == len(named) > 0
+    for number, name in enumerate(named, 1):
+        if name.endswith("..."):
+            assert number == len(named), "a list comes last"
+            assert re.search(r"\bKEYS\[(?!\d+\])", code), name
+        else:
+            assert f"KEYS[{number}]" in code, name
+    assert not re.search(r"\bKEYS\[\d+\]", body), "keys have names"
+
+
+def test_a_key_that_the_header_does_not_name_is_an_error() -> None:
+    with pytest.raises(
+        KeyError, match=r"lost\.lua uses keys\.leases, which its header"
+    ):
+        call._with_numbers("redis.call('ZCARD', keys.leases)", ("headers",), "lost")
+
+
+@scripts
+def test_header_documents_what_the_body_uses(script: str) -> None:
+    what = "ARGV"
     header, body = split(text_of(script))
     indexes, list_from = documented(header, what)
     preludes = "".join(PRELUDES[name].read_text() for name in preludes_of(header))
@@ -357,7 +384,8 @@ def test_keys_of_commands_are_passed_in_and_never_built(script: str) -> None:
     for command, key in calls:
         if command not in keyless:
             assert re.fullmatch(
-                r"[a-z]\w*(\.\w+)?|KEYS\[\w+\]|place\[2\]|results\[[\w.]+\]", key
+                r"[a-z]\w*(\.\w+)?|KEYS\[(?:\w+|[\d+ -]*\bi\b[\d+ -]*)\]|place\[2\]|results\[[\w.]+\]",
+                key,
             ), f"{command} {key}"
 
 
@@ -483,7 +511,7 @@ def snapshot(bench: Bench) -> dict[bytes, bytes | None]:
     """Return everything that the server holds of a queue."""
     return {
         key: bench.client.dump(key)
-        for key in keys_of(bench.client, bench.keys.queue.name)
+        for key in conftest.keys_of(bench.client, bench.keys.queue.name)
     }
 
 

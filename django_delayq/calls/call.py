@@ -10,13 +10,13 @@ import re
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha1
 from importlib import resources
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from hiredis import pack_command
@@ -52,6 +52,15 @@ class Script:
     name: str
     source: str
     sha: str
+    #: What it calls its keys, in their order; one that ends with ``?`` may be missing, behind the last may be more.
+    keys: tuple[str, ...] = ()
+
+
+class Keys(Hashable, Protocol):
+    """The keys of one queue."""
+
+    def key(self, name: str) -> str:
+        """Return a key by the name that the headers of scripts have for it."""
 
 
 #: How a definition in a prelude begins; it goes on to the next one.
@@ -77,9 +86,73 @@ def load_script(packages: tuple[str, ...], name: str) -> Script:
         if names & used:
             used |= _names_in(definition)
             needed.append(definition)
-    source = "".join(reversed(needed))
+    keys = keys_of(text)
+    source = _with_numbers("".join(reversed(needed)), keys, name)
     return Script(
-        name, source, sha1(source.encode(), usedforsecurity=False).hexdigest()
+        name, source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys
+    )
+
+
+def bind(
+    packages: tuple[str, ...],
+    name: str,
+    keys: Keys,
+    *,
+    more: Iterable[str] = (),
+    **named: str,
+) -> tuple[Script, tuple[str, ...]]:
+    """Return a script and its keys, in the order of its header: those named here, else those of the queue.
+
+    ``more`` are those behind them, which the header has as ``name?`` or ``name...``.
+    """
+    if named:
+        script, found = _bind(packages, name, keys, named)
+    else:
+        script, found = _bind_once(packages, name, keys)
+    return script, (*found, *more) if more else found
+
+
+def _bind(
+    packages: tuple[str, ...], name: str, keys: Keys, named: Mapping[str, str]
+) -> tuple[Script, tuple[str, ...]]:
+    script = load_script(packages, name)
+    return script, tuple(
+        named[key] if key in named else keys.key(key)
+        for key in script.keys
+        if key[-1] not in "?."
+    )
+
+
+@lru_cache(maxsize=16_384)
+def _bind_once(
+    packages: tuple[str, ...], name: str, keys: Keys
+) -> tuple[Script, tuple[str, ...]]:
+    return _bind(packages, name, keys, {})
+
+
+_KEYS = re.compile(r"^-- Keys     (.*(?:\n--          .*)*)", re.MULTILINE)
+
+
+def keys_of(text: str) -> tuple[str, ...]:
+    """Return the names in the ``-- Keys`` lines of a script's header."""
+    match = _KEYS.search(text)
+    return tuple(re.findall(r"[\w?.]+", match[1])) if match else ()
+
+
+def _with_numbers(source: str, keys: tuple[str, ...], script: str) -> str:
+    """Put what the server calls a key in place of its name: ``KEYS[3]`` for ``keys.leases``, their number for ``#keys``."""
+    numbers = {key.rstrip("?."): i for i, key in enumerate(keys, 1)}
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in numbers:
+            raise KeyError(
+                f"{script}.lua uses {match[0]}, which its header does not name"
+            )
+        return f"KEYS[{numbers[match[1]]}]"
+
+    source = re.sub(r"\bkeys\.(\w+)", number, source)
+    return source.replace(
+        "#keys", str(len([key for key in keys if key[-1] not in "?."]))
     )
 
 

@@ -1,4 +1,4 @@
-"""What the descriptions of script calls have in common: where the scripts are, arguments."""
+"""What the descriptions of script calls have in common: where scripts are, arguments."""
 
 import secrets
 

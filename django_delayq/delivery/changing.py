@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from django_delayq.calls.call import Call, load_script
+from django_delayq.calls.call import Call, bind
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
@@ -56,29 +56,8 @@ def _cancel(
     read: Callable[[list[bytes]], T],
     now_us: int | None,
 ) -> Call[T]:
-    queue = keys.queue
     return Call(
-        load_script(PACKAGES, "cancel"),
-        (
-            queue.timeout_set,
-            queue.delay_queue,
-            queue.destination,
-            keys.leases,
-            keys.retries,
-            keys.dead,
-            keys.quarantine,
-            keys.headers,
-            keys.payloads,
-            keys.locators,
-            keys.errors,
-            keys.notes,
-            keys.unique,
-            keys.ended,
-            keys.counters,
-            keys.returned,
-            keys.held,
-            keys.held_tasks,
-        ),
+        *bind(PACKAGES, "cancel", keys),
         (now_argument(now_us), *tokens),
         read,
         window_ms=REPEAT_MS,
@@ -95,29 +74,8 @@ def reschedule(
     keys: DeliveryKeys, token: str, when: str, *, now_us: int | None = None
 ) -> Call[tuple[Outcome | State, int]]:
     """Move a job unless it runs; returns the outcome, or the state it was left in, and the start time (epoch ms)."""
-    queue = keys.queue
     return Call(
-        load_script(PACKAGES, "reschedule"),
-        (
-            queue.timeout_set,
-            queue.channel,
-            queue.destination,
-            keys.leases,
-            keys.retries,
-            keys.dead,
-            keys.quarantine,
-            keys.headers,
-            keys.payloads,
-            keys.locators,
-            keys.notes,
-            keys.unique,
-            keys.ended,
-            keys.channel,
-            keys.returned,
-            keys.held,
-            keys.held_tasks,
-            keys.errors,
-        ),
+        *bind(PACKAGES, "reschedule", keys),
         (now_argument(now_us), token, when, new_request()),
         _read_rescheduled,
         window_ms=REPEAT_MS,
@@ -144,17 +102,7 @@ def replay(
     """Run dead letters (or quarantined payloads) again from their first attempt; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        load_script(PACKAGES, "replay"),
-        (
-            graves,
-            keys.returned,
-            keys.headers,
-            keys.payloads,
-            keys.channel,
-            keys.ended,
-            keys.errors,
-            *map(keys.result, tokens),
-        ),
+        *bind(PACKAGES, "replay", keys, more=map(keys.result, tokens), graves=graves),
         (now_argument(now_us), when, new_request(), *tokens),
         read_published,
         window_ms=REPEAT_MS,
@@ -171,8 +119,7 @@ def discard(
     """Delete dead letters (or quarantined payloads) for good; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        load_script(PACKAGES, "discard"),
-        (graves, keys.headers, keys.payloads, keys.errors, keys.ended),
+        *bind(PACKAGES, "discard", keys, graves=graves),
         (now_argument(now_us), new_request(), *tokens),
         window_ms=REPEAT_MS,
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Call, load_script
+from django_delayq.calls.call import Call, bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
@@ -105,18 +105,7 @@ def transfer(
         return Transferred(*reply)
 
     return Call(
-        load_script(PACKAGES, "transfer"),
-        (
-            queue.timeout_set,
-            queue.delay_queue,
-            queue.destination,
-            keys.locators,
-            keys.quarantine,
-            keys.payloads,
-            keys.errors,
-            keys.counters,
-            keys.control,
-        ),
+        *bind(PACKAGES, "transfer", keys),
         (
             now_argument(now_us),
             batch,
@@ -161,31 +150,9 @@ def claim(
     A job with more kills than ``safe_kills`` is a suspect; -1: none is. One at most is leased, and none without
     ``takes_suspect``: the others are not to be claimed again for ``put_off_ms``.
     """
-    queue = keys.queue
 
     return Call(
-        load_script(PACKAGES, "claim"),
-        (
-            queue.timeout_set,
-            queue.delay_queue,
-            queue.destination,
-            keys.leases,
-            keys.retries,
-            keys.headers,
-            keys.payloads,
-            keys.locators,
-            keys.notes,
-            keys.unique,
-            keys.ended,
-            keys.counters,
-            keys.claims,
-            keys.dead,
-            keys.quarantine,
-            keys.errors,
-            keys.returned,
-            keys.control,
-            keys.channel,
-        ),
+        *bind(PACKAGES, "claim", keys),
         (
             now_argument(now_us),
             owner,
@@ -221,22 +188,8 @@ def claim_few(
 
     None: nothing was done, and `claim` has to be asked. It is also for who repeats a ``request``.
     """
-    queue = keys.queue
     return Call(
-        load_script(PACKAGES, "claim_few"),
-        (
-            queue.timeout_set,
-            queue.destination,
-            keys.leases,
-            keys.retries,
-            keys.returned,
-            keys.headers,
-            keys.payloads,
-            keys.locators,
-            keys.ended,
-            keys.claims,
-            keys.control,
-        ),
+        *bind(PACKAGES, "claim_few", keys),
         (
             now_argument(now_us),
             owner,
@@ -294,8 +247,7 @@ def recover(
 ) -> Call[Recovered]:
     """End the leases of a dead process among ``batch`` leases from a rank on."""
     return Call(
-        load_script(PACKAGES, "recover"),
-        (keys.leases, keys.headers, keys.claims, keys.channel),
+        *bind(PACKAGES, "recover", keys),
         (now_argument(now_us), owner, first_rank, batch),
         lambda reply: Recovered(*reply),
     )
@@ -303,4 +255,4 @@ def recover(
 
 def leave(keys: DeliveryKeys, *, owner: bytes) -> Call[int]:
     """Forget the last request of a process that ends; returns 1 when there was one."""
-    return Call(load_script(PACKAGES, "leave"), (keys.claims, keys.control), (owner,))
+    return Call(*bind(PACKAGES, "leave", keys), (owner,))

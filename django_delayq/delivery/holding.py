@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.calls.call import Argument, Call, bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 
@@ -51,17 +51,7 @@ def hold(
     for job in jobs:
         args += (*job[:-1], "" if job.hold_ms is None else job.hold_ms)
     return Call(
-        load_script(PACKAGES, "hold"),
-        (
-            keys.leases,
-            keys.headers,
-            keys.held,
-            keys.held_tasks,
-            keys.errors,
-            keys.payloads,
-            keys.retries,
-            keys.returned,
-        ),
+        *bind(PACKAGES, "hold", keys),
         args,
     )
 
@@ -92,18 +82,7 @@ def release(
     Of the tasks that something is held of, at most ``name_limit`` are looked at, from a cursor on.
     """
     return Call(
-        load_script(PACKAGES, "release"),
-        (
-            keys.held,
-            keys.held_tasks,
-            keys.headers,
-            keys.errors,
-            keys.retries,
-            keys.returned,
-            keys.quarantine,
-            keys.unique,
-            keys.counters,
-        ),
+        *bind(PACKAGES, "release", keys),
         (now_argument(now_us), limit, int(is_worker), name_limit, cursor, *names),
         lambda reply: Released(*reply),
     )
@@ -121,8 +100,7 @@ class HeldNames(NamedTuple):
 def held_names(keys: DeliveryKeys, *, limit: int = 20) -> Call[HeldNames]:
     """Count held jobs by what they are held for, of up to ``limit`` names."""
     return Call(
-        load_script(PACKAGES, "held_names"),
-        (keys.held_tasks,),
+        *bind(PACKAGES, "held_names", keys),
         (limit,),
         _read_held_names,
     )

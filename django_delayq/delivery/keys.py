@@ -62,6 +62,18 @@ class DeliveryKeys:
             if name != "queue":
                 object.__setattr__(self, name, self.queue.own(name))
 
+    def __hash__(self) -> int:
+        return hash(self.queue)
+
+    @property
+    def redisson_channel(self) -> str:
+        return self.queue.channel
+
+    def key(self, name: str) -> str:
+        """Return a key by the name that the headers of scripts have for it."""
+        key: str = getattr(self if hasattr(self, name) else self.queue, name)
+        return key
+
     def result(self, token: str) -> str:
         """LIST of one element, the result of one job; expires."""
         return f"{self.queue.own('result')}:{token}"

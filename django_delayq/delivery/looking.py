@@ -4,7 +4,7 @@ import re
 from math import isfinite
 from typing import Any, NamedTuple
 
-from django_delayq.calls.call import Call, load_script
+from django_delayq.calls.call import Call, bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET
@@ -81,24 +81,8 @@ def inspect(
     keys: DeliveryKeys, token: str, *, now_us: int | None = None
 ) -> Call[Inspected]:
     """Read one job, wherever it is."""
-    queue = keys.queue
     return Call(
-        load_script(PACKAGES, "inspect"),
-        (
-            queue.timeout_set,
-            queue.destination,
-            keys.leases,
-            keys.retries,
-            keys.dead,
-            keys.quarantine,
-            keys.headers,
-            keys.payloads,
-            keys.locators,
-            keys.errors,
-            keys.ended,
-            keys.returned,
-            keys.held,
-        ),
+        *bind(PACKAGES, "inspect", keys),
         (now_argument(now_us), token),
         _read_inspected,
     )
@@ -157,15 +141,7 @@ def page(
         State.QUARANTINED: keys.quarantine,
     }
     return Call(
-        load_script(PACKAGES, "page"),
-        (
-            sets[state],
-            keys.headers,
-            keys.payloads,
-            keys.errors,
-            keys.returned,
-            keys.locators,
-        ),
+        *bind(PACKAGES, "page", keys, set=sets[state]),
         (
             PAGES[state],
             first,
@@ -203,21 +179,8 @@ def _read_score(text: bytes) -> int | None:
 
 def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
     """Count a queue; O(log N)."""
-    queue = keys.queue
     return Call(
-        load_script(PACKAGES, "counts"),
-        (
-            queue.timeout_set,
-            queue.delay_queue,
-            queue.destination,
-            keys.leases,
-            keys.retries,
-            keys.dead,
-            keys.quarantine,
-            keys.counters,
-            keys.returned,
-            keys.held,
-        ),
+        *bind(PACKAGES, "counts", keys),
         (now_argument(now_us),),
         _read_counts,
     )

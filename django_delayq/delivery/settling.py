@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.calls.call import Argument, Call, bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
@@ -37,17 +37,7 @@ def acknowledge(
             kept += (index, ttl_ms, result)
             results.append(keys.result(token))
     return Call(
-        load_script(PACKAGES, "acknowledge"),
-        (
-            keys.leases,
-            keys.headers,
-            keys.payloads,
-            keys.errors,
-            keys.unique,
-            keys.ended,
-            keys.counters,
-            *results,
-        ),
+        *bind(PACKAGES, "acknowledge", keys, more=results),
         args + kept,
     )
 
@@ -70,15 +60,7 @@ def retry(
     for job in jobs:
         args += job
     return Call(
-        load_script(PACKAGES, "retry"),
-        (
-            keys.leases,
-            keys.headers,
-            keys.retries,
-            keys.errors,
-            keys.counters,
-            keys.channel,
-        ),
+        *bind(PACKAGES, "retry", keys),
         args,
     )
 
@@ -114,16 +96,7 @@ def bury(
             results.append(keys.result(token))
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        load_script(PACKAGES, "bury"),
-        (
-            keys.leases,
-            keys.headers,
-            graves,
-            keys.errors,
-            keys.unique,
-            keys.counters,
-            *results,
-        ),
+        *bind(PACKAGES, "bury", keys, more=results, graves=graves),
         args,
     )
 
@@ -149,16 +122,7 @@ def give_back(
             how += 2
         args += (job.token, job.fence, how)
     return Call(
-        load_script(PACKAGES, "give_back"),
-        (
-            keys.leases,
-            keys.headers,
-            keys.retries,
-            keys.payloads,
-            keys.queue.destination,
-            keys.channel,
-            keys.returned,
-        ),
+        *bind(PACKAGES, "give_back", keys),
         args,
     )
 
@@ -175,7 +139,6 @@ def renew(
     for job in jobs:
         args += job
     return Call(
-        load_script(PACKAGES, "renew"),
-        (keys.leases, keys.headers, keys.control),
+        *bind(PACKAGES, "renew", keys),
         args,
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.calls.call import Argument, Call, bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
@@ -60,7 +60,6 @@ def schedule(
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat."""
-    queue = keys.queue
     args: list[Argument] = [
         now_argument(now_us),
         frame_format.number,
@@ -70,18 +69,7 @@ def schedule(
     for job in jobs:
         args += job
     return Call(
-        load_script(PACKAGES, "schedule"),
-        (
-            queue.timeout_set,
-            queue.delay_queue,
-            queue.channel,
-            queue.destination,
-            keys.locators,
-            keys.headers,
-            keys.unique,
-            keys.ended,
-            keys.counters,
-        ),
+        *bind(PACKAGES, "schedule", keys),
         args,
         _read_scheduled,
         repeat={3: "1"},
@@ -111,12 +99,10 @@ def store(
     _, when, unique, payload = job
     if unique or not payload.startswith(signing.JOB_START):
         return full()
-    queue = keys.queue
-    own = (queue.timeout_set, keys.locators, keys.counters, queue.channel)
+    more = (keys.queue.delay_queue,) if insertion_list else ()
     args = (when, frame_format.number, payload)
     return Call(
-        load_script(PACKAGES, "store"),
-        (*own, queue.delay_queue) if insertion_list else own,
+        *bind(PACKAGES, "store", keys, more=more),
         args if now_us is None else (*args, now_us),
         _read_stored,
         window_ms=REPEAT_MS,

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import NamedTuple
 
-from django_delayq.calls.call import Call, load_script
+from django_delayq.calls.call import Call, bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
@@ -31,19 +31,19 @@ def sweep(
 ) -> Call[Swept]:
     """Forget what belongs to no job and no process any more, among about ``count`` fields of one hash of `SWEPT`."""
     return Call(
-        load_script(PACKAGES, "sweep"),
-        (
-            keys.queue.timeout_set,
-            keys.queue.destination,
-            keys.locators,
-            keys.unique,
-            keys.headers,
-            keys.notes,
-            keys.claims,
-            keys.payloads,
-            keys.errors,
-            *(keys.leases, keys.retries, keys.returned),
-            *(keys.held, keys.dead, keys.quarantine),
+        *bind(
+            PACKAGES,
+            "sweep",
+            keys,
+            swept=keys.key(which),
+            more=(
+                keys.leases,
+                keys.retries,
+                keys.returned,
+                keys.held,
+                keys.dead,
+                keys.quarantine,
+            ),
         ),
         (now_argument(now_us), which, cursor, count),
         lambda reply: Swept(int(reply[0]), reply[1]),
@@ -85,13 +85,11 @@ def expire(
 ) -> Call[Expired]:
     """Delete dead letters (or quarantined payloads) of some age from a rank on, the oldest first, all but ``kept``."""
     return Call(
-        load_script(PACKAGES, "expire"),
-        (
-            keys.dead if state is State.DEAD else keys.quarantine,
-            keys.headers,
-            keys.payloads,
-            keys.errors,
-            keys.ended,
+        *bind(
+            PACKAGES,
+            "expire",
+            keys,
+            graves=keys.dead if state is State.DEAD else keys.quarantine,
         ),
         (now_argument(now_us), age_ms, kept, which, first_rank, batch, byte_budget),
         lambda reply: Expired(*reply),

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.calls.call import Argument, Call, bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire import signing
@@ -34,15 +34,7 @@ def resign(
     for item in items:
         args += item
     return Call(
-        load_script(PACKAGES, "resign"),
-        (
-            keys.queue.timeout_set,
-            keys.queue.delay_queue,
-            keys.queue.destination,
-            keys.locators,
-            keys.payloads,
-            keys.counters,
-        ),
+        *bind(PACKAGES, "resign", keys),
         args,
     )
 
@@ -67,8 +59,7 @@ def enroll(
 ) -> Call[Enrolled]:
     """Say that a process reads the formats up to ``reads``; the queue goes to a later one when all that live do."""
     return Call(
-        load_script(PACKAGES, "enroll"),
-        (keys.control,),
+        *bind(PACKAGES, "enroll", keys),
         (now_argument(now_us), owner, reads or signing.FORMAT, ENROLLED_MS),
         lambda reply: Enrolled(*reply),
     )
@@ -86,8 +77,7 @@ class QueueFormat(NamedTuple):
 def read_format(keys: DeliveryKeys) -> Call[QueueFormat]:
     """Ask in which format a queue is."""
     return Call(
-        load_script(PACKAGES, "read_format"),
-        (keys.control,),
+        *bind(PACKAGES, "read_format", keys),
         read=lambda reply: QueueFormat(*reply),
     )
 
@@ -117,8 +107,7 @@ def set_format(
 ) -> Call[FormatSet]:
     """Choose the format of a queue; nothing is changed where its own is later than this version reads."""
     return Call(
-        load_script(PACKAGES, "set_format"),
-        (keys.control,),
+        *bind(PACKAGES, "set_format", keys),
         (now_argument(now_us), format, signing.FORMAT, ENROLLED_MS, step),
         lambda reply: FormatSet(*reply),
     )

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.calls.call import Argument, Call, bind
+from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
@@ -64,9 +65,8 @@ def remove(
     """
     _, walked = walk(keys.queue, cursor, insertion_list=insertion_list, page=page)
     return Call(
-        load_script(PACKAGES, "remove"),
-        _frame_keys(keys),
-        (_now(now_us), *walked, which, frame_format.number, FAR, *payloads),
+        *bind(PACKAGES, "remove", keys),
+        (now_argument(now_us), *walked, which, frame_format.number, FAR, *payloads),
         lambda reply: Removed(Cursor(*reply[:3]), reply[3], reply[4:]),
         repeat=None if which == "first" else {},
     )
@@ -94,10 +94,9 @@ def withdraw(
     if target is not None:
         targets = target.queue.destination, target.locators
     return Call(
-        load_script(PACKAGES, "withdraw"),
-        (*_frame_keys(keys), *targets),
+        *bind(PACKAGES, "withdraw", keys, more=targets),
         (
-            _now(now_us),
+            now_argument(now_us),
             "list" if insertion_list else "zset",
             "tail" if from_tail else "head",
             depth,
@@ -115,9 +114,8 @@ def clear(
 ) -> Call[Cleared]:
     """Delete all that waits: the first call hides it, and each forgets some of the jobs among it."""
     return Call(
-        load_script(PACKAGES, "clear"),
-        (*_frame_keys(keys), keys.queue.own("cleared")),
-        (_now(now_us), int(not has_begun), CLEAR_BATCH),
+        *bind(PACKAGES, "clear", keys, cleared=keys.queue.own("cleared")),
+        (now_argument(now_us), int(not has_begun), CLEAR_BATCH),
         lambda reply: Cleared(reply[0] == 1, reply[1] == 1, reply[2]),
     )
 
@@ -133,21 +131,11 @@ def confirm(
 
     Safe to repeat.
     """
-    args: list[Argument] = [_now(now_us), owner]
+    args: list[Argument] = [now_argument(now_us), owner]
     for job in jobs:
         args += (job.token, job.fence)
     return Call(
-        load_script(PACKAGES, "confirm"),
-        (
-            keys.leases,
-            keys.headers,
-            keys.payloads,
-            keys.errors,
-            keys.unique,
-            keys.ended,
-            keys.counters,
-            keys.claims,
-        ),
+        *bind(PACKAGES, "confirm", keys),
         args,
         lambda reply: str(reply, "ascii"),
     )
@@ -156,9 +144,8 @@ def confirm(
 def put(keys: DeliveryKeys, payload: bytes, *, now_us: int | None = None) -> Call[int]:
     """Put what says that it is a job at the tail of the destination queue. Not safe to repeat."""
     return Call(
-        load_script(PACKAGES, "put"),
-        (keys.queue.destination, keys.locators),
-        (_now(now_us), payload),
+        *bind(PACKAGES, "put", keys),
+        (now_argument(now_us), payload),
     )
 
 
@@ -170,36 +157,10 @@ def untake(
     now_us: int | None = None,
 ) -> Call[int]:
     """Put leased elements back, confirmed or not; returns how many were the caller's. Safe to repeat."""
-    args: list[Argument] = [_now(now_us), owner]
+    args: list[Argument] = [now_argument(now_us), owner]
     for job in jobs:
         args += (job.token, job.fence, job.payload)
     return Call(
-        load_script(PACKAGES, "untake"),
-        (
-            keys.leases,
-            keys.headers,
-            keys.payloads,
-            keys.queue.destination,
-            keys.ended,
-            keys.counters,
-            keys.claims,
-            keys.channel,
-            keys.locators,
-        ),
+        *bind(PACKAGES, "untake", keys),
         args,
     )
-
-
-def _frame_keys(keys: DeliveryKeys) -> tuple[str, ...]:
-    return (
-        keys.queue.timeout_set,
-        keys.queue.delay_queue,
-        keys.locators,
-        keys.unique,
-        keys.ended,
-        keys.counters,
-    )
-
-
-def _now(now_us: int | None) -> Argument:
-    return "" if now_us is None else now_us

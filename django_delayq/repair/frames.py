@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.calls.call import Argument, Call, bind
 from django_delayq.codecs.guess import LOOKED_AT
 from django_delayq.delivery import binding
+from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.exceptions import DelayqError
@@ -90,9 +91,8 @@ def survey(
 ) -> Call[Stretch]:
     """Read how a stretch of frames begins."""
     return Call(
-        load_script(PACKAGES, "survey"),
-        (keys.queue.timeout_set, keys.queue.delay_queue),
-        (_now(now_us), kind, *place, batch, byte_budget, HEAD_BYTES),
+        *bind(PACKAGES, "survey", keys),
+        (now_argument(now_us), kind, *place, batch, byte_budget, HEAD_BYTES),
         _read_stretch,
     )
 
@@ -129,18 +129,9 @@ def reframe(
     left on any walk.
     """
     return Call(
-        load_script(PACKAGES, "reframe"),
+        *bind(PACKAGES, "reframe", keys),
         (
-            keys.queue.timeout_set,
-            keys.queue.delay_queue,
-            keys.locators,
-            keys.quarantine,
-            keys.payloads,
-            keys.errors,
-            keys.counters,
-        ),
-        (
-            _now(now_us),
+            now_argument(now_us),
             kind,
             *place,
             str(until_ms),
@@ -174,8 +165,7 @@ def drop_delivered(
     for name in names:
         args += (name.start_time_ms, name.format.number, name.random_id)
     return Call(
-        load_script(PACKAGES, "drop_delivered"),
-        (keys.queue.timeout_set, keys.queue.delay_queue),
+        *bind(PACKAGES, "drop_delivered", keys),
         args,
         lambda reply: [flag == ord("1") for flag in reply],
     )
@@ -203,12 +193,10 @@ def enlist(
 
     ``run`` names who does it, ``step`` counts its calls from 1. The reply raises ListBusy while another is at it.
     """
-    args: list[Argument] = [_now(now_us), run, step, byte_budget]
+    args: list[Argument] = [now_argument(now_us), run, step, byte_budget]
     for name in names:
         args += (name.start_time_ms, name.format.number, name.random_id)
-    return Call(
-        load_script(PACKAGES, "enlist"), _list_keys(keys), args, _list_step(keys)
-    )
+    return Call(*bind(PACKAGES, "enlist", keys), args, _list_step(keys))
 
 
 def delist(
@@ -225,21 +213,9 @@ def delist(
     What lies in the delay queue alone goes to its tail. ``run``, ``step`` and ListBusy as for `enlist`.
     """
     return Call(
-        load_script(PACKAGES, "delist"),
-        _list_keys(keys),
-        (_now(now_us), run, step, byte_budget, batch),
+        *bind(PACKAGES, "delist", keys),
+        (now_argument(now_us), run, step, byte_budget, batch),
         _list_step(keys),
-    )
-
-
-def _list_keys(keys: DeliveryKeys) -> tuple[str, ...]:
-    queue = keys.queue
-    return (
-        queue.timeout_set,
-        queue.delay_queue,
-        keys.locators,
-        keys.counters,
-        keys.control,
     )
 
 
@@ -258,10 +234,4 @@ def _list_step(keys: DeliveryKeys) -> Callable[[list[Any]], ListStep]:
 
 def announce(keys: DeliveryKeys) -> Call[int]:
     """Publish the head's start time, for every transfer to look at once; returns it (epoch ms), -1 for none."""
-    return Call(
-        load_script(PACKAGES, "announce"), (keys.queue.timeout_set, keys.queue.channel)
-    )
-
-
-def _now(now_us: int | None) -> Argument:
-    return "" if now_us is None else now_us
+    return Call(*bind(PACKAGES, "announce", keys))

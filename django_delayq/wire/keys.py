@@ -44,6 +44,15 @@ class QueueKeys:
         """
         return _keys_of(name)
 
+    def __hash__(self) -> int:
+        # Asked for with every call of a script.
+        return hash(self.name)
+
+    def key(self, name: str) -> str:
+        """Return a key by the name that the headers of scripts have for it."""
+        key: str = getattr(self, name)
+        return key
+
     def own(self, what: str) -> str:
         """Name a key that Redisson does not know, in the same slot: ``delayq_<what>:T``."""
         return f"delayq_{what}:{self.tag}"

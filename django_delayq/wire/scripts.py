@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django_delayq.calls.call import Argument, Call, load_script
+from django_delayq.calls.call import Argument, Call, bind
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.publishing import read_published
@@ -69,8 +69,7 @@ def offer(
     ``when`` is ``+`` and ms from now, or ``=`` and epoch ms, as of `parse_delay`.
     """
     return Call(
-        load_script(PACKAGES, "offer"),
-        (keys.timeout_set, keys.delay_queue, keys.channel, keys.own("counters")),
+        *bind(PACKAGES, "offer", keys, counters=keys.own("counters")),
         (
             "" if now_us is None else now_us,
             frame_format.number,
@@ -96,7 +95,7 @@ def read(
         return FramePage(Cursor(*reply[:3]), reply[3], reply[4:])
 
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
-    return Call(load_script(PACKAGES, "read"), (source,), walked, read_reply)
+    return Call(*bind(PACKAGES, "read", keys, walked=source), walked, read_reply)
 
 
 def contains(
@@ -114,8 +113,7 @@ def contains(
     """
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
     return Call(
-        load_script(PACKAGES, "contains"),
-        (source,),
+        *bind(PACKAGES, "contains", keys, walked=source),
         (*walked, frame_format.number, *payloads),
         lambda reply: Sought(Cursor(*reply[:3]), reply[3:]),
     )

@@ -23,7 +23,6 @@ from django_delayq.delivery import (
     limits,
     looking,
     settling,
-    signing,
     storing,
 )
 from django_delayq.delivery.claiming import (
@@ -41,6 +40,7 @@ from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import Outcome, State
 from django_delayq.delivery.storing import NewJob, Scheduled
 from django_delayq.wire import frame as frames
+from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ end
 --   unknown: .locator: somewhere in a long destination queue, or taken by Java
 --   missing: .locator where a stale one is left; or how it ended
 -- find_lying: in place of find_in_destination().
-local function find_job(keys, token, now_ms, find_lying)
+local function find_job(token, now_ms, find_lying)
   local places = { { 'running', keys.leases }, { 'retrying', keys.retries, true }, { 'returned', keys.returned, true },
     { 'held', keys.held, true }, { 'dead', keys.dead }, { 'quarantined', keys.quarantine } }
   local header = redis.call('HGET', keys.headers, token)
@@ -56,7 +56,7 @@ local function is_given_up(job)
 end
 
 -- The locator and the unique key of a job whose frame Java has taken.
-local function forget(keys, token, locator)
+local function forget(token, locator)
   local _, _, _, key = read_locator(locator)
   release_unique(keys.unique, key, token)
   redis.call('HDEL', keys.locators, token)

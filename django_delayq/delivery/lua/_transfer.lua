@@ -110,7 +110,7 @@ local function plan_transfer(timeout_set, delay_queue, locators, counters, due, 
   return plan
 end
 
-local function transfer_due(keys, plan, now_ms, seed)
+local function transfer_due(plan, now_ms, seed)
   if #plan.frames == 0 then return end
   if #plan.bad > 0 then
     check_sets(keys.quarantine)

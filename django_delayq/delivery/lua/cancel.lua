@@ -1,35 +1,13 @@
 -- Cancel jobs that are not running. Those in the delay queue share a scan of it.
 --
 -- Prelude  clock, count, window, frame, list, job, find, held
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  list  destination queue
--- KEYS[4]  zset  leases: token, score end (epoch ms)
--- KEYS[5]  zset  retries: token, score start time (epoch ms)
--- KEYS[6]  zset  dead letters: token, score when
--- KEYS[7]  zset  quarantine: token, score when
--- KEYS[8]  hash  headers by token
--- KEYS[9]  hash  payloads by token
--- KEYS[10]  hash  locators by token
--- KEYS[11]  hash  errors by token
--- KEYS[12]  hash  notes by token: what to do with a job found in the destination queue
--- KEYS[13]  hash  unique keys: holder's token
--- KEYS[14]  zset  ended: token, score epoch ms * 8 + outcome
--- KEYS[15]  hash  counters
--- KEYS[16]  zset  returned, before their first attempt: token, score start time (epoch ms)
--- KEYS[17]  zset  held: token, score until when (epoch ms)
--- KEYS[18]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
+-- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
+--          errors, notes, unique, ended, counters, returned, held, held_tasks
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on: tokens, all different
 -- Returns  for each 'cancelled'; 'noted': it lies in a long destination queue, and will not run if we and not Java take
 --          it; or the state that it is in and was left in
 
-local keys = {
-  timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
-  dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
-  errors = KEYS[11], notes = KEYS[12], unique = KEYS[13], ended = KEYS[14], counters = KEYS[15],
-  returned = KEYS[16], held = KEYS[17], held_tasks = KEYS[18],
-}
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
 -- Reads. One look through the destination queue does for many.
@@ -48,7 +26,7 @@ end
 
 local jobs, frames, replies, is_removal = {}, {}, {}, false
 for i = 2, #ARGV do
-  local job = find_job(keys, ARGV[i], now_ms, #ARGV > 2 and find_lying)
+  local job = find_job(ARGV[i], now_ms, #ARGV > 2 and find_lying)
   job.waits = job.waits or (is_given_up(job) and keys.leases)
   if job.frame then frames[#frames + 1] = job.frame end
   is_removal = is_removal or job.frame or job.payload or job.waits
@@ -89,7 +67,7 @@ for i, job in ipairs(jobs) do
     redis.call('HSET', keys.notes, token, 'cancel')
     replies[i] = 'noted'
   else
-    if job.locator then forget(keys, token, job.locator) end
+    if job.locator then forget(token, job.locator) end
     replies[i] = job.state
   end
   if not replies[i] then

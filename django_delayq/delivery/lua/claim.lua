@@ -2,25 +2,8 @@
 -- attempt and is due, what others put into the destination queue, due frames.
 --
 -- Prelude  clock, count, window, frame, list, job, service, transfer
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  list  destination queue
--- KEYS[4]  zset  leases: token, score end (epoch ms)
--- KEYS[5]  zset  retries: token, score start time (epoch ms)
--- KEYS[6]  hash  headers by token
--- KEYS[7]  hash  payloads by token
--- KEYS[8]  hash  locators by token
--- KEYS[9]  hash  notes by token: what to do with a job found in the destination queue
--- KEYS[10]  hash  unique keys: holder's token
--- KEYS[11]  zset  ended: token, score epoch ms * 8 + outcome
--- KEYS[12]  hash  counters
--- KEYS[13]  hash  claims: the last request of each owner
--- KEYS[14]  zset  dead letters: token, score when
--- KEYS[15]  zset  quarantine: token, score when
--- KEYS[16]  hash  errors by token
--- KEYS[17]  zset  returned, before their first attempt: token, score start time (epoch ms)
--- KEYS[18]  hash  control: when the queue was last served
--- KEYS[19]  channel  ours: a lease changed
+-- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
+--          ended, counters, claims, dead, quarantine, errors, returned, control, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; the same again returns the same leases
@@ -47,12 +30,6 @@
 -- Suspects that one call puts off.
 local PUT_OFF = 500
 
-local keys = {
-  timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
-  headers = KEYS[6], payloads = KEYS[7], locators = KEYS[8], notes = KEYS[9], unique = KEYS[10],
-  ended = KEYS[11], counters = KEYS[12], claims = KEYS[13], dead = KEYS[14], quarantine = KEYS[15],
-  errors = KEYS[16], returned = KEYS[17], control = KEYS[18], channel = KEYS[19],
-}
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonumber(ARGV[9]), ARGV[10]
@@ -331,7 +308,7 @@ if #frames > 0 then
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
 elseif mode == 'shared' then
-  transfer_due(keys, plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due_frames, format), now_ms, seed)
+  transfer_due(plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due_frames, format), now_ms, seed)
 end
 if popped > 0 then redis.call('LTRIM', keys.destination, popped, -1) end
 if #gone > 0 then

@@ -3,17 +3,7 @@
 -- delay queue and begins for the first time. Else nothing is done, and claim.lua has to be asked.
 --
 -- Prelude  clock, count, window, frame, job, service
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  destination queue
--- KEYS[3]  zset  leases: token, score end (epoch ms)
--- KEYS[4]  zset  retries: token, score start time (epoch ms)
--- KEYS[5]  zset  returned, before their first attempt: token, score start time (epoch ms)
--- KEYS[6]  hash  headers by token
--- KEYS[7]  hash  payloads by token
--- KEYS[8]  hash  locators by token
--- KEYS[9]  zset  ended: token, score epoch ms * 8 + outcome
--- KEYS[10]  hash  claims: the last request of each owner
--- KEYS[11]  hash  control: when the queue was last served
+-- Keys     timeout_set, destination, leases, retries, returned, headers, payloads, locators, ended, claims, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes, never used before: the fencing token of every lease given
@@ -27,30 +17,28 @@
 local FEW = 8
 local SMALL = 16384
 
-local timeout_set, destination, leases, retries, returned = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local headers, payloads, locators, ended, claims, control = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, lease_ms, format = math.min(tonumber(ARGV[4]), FEW), tonumber(ARGV[5]), ARGV[6]
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', control, 'format', 'service')
+local fields = redis.call('HMGET', keys.control, 'format', 'service')
 if (tonumber(fields[1] or 1) or 1) > tonumber(ARGV[7]) then return nil end
 local service = unpack_service(fields[2])
 if not service or now_ms < service.till or not is_current(service, now_ms, lease_ms, true) then return nil end
 
 local wait = math.huge
-for _, set in ipairs({ leases, retries, returned }) do
+for _, set in ipairs({ keys.leases, keys.retries, keys.returned }) do
   local head = tonumber(redis.call('ZRANGE', set, '0', '0', 'WITHSCORES')[2] or math.huge)
   if head <= now_ms then return nil end
   wait = math.min(wait, head)
 end
-if redis.call('LLEN', destination) > 0 then return nil end
+if redis.call('LLEN', keys.destination) > 0 then return nil end
 
 -- One more than is leased, which says how long to wait.
-local found = redis.call('ZRANGE', timeout_set, '0', '1', 'WITHSCORES')
+local found = redis.call('ZRANGE', keys.timeout_set, '0', '1', 'WITHSCORES')
 if limit > 1 and found[4] and tonumber(found[4]) <= now_ms then
   if #found[1] + #found[3] > SMALL then return nil end
-  local rest = redis.call('ZRANGE', timeout_set, '2', limit, 'WITHSCORES')
+  local rest = redis.call('ZRANGE', keys.timeout_set, '2', limit, 'WITHSCORES')
   for i = 1, #rest do found[4 + i] = rest[i] end
 end
 
@@ -74,9 +62,9 @@ end
 
 local reply = { now_us, -1, 0, 0, 0, 0 }
 if #frames > 0 then
-  local begun = redis.call('HMGET', headers, unpack(tokens))
-  local over = redis.call('ZMSCORE', ended, unpack(tokens))
-  local places = redis.call('HMGET', locators, unpack(tokens))
+  local begun = redis.call('HMGET', keys.headers, unpack(tokens))
+  local over = redis.call('ZMSCORE', keys.ended, unpack(tokens))
+  local places = redis.call('HMGET', keys.locators, unpack(tokens))
   local lease_end = now_ms + lease_ms
   local ends, heads, bodies = {}, {}, {}
   for i, job in ipairs(jobs) do
@@ -94,13 +82,13 @@ if #frames > 0 then
   end
   wait = math.min(wait, lease_end)
   -- First what a full server does not refuse, and what was not read: of these, either may be of the wrong type.
-  redis.call('HDEL', claims, owner)
-  redis.call('HSET', payloads, unpack(bodies))
-  redis.call('ZREM', timeout_set, unpack(frames))
-  redis.call('HDEL', locators, unpack(tokens))
-  redis.call('ZADD', leases, unpack(ends))
-  redis.call('HSET', headers, unpack(heads))
-  redis.call('HSET', claims, owner, request .. struct.pack('<d', lease_end))
+  redis.call('HDEL', keys.claims, owner)
+  redis.call('HSET', keys.payloads, unpack(bodies))
+  redis.call('ZREM', keys.timeout_set, unpack(frames))
+  redis.call('HDEL', keys.locators, unpack(tokens))
+  redis.call('ZADD', keys.leases, unpack(ends))
+  redis.call('HSET', keys.headers, unpack(heads))
+  redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end))
 end
 if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
 return reply

@@ -2,7 +2,7 @@
 -- unless a command has chosen what is written.
 --
 -- Prelude  clock, formats
--- KEYS[1]  hash  control: format; written, where a command has chosen; by owner which formats workers read
+-- Keys     control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes
 -- ARGV[3]  the latest format that it reads
@@ -10,18 +10,18 @@
 -- Returns  the format of the queue; how many processes read none as late as the caller; what a command has chosen to
 --          be written, or 0
 
-local control, owner, latest, kept_ms = KEYS[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local owner, latest, kept_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
-local format, written, reads, over = read_formats(control, now_ms, kept_ms)
+local format, written, reads, over = read_formats(keys.control, now_ms, kept_ms)
 reads[owner] = latest
 local lowest = latest
 for _, their in pairs(reads) do lowest = math.min(lowest, their) end
 
-redis.call('HDEL', control, '', unpack(over))
-redis.call('HSET', control, 'reads:' .. owner, string.format('%.0f %d', now_ms, latest))
+redis.call('HDEL', keys.control, '', unpack(over))
+redis.call('HSET', keys.control, 'reads:' .. owner, string.format('%.0f %d', now_ms, latest))
 if lowest > format and not written then
   format = lowest
-  redis.call('HSET', control, 'format', format)
+  redis.call('HSET', keys.control, 'format', format)
 end
 return { format, count_behind(reads, latest), written or 0 }

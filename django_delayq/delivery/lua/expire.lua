@@ -1,11 +1,8 @@
 -- Delete what has been among the dead letters, or in quarantine, for too long: a stretch of it, the oldest first.
 --
 -- Prelude  clock, window, frame, job
--- KEYS[1]  zset  where they are: dead letters or quarantine: token, score when
--- KEYS[2]  hash  headers by token
--- KEYS[3]  hash  payloads by token
--- KEYS[4]  hash  errors by token
--- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
+-- Keys     graves, headers, payloads, errors, ended
+-- Where    graves: dead or quarantine
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  age (ms): what is younger stays
 -- ARGV[3]  how many stay, however old
@@ -16,15 +13,14 @@
 -- Returns  how many were deleted; how many there are now; the rank to go on with, or -1 at the end; when the oldest
 --          that was deleted was put there (epoch ms), or -1
 
-local graves, headers, payloads, errors, ended = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now_ms, kept, which = math.floor(read_clock(ARGV[1]) / 1000), tonumber(ARGV[3]), ARGV[4]
 local first, batch, budget = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 2000), tonumber(ARGV[7])
 local last_ms = now_ms - tonumber(ARGV[2])
 
-check_hashes(headers, payloads, errors)
-check_sets(ended)
-local length = redis.call('ZCARD', graves)
-local part = redis.call('ZRANGE', graves, first, first + batch - 1, 'WITHSCORES')
+check_hashes(keys.headers, keys.payloads, keys.errors)
+check_sets(keys.ended)
+local length = redis.call('ZCARD', keys.graves)
+local part = redis.call('ZRANGE', keys.graves, first, first + batch - 1, 'WITHSCORES')
 local over, looked_at, byte_count, oldest, is_end = {}, 0, 0, -1, #part < 2 * batch
 for i = 1, #part, 2 do
   local token, score = part[i], tonumber(part[i + 1])
@@ -38,7 +34,7 @@ for i = 1, #part, 2 do
   end
   local is_wanted = which == 'all'
   if not is_wanted then
-    local payload = redis.call('HGET', payloads, token) or ''
+    local payload = redis.call('HGET', keys.payloads, token) or ''
     byte_count = byte_count + #payload
     is_wanted = (token_of(payload) ~= token) == (which == 'foreign')
   end
@@ -49,10 +45,10 @@ for i = 1, #part, 2 do
   end
 end
 if #over > 0 then
-  redis.call('ZREM', graves, unpack(over))
-  redis.call('HDEL', headers, unpack(over))
-  redis.call('HDEL', payloads, unpack(over))
-  redis.call('HDEL', errors, unpack(over))
-  remember(ended, now_ms, 'failed', over)
+  redis.call('ZREM', keys.graves, unpack(over))
+  redis.call('HDEL', keys.headers, unpack(over))
+  redis.call('HDEL', keys.payloads, unpack(over))
+  redis.call('HDEL', keys.errors, unpack(over))
+  remember(keys.ended, now_ms, 'failed', over)
 end
 return { #over, length - #over, is_end and -1 or first + looked_at - #over, oldest }

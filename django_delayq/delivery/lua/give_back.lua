@@ -4,51 +4,43 @@
 -- due at once, in order.
 --
 -- Prelude  clock, window, frame, job, settle
--- KEYS[1]  zset  leases: token, score end (epoch ms)
--- KEYS[2]  hash  headers by token
--- KEYS[3]  zset  retries: token, score start time (epoch ms)
--- KEYS[4]  hash  payloads by token
--- KEYS[5]  list  destination queue
--- KEYS[6]  channel  ours: a lease changed
--- KEYS[7]  zset  returned, before their first attempt: token, score start time (epoch ms)
+-- Keys     leases, headers, retries, payloads, destination, channel, returned
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
 --          2 if a lease of it ended before it began, now or earlier, 4 to count a kill
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local leases, headers, retries, payloads, destination, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local returned = KEYS[7]
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
-redis.call('LLEN', destination)
-local held, lost = ours(headers, 2, 3)
+redis.call('LLEN', keys.destination)
+local held, lost = ours(keys.headers, 2, 3)
 if #held == 0 then return lost end
-check_hashes(payloads)
+check_hashes(keys.payloads)
 local bodies = {}
 for i, job in ipairs(held) do
   -- A foreign payload with a history stays with us: in the list it would lose its attempts.
   if ARGV[job.at + 2] == '1' and job.attempts + job.kills == 0 then
-    bodies[i] = redis.call('HGET', payloads, job.token) or nil
+    bodies[i] = redis.call('HGET', keys.payloads, job.token) or nil
   end
 end
-check_sets(retries, returned)
-redis.call('ZREM', leases, unpack(tokens_of(held)))
+check_sets(keys.retries, keys.returned)
+redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 for i = #held, 1, -1 do
   local job = held[i]
   if bodies[i] then
-    redis.call('HDEL', headers, job.token)
-    redis.call('HDEL', payloads, job.token)
-    redis.call('LPUSH', destination, bodies[i])
+    redis.call('HDEL', keys.headers, job.token)
+    redis.call('HDEL', keys.payloads, job.token)
+    redis.call('LPUSH', keys.destination, bodies[i])
   else
     local how = tonumber(ARGV[job.at + 2])
     local kills = how >= 4 and job.kills + 1 or job.kills
     -- Members of one score are ordered by token: a fraction of a millisecond keeps the order of the claim.
     local due = job.due < now_ms and job.due + (i - 1) / 4096 or now_ms
-    local waiting = waiting_set(retries, returned, job.attempts, kills)
+    local waiting = waiting_set(keys.retries, keys.returned, job.attempts, kills)
     redis.call('ZADD', waiting, due, job.token)
-    redis.call('HSET', headers, job.token,
+    redis.call('HSET', keys.headers, job.token,
       struct.pack(HEADER, job.attempts, kills, job.due, NOBODY, how >= 2 and LATE or NOBODY) .. job.key)
   end
 end
-publish(channel, now_ms)
+publish(keys.channel, now_ms)
 return lost

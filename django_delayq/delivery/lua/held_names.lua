@@ -1,16 +1,16 @@
 -- Count what is held, by what it is held for. O(names * log N).
 --
 -- Prelude  clock, window, frame, job, held
--- KEYS[1]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
+-- Keys     held_tasks
 -- ARGV[1]  most names to return
 -- Returns  how many are held for others; then name of a task or a key, and how many are held for it, in turn
 
-local held_tasks, names_left = KEYS[1], tonumber(ARGV[1])
+local names_left = tonumber(ARGV[1])
 
 local reply = { 0 }
 local function first_from(start)
-  local member = redis.call('ZRANGEBYLEX', held_tasks, '[' .. start, '+', 'LIMIT', 0, 1)[1]
-  return member, member and redis.call('ZRANK', held_tasks, member) or redis.call('ZCARD', held_tasks)
+  local member = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. start, '+', 'LIMIT', 0, 1)[1]
+  return member, member and redis.call('ZRANK', keys.held_tasks, member) or redis.call('ZCARD', keys.held_tasks)
 end
 
 local member, rank = first_from('')
@@ -24,5 +24,5 @@ while member and names_left > 0 do
   end
   member, rank = behind, next_rank
 end
-if member then reply[1] = redis.call('ZCARD', held_tasks) - rank end
+if member then reply[1] = redis.call('ZCARD', keys.held_tasks) - rank end
 return reply

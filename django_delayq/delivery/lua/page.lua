@@ -1,12 +1,8 @@
 -- Read a page of one set of a queue, or of two, one behind the other: bounded by number and by bytes.
 --
 -- Prelude  window, frame, job
--- KEYS[1]  the set: timeout set, leases, retries, held, dead letters, quarantine; or list  destination queue
--- KEYS[2]  hash  headers by token
--- KEYS[3]  hash  payloads by token
--- KEYS[4]  hash  errors by token
--- KEYS[5]  zset  tokens that a page of frames has before the frames: what was returned before its first attempt
--- KEYS[6]  hash  locators by token
+-- Keys     set, headers, payloads, errors, returned, locators
+-- Where    set: what is paged through; returned: what a page of frames has before the frames
 -- ARGV[1]  what the set holds: 'frames', 'tokens' or 'payloads'
 -- ARGV[2]  first rank
 -- ARGV[3]  elements
@@ -17,7 +13,6 @@
 -- Returns  elements in all; then seven an element: token or ''; score; attempts that failed; leases that
 --          expired; payload, cut; bytes of the whole payload; error as JSON
 
-local set, headers, payloads, errors, returned, locators = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local kind, first, count, cut = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local is_reversed, budget = ARGV[5] == '1', tonumber(ARGV[6])
 local range = is_reversed and 'ZREVRANGE' or 'ZRANGE'
@@ -33,7 +28,7 @@ end
 -- The token of a payload where it is that job's, and not only says so.
 local function located_token(payload, id)
   local token = token_of(payload)
-  local locator = token and redis.call('HGET', locators, token)
+  local locator = token and redis.call('HGET', keys.locators, token)
   if not locator or not is_located(locator, token, payload) then return nil end
   local _, _, known = read_locator(locator)
   return (not id or id == known) and token or nil
@@ -50,8 +45,8 @@ local function add_frame(member, score)
 end
 
 local function add_job(token, score)
-  local attempts, kills = read_header(redis.call('HGET', headers, token))
-  add(token, score, attempts or 0, kills or 0, redis.call('HGET', payloads, token) or '', redis.call('HGET', errors, token) or '')
+  local attempts, kills = read_header(redis.call('HGET', keys.headers, token))
+  add(token, score, attempts or 0, kills or 0, redis.call('HGET', keys.payloads, token) or '', redis.call('HGET', keys.errors, token) or '')
 end
 
 local function read_part(key, holds, rank)
@@ -80,8 +75,8 @@ local function read_part(key, holds, rank)
   end
 end
 
-local parts, total = { { key = set, holds = kind } }, 0
-if kind == 'frames' then table.insert(parts, is_reversed and 2 or 1, { key = returned, holds = 'tokens' }) end
+local parts, total = { { key = keys.set, holds = kind } }, 0
+if kind == 'frames' then table.insert(parts, is_reversed and 2 or 1, { key = keys.returned, holds = 'tokens' }) end
 for _, part in ipairs(parts) do
   local length = redis.call(part.holds == 'payloads' and 'LLEN' or 'ZCARD', part.key)
   -- Ranks count through both parts.

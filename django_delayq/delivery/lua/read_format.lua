@@ -1,8 +1,8 @@
 -- Say which format a queue is in, and which is written to it: the same, or an earlier one that a command has chosen.
 --
--- KEYS[1]  hash  control: format; written, where a command has chosen
+-- Keys     control
 -- Returns  what its workers have to read; what is written
 
-local fields = redis.call('HMGET', KEYS[1], 'format', 'written')
+local fields = redis.call('HMGET', keys.control, 'format', 'written')
 local format = tonumber(fields[1] or 1) or 1
 return { format, math.min(format, tonumber(fields[2] or format) or format) }

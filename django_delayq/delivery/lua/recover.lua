@@ -1,24 +1,20 @@
 -- End the leases of a process that is known to be dead, now instead of at their end. They count as expired.
 --
 -- Prelude  clock, window, frame, job
--- KEYS[1]  zset  leases: token, score end (epoch ms)
--- KEYS[2]  hash  headers by token
--- KEYS[3]  hash  claims: the last request of each owner
--- KEYS[4]  channel  ours: a lease changed
+-- Keys     leases, headers, claims, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes
 -- ARGV[3]  first rank to look at
 -- ARGV[4]  leases to look at
 -- Returns  leases ended; the rank to go on with, or -1 at the end
 
-local leases, headers, claims, channel = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 local from, batch = tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local tokens = redis.call('ZRANGE', leases, from, from + batch - 1)
+local tokens = redis.call('ZRANGE', keys.leases, from, from + batch - 1)
 local ends, count = {}, 0
 if #tokens > 0 then
-  for i, header in ipairs(redis.call('HMGET', headers, unpack(tokens))) do
+  for i, header in ipairs(redis.call('HMGET', keys.headers, unpack(tokens))) do
     local _, _, _, _, holder = read_header(header)
     if holder == owner then
       count = count + 1
@@ -26,10 +22,10 @@ if #tokens > 0 then
     end
   end
 end
-redis.call('HDEL', claims, owner)
+redis.call('HDEL', keys.claims, owner)
 if count > 0 then
-  redis.call('ZADD', leases, 'XX', unpack(ends))
-  publish(channel, now_ms)
+  redis.call('ZADD', keys.leases, 'XX', unpack(ends))
+  publish(keys.channel, now_ms)
 end
 -- What was ended moves to the front of the set; the ranks behind this page stay where they are.
 return { count, #tokens < batch and -1 or from + batch }

@@ -2,15 +2,7 @@
 -- told: the caller claims next, and who does not know the tasks would only hold them again.
 --
 -- Prelude  clock, count, window, frame, job, held
--- KEYS[1]  zset  held: token, score until when (epoch ms)
--- KEYS[2]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
--- KEYS[3]  hash  headers by token
--- KEYS[4]  hash  errors by token
--- KEYS[5]  zset  retries: token, score start time (epoch ms)
--- KEYS[6]  zset  returned, before their first attempt: token, score start time (epoch ms)
--- KEYS[7]  zset  quarantine: token, score when
--- KEYS[8]  hash  unique keys: holder's token
--- KEYS[9]  hash  counters
+-- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  most jobs to release, and most to put into quarantine
 -- ARGV[3]  1: put into quarantine what was held for too long; the caller names all tasks that it knows
@@ -19,8 +11,6 @@
 -- ARGV[6]  and on: names of the tasks that the caller knows
 -- Returns  released; put into quarantine; where to go on among the names, empty at their end
 
-local held, held_tasks, headers, errors, retries, returned = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local quarantine, unique, counters = KEYS[7], KEYS[8], KEYS[9]
 local now_ms, limit = math.floor(read_clock(ARGV[1]) / 1000), math.min(tonumber(ARGV[2]), 500)
 local names_left, cursor = tonumber(ARGV[4]), ARGV[5]
 local known = {}
@@ -32,7 +22,7 @@ local function take(token, name, why, goes_on)
   if seen[token] then return end
   seen[token] = true
   tokens[#tokens + 1] = token
-  local attempts, kills, due, _, _, key = read_header(redis.call('HGET', headers, token))
+  local attempts, kills, due, _, _, key = read_header(redis.call('HGET', keys.headers, token))
   if due then members[#members + 1] = held_member(name, due, token) end
   local list = goes_on and freed or over
   list[#list + 1] = {
@@ -41,14 +31,14 @@ local function take(token, name, why, goes_on)
 end
 
 if ARGV[3] == '1' then
-  for _, token in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', now_ms, 'LIMIT', 0, limit)) do
-    local name, why = read_held(redis.call('HGET', errors, token))
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.held, '-inf', now_ms, 'LIMIT', 0, limit)) do
+    local name, why = read_held(redis.call('HGET', keys.errors, token))
     take(token, name, why, known[name])
   end
 end
 
 while names_left > 0 and #freed < limit do
-  local member = redis.call('ZRANGEBYLEX', held_tasks, '[' .. cursor, '+', 'LIMIT', 0, 1)[1]
+  local member = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. cursor, '+', 'LIMIT', 0, 1)[1]
   if not member then
     cursor = ''
     break
@@ -60,11 +50,11 @@ while names_left > 0 and #freed < limit do
     cursor = member .. '\0'
   elseif known[name] then
     local room = limit - #freed
-    local page = redis.call('ZRANGEBYLEX', held_tasks, '[' .. cursor, '(' .. name .. '\1', 'LIMIT', 0, room)
+    local page = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. cursor, '(' .. name .. '\1', 'LIMIT', 0, room)
     for _, found in ipairs(page) do
       local _, token = split_member(found)
       members[#members + 1] = found
-      if token and redis.call('ZSCORE', held, token) then take(token, name, '', true) end
+      if token and redis.call('ZSCORE', keys.held, token) then take(token, name, '', true) end
     end
     cursor = #page < room and name .. '\1' or page[#page] .. '\0'
   else
@@ -74,20 +64,20 @@ while names_left > 0 and #freed < limit do
 end
 if #tokens + #members == 0 then return { 0, 0, cursor } end
 
-check_sets(retries, returned, quarantine)
-check_hashes(unique, counters, errors)
-if #members > 0 then redis.call('ZREM', held_tasks, unpack(members)) end
-if #tokens > 0 then redis.call('ZREM', held, unpack(tokens)) end
+check_sets(keys.retries, keys.returned, keys.quarantine)
+check_hashes(keys.unique, keys.counters, keys.errors)
+if #members > 0 then redis.call('ZREM', keys.held_tasks, unpack(members)) end
+if #tokens > 0 then redis.call('ZREM', keys.held, unpack(tokens)) end
 for _, job in ipairs(freed) do
-  local waiting = waiting_set(retries, returned, job.attempts, job.kills)
+  local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
   redis.call('ZADD', waiting, math.min(job.due, now_ms), job.token)
 end
 for _, job in ipairs(over) do
-  release_unique(unique, job.key, job.token)
-  redis.call('HSET', headers, job.token, struct.pack(HEADER, job.attempts, job.kills, job.due, NOBODY, NOBODY))
-  redis.call('HSET', errors, job.token, cjson.encode({ kind = 'task', at = now_ms,
+  release_unique(keys.unique, job.key, job.token)
+  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, job.attempts, job.kills, job.due, NOBODY, NOBODY))
+  redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms,
     error = job.why .. ' It was held, and no worker that knows it came in time.' }))
-  redis.call('ZADD', quarantine, now_ms, job.token)
+  redis.call('ZADD', keys.quarantine, now_ms, job.token)
 end
-if #over > 0 then add_to(counters, 'quarantined', #over) end
+if #over > 0 then add_to(keys.counters, 'quarantined', #over) end
 return { #freed, #over, cursor }

@@ -2,24 +2,8 @@
 -- been claimed since is told as it was.
 --
 -- Prelude  clock, count, window, frame, list, job, find, held
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  channel  the new head's start time
--- KEYS[3]  list  destination queue
--- KEYS[4]  zset  leases: token, score end (epoch ms)
--- KEYS[5]  zset  retries: token, score start time (epoch ms)
--- KEYS[6]  zset  dead letters: token, score when
--- KEYS[7]  zset  quarantine: token, score when
--- KEYS[8]  hash  headers by token
--- KEYS[9]  hash  payloads by token
--- KEYS[10]  hash  locators by token
--- KEYS[11]  hash  notes by token: what to do with a job found in the destination queue
--- KEYS[12]  hash  unique keys: holder's token
--- KEYS[13]  zset  ended: token, score epoch ms * 8 + outcome
--- KEYS[14]  channel  ours: a lease changed
--- KEYS[15]  zset  returned, before their first attempt: token, score start time (epoch ms)
--- KEYS[16]  zset  held: token, score until when (epoch ms)
--- KEYS[17]  zset  held by task: name of the task, start time and token, a zero byte between them; score 0
--- KEYS[18]  hash  errors by token
+-- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
+--          notes, unique, ended, channel, returned, held, held_tasks, errors
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
@@ -28,12 +12,6 @@
 --          it; or the state that it is in and was left in; then the start time (epoch ms); then, where the channel
 --          is closed to us, what the server said
 
-local keys = {
-  timeout_set = KEYS[1], channel = KEYS[2], destination = KEYS[3], leases = KEYS[4], retries = KEYS[5],
-  dead = KEYS[6], quarantine = KEYS[7], headers = KEYS[8], payloads = KEYS[9], locators = KEYS[10],
-  notes = KEYS[11], unique = KEYS[12], ended = KEYS[13], leases_channel = KEYS[14],
-  returned = KEYS[15], held = KEYS[16], held_tasks = KEYS[17], errors = KEYS[18],
-}
 local now_us, token, request = read_clock(ARGV[1]), ARGV[2], ARGV[4]
 
 -- A repeat: its reply was lost. When it was done is noted beside the jobs that ended, for as long.
@@ -41,7 +19,7 @@ local done = redis.call('ZSCORE', keys.ended, request)
 if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(done) / 8) + 1) * 1000) } end
 
 local now_ms, due, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
-local job = find_job(keys, token, now_ms)
+local job = find_job(token, now_ms)
 check_sets(keys.retries, keys.returned, keys.held_tasks)
 check_hashes(keys.payloads, keys.errors)
 
@@ -57,7 +35,7 @@ if job.waits or is_given_up(job) then
   end
   redis.call('ZADD', waiting, due, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. key)
-  refusal = publish(keys.leases_channel, due)
+  refusal = publish(keys.channel, due)
 elseif job.frame then
   local _, format, id, key, mac = read_locator(job.locator)
   local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
@@ -66,7 +44,7 @@ elseif job.frame then
   if redis.call('HEXISTS', keys.locators, token) == 1 then
     redis.call('HSET', keys.locators, token, pack_locator(due, format, id, mac) .. key)
   end
-  if due < tonumber(head) then refusal = publish(keys.channel, due) end
+  if due < tonumber(head) then refusal = publish(keys.redisson_channel, due) end
 elseif job.payload then
   local _, _, _, key = read_locator(job.locator)
   redis.call('LREM', keys.destination, 1, job.payload)
@@ -74,14 +52,14 @@ elseif job.payload then
   redis.call('ZADD', keys.returned, due, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY) .. key)
   redis.call('HSET', keys.payloads, token, job.payload)
-  refusal = publish(keys.leases_channel, due)
+  refusal = publish(keys.channel, due)
 elseif job.state == 'unknown' then
   -- A removal first, or a full server would refuse the note.
   redis.call('HDEL', keys.notes, token)
   redis.call('HSET', keys.notes, token, decimal(due))
   return { 'noted', due }
 else
-  if job.locator then forget(keys, token, job.locator) end
+  if job.locator then forget(token, job.locator) end
   return { job.state, 0 }
 end
 remember(keys.ended, now_ms, 'taken', { request })

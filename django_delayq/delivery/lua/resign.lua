@@ -2,24 +2,18 @@
 -- repeat: what is not as it was read, or is not found without a long search, is left alone.
 --
 -- Prelude  count, window, frame, list, job
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  list  destination queue
--- KEYS[4]  hash  locators by token
--- KEYS[5]  hash  payloads by token
--- KEYS[6]  hash  counters
+-- Keys     timeout_set, delay_queue, destination, locators, payloads, counters
 -- ARGV[1]  where they are: 'frames', 'destination' or 'payloads'
 -- ARGV[2]  and on, three each: its index when it was read, in the delay queue or, counted from the tail, in the
 --          destination queue, empty where it was in neither; or its token; the frame or the payload as it was read; the
 --          payload to write
 -- Returns  how many were written
 
-local timeout_set, delay_queue, destination, locators, payloads = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local counters, where = KEYS[6], ARGV[1]
+local where = ARGV[1]
 
-check_hashes(locators, payloads, counters)
-local listed_count = redis.call('LLEN', delay_queue)
-redis.call('LLEN', destination)
+check_hashes(keys.locators, keys.payloads, keys.counters)
+local listed_count = redis.call('LLEN', keys.delay_queue)
+redis.call('LLEN', keys.destination)
 
 -- Indexes of the elements of a stretch of a list, by element, the last first.
 local function indexes_in(list, from, to)
@@ -40,7 +34,7 @@ local function stretch(moved)
     if index then first, last = math.min(first, index), math.max(last, index) end
   end
   if first > last then return {} end
-  return indexes_in(where == 'frames' and delay_queue or destination, first - (moved and last - first + 1 or 0), last)
+  return indexes_in(where == 'frames' and keys.delay_queue or keys.destination, first - (moved and last - first + 1 or 0), last)
 end
 
 -- Where the frames are that are in the delay queue: index by frame. Those in `left` may be anywhere.
@@ -59,15 +53,15 @@ local function find_listed(frames)
   end
   if #sought == 0 then return indexes end
   -- Others have taken out what lay before them.
-  local plan = locate_listed(delay_queue, sought, counters)
-  for _, index in ipairs(plan.indexes) do indexes[redis.call('LINDEX', delay_queue, index)] = index end
+  local plan = locate_listed(keys.delay_queue, sought, keys.counters)
+  for _, index in ipairs(plan.indexes) do indexes[redis.call('LINDEX', keys.delay_queue, index)] = index end
   -- What no search finds costs a scan each.
   local scans = math.min(#plan.rest, most_foreign(listed_count, byte_count / #sought))
   for i, frame in ipairs(plan.rest) do
     if i > scans then
       left[frame] = true
     else
-      indexes[frame] = redis.call('LPOS', delay_queue, frame) or nil
+      indexes[frame] = redis.call('LPOS', keys.delay_queue, frame) or nil
     end
   end
   return indexes
@@ -75,7 +69,7 @@ end
 
 local found, places = {}, {}
 local function relocate(token, old, mac)
-  local locator = redis.call('HGET', locators, token)
+  local locator = redis.call('HGET', keys.locators, token)
   if not locator or not is_located(locator, token, old) then return end
   local due, format, id, key = read_locator(locator)
   places[#places + 1] = token
@@ -86,7 +80,7 @@ local indexes
 if where == 'frames' then
   local frames = {}
   for i = 2, #ARGV, 3 do
-    if redis.call('ZSCORE', timeout_set, ARGV[i + 1]) then frames[#frames + 1] = ARGV[i + 1] end
+    if redis.call('ZSCORE', keys.timeout_set, ARGV[i + 1]) then frames[#frames + 1] = ARGV[i + 1] end
   end
   indexes = find_listed(frames)
 elseif where == 'destination' then
@@ -98,7 +92,7 @@ for i = 2, #ARGV, 3 do
   local hint, old, payload = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local token, mac = token_of(payload)
   if where == 'frames' then
-    local score, was, id, format = redis.call('ZSCORE', timeout_set, old), unpack_frame(old)
+    local score, was, id, format = redis.call('ZSCORE', keys.timeout_set, old), unpack_frame(old)
     if score and was and not left[old] then
       local head = format == 2 and old:sub(1, 9) or id
       found[#found + 1] = {
@@ -112,21 +106,21 @@ for i = 2, #ARGV, 3 do
       found[#found + 1] = { index = index, new = payload }
       if token then relocate(token, old, mac) end
     end
-  elseif redis.call('HGET', payloads, hint) == old then
+  elseif redis.call('HGET', keys.payloads, hint) == old then
     found[#found + 1] = { token = hint, new = payload }
   end
 end
 
 for _, item in ipairs(found) do
   if where == 'frames' then
-    redis.call('ZREM', timeout_set, item.old)
-    redis.call('ZADD', timeout_set, item.score, item.new)
-    if item.index then redis.call('LSET', delay_queue, item.index, item.new) end
+    redis.call('ZREM', keys.timeout_set, item.old)
+    redis.call('ZADD', keys.timeout_set, item.score, item.new)
+    if item.index then redis.call('LSET', keys.delay_queue, item.index, item.new) end
   elseif where == 'destination' then
-    redis.call('LSET', destination, item.index, item.new)
+    redis.call('LSET', keys.destination, item.index, item.new)
   else
-    redis.call('HSET', payloads, item.token, item.new)
+    redis.call('HSET', keys.payloads, item.token, item.new)
   end
 end
-if #places > 0 then redis.call('HSET', locators, unpack(places)) end
+if #places > 0 then redis.call('HSET', keys.locators, unpack(places)) end
 return #found

@@ -1,15 +1,7 @@
 -- Store jobs of ours until they are due. Safe to repeat: a token that is known is not stored again.
 --
 -- Prelude  clock, count, window, frame, list, job
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  channel  the new head's start time
--- KEYS[4]  list  destination queue
--- KEYS[5]  hash  locators by token
--- KEYS[6]  hash  headers by token
--- KEYS[7]  hash  unique keys: holder's token
--- KEYS[8]  zset  ended: token, score epoch ms * 8 + outcome
--- KEYS[9]  hash  counters
+-- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames go into the delay queue, too
@@ -20,24 +12,22 @@
 --          then, where the channel is closed to us, what the server said
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
-local timeout_set, delay_queue, channel, destination = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local locators, headers, unique, ended, counters = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] == '1'
 local now_ms = math.floor(now_us / 1000)
 
-local head = redis.call('ZRANGE', timeout_set, 0, 0, 'WITHSCORES')[2]
+local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
-redis.call('LLEN', delay_queue)
-check_hashes(locators)
+redis.call('LLEN', keys.delay_queue)
+check_hashes(keys.locators)
 
 -- The destination queue is looked through once, however many keys are held: each look may cost a megabyte.
 local lying, is_all
 local function is_alive(token)
-  if redis.call('HEXISTS', headers, token) == 1 then return true end
-  local due, kind, id, _, mac = read_locator(redis.call('HGET', locators, token))
+  if redis.call('HEXISTS', keys.headers, token) == 1 then return true end
+  local due, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
   if not due then return false end
-  if find_frame(timeout_set, due, kind, id) then return true end
-  if not lying then lying, is_all = tokens_lying(destination) end
+  if find_frame(keys.timeout_set, due, kind, id) then return true end
+  if not lying then lying, is_all = tokens_lying(keys.destination) end
   return lying[token .. mac] or not is_all
 end
 
@@ -46,17 +36,17 @@ for i = 5, #ARGV, 4 do
   local token, due, key = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
   local holder, known, beyond = '', false, nil
   if is_repeat then
-    local locator = redis.call('HGET', locators, token)
+    local locator = redis.call('HGET', keys.locators, token)
     if locator then
       known, due = true, read_locator(locator) or due
     else
-      beyond = redis.call('HEXISTS', headers, token) == 1 and 'unknown' or how_ended(ended, now_ms, token)
+      beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown' or how_ended(keys.ended, now_ms, token)
       if beyond then known, due, holder = true, 0, '=' .. beyond end
     end
   end
   if key ~= '' and not known then
     local name = key:sub(2)
-    local other = claimed[name] or redis.call('HGET', unique, name)
+    local other = claimed[name] or redis.call('HGET', keys.unique, name)
     if other and other ~= token then
       if claimed[name] or is_alive(other) then
         holder = other
@@ -72,7 +62,7 @@ for i = 5, #ARGV, 4 do
 end
 if #fresh == 0 then return reply end
 
-local number = next_numbers(delay_queue, counters, #fresh)
+local number = next_numbers(keys.delay_queue, keys.counters, #fresh)
 local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
 local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
 local members, frames, places, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
@@ -102,10 +92,10 @@ for n, i in ipairs(fresh) do
   end
   if due < first then first = due end
 end
-redis.call('ZADD', timeout_set, 'NX', unpack(members))
-if listed then redis.call('RPUSH', delay_queue, unpack(frames)) end
-redis.call('HSET', locators, unpack(places))
-if #displaced > 0 then redis.call('HDEL', locators, unpack(displaced)) end
-if #holders > 0 then redis.call('HSET', unique, unpack(holders)) end
-if first < head then reply[#reply + 1] = publish(channel, first) end
+redis.call('ZADD', keys.timeout_set, 'NX', unpack(members))
+if listed then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end
+redis.call('HSET', keys.locators, unpack(places))
+if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end
+if #holders > 0 then redis.call('HSET', keys.unique, unpack(holders)) end
+if first < head then reply[#reply + 1] = publish(keys.redisson_channel, first) end
 return reply

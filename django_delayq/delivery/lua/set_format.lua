@@ -1,7 +1,7 @@
 -- Choose the format of a queue: what is written to it from now on, and what its workers have to read.
 --
 -- Prelude  clock, formats
--- KEYS[1]  hash  control: format; written, where a command has chosen; by owner which formats workers read
+-- Keys     control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  the format to choose
 -- ARGV[3]  the latest format that the caller reads; the choice of that one leaves the rest to the workers
@@ -11,20 +11,20 @@
 -- Returns  the format of the queue before; how many processes read none as late as the chosen one. Nothing was changed
 --          where the queue's is later than the caller reads; or, by 'begin', where it was to be raised and there are such
 
-local control, chosen, latest, kept_ms, step = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local chosen, latest, kept_ms, step = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
-local format, written, reads = read_formats(control, now_ms, kept_ms)
+local format, written, reads = read_formats(keys.control, now_ms, kept_ms)
 local behind = count_behind(reads, chosen)
 if format > latest or (step == 'begin' and chosen > format and behind > 0) then return { format, behind } end
 -- Somebody else has chosen meanwhile.
 if step == 'end' and written ~= chosen then return { format, behind } end
 
-redis.call('HDEL', control, '')
+redis.call('HDEL', keys.control, '')
 if chosen < latest then
-  redis.call('HSET', control, 'written', chosen)
+  redis.call('HSET', keys.control, 'written', chosen)
 else
-  redis.call('HDEL', control, 'written')
+  redis.call('HDEL', keys.control, 'written')
 end
-if chosen > format or step == 'end' then redis.call('HSET', control, 'format', chosen) end
+if chosen > format or step == 'end' then redis.call('HSET', keys.control, 'format', chosen) end
 return { format, behind }

@@ -2,11 +2,8 @@
 -- sent before. What schedule.lua does for it, in half the commands.
 --
 -- Prelude  clock, window, frame, job
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  hash  locators by token
--- KEYS[3]  hash  counters
--- KEYS[4]  channel  the new head's start time
--- KEYS[5]  list  delay queue: frames in arrival order; only where the frame goes there, too
+-- Keys     timeout_set, locators, counters, redisson_channel, delay_queue?
+-- Where    delay_queue: only where the frame goes there, too
 -- ARGV[1]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  payload, its token where we write it
@@ -15,12 +12,11 @@
 --          schedule.lua has to look closer, or to say what is wrong: nothing is stored then
 -- Source   RedissonDelayedQueue.offerAsync, with tokens and the server's clock added
 
-local timeout_set, locators, counters, delay_queue = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local format, payload = ARGV[2], ARGV[3]
 local due = start_time(ARGV[1], read_clock(ARGV[4] or ''))
 local token = payload:sub(12, 33)
 
-local number = redis.pcall('HINCRBY', counters, 'number', 1)
+local number = redis.pcall('HINCRBY', keys.counters, 'number', 1)
 if type(number) ~= 'number' then return nil end
 local is_placed, is_stored
 local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
@@ -28,22 +24,22 @@ local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63
 if number > 1 and high and low and due < FARTHEST then
   -- What pack_frame() and pack_locator() make, in one go: each packing costs the server as much as a command.
   local mark, of = UNLISTED, 1
-  if delay_queue then mark, of = LISTED, 2 end
+  if keys.delay_queue then mark, of = LISTED, 2 end
   local both = struct.pack('<Bc2>I6<L' .. LOCATOR, 8, mark, number, #payload, high, low, 16 + 4 * format + of, number, due)
   local frame, place = both:sub(format == '1' and 2 or 1, 17) .. payload, both:sub(18)
   -- No type was checked, so what was written is undone where the next write fails.
-  is_placed = redis.pcall('HSETNX', locators, token, place) == 1
-  is_stored = is_placed and redis.pcall('ZADD', timeout_set, 'NX', string.format('%d', due), frame) == 1
-  if is_stored and (not delay_queue or type(redis.pcall('RPUSH', delay_queue, frame)) == 'number') then
-    local refusal = redis.pcall('ZRANK', timeout_set, frame) == 0 and publish(KEYS[4], due)
+  is_placed = redis.pcall('HSETNX', keys.locators, token, place) == 1
+  is_stored = is_placed and redis.pcall('ZADD', keys.timeout_set, 'NX', string.format('%d', due), frame) == 1
+  if is_stored and (not keys.delay_queue or type(redis.pcall('RPUSH', keys.delay_queue, frame)) == 'number') then
+    local refusal = redis.pcall('ZRANK', keys.timeout_set, frame) == 0 and publish(keys.redisson_channel, due)
     return refusal and { due, refusal } or due
   end
-  if is_stored then redis.call('ZREM', timeout_set, frame) end
+  if is_stored then redis.call('ZREM', keys.timeout_set, frame) end
 end
-if is_placed then redis.call('HDEL', locators, token) end
+if is_placed then redis.call('HDEL', keys.locators, token) end
 if number == 1 then
-  redis.call('HDEL', counters, 'number')
+  redis.call('HDEL', keys.counters, 'number')
 else
-  redis.call('HINCRBY', counters, 'number', -1)
+  redis.call('HINCRBY', keys.counters, 'number', -1)
 end
 return nil

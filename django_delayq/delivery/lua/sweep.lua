@@ -2,16 +2,8 @@
 -- somebody deleted a key, a process vanished.
 --
 -- Prelude  clock, count, window, frame, list, job, find
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  destination queue
--- KEYS[3]  hash  locators by token
--- KEYS[4]  hash  unique keys: holder's token
--- KEYS[5]  hash  headers by token
--- KEYS[6]  hash  notes by token: what to do with a job found in the destination queue
--- KEYS[7]  hash  claims: the last request of each owner
--- KEYS[8]  hash  payloads by token
--- KEYS[9]  hash  errors by token
--- KEYS[10]  and on: zset  where a job is that has a header: leases, retries and the others, member token
+-- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, places...
+-- Where    swept: the hash that is swept; places: the sets where a job is that has a header
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes' or 'claims'
 -- ARGV[3]  cursor of the last call, 0 at first
@@ -19,16 +11,12 @@
 -- Returns  the next cursor, 0 at the end; fields forgotten; of the locators none where the destination queue is too
 --          long, or has too many bytes, to be looked through
 
-local keys = {
-  timeout_set = KEYS[1], destination = KEYS[2], locators = KEYS[3], unique = KEYS[4], headers = KEYS[5],
-  notes = KEYS[6], claims = KEYS[7], payloads = KEYS[8], errors = KEYS[9],
-}
 local now_ms, which = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 -- A request is repeated within seconds of its claim.
 local CLAIM_KEPT_MS = 60000
 
 local function is_anywhere(token)
-  for i = 10, #KEYS do
+  for i = #keys + 1, #KEYS do
     if redis.call('ZSCORE', KEYS[i], token) then return true end
   end
   return false
@@ -56,21 +44,20 @@ local function is_over(field, value)
   return not lease_end or not (lease_end > now_ms - CLAIM_KEPT_MS)
 end
 
-local swept = keys[which]
-local part = redis.call('HSCAN', swept, ARGV[3], 'COUNT', ARGV[4])
+local part = redis.call('HSCAN', keys.swept, ARGV[3], 'COUNT', ARGV[4])
 local over = {}
 for i = 1, #part[2], 2 do
   if is_over(part[2][i], part[2][i + 1]) then over[#over + 1] = { part[2][i], part[2][i + 1] } end
 end
 for _, item in ipairs(over) do
   if which == 'locators' then
-    forget(keys, item[1], item[2])
+    forget(item[1], item[2])
   elseif which == 'headers' or which == 'errors' then
     local _, _, _, _, _, key = read_header(redis.call('HGET', keys.headers, item[1]))
     release_unique(keys.unique, key, item[1])
     for _, hash in ipairs({ keys.headers, keys.payloads, keys.errors }) do redis.call('HDEL', hash, item[1]) end
   else
-    redis.call('HDEL', swept, item[1])
+    redis.call('HDEL', keys.swept, item[1])
   end
 end
 return { part[1], #over }

@@ -1,15 +1,7 @@
 -- Move due elements from the timeout set to the destination queue.
 --
 -- Prelude  clock, count, window, frame, list, job, transfer
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  list  destination queue
--- KEYS[4]  hash  locators by token
--- KEYS[5]  zset  quarantine: token, score when
--- KEYS[6]  hash  payloads by token
--- KEYS[7]  hash  errors by token
--- KEYS[8]  hash  counters
--- KEYS[9]  hash  control: format
+-- Keys     timeout_set, delay_queue, destination, locators, quarantine, payloads, errors, counters, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  batch, elements
 -- ARGV[3]  budget, bytes
@@ -20,20 +12,16 @@
 --          the queue where it is later than the caller reads
 -- Source   RedissonDelayedQueue.java, pushTaskAsync
 
-local keys = {
-  timeout_set = KEYS[1], delay_queue = KEYS[2], destination = KEYS[3], locators = KEYS[4],
-  quarantine = KEYS[5], payloads = KEYS[6], errors = KEYS[7], counters = KEYS[8],
-}
 local now_us, batch, budget, seed = read_clock(ARGV[1]), math.min(tonumber(ARGV[2]), MOST), tonumber(ARGV[3]), ARGV[4]
 local now_ms = math.floor(now_us / 1000)
 
-local queue_format = tonumber(redis.call('HGET', KEYS[9], 'format') or 1) or 1
+local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
 if queue_format > tonumber(ARGV[6]) then return { 0, -1, queue_format } end
 redis.call('LLEN', keys.destination)
 local due = find_due(keys.timeout_set, keys.delay_queue, now_ms, batch, budget)
 if #due > 0 then
   sweep_tombstones(keys.delay_queue, keys.counters)
-  transfer_due(keys, plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due, ARGV[5]), now_ms, seed)
+  transfer_due(plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due, ARGV[5]), now_ms, seed)
 end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 return { #due, head and math.max(0, tonumber(head) * 1000 - now_us) or -1 }

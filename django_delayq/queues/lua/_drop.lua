@@ -22,7 +22,7 @@ local function jobs_among(locators, frames)
   return { tokens = tokens, holders = holders }
 end
 
-local function forget_jobs(keys, jobs, outcome, now_ms)
+local function forget_jobs(jobs, outcome, now_ms)
   if #jobs.tokens == 0 then return end
   redis.call('HDEL', keys.locators, unpack(jobs.tokens))
   for i, token in ipairs(jobs.tokens) do release_unique(keys.unique, jobs.holders[i], token) end
@@ -32,11 +32,11 @@ local function forget_jobs(keys, jobs, outcome, now_ms)
 end
 
 -- plan: as of locate_listed(): where the frames are in the delay queue. Returns the jobs that were among them.
-local function drop(keys, frames, plan, outcome, now_ms)
+local function drop(frames, plan, outcome, now_ms)
   if #frames == 0 then return end
   local jobs = jobs_among(keys.locators, frames)
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
-  forget_jobs(keys, jobs, outcome, now_ms)
+  forget_jobs(jobs, outcome, now_ms)
   return jobs
 end

@@ -1,23 +1,14 @@
 -- Delete everything that waits: at once for everybody else, page by page for the server.
 --
 -- Prelude  clock, count, window, frame, job, list, walk, drop
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  hash  locators by token
--- KEYS[4]  hash  unique keys: holder's token
--- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
--- KEYS[6]  hash  counters
--- KEYS[7]  zset  what is being deleted: the former timeout set
+-- Keys     timeout_set, delay_queue, locators, unique, ended, counters, cleared
+-- Where    cleared: the former timeout set, which is being deleted
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  1 until the reply says that it has begun
 -- ARGV[3]  frames of one call
 -- Returns  1 when it has begun; 1 when there was anything; frames that are left to delete
 -- Source   RedissonDelayedQueue.deleteAsync
 
-local keys = {
-  timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], unique = KEYS[4], ended = KEYS[5],
-  counters = KEYS[6], cleared = KEYS[7],
-}
 local now_ms, is_first, batch = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2] == '1', tonumber(ARGV[3])
 local waiting, listed = redis.call('ZCARD', keys.timeout_set), redis.call('LLEN', keys.delay_queue)
 local unfinished = redis.call('ZCARD', keys.cleared)
@@ -42,6 +33,6 @@ if unfinished > 0 then
   local frames = read_page(keys.cleared, 'zset', 0, '', '', batch)
   local jobs = jobs_among(keys.locators, frames)
   redis.call('ZREMRANGEBYRANK', keys.cleared, 0, #frames - 1)
-  forget_jobs(keys, jobs, 'cancelled', now_ms)
+  forget_jobs(jobs, 'cancelled', now_ms)
 end
 return { begins and 1 or 0, found and 1 or 0, redis.call('ZCARD', keys.cleared) }

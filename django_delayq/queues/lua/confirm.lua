@@ -1,22 +1,13 @@
 -- Confirm that elements were taken: only now are they gone. Safe to repeat: a reply that was lost is given again.
 --
 -- Prelude  clock, count, window, frame, job
--- KEYS[1]  zset  leases: token, score end (epoch ms)
--- KEYS[2]  hash  headers by token
--- KEYS[3]  hash  payloads by token
--- KEYS[4]  hash  errors by token
--- KEYS[5]  hash  unique keys: holder's token
--- KEYS[6]  zset  ended: token, and token with fencing token, score epoch ms * 8 + outcome
--- KEYS[7]  hash  counters
--- KEYS[8]  hash  claims: the last request of each owner
+-- Keys     leases, headers, payloads, errors, unique, ended, counters, claims
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: who claimed them
 -- ARGV[3]  and on, two an element: token; fencing token
 -- Returns  one character an element: '1' it is the caller's, by this call or an earlier one; '0' it is not; '?' it
 --          is gone, and too long ago to tell
 
-local leases, headers, payloads, errors, unique = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local ended, counters, claims = KEYS[6], KEYS[7], KEYS[8]
 local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
 -- By the fencing token alone, and by no time: the lease may be over and nobody else have come, and the clock may have
@@ -25,7 +16,7 @@ local tokens, holders, noted, flags = {}, {}, {}, {}
 for i = 3, #ARGV, 2 do
   local token, flag = ARGV[i], '0'
   local receipt = token .. ARGV[i + 1]
-  local header = redis.call('HGET', headers, token)
+  local header = redis.call('HGET', keys.headers, token)
   local _, _, _, fence, _, key = read_header(header)
   if fence == ARGV[i + 1] then
     flag = '1'
@@ -33,22 +24,22 @@ for i = 3, #ARGV, 2 do
     holders[#holders + 1] = key
     noted[#noted + 1] = token
     noted[#noted + 1] = receipt
-  elseif redis.call('ZSCORE', ended, receipt) then
+  elseif redis.call('ZSCORE', keys.ended, receipt) then
     flag = '1'
-  elseif not header and not redis.call('ZSCORE', ended, token) then
+  elseif not header and not redis.call('ZSCORE', keys.ended, token) then
     flag = '?'
   end
   flags[#flags + 1] = flag
 end
 
-redis.call('HDEL', claims, owner)
+redis.call('HDEL', keys.claims, owner)
 if #tokens > 0 then
-  redis.call('ZREM', leases, unpack(tokens))
-  redis.call('HDEL', headers, unpack(tokens))
-  redis.call('HDEL', payloads, unpack(tokens))
-  redis.call('HDEL', errors, unpack(tokens))
-  for i, token in ipairs(tokens) do release_unique(unique, holders[i], token) end
-  remember(ended, now_ms, 'taken', noted)
-  add_to(counters, 'taken', #tokens)
+  redis.call('ZREM', keys.leases, unpack(tokens))
+  redis.call('HDEL', keys.headers, unpack(tokens))
+  redis.call('HDEL', keys.payloads, unpack(tokens))
+  redis.call('HDEL', keys.errors, unpack(tokens))
+  for i, token in ipairs(tokens) do release_unique(keys.unique, holders[i], token) end
+  remember(keys.ended, now_ms, 'taken', noted)
+  add_to(keys.counters, 'taken', #tokens)
 end
 return table.concat(flags)

@@ -2,17 +2,16 @@
 -- own API took out and puts in again runs, once its signature is checked. Not safe to repeat.
 --
 -- Prelude  clock, window, frame, job
--- KEYS[1]  list  destination queue
--- KEYS[2]  hash  locators by token
+-- Keys     destination, locators
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  payload
 -- Returns  how many elements lie there
 
-local destination, locators, payload = KEYS[1], KEYS[2], ARGV[2]
+local payload = ARGV[2]
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
-redis.call('LLEN', destination)
-check_hashes(locators)
+redis.call('LLEN', keys.destination)
+check_hashes(keys.locators)
 local token, mac = token_of(payload)
-if token then leave_unsure(locators, token, mac, now_ms) end
-return redis.call('RPUSH', destination, payload)
+if token then leave_unsure(keys.locators, token, mac, now_ms) end
+return redis.call('RPUSH', keys.destination, payload)

@@ -1,12 +1,7 @@
 -- Take elements out by their payloads, among a page of what waits: from the timeout set and from the delay queue.
 --
 -- Prelude  clock, count, window, frame, list, job, walk, drop
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  hash  locators by token
--- KEYS[4]  hash  unique keys: holder's token
--- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
--- KEYS[6]  hash  counters
+-- Keys     timeout_set, delay_queue, locators, unique, ended, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what to walk: 'list', the delay queue, or 'zset', the timeout set
 -- ARGV[3]  cursor: index, 0 at first
@@ -24,10 +19,6 @@
 -- More than that are worth a scan of their own.
 local FEW = 100
 
-local keys = {
-  timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], unique = KEYS[4], ended = KEYS[5],
-  counters = KEYS[6],
-}
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 local kind, which = ARGV[2], ARGV[7]
 local far = tonumber(ARGV[9])
@@ -74,7 +65,7 @@ else
   local plan = { indexes = indexes, rest = {} }
   if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end
   -- Whoever takes a job out to give it another delay offers it again: then it is no double.
-  drop(keys, frames, plan, 'taken', now_ms)
+  drop(frames, plan, 'taken', now_ms)
   if which == 'first' then return { -1, '', '', 1 } end
 end
 if index == 0 then anchor = '' end

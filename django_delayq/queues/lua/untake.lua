@@ -4,26 +4,16 @@
 -- has a history, or an id, stays among the leases and can be claimed at once: in the list it would lose both.
 --
 -- Prelude  clock, count, window, frame, job
--- KEYS[1]  zset  leases: token, score end (epoch ms)
--- KEYS[2]  hash  headers by token
--- KEYS[3]  hash  payloads by token
--- KEYS[4]  list  destination queue
--- KEYS[5]  zset  ended: token, and token with fencing token, score epoch ms * 8 + outcome
--- KEYS[6]  hash  counters
--- KEYS[7]  hash  claims: the last request of each owner
--- KEYS[8]  channel  ours: a lease changed
--- KEYS[9]  hash  locators by token
+-- Keys     leases, headers, payloads, destination, ended, counters, claims, channel, locators
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: who claimed them
 -- ARGV[3]  and on, three an element, in the order they were claimed: token; fencing token; payload
 -- Returns  how many were put back
 
-local leases, headers, payloads, destination = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ended, counters, claims, channel, locators = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
-redis.call('LLEN', destination)
-check_hashes(locators)
+redis.call('LLEN', keys.destination)
+check_hashes(keys.locators)
 -- What of it is a job, or may be one as it came in a frame, is to be found as such by the next claim.
 local places = {}
 local function put_back(token, payload)
@@ -34,7 +24,7 @@ end
 local held, confirmed, expired, backwards = {}, {}, {}, {}
 for i = #ARGV - 2, 3, -3 do
   local token, payload = ARGV[i], ARGV[i + 2]
-  local header = redis.call('HGET', headers, token)
+  local header = redis.call('HGET', keys.headers, token)
   if header then
     local attempts, kills, _, fence = read_header(header)
     if fence == ARGV[i + 1] then
@@ -47,7 +37,7 @@ for i = #ARGV - 2, 3, -3 do
         expired[#expired + 1] = token
       end
     end
-  elseif redis.call('ZSCORE', ended, token .. ARGV[i + 1]) then
+  elseif redis.call('ZSCORE', keys.ended, token .. ARGV[i + 1]) then
     confirmed[#confirmed + 1] = token
     confirmed[#confirmed + 1] = token .. ARGV[i + 1]
     backwards[#backwards + 1] = payload
@@ -55,27 +45,27 @@ for i = #ARGV - 2, 3, -3 do
   end
 end
 
-redis.call('HDEL', claims, owner)
+redis.call('HDEL', keys.claims, owner)
 if #held > 0 then
-  redis.call('ZREM', leases, unpack(held))
-  redis.call('HDEL', headers, unpack(held))
-  redis.call('HDEL', payloads, unpack(held))
+  redis.call('ZREM', keys.leases, unpack(held))
+  redis.call('HDEL', keys.headers, unpack(held))
+  redis.call('HDEL', keys.payloads, unpack(held))
 end
 if #confirmed > 0 then
-  redis.call('ZREM', ended, unpack(confirmed))
-  add_to(counters, 'taken', -#confirmed / 2)
+  redis.call('ZREM', keys.ended, unpack(confirmed))
+  add_to(keys.counters, 'taken', -#confirmed / 2)
 end
 for _, place in ipairs(places) do
   local own, mac, is_job = place[1], place[2], place[3]
   if is_job then
-    redis.call('HSET', locators, own, pack_locator(now_ms, 0, NOBODY, mac))
+    redis.call('HSET', keys.locators, own, pack_locator(now_ms, 0, NOBODY, mac))
   else
-    leave_unsure(locators, own, mac, now_ms)
+    leave_unsure(keys.locators, own, mac, now_ms)
   end
 end
-if #backwards > 0 then redis.call('LPUSH', destination, unpack(backwards)) end
+if #backwards > 0 then redis.call('LPUSH', keys.destination, unpack(backwards)) end
 if #expired > 0 then
-  redis.call('ZADD', leases, 'XX', unpack(expired))
-  publish(channel, now_ms)
+  redis.call('ZADD', keys.leases, 'XX', unpack(expired))
+  publish(keys.channel, now_ms)
 end
 return #backwards + #expired / 2

@@ -1,14 +1,8 @@
 -- Take out frames that the caller has read; once, however often the call is repeated.
 --
 -- Prelude  clock, count, window, frame, list, job, drop
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  hash  locators by token
--- KEYS[4]  hash  unique keys: holder's token
--- KEYS[5]  zset  ended: token, score epoch ms * 8 + outcome
--- KEYS[6]  hash  counters
--- KEYS[7]  list  where to put the one frame's payload, at its head; left out where it is to go nowhere
--- KEYS[8]  hash  locators by token, of that queue
+-- Keys     timeout_set, delay_queue, locators, unique, ended, counters, target?, target_locators?
+-- Where    target, target_locators: where the one frame's payload goes, at the head, if anywhere
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  where the frames were read: 'list', the delay queue, or 'zset', the timeout set
 -- ARGV[3]  'head' or 'tail': the end of the delay queue that is nearer
@@ -19,11 +13,6 @@
 -- Returns  one character a frame: '1' was taken out, '0' was not there any more
 -- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
 
-local keys = {
-  timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], unique = KEYS[4], ended = KEYS[5],
-  counters = KEYS[6],
-}
-local target, target_locators = KEYS[7], KEYS[8]
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 local kind, near, depth, request = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
@@ -36,9 +25,9 @@ if redis.call('ZSCORE', keys.ended, request) then
   return table.concat(flags)
 end
 redis.call('ZCARD', keys.timeout_set)
-if target then
-  redis.call('LLEN', target)
-  check_hashes(target_locators)
+if keys.target then
+  redis.call('LLEN', keys.target)
+  check_hashes(keys.target_locators)
 end
 sweep_tombstones(keys.delay_queue, keys.counters)
 
@@ -65,24 +54,24 @@ if kind == 'list' then
 else
   plan = locate_listed(keys.delay_queue, frames, keys.counters)
 end
-local jobs = drop(keys, frames, plan, 'taken', now_ms)
-if target then
+local jobs = drop(frames, plan, 'taken', now_ms)
+if keys.target then
   local token, mac = token_of(ARGV[6])
-  redis.call('LPUSH', target, ARGV[6])
+  redis.call('LPUSH', keys.target, ARGV[6])
   -- There, too, it is a job, and not only looks like one.
   if token and jobs.tokens[1] == token then
     local key = ''
-    if target_locators == keys.locators then
+    if keys.target_locators == keys.locators then
       -- It has only become due.
       key = jobs.holders[1]
       redis.call('ZREM', keys.ended, token)
       add_to(keys.counters, 'taken', -1)
       if key ~= '' then redis.call('HSET', keys.unique, key:sub(2), token) end
     end
-    redis.call('HSET', target_locators, token, pack_locator(now_ms, 0, NOBODY, mac) .. key)
+    redis.call('HSET', keys.target_locators, token, pack_locator(now_ms, 0, NOBODY, mac) .. key)
   elseif token then
     -- Perhaps a job that was taken out and put in again.
-    leave_unsure(target_locators, token, mac, now_ms)
+    leave_unsure(keys.target_locators, token, mac, now_ms)
   end
 end
 remember(keys.ended, now_ms, 'taken', notes)

@@ -1,11 +1,10 @@
 -- Publish the start time of the head of the timeout set: every listener looks at once, and not at its next retry.
 --
 -- Prelude  clock
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  channel  the head's start time
+-- Keys     timeout_set, redisson_channel
 -- Returns  the start time (epoch ms), or -1 when none waits
 
-local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
+local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 if not head then return -1 end
-publish(KEYS[2], tonumber(head))
+publish(keys.redisson_channel, tonumber(head))
 return tonumber(head)

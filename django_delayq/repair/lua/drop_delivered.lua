@@ -2,19 +2,18 @@
 -- Redisson that stopped in the middle of a transfer has pushed and unlisted them.
 --
 -- Prelude  window, frame, job
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
+-- Keys     timeout_set, delay_queue
 -- ARGV[1]  1: take them out; 0: only look
 -- ARGV[2]  and on, three a frame: start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
 -- Returns  one character a frame: '1' was delivered, '0' waits, or is not there any more
 
-local timeout_set, delay_queue, is_drop = KEYS[1], KEYS[2], ARGV[1] == '1'
+local is_drop = ARGV[1] == '1'
 local flags, delivered = {}, {}
 for i = 2, #ARGV, 3 do
-  local frame = find_frame(timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
-  local is_delivered = frame and not redis.call('LPOS', delay_queue, frame)
+  local frame = find_frame(keys.timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
+  local is_delivered = frame and not redis.call('LPOS', keys.delay_queue, frame)
   flags[#flags + 1] = is_delivered and '1' or '0'
   if is_delivered then delivered[#delivered + 1] = frame end
 end
-if is_drop and #delivered > 0 then redis.call('ZREM', timeout_set, unpack(delivered)) end
+if is_drop and #delivered > 0 then redis.call('ZREM', keys.timeout_set, unpack(delivered)) end
 return table.concat(flags)

@@ -2,11 +2,7 @@
 -- that numbers ascend in the list; others go in as they are. A step that is repeated is done once.
 --
 -- Prelude  clock, count, window, frame, list, job, mark
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  hash  locators by token
--- KEYS[4]  hash  counters
--- KEYS[5]  hash  control: who fills or empties the list
+-- Keys     timeout_set, delay_queue, locators, counters, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  who does it, no spaces
 -- ARGV[3]  number of the step, from 1
@@ -15,45 +11,44 @@
 -- Returns  'ok', or 'busy' while another is at it; frames looked at; of these put
 --          into the list
 
-local timeout_set, delay_queue, locators, counters, control = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now_ms, run, step, budget = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
-check_sets(timeout_set)
-check_hashes(locators, counters, control)
-redis.call('LLEN', delay_queue)
-local other = earlier_step(control, run, step, now_ms)
+check_sets(keys.timeout_set)
+check_hashes(keys.locators, keys.counters, keys.control)
+redis.call('LLEN', keys.delay_queue)
+local other = earlier_step(keys.control, run, step, now_ms)
 if other then return other end
-sweep_tombstones(delay_queue, counters)
+sweep_tombstones(keys.delay_queue, keys.counters)
 
 local frames, numbered, byte_count, seen = {}, {}, 0, 0
 for i = 5, #ARGV, 3 do
   if byte_count >= budget then break end
   seen = seen + 1
-  local frame = find_frame(timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
+  local frame = find_frame(keys.timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
   if frame then
     frames[#frames + 1] = frame
     byte_count = byte_count + #frame
     -- Also with a number that was never given out, of Java's or of ours before the counters were lost: should it be given
     -- out later, a mark that does not fit would hide the frame, and it would stay in the list.
     if not is_foreign(frame) and unpack_frame(frame) then
-      numbered[#numbered + 1] = { at = #frames, frame = frame, score = redis.call('ZSCORE', timeout_set, frame) }
+      numbered[#numbered + 1] = { at = #frames, frame = frame, score = redis.call('ZSCORE', keys.timeout_set, frame) }
     end
   end
 end
 
 if #numbered > 0 then
-  local number = next_numbers(delay_queue, counters, #numbered)
+  local number = next_numbers(keys.delay_queue, keys.counters, #numbered)
   local old, members, places = {}, {}, {}
   for n, entry in ipairs(numbered) do
     local frame = marked(entry.frame, true, number + n)
     old[n] = entry.frame
     members[2 * n - 1], members[2 * n] = entry.score, frame
-    follow_frame(locators, places, entry.frame, frame)
+    follow_frame(keys.locators, places, entry.frame, frame)
     frames[entry.at] = frame
   end
-  redis.call('ZREM', timeout_set, unpack(old))
-  redis.call('ZADD', timeout_set, unpack(members))
-  if #places > 0 then redis.call('HSET', locators, unpack(places)) end
+  redis.call('ZREM', keys.timeout_set, unpack(old))
+  redis.call('ZADD', keys.timeout_set, unpack(members))
+  if #places > 0 then redis.call('HSET', keys.locators, unpack(places)) end
 end
-if #frames > 0 then redis.call('RPUSH', delay_queue, unpack(frames)) end
-return end_step(control, run, step, now_ms, seen, #frames)
+if #frames > 0 then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end
+return end_step(keys.control, run, step, now_ms, seen, #frames)

@@ -2,13 +2,7 @@
 -- repeat: what the format asked for can read is left alone. Frames of neither format go into quarantine.
 --
 -- Prelude  clock, count, window, frame, list, job, transfer, stretch
--- KEYS[1]  zset  timeout set: member frame, score start time (epoch ms)
--- KEYS[2]  list  delay queue: frames in arrival order
--- KEYS[3]  hash  locators by token
--- KEYS[4]  zset  quarantine: token, score when
--- KEYS[5]  hash  payloads by token
--- KEYS[6]  hash  errors by token
--- KEYS[7]  hash  counters
+-- Keys     timeout_set, delay_queue, locators, quarantine, payloads, errors, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what to walk: 'list', the delay queue from its tail, or 'zset', the timeout set by start time
 -- ARGV[3]  where to go on: an index or a score, as the last call returned it; empty at first
@@ -23,10 +17,6 @@
 -- Returns  where to go on, 'end' at the end; the member last seen; frames seen; rewritten; of these in the delay
 --          queue alone; put into quarantine
 
-local keys = {
-  timeout_set = KEYS[1], delay_queue = KEYS[2], locators = KEYS[3], quarantine = KEYS[4], payloads = KEYS[5],
-  errors = KEYS[6], counters = KEYS[7],
-}
 local now_ms, kind, target, seed = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[6]), ARGV[10]
 local lookups, held = tonumber(ARGV[9]), ARGV[11]
 

@@ -1,7 +1,8 @@
 -- Look for payloads in a page of what waits.
 --
 -- Prelude  window, frame, walk
--- KEYS[1]  list  delay queue; or zset  timeout set
+-- Keys     walked
+-- Where    walked: the delay queue or the timeout set
 -- ARGV[1]  'list' or 'zset'
 -- ARGV[2]  cursor: index, 0 at first
 -- ARGV[3]  cursor: frame last seen
@@ -12,7 +13,7 @@
 -- Returns  the next cursor: index or -1 at the end, frame, score; then the indexes of the payloads that were found
 -- Source   RedissonDelayedQueue.containsAllAsync, page by page
 
-local frames, first, is_last = read_page(KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5]))
+local frames, first, is_last = read_page(keys.walked, ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], tonumber(ARGV[5]))
 local wanted, found = {}, {}
 for i = 7, #ARGV do wanted[ARGV[i]] = i - 7 end
 for _, frame in ipairs(frames) do
@@ -23,5 +24,5 @@ for _, frame in ipairs(frames) do
     wanted[payload] = nil
   end
 end
-local index, anchor, score = cursor_behind(KEYS[1], ARGV[1], first + #frames, frames[#frames] or '', is_last)
+local index, anchor, score = cursor_behind(keys.walked, ARGV[1], first + #frames, frames[#frames] or '', is_last)
 return { index, anchor, score, unpack(found) }
