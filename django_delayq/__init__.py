@@ -1,5 +1,7 @@
 """Delayed jobs for Django on Redis or Valkey, on Redisson's delayed-queue wire."""
 
+from typing import TYPE_CHECKING
+
 from django_delayq.conf import Backoff
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
@@ -30,8 +32,11 @@ from django_delayq.jobs.scheduling import (
     schedule,
     schedule_many,
 )
-from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.delayed import DelayedQueue
+from django_delayq.later import import_later
+
+if TYPE_CHECKING:
+    from django_delayq.queues.blocking import BlockingQueue
+    from django_delayq.queues.delayed import DelayedQueue
 
 __version__ = "0.1.0"
 
@@ -72,3 +77,11 @@ __all__ = [
     "TaskNotFound",
     "TimeLimitExceeded",
 ]
+
+__getattr__ = import_later(
+    __name__,
+    {
+        "BlockingQueue": "django_delayq.queues.blocking",
+        "DelayedQueue": "django_delayq.queues.delayed",
+    },
+)

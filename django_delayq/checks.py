@@ -17,7 +17,6 @@ from django_delayq import conf
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
-from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
 from django_delayq.jobs.decorator import DelayedTask
@@ -33,6 +32,9 @@ def register_all() -> None:
 
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Ask the server whether it can serve the queues."""
+    # Only a check of a deployment needs it.
+    from django_delayq.health.problems import find_server_problems
+
     try:
         settings = conf.get_settings()
         problems = find_server_problems(
@@ -49,10 +51,10 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         ]
     return [
         checks.CheckMessage(
-            _LEVELS[problem.level][0],
+            _LEVELS[problem.level.name][0],
             problem.message,
             hint=problem.hint,
-            id=_LEVELS[problem.level][1],
+            id=_LEVELS[problem.level.name][1],
         )
         for problem in problems
     ]
@@ -67,9 +69,9 @@ def _key_ids() -> list[str] | None:
 
 
 _LEVELS = {
-    Level.ERROR: (checks.ERROR, "django_delayq.E010"),
-    Level.WARNING: (checks.WARNING, "django_delayq.W001"),
-    Level.INFO: (checks.INFO, "django_delayq.I001"),
+    "ERROR": (checks.ERROR, "django_delayq.E010"),
+    "WARNING": (checks.WARNING, "django_delayq.W001"),
+    "INFO": (checks.INFO, "django_delayq.I001"),
 }
 
 

@@ -35,7 +35,6 @@ from redis.retry import Retry
 from django_delayq.calls.call import CallPacker
 from django_delayq.codecs import Codec, default_codec, get_codec
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.embedded.server import ensure_server
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.connection import is_readable
 from django_delayq.queues.options import QueueOptions
@@ -716,6 +715,9 @@ def connection_url() -> str | None:
             or getattr(django_settings, "BASE_DIR", None)
             or Path.cwd()
         )
+        # Only a project without a server of its own needs it.
+        from django_delayq.embedded.server import ensure_server
+
         return ensure_server(Path(directory))
     return settings.connection if "://" in settings.connection else None
 

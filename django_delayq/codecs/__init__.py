@@ -5,11 +5,16 @@
 objects without, ``MarshallingCodec(classes=…)`` cannot write those that it has not read.
 """
 
+from typing import TYPE_CHECKING
+
 from django_delayq.codecs.codec import Codec
-from django_delayq.codecs.kryo.codec import Kryo5Codec
 from django_delayq.codecs.registry import CODEC_NAMES, default_codec, get_codec
-from django_delayq.codecs.river.classes import ClassLayout
-from django_delayq.codecs.river.codec import MarshallingCodec
+from django_delayq.later import import_later
+
+if TYPE_CHECKING:
+    from django_delayq.codecs.kryo.codec import Kryo5Codec
+    from django_delayq.codecs.river.classes import ClassLayout
+    from django_delayq.codecs.river.codec import MarshallingCodec
 
 __all__ = [
     "CODEC_NAMES",
@@ -20,3 +25,11 @@ __all__ = [
     "default_codec",
     "get_codec",
 ]
+
+_LATER = {
+    "ClassLayout": "django_delayq.codecs.river.classes",
+    "Kryo5Codec": "django_delayq.codecs.kryo.codec",
+    "MarshallingCodec": "django_delayq.codecs.river.codec",
+}
+
+__getattr__ = import_later(__name__, _LATER)

@@ -1,37 +1,11 @@
 """Codecs by the name that Redisson gives them, and which one a version takes by default."""
 
-from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from types import ModuleType
 
 from django_delayq.codecs.codec import Codec
-from django_delayq.codecs.jackson.binary import JacksonBinaryCodec
-from django_delayq.codecs.jackson.cbor import Cbor
-from django_delayq.codecs.jackson.json import JacksonJsonCodec
-from django_delayq.codecs.jackson.messagepack import MessagePack
-from django_delayq.codecs.jackson.smile import Smile
-from django_delayq.codecs.jackson.tree import (
-    TYPED,
-    TYPED_3,
-    TYPED_CBOR,
-    TYPED_MSGPACK,
-    TYPED_SMILE,
-    UNTYPED_3,
-    UNTYPED_CBOR_3,
-    UNTYPED_JSON,
-    UNTYPED_SMILE_3,
-    dialect_of,
-)
-from django_delayq.codecs.kryo.codec import Kryo5Codec
-from django_delayq.codecs.plain_json import JsonCodec
-from django_delayq.codecs.raw import ByteArrayCodec
-from django_delayq.codecs.river.codec import MarshallingCodec
-from django_delayq.codecs.text import (
-    DoubleCodec,
-    IntegerCodec,
-    LongCodec,
-    StringCodec,
-)
-from django_delayq.codecs.unsupported import WRAPPING, UnsupportedCodec
+from django_delayq.codecs.unsupported import REFUSED, UnsupportedCodec
 from django_delayq.exceptions import EncodeError
 from django_delayq.wire.frame import redisson_version
 
@@ -44,54 +18,33 @@ _DEFAULTS = (
 )
 
 
-#: One object each: nothing in these depends on a version.
-_CODECS: dict[str, Codec] = {
-    codec.name: codec
-    for codec in (
-        JsonCodec(),
-        StringCodec(),
-        LongCodec(),
-        IntegerCodec(),
-        DoubleCodec(),
-        ByteArrayCodec(),
-        JacksonJsonCodec("JsonJackson3Codec", TYPED_3),
-        JacksonJsonCodec("TypedJsonJackson3Codec", UNTYPED_3),
-        JacksonBinaryCodec(
-            "CborJackson3Codec", UNTYPED_CBOR_3, lambda: Cbor(negates_bignums=False)
-        ),
-        JacksonBinaryCodec("SmileJackson3Codec", UNTYPED_SMILE_3, Smile),
-        MarshallingCodec(),
-    )
+#: Where the codecs are that depend on no version of Redisson: module and class.
+_PLAIN = {
+    "json": ("plain_json", "JsonCodec"),
+    "StringCodec": ("text", "StringCodec"),
+    "LongCodec": ("text", "LongCodec"),
+    "IntegerCodec": ("text", "IntegerCodec"),
+    "DoubleCodec": ("text", "DoubleCodec"),
+    "ByteArrayCodec": ("raw", "ByteArrayCodec"),
+    "MarshallingCodec": ("river.codec", "MarshallingCodec"),
 }
 
-#: What makes the others, given the version of Redisson, or None for the newest.
-_DIALECTS: dict[str, Callable[[str | None], Codec]] = {
-    "Kryo5Codec": lambda version: Kryo5Codec(version=version),
-    "JsonJacksonCodec": lambda version: JacksonJsonCodec(
-        "JsonJacksonCodec", dialect_of(TYPED, version)
-    ),
-    "TypedJsonJacksonCodec": lambda version: JacksonJsonCodec(
-        "TypedJsonJacksonCodec", dialect_of(UNTYPED_JSON, version)
-    ),
-    "CborJacksonCodec": lambda version: JacksonBinaryCodec(
-        "CborJacksonCodec", dialect_of(TYPED_CBOR, version), lambda: _cbor(version)
-    ),
-    "SmileJacksonCodec": lambda version: JacksonBinaryCodec(
-        "SmileJacksonCodec", dialect_of(TYPED_SMILE, version), Smile
-    ),
-    "MsgPackJacksonCodec": lambda version: JacksonBinaryCodec(
-        "MsgPackJacksonCodec", dialect_of(TYPED_MSGPACK, version), MessagePack
-    ),
-}
-
-#: Known to be refused with advice; nobody is offered these.
-_REFUSED = {
-    name: UnsupportedCodec(name)
-    for name in ("FstCodec", "SerializationCodec", *WRAPPING)
+#: Where the others are made, given their name and the version, or None for the newest: modules with ``make``.
+_MADE = {
+    "Kryo5Codec": "kryo.codec",
+    "JsonJackson3Codec": "jackson.codecs",
+    "TypedJsonJackson3Codec": "jackson.codecs",
+    "CborJackson3Codec": "jackson.codecs",
+    "SmileJackson3Codec": "jackson.codecs",
+    "JsonJacksonCodec": "jackson.codecs",
+    "TypedJsonJacksonCodec": "jackson.codecs",
+    "CborJacksonCodec": "jackson.codecs",
+    "SmileJacksonCodec": "jackson.codecs",
+    "MsgPackJacksonCodec": "jackson.codecs",
 }
 
 #: The names of the codecs that are read and written.
-CODEC_NAMES = tuple(sorted([*_CODECS, *_DIALECTS]))
+CODEC_NAMES = tuple(sorted([*_PLAIN, *_MADE]))
 
 
 def get_codec(codec: str | Codec, *, version: str | None = None) -> Codec:
@@ -120,15 +73,23 @@ def default_codec(version: str) -> str:
 def _make(name: str, version: str | None) -> Codec:
     if version is not None:
         redisson_version(version)
-    if name in _CODECS:
-        return _CODECS[name]
-    if name in _DIALECTS:
-        return _DIALECTS[name](version)
-    if name in _REFUSED:
-        return _REFUSED[name]
+    if name in _PLAIN:
+        return _plain(name)
+    if name in _MADE:
+        codec: Codec = _module(_MADE[name]).make(name, version)
+        return codec
+    if name in REFUSED:
+        return UnsupportedCodec(name)
     raise EncodeError(f"no codec is named {name!r}; known are {', '.join(CODEC_NAMES)}")
 
 
-def _cbor(version: str | None) -> Cbor:
-    old = version is not None and redisson_version(version)[:2] < (3, 15)
-    return Cbor(long_is_nine_bytes=old)
+@cache
+def _plain(name: str) -> Codec:
+    module, cls = _PLAIN[name]
+    codec: Codec = getattr(_module(module), cls)()
+    return codec
+
+
+def _module(name: str) -> ModuleType:
+    # Imported when it is asked for: together the codecs took half of what this package added to a start of Django.
+    return import_module(f"django_delayq.codecs.{name}")

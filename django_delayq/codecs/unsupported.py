@@ -43,6 +43,9 @@ WRAPPING = {
     " of: set that one",
 }
 
+#: All that are refused; nobody is offered these.
+REFUSED = ("FstCodec", "SerializationCodec", *WRAPPING)
+
 _ADVICE = (
     "set a codec that both sides have for this queue, such as JsonJacksonCodec, Kryo5Codec or"
     " StringCodec, or take the bytes with ByteArrayCodec"

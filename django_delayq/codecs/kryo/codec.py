@@ -66,3 +66,8 @@ class Kryo5Codec:
             return KryoReader(payload, self._dialect, self._declared).read()
         except RecursionError:
             raise DecodeError("Kryo5Codec: nested too deep", payload, 0) from None
+
+
+def make(name: str, version: str | None) -> Kryo5Codec:
+    """Make the codec for a version of Redisson, or for the newest, without declared classes."""
+    return Kryo5Codec(version=version)
