@@ -281,7 +281,7 @@ class _Run:
 
         calls = changing.cancel_many(self._keys, (job.token for job in jobs))
         outcomes = [out for call in calls for out in run(self._client, call).values()]
-        return set(outcomes) <= {states.Outcome.CANCELLED}
+        return set(outcomes) <= {states.Change.CANCELLED}
 
     def _payloads(self, jobs: Sequence[Any]) -> list[bytes]:
         from django_delayq.calls.call import run

@@ -32,7 +32,7 @@ from django_delayq.calls.call import Call, run, run_all
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import changing, holding, looking, upgrading
 from django_delayq.delivery.looking import Counts, Inspected
-from django_delayq.delivery.states import Outcome, State
+from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import LONG_LIST, find_missing, find_newer
@@ -255,24 +255,24 @@ class JobAdmin(_ModelAdmin):
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         act = self._act(request, queue, token)
-        outcome: Outcome | State = act.run(
+        change: Change | State = act.run(
             changing.reschedule(act.keys, act.token, "+0")
         )[0]
-        if outcome in _GRAVES:
-            if act.run(changing.replay(act.keys, [act.token], state=State(outcome))):
+        if change in _GRAVES:
+            if act.run(changing.replay(act.keys, [act.token], state=State(change))):
                 act.succeed(CHANGE, "Run again.", "starts over: it is due now")
             else:
                 act.fail(State.MISSING)
-        elif outcome is Outcome.RESCHEDULED:
+        elif change is Change.RESCHEDULED:
             act.succeed(CHANGE, "Run now.", "is due now")
-        elif outcome is Outcome.NOTED:
+        elif change is Change.NOTED:
             act.note(
                 CHANGE,
                 "Run now.",
                 "it is due at once if a worker here takes it, and not Java",
             )
         else:
-            act.fail(outcome)
+            act.fail(change)
         return HttpResponseRedirect(
             self._next(request, self._job_url(act.settings.name, act.token))
         )
@@ -284,17 +284,17 @@ class JobAdmin(_ModelAdmin):
         if request.method != "POST":
             return self._confirm(request, queue, token, "cancel")
         act = self._act(request, queue, token)
-        outcome = act.run(changing.cancel(act.keys, act.token))
-        if outcome is Outcome.CANCELLED:
+        change = act.run(changing.cancel(act.keys, act.token))
+        if change is Change.CANCELLED:
             act.succeed(DELETION, "Cancelled.", "is cancelled and will not run")
-        elif outcome is Outcome.NOTED:
+        elif change is Change.NOTED:
             act.note(
                 DELETION,
                 "Cancelled.",
                 "it will not run if a worker here takes it, and not Java",
             )
         else:
-            act.fail(outcome)
+            act.fail(change)
         return HttpResponseRedirect(
             self._next(request, self._queue_url(act.settings.name))
         )
@@ -532,7 +532,7 @@ class _Act:
             self.request, f"Job {self.id} {where}; {text}.", messages.WARNING
         )
 
-    def fail(self, state: Outcome | State) -> None:
+    def fail(self, state: Change | State) -> None:
         """Say which side won: the job was not there to be moved or cancelled."""
         why = _TOO_LATE.get(State(state), f"is {state}")
         self.job_admin.message_user(

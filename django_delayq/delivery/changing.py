@@ -7,7 +7,7 @@ from django_delayq.calls.call import Call, bind
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
-from django_delayq.delivery.states import Outcome, State
+from django_delayq.delivery.states import Change, State
 from django_delayq.wire.publishing import note_refusal, read_published
 from django_delayq.wire.signing import TOKEN_LENGTH
 
@@ -21,17 +21,17 @@ FOREIGN_BATCH = 4
 
 def cancel(
     keys: DeliveryKeys, token: str, *, now_us: int | None = None
-) -> Call[Outcome | State]:
-    """Cancel a job unless it runs; returns the outcome, or the state it was left in."""
+) -> Call[Change | State]:
+    """Cancel a job unless it runs; returns how that went, or the state it was left in."""
     return _cancel(keys, [token], lambda reply: _read_cancelled(reply[0]), now_us)
 
 
 def cancel_many(
     keys: DeliveryKeys, tokens: Iterable[str], *, now_us: int | None = None
-) -> Iterator[Call[dict[str, Outcome | State]]]:
+) -> Iterator[Call[dict[str, Change | State]]]:
     """Cancel jobs as `cancel` does, some hundred a call: they share a scan of the delay queue.
 
-    Each call returns the outcomes of its own jobs, by token.
+    Each call returns how it went with its own jobs, by token.
     """
     ours: list[str] = []
     foreign: list[str] = []
@@ -44,7 +44,7 @@ def cancel_many(
 
             def read(
                 reply: list[bytes], batch: list[str] = batch
-            ) -> dict[str, Outcome | State]:
+            ) -> dict[str, Change | State]:
                 return dict(zip(batch, map(_read_cancelled, reply), strict=True))
 
             yield _cancel(keys, batch, read, now_us)
@@ -64,16 +64,16 @@ def _cancel(
     )
 
 
-def _read_cancelled(reply: bytes) -> Outcome | State:
+def _read_cancelled(reply: bytes) -> Change | State:
     text = reply.decode()
     # A job that was cancelled before is left in that state: to the caller it is the same.
-    return Outcome(text) if text in (Outcome.CANCELLED, Outcome.NOTED) else State(text)
+    return Change(text) if text in (Change.CANCELLED, Change.NOTED) else State(text)
 
 
 def reschedule(
     keys: DeliveryKeys, token: str, when: str, *, now_us: int | None = None
-) -> Call[tuple[Outcome | State, int]]:
-    """Move a job unless it runs; returns the outcome, or the state it was left in, and the start time (epoch ms)."""
+) -> Call[tuple[Change | State, int]]:
+    """Move a job unless it runs; returns how that went, or the state it was left in, and the start time (epoch ms)."""
     return Call(
         *bind(PACKAGES, "reschedule", keys),
         (now_argument(now_us), token, when, new_request()),
@@ -82,12 +82,12 @@ def reschedule(
     )
 
 
-def _read_rescheduled(reply: list[Any]) -> tuple[Outcome | State, int]:
+def _read_rescheduled(reply: list[Any]) -> tuple[Change | State, int]:
     if len(reply) > 2:
         note_refusal(reply[2])
     text = reply[0].decode()
     return (
-        Outcome(text) if text in (Outcome.RESCHEDULED, Outcome.NOTED) else State(text)
+        Change(text) if text in (Change.RESCHEDULED, Change.NOTED) else State(text)
     ), int(reply[1])
 
 

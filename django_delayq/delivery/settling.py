@@ -24,11 +24,11 @@ def acknowledge(
     keys: DeliveryKeys,
     jobs: Sequence[Done],
     *,
-    outcome: State = State.SUCCEEDED,
+    state: State = State.SUCCEEDED,
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """End jobs; returns the indexes of those whose lease was lost."""
-    args: list[Argument] = [now_argument(now_us), outcome, len(jobs)]
+    args: list[Argument] = [now_argument(now_us), state, len(jobs)]
     kept: list[Argument] = []
     results: list[str] = []
     for index, (token, fence, ttl_ms, result) in enumerate(jobs):

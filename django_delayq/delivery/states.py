@@ -30,7 +30,7 @@ class State(StrEnum):
     MISSING = "missing"
 
 
-class Outcome(StrEnum):
+class Change(StrEnum):
     """How a call to cancel or move a job ended, where it is not a `State` that it was left in."""
 
     CANCELLED = "cancelled"

@@ -23,7 +23,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected, PageRow
-from django_delayq.delivery.states import Outcome, State
+from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     DecodeError,
@@ -427,14 +427,14 @@ class Job(Generic[R_co]):
             envelope.options,
         )
 
-    def _cancelled(self, outcome: Outcome | State) -> bool:
-        if isinstance(outcome, Outcome):
+    def _cancelled(self, change: Change | State) -> bool:
+        if isinstance(change, Change):
             self.state = (
-                State.CANCELLED if outcome is Outcome.CANCELLED else State.UNKNOWN
+                State.CANCELLED if change is Change.CANCELLED else State.UNKNOWN
             )
-            return outcome is Outcome.CANCELLED
-        self.state = outcome
-        return outcome is State.CANCELLED
+            return change is Change.CANCELLED
+        self.state = change
+        return change is State.CANCELLED
 
     def _moved_here(self, delay: Delay) -> bool:
         when = parse_delay(delay)
@@ -443,16 +443,14 @@ class Job(Generic[R_co]):
         self._unsent = self.unsent._replace(when=when)
         return True
 
-    def _moved(self, reply: tuple[Outcome | State, int]) -> bool:
-        outcome, start_time_ms = reply
-        if isinstance(outcome, State):
-            self.state = outcome
+    def _moved(self, reply: tuple[Change | State, int]) -> bool:
+        change, start_time_ms = reply
+        if isinstance(change, State):
+            self.state = change
             return False
-        self.state = (
-            State.SCHEDULED if outcome is Outcome.RESCHEDULED else State.UNKNOWN
-        )
+        self.state = State.SCHEDULED if change is Change.RESCHEDULED else State.UNKNOWN
         self.start_time_ms = start_time_ms
-        return outcome is Outcome.RESCHEDULED
+        return change is Change.RESCHEDULED
 
     def _replayed(self, count: int) -> bool:
         if count:

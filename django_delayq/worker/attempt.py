@@ -1,4 +1,4 @@
-"""One attempt to run a job: from a lease to an outcome.
+"""One attempt to run a job: from a lease to a verdict.
 
 What happened is recorded, not reported: the loop settles it with the server, in batches.
 """
@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import traceback as tracebacks
+from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
 
@@ -64,6 +65,23 @@ class DoubleFound(DelayqError):
     """Raised while a payload is read: the job that it is has run."""
 
 
+class Verdict(StrEnum):
+    """What is to become of a leased job, by the words of the log."""
+
+    SUCCEED = "succeeded"
+    RETRY = "retrying"
+    BURY = "dead"
+    QUARANTINE = "quarantined"
+    #: Too late to begin.
+    EXPIRE = "expired"
+    #: For a worker that knows its task or its key.
+    HOLD = "held"
+    #: It was not run, and nothing counts.
+    GIVE_BACK = "given_back"
+    #: It has run before.
+    DROP = "double"
+
+
 class Attempt:
     """A leased job with its task, and what became of it."""
 
@@ -72,9 +90,8 @@ class Attempt:
     options: TaskOptions | None = None
     args: list[Any] = []  # noqa: RUF012  replaced, never changed
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
-    #: SUCCEEDED, RETRYING, DEAD, EXPIRED, QUARANTINED, HELD; SCHEDULED: given back; MISSING: dropped, as it ran before;
     #: None: still running.
-    outcome: State | None = None
+    verdict: Verdict | None = None
     result = b""
     error = b""
     retry_delay_ms = 0
@@ -126,7 +143,7 @@ class Attempt:
     @property
     def waits_for_key(self) -> bool:
         """Whether it is held for somebody who can tell whether it is a job."""
-        return self.outcome is State.HELD and self.hold_ms is None
+        return self.verdict is Verdict.HOLD and self.hold_ms is None
 
     @property
     def has_lease(self) -> bool:
@@ -240,11 +257,11 @@ class Attempt:
             )
 
     def take(self, read: Read | BaseException) -> DelayedTask[Any, Any] | None:
-        """Take in what `read` returned, and return the task; None where that already decides the outcome."""
+        """Take in what `read` returned, and return the task; None where that already decides it."""
         if isinstance(read, BaseException):
             # Not by isinstance: that asks an exception that is something else for its class, which may raise.
             if type(read) is DoubleFound:
-                self.outcome = State.MISSING
+                self.verdict = Verdict.DROP
                 return None
             if type(read) is NotSigned and self._hold_for_key(read):
                 return None
@@ -253,10 +270,10 @@ class Attempt:
                 return None
             kind = "task" if is_unknown else "payload"
             try:
-                self._reject(State.QUARANTINED, read, kind=kind)
+                self._reject(Verdict.QUARANTINE, read, kind=kind)
             except BaseException:
                 self._say_little(read, kind)
-                self.outcome = State.QUARANTINED
+                self.verdict = Verdict.QUARANTINE
             return None
         self.task, self.options, self.args, self.kwargs = read
         return self.task
@@ -270,7 +287,7 @@ class Attempt:
         self.hold_ms = round(hold_s * 1000)
         self.unknown_task, self.message = name, text_of(error)
         self.ended_ms = self.ended_ms or boottime_ms()
-        self.outcome = State.HELD
+        self.verdict = Verdict.HOLD
         return True
 
     def _hold_for_key(self, error: NotSigned) -> bool:
@@ -286,7 +303,7 @@ class Attempt:
         self.hold_ms = None
         self.unknown_task, self.message = error.missing, text_of(error)
         self.ended_ms = self.ended_ms or boottime_ms()
-        self.outcome = State.HELD
+        self.verdict = Verdict.HOLD
         return True
 
     def holds_lease(self) -> bool:
@@ -327,9 +344,9 @@ class Attempt:
         self.message = text
         if policy == "dead":
             self.error = envelopes.error_text(text, kind="expired", at_ms=epoch_ms())
-            self.outcome = State.DEAD
+            self.verdict = Verdict.BURY
         else:
-            self.outcome = State.EXPIRED
+            self.verdict = Verdict.EXPIRE
         self.result = envelopes.result_text(State.EXPIRED, error=text)
         self.ended_ms = boottime_ms()
 
@@ -367,7 +384,7 @@ class Attempt:
                     text,
                 )
                 self.result = envelopes.result_text(State.SUCCEEDED, error=text)
-        self.outcome = State.SUCCEEDED
+        self.verdict = Verdict.SUCCEED
 
     def _check_size(self) -> None:
         most = get_settings().max_payload_bytes
@@ -407,10 +424,10 @@ class Attempt:
             most = self.options.max_attempts
         if self.leased.attempts + 1 < most:
             self.retry_delay_ms = LAST_RESORT_DELAY_MS
-            self.outcome = State.RETRYING
+            self.verdict = Verdict.RETRY
         else:
             self.result = envelopes.result_text(State.DEAD, error=self.message)
-            self.outcome = State.DEAD
+            self.verdict = Verdict.BURY
 
     def _say_little(self, error: BaseException, kind: str) -> None:
         self.ended_ms = self.ended_ms or boottime_ms()
@@ -434,15 +451,15 @@ class Attempt:
             self._note(error, "failed")
             backoff = self.options.backoff or self.queue.retry
             self.retry_delay_ms = backoff.delay_ms(failures, random.random())
-            self.outcome = State.RETRYING
+            self.verdict = Verdict.RETRY
         else:
-            self._reject(State.DEAD, error, kind="failed")
+            self._reject(Verdict.BURY, error, kind="failed")
 
-    def _reject(self, state: State, error: BaseException, *, kind: str) -> None:
+    def _reject(self, verdict: Verdict, error: BaseException, *, kind: str) -> None:
         self._note(error, kind)
-        self.result = envelopes.result_text(state, error=self.message)
+        self.result = envelopes.result_text(State(verdict), error=self.message)
         self.ended_ms = self.ended_ms or boottime_ms()
-        self.outcome = state
+        self.verdict = verdict
 
     def _note(self, error: BaseException, kind: str) -> None:
         self.message = text_of(error)
@@ -457,7 +474,7 @@ class Attempt:
 
     def give_back(self) -> None:
         """It was not run, or was stopped by the worker's own end: nothing counts."""
-        self.outcome = State.SCHEDULED
+        self.verdict = Verdict.GIVE_BACK
 
     @property
     def result_ttl_ms(self) -> int | None:
@@ -509,22 +526,22 @@ class Attempt:
 
     def log(self) -> None:
         """Write the one line that a job's end is worth; what the task raised goes with it."""
-        outcome, exception = self.outcome, self.exception
+        verdict, exception = self.verdict, self.exception
         # Its traceback holds the frames of the task, and whatever those hold.
         self.exception = None
         level = logging.INFO
         if self.is_lost:
             level = logging.WARNING
-        elif outcome is not State.SUCCEEDED and not self.waits_for_key:
+        elif verdict is not Verdict.SUCCEED and not self.waits_for_key:
             # Of a missing key one error has told all there is to do, however many jobs wait for it.
-            level = _LEVELS.get(outcome, logging.INFO)
+            level = _LEVELS.get(verdict, logging.INFO)
         if not logger.isEnabledFor(level):
             return
         ended_ms = self.ended_ms or boottime_ms()
         fields: dict[str, Any] = {
             "job": self.id,
             "task": self.name,
-            "outcome": "lost" if self.is_lost else _WORDS[outcome],
+            "outcome": "lost" if self.is_lost else verdict or "running",
             "attempt": self.leased.attempts + 1,
         }
         # A retry has waited for its turn, and a job that was not run for nothing.
@@ -534,7 +551,7 @@ class Attempt:
             fields["took_ms"] = round(ended_ms - self.started_ms, 1)
         if self.leased.kills:
             fields["kills"] = self.leased.kills
-        if outcome is State.RETRYING:
+        if verdict is Verdict.RETRY:
             fields["retry_in_ms"] = self.retry_delay_ms
         text = " ".join([f"{key}={value}" for key, value in fields.items()])
         if self.message:
@@ -563,22 +580,11 @@ def _kind_of_unrun(value: object) -> str | None:
     return f"an awaitable {type(value).__name__}" if is_lazy else None
 
 
-_WORDS = {
-    State.SUCCEEDED: "succeeded",
-    State.RETRYING: "retrying",
-    State.DEAD: "dead",
-    State.EXPIRED: "expired",
-    State.QUARANTINED: "quarantined",
-    State.HELD: "held",
-    State.SCHEDULED: "given_back",
-    State.MISSING: "double",
-    None: "running",
-}
-_LEVELS: dict[State | None, int] = {
-    State.RETRYING: logging.WARNING,
-    State.HELD: logging.WARNING,
-    State.DEAD: logging.ERROR,
-    State.QUARANTINED: logging.ERROR,
+_LEVELS: dict[Verdict | None, int] = {
+    Verdict.RETRY: logging.WARNING,
+    Verdict.HOLD: logging.WARNING,
+    Verdict.BURY: logging.ERROR,
+    Verdict.QUARANTINE: logging.ERROR,
 }
 
 

@@ -287,7 +287,7 @@ class ThreadExecutor:
                         self._run(attempt, task)
                 except BaseException as error:
                     # Ours to be ashamed of, but no reason to lose a thread and leave the job without an end.
-                    if attempt.outcome is None:
+                    if attempt.verdict is None:
                         attempt.fail(error)
                     logger.error(
                         "job %s: the worker failed", attempt.id, exc_info=error
@@ -302,7 +302,7 @@ class ThreadExecutor:
     def _bury(self, index: int, error: BaseException) -> None:
         """This thread ends, although nothing should be able to end it."""
         attempt = self._held[index]
-        if attempt is not None and attempt.outcome is None:
+        if attempt is not None and attempt.verdict is None:
             self._orphans[index] = attempt
         self._died(f"a thread that runs tasks has ended: {class_name(error)}")
 
@@ -548,7 +548,7 @@ class LoopExecutor:
 
     def _end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
         # Not left to a finally of _run: one that is cancelled before its first step never gets there.
-        if attempt.outcome is None and not attempt.is_lost:
+        if attempt.verdict is None and not attempt.is_lost:
             if attempt.started_ms:
                 # Whatever kept it from its end: it has run, and would be run again for ever.
                 attempt.fail(RuntimeError("the worker failed to note its end"))
@@ -595,7 +595,7 @@ class LoopExecutor:
     def _take(self, attempt: Attempt, error: BaseException) -> None:
         # Not by isinstance: that asks the exception for its class, which may raise.
         is_cancelled = issubclass(type(error), asyncio.CancelledError)
-        if attempt.outcome is not None:
+        if attempt.verdict is not None:
             # It came after the task's own end: from closing its connections, or from stop().
             if not is_cancelled:
                 logger.error("job %s: after its end: %s", attempt.id, text_of(error))

@@ -23,17 +23,16 @@ from django_delayq.conf import QueueSettings, WorkerSettings, get_keyring
 from django_delayq.delivery import claiming, holding
 from django_delayq.delivery.claiming import LOOKS_A_LEASE, Claimed, Leased, Mode
 from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.delivery.states import State
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.envelope import peek_task, task_text
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import CAP_MS, Alarm
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.batch import BatchSizer, Pace
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
-from django_delayq.worker.outcomes import Outcomes, is_queues_own
+from django_delayq.worker.settlement import Settlement, is_queues_own
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 
 logger = get_log("django_delayq.worker")
@@ -216,8 +215,8 @@ class ClaimLoop:
         self._longest_backoff_ms = min(BACKOFF_MS[1], look_ms)
         # What the loop asks, in turn; the client's other connections are for what it does now and then.
         self._line = Line(client)
-        self._outcomes = Outcomes(self._line)
-        self._ended = self._outcomes.ended
+        self._settlement = Settlement(self._line)
+        self._ended = self._settlement.ended
         # Owned by the loop. Everything that was claimed and is not settled.
         self._running: dict[Attempt, None] = {}
         #: It was told to `retire`.
@@ -367,7 +366,7 @@ class ClaimLoop:
         if (
             self._takes_no_more()
             and self._stop_ms is None
-            and len(self._running) == self._outcomes.count_refused()
+            and len(self._running) == self._settlement.count_refused()
         ):
             self.stop(self._worker.grace_s)
         if self._stop_ms is None:
@@ -418,11 +417,11 @@ class ClaimLoop:
         self._awake_ms = float("inf") if is_short else ring_ms
         if self._queued():
             timeout_ms = SETTLE_AFTER_MS
-        elif self._outcomes.is_waiting:
+        elif self._settlement.is_waiting:
             # What is told with the next claim needs no call of its own.
             is_soon = not is_short and ring_ms - now_ms <= SETTLE_AFTER_MS
             timeout_ms = SETTLE_AFTER_MS if is_soon else 0.0
-        elif (again_ms := self._outcomes.next_ms()) is not None:
+        elif (again_ms := self._settlement.next_ms()) is not None:
             timeout_ms = again_ms - now_ms
         if self._stop_ms is not None:
             timeout_ms = min(timeout_ms, self._stop_ms + self._grace_ms - now_ms)
@@ -507,7 +506,7 @@ class ClaimLoop:
             return NO_ROOM
         coroutines = self._coroutines.count()
         # What ended takes up no thread, whether the server knows it yet or not.
-        busy = len(self._running) - coroutines - self._outcomes.count()
+        busy = len(self._running) - coroutines - self._settlement.count()
         busy += sum(q.under_way.plan.limit for q in self.queues.values() if q.under_way)
         busy += begun
         most = MAX_BATCH if self._jobs_left is None else self._jobs_left
@@ -529,7 +528,7 @@ class ClaimLoop:
 
         ``is_enough``: another one has more, which comes first; ``is_later``: another one waits for room.
         """
-        if self._outcomes.is_refused(queue.settings.name):
+        if self._settlement.is_refused(queue.settings.name):
             # What it gives us it does not take back.
             return NOTHING
         room = self._room(queue.sizer.call_ms)
@@ -586,7 +585,7 @@ class ClaimLoop:
         self._look_ms = float("inf")
         for queue in self._order():
             plan = self._plan(queue, is_enough=is_enough, is_later=is_later)
-            if not plan.limit and not self._outcomes.is_refused(queue.settings.name):
+            if not plan.limit and not self._settlement.is_refused(queue.settings.name):
                 # It waits for room. One behind it, whose calls are worth less of it, must not take that away.
                 is_later = True
             is_transfer = queue.is_due and queue.mode is Mode.SHARED
@@ -926,7 +925,7 @@ class ClaimLoop:
         suspect = self._suspect
         # One that lost its lease before it began has no outcome, and is settled all the same.
         return (
-            suspect is not None and suspect.outcome is None and suspect in self._running
+            suspect is not None and suspect.verdict is None and suspect in self._running
         )
 
     def _look_at_held(self, queue: QueueState, now_ms: float) -> None:
@@ -970,7 +969,7 @@ class ClaimLoop:
 
     def _tell_ends(self, *, force: bool = False, is_last: bool = False) -> None:
         """Make the calls that tell the server what has ended; they go out with the next claim, or `_learn_ends`."""
-        if not self._outcomes:
+        if not self._settlement:
             return
         now_ms = monotonic_ms()
         if not force and self._queued() and len(self._ended) < SETTLE_BATCH:
@@ -979,11 +978,11 @@ class ClaimLoop:
             if now_ms < self._settle_ms:
                 return
         self._settle_ms = None
-        if not is_last and not self._outcomes.is_waiting:
-            again_ms = self._outcomes.next_ms()
+        if not is_last and not self._settlement.is_waiting:
+            again_ms = self._settlement.next_ms()
             if again_ms is not None and now_ms < again_ms:
                 return
-        self._outcomes.tell(force=is_last)
+        self._settlement.tell(force=is_last)
         self._note_busy()
         self._has_told = True
 
@@ -992,16 +991,16 @@ class ClaimLoop:
         if not self._has_told:
             return
         self._has_told = False
-        settled, failure = self._outcomes.learn()
+        settled, failure = self._settlement.learn()
         count = 0
         running, is_told = self._running, logger.isEnabledFor(logging.INFO)
         for attempt in settled:
             running.pop(attempt, None)
-            if attempt.outcome is State.SUCCEEDED:
+            if attempt.verdict is Verdict.SUCCEED:
                 count += 1
                 if not is_told and not attempt.is_lost:
                     continue
-            elif attempt.outcome is not State.SCHEDULED:
+            elif attempt.verdict is not Verdict.GIVE_BACK:
                 # What is given back without being run says nothing of how long jobs take.
                 count += 1
             attempt.log()
@@ -1016,7 +1015,7 @@ class ClaimLoop:
         """Note until when jobs were there to be run."""
         now_ms = until_ms = monotonic_ms()
         if not self._threads.queued():
-            until_ms += self._outcomes.last_ended_ms - boottime_ms()
+            until_ms += self._settlement.last_ended_ms - boottime_ms()
         self._pace.note(now_ms, until_ms)
 
     # The end.
@@ -1053,24 +1052,24 @@ class ClaimLoop:
         """
         self._return_queued()
         for attempt in self._stuck:
-            if attempt in self._running and attempt.outcome is None:
+            if attempt in self._running and attempt.verdict is None:
                 attempt.give_up()
                 self._ended.append(attempt)
         hopeless = self._hopeless()
         running = [
             attempt
             for attempt in self._running
-            if attempt.outcome is None and attempt not in hopeless
+            if attempt.verdict is None and attempt not in hopeless
         ]
         self._settle(force=True, is_last=True)
         for attempt in running:
-            if attempt.outcome is None:
+            if attempt.verdict is None:
                 attempt.give_back()
                 attempt.log()
                 self._ended.append(attempt)
         before_giving_back()
-        if self._outcomes:
-            self._outcomes.settle(force=True)
+        if self._settlement:
+            self._settlement.settle(force=True)
         self._leave()
 
     def _leave(self) -> None:
@@ -1119,6 +1118,6 @@ class ClaimLoop:
     @property
     def has_problem(self) -> bool:
         """Whether a queue could not be served."""
-        return bool(self._outcomes) or any(
+        return bool(self._settlement) or any(
             queue.problem or queue.newer_format for queue in self.queues.values()
         )

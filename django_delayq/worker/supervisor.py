@@ -24,7 +24,6 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.worker import heartbeat
 from django_delayq.worker.memory import MemoryLimit
-from django_delayq.worker.outcomes import is_queues_own
 from django_delayq.worker.process import (
     DONE,
     REPLACE_ME,
@@ -33,6 +32,7 @@ from django_delayq.worker.process import (
     flush_logs,
 )
 from django_delayq.worker.pulse import Pulse, Silence, is_stopped
+from django_delayq.worker.settlement import is_queues_own
 from django_delayq.worker.watchdog import STUCK_AFTER_MS
 
 logger = get_log("django_delayq.worker")

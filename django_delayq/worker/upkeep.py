@@ -23,7 +23,7 @@ from django_delayq.repair import frames
 from django_delayq.repair.survey import is_numbered
 from django_delayq.wire import signing
 from django_delayq.wire.frame import format_of
-from django_delayq.worker.outcomes import is_queues_own
+from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
 

@@ -16,7 +16,7 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.trouble import Trouble
 from django_delayq.worker.attempt import Attempt, class_name
-from django_delayq.worker.outcomes import renew
+from django_delayq.worker.settlement import renew
 
 logger = get_log("django_delayq.worker")
 
@@ -186,7 +186,7 @@ class Watchdog:
             attempt
             for attempt in self._running()
             if attempt.lease_end_ms <= now_ms
-            and attempt.outcome is None
+            and attempt.verdict is None
             and not attempt.is_lost
         }
         for attempt in lapsed - self._lapsed:

@@ -37,7 +37,7 @@ from django_delayq.delivery.holding import Held, HeldNames, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.settling import Done, Failed, Rejected
-from django_delayq.delivery.states import Outcome, State
+from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled
 from django_delayq.wire import frame as frames
 from django_delayq.wire import signing
@@ -283,13 +283,13 @@ class Bench:
         )
 
     def acknowledge(
-        self, *jobs: Leased | Done, outcome: State = State.SUCCEEDED
+        self, *jobs: Leased | Done, state: State = State.SUCCEEDED
     ) -> list[int]:
         done = [
             job if isinstance(job, Done) else Done(job.token, job.fence) for job in jobs
         ]
         return self.run(
-            settling.acknowledge(self.keys, done, outcome=outcome, now_us=self.now_us)
+            settling.acknowledge(self.keys, done, state=state, now_us=self.now_us)
         )
 
     def retry(
@@ -361,11 +361,11 @@ class Bench:
             )
         )
 
-    def cancel(self, name: str) -> Outcome | State:
+    def cancel(self, name: str) -> Change | State:
         return self.run(changing.cancel(self.keys, token(name), now_us=self.now_us))
 
-    def cancel_many(self, names: Iterable[str]) -> dict[str, Outcome | State]:
-        outcomes: dict[str, Outcome | State] = {}
+    def cancel_many(self, names: Iterable[str]) -> dict[str, Change | State]:
+        outcomes: dict[str, Change | State] = {}
         for call in changing.cancel_many(
             self.keys, map(token, names), now_us=self.now_us
         ):
@@ -374,7 +374,7 @@ class Bench:
 
     def reschedule(
         self, name: str, wait: int | str
-    ) -> tuple[Outcome | State, int | None]:
+    ) -> tuple[Change | State, int | None]:
         """Move a job; the start time in the answer is ms after T0, None where there is none."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         outcome, start_time_ms = self.run(

@@ -80,12 +80,12 @@ def succeeded(bench: Bench) -> None:
 
 def expired(bench: Bench) -> None:
     due(bench)
-    bench.acknowledge(bench.lease(), outcome=State.EXPIRED)
+    bench.acknowledge(bench.lease(), state=State.EXPIRED)
 
 
 def taken(bench: Bench) -> None:
     due(bench)
-    bench.acknowledge(bench.lease(), outcome=State.TAKEN)
+    bench.acknowledge(bench.lease(), state=State.TAKEN)
 
 
 def cancelled(bench: Bench) -> None:

@@ -7,7 +7,7 @@ import pytest
 from django_delayq.calls.call import Call
 from django_delayq.delivery import looking, tending
 from django_delayq.delivery.claiming import Mode
-from django_delayq.delivery.states import Outcome, State
+from django_delayq.delivery.states import Change, State
 from django_delayq.queues import scripts
 from django_delayq.repair import frames
 from tests.delivery.bench import Bench, locator, token
@@ -168,7 +168,7 @@ def test_search_for_small_frames_reads_few_of_the_huge_ones_around_them(
         if act == "claim":
             assert len(bench.claim(10).jobs) == 3
         else:
-            assert bench.cancel("small10") is Outcome.CANCELLED
+            assert bench.cancel("small10") is Change.CANCELLED
 
     seen = bytes_read(bench, bench.keys.queue.delay_queue, call)
 

@@ -238,7 +238,7 @@ class QueueMachine(RuleBasedStateMachine):
                 # Only its payload says that it is a job which has ended; a worker checks that, and drops it.
                 assert job.is_known
                 assert name in self.over
-                assert self.bench.acknowledge(job, outcome=State.MISSING) == []
+                assert self.bench.acknowledge(job, state=State.MISSING) == []
                 continue
             place = self.places[name]
             assert name not in self.living, f"{name} runs, and came again"

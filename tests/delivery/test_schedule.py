@@ -194,7 +194,7 @@ def test_token_is_stored_once_whatever_became_of_it(bench: Bench, life: str) -> 
         elif life == "quarantined":
             bench.bury(job, state=State.QUARANTINED)
         elif life in ("succeeded", "expired"):
-            bench.acknowledge(job, outcome=State(life))
+            bench.acknowledge(job, state=State(life))
     bench.now = LEASE_END if life == "lease expired" else 10
     before = bench.state()
 

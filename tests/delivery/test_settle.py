@@ -123,19 +123,19 @@ def test_empty_batch_changes_nothing(bench: Bench, way: str) -> None:
 # Acknowledge.
 
 
-@pytest.mark.parametrize("outcome", [State.SUCCEEDED, State.EXPIRED, State.TAKEN])
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.EXPIRED, State.TAKEN])
 def test_acknowledged_job_leaves_nothing_but_how_it_ended(
-    bench: Bench, outcome: State
+    bench: Bench, state: State
 ) -> None:
     bench.schedule({"a": 0}, unique="ek")
     bench.retry(bench.lease(), wait=0)
 
-    assert bench.acknowledge(bench.lease(), outcome=outcome) == []
+    assert bench.acknowledge(bench.lease(), state=state) == []
 
     assert bench.state() == {}
     assert bench.leftovers() == [bench.keys.claims]
-    assert bench.inspect("a").state is outcome
-    assert bench.counters()[outcome] == 1
+    assert bench.inspect("a").state is state
+    assert bench.counters()[state] == 1
 
 
 def test_results_are_kept_for_those_that_ask_in_their_order(bench: Bench) -> None:

@@ -141,7 +141,7 @@ def test_key_held_to_the_end_is_free_in_the_script_that_ends_the_job(
         elif end == "quarantined":
             bench.bury(job, state=State.QUARANTINED)
         else:
-            bench.acknowledge(job, outcome=State(end))
+            bench.acknowledge(job, state=State(end))
 
     assert "unique" not in bench.state()
     assert bench.schedule({"b": 0}, unique=TO_END)[0].holder == ""

@@ -516,7 +516,7 @@ def test_wait_for_a_job_that_will_not_run_raises(
     else:
         leased = hand.take()
         done = settling.Done(leased.token, leased.fence)
-        hand.run(settling.acknowledge(hand.keys, [done], outcome=state))
+        hand.run(settling.acknowledge(hand.keys, [done], state=state))
 
     with pytest.raises(JobFailed, match=said):
         wait(job, 10)

@@ -7,7 +7,7 @@ import threading
 import pytest
 import redis
 
-from django_delayq.delivery.states import Outcome
+from django_delayq.delivery.states import Change
 from django_delayq.repair import frames
 from django_delayq.repair.frames import FrameName, ListBusy, ListStep
 from django_delayq.repair.listing import Listing
@@ -111,12 +111,12 @@ def test_every_job_is_found_moved_and_cancelled_whatever_its_list_went_through(
         bench.check()
 
         assert bench.inspect("a").start_time_ms == T0 + 5_000
-        assert bench.cancel("a") is Outcome.CANCELLED
+        assert bench.cancel("a") is Change.CANCELLED
         outcome, start = bench.reschedule("b", 9_000)
-        assert (outcome, start) == (Outcome.RESCHEDULED, 9_000)
+        assert (outcome, start) == (Change.RESCHEDULED, 9_000)
         bench.check()
-        assert bench.cancel("b") is Outcome.CANCELLED
-        assert bench.cancel("c") is Outcome.CANCELLED
+        assert bench.cancel("b") is Change.CANCELLED
+        assert bench.cancel("c") is Change.CANCELLED
         bench.check()
         assert not bench.state()
 
@@ -347,7 +347,7 @@ def test_nothing_stays_in_the_list_where_the_counters_were_lost(bench: Bench) ->
 
     fill(bench)
     bench.schedule({f"k{n}": 5 for n in range(40)})
-    assert bench.cancel("j3") is Outcome.CANCELLED
+    assert bench.cancel("j3") is Change.CANCELLED
     bench.now = 10
     bench.acknowledge(*bench.claim(100).jobs)
 

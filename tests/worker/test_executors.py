@@ -8,10 +8,9 @@ import pytest
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery.claiming import Leased
-from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import new_token
 from django_delayq.jobs.decorator import delayed_task
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.executors import LoopExecutor, _Handover
 from django_delayq.worker.wheel import HashedWheelTimer
 from tests.polling import wait_until
@@ -71,14 +70,14 @@ def test_a_coroutine_that_is_cancelled_before_its_first_step_is_given_back(
 
         wait_until(lambda: len(ended) == 4, description="all are handed back")
 
-        assert canceller.outcome is State.SUCCEEDED
-        assert {attempt.outcome for attempt in others} == {State.SCHEDULED}
+        assert canceller.verdict is Verdict.SUCCEED
+        assert {attempt.verdict for attempt in others} == {Verdict.GIVE_BACK}
         assert not runs
         assert executor.count() == 0
         again = attempt_of(run)
         executor.submit(again)
         wait_until(lambda: again in ended, description="the loop goes on")
-        assert again.outcome is State.SUCCEEDED
+        assert again.verdict is Verdict.SUCCEED
     finally:
         executor.stop(5)
 

@@ -402,7 +402,7 @@ def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
     assert {line["kills"] for line in records.all()} == {0}
 
 
-def test_outcomes_do_not_wait_for_what_is_queued(
+def test_settlement_do_not_wait_for_what_is_queued(
     work, records, queue_name, monkeypatch
 ):
     monkeypatch.setattr(loops, "STALLED_MS", 1e9)
@@ -861,11 +861,11 @@ def test_a_job_that_was_given_back_before_it_began_is_none_of_the_number(
 
     def take_back(threads):
         return take_all(threads) + [
-            attempt for attempt in kept if attempt.outcome is None
+            attempt for attempt in kept if attempt.verdict is None
         ]
 
     def queued(threads):
-        return count(threads) + sum(attempt.outcome is None for attempt in kept)
+        return count(threads) + sum(attempt.verdict is None for attempt in kept)
 
     take, take_all = ThreadExecutor.submit, ThreadExecutor.take_back
     count = ThreadExecutor.queued

@@ -4,13 +4,13 @@
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, results...
 -- Where    results: one for each job that keeps its result, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  outcome: succeeded, expired, taken
+-- ARGV[2]  what became of them: succeeded, expired, taken; missing: they have run before
 -- ARGV[3]  number of jobs
 -- ARGV[4]  and on, two a job: token; fencing token; then three a result that is kept: index of its job, from 0; how
 --          long to keep it (ms); result
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms, outcome = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
+local now_ms, state = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
 local results_from = 4 + 2 * tonumber(ARGV[3])
 local held, lost = ours(keys.headers, 4, 2, results_from - 1)
@@ -27,11 +27,11 @@ if has_errors then redis.call('HDEL', keys.errors, unpack(tokens)) end
 if has_keys then
   for _, job in ipairs(held) do release_unique(keys.unique, job.key, job.token) end
 end
-if outcome == 'missing' then
+if state == 'missing' then
   add_to(keys.counters, 'doubles', #held)
 else
-  remember(keys.ended, now_ms, outcome, tokens, old)
-  add_to(keys.counters, outcome, #held)
+  remember(keys.ended, now_ms, state, tokens, old)
+  add_to(keys.counters, state, #held)
 end
 if #ARGV >= results_from then
   local is_held, kept = {}, #keys

@@ -19,7 +19,7 @@ from django_delayq.delivery import holding, settling
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
-from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.attempt import Attempt, Verdict
 
 logger = get_log("django_delayq.worker")
 
@@ -46,8 +46,8 @@ class _Batch:
     is_repeat: bool
 
 
-class Outcomes:
-    """Attempts with an outcome, on their way to the server."""
+class Settlement:
+    """Attempts with an verdict, on their way to the server."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -169,32 +169,34 @@ class Outcomes:
 
 
 def _batches(attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
-    groups: dict[tuple[str, State | None, bool], list[Attempt]] = defaultdict(list)
-    queue = outcome = is_expired = None
+    groups: dict[tuple[str, Verdict | None, bool], list[Attempt]] = defaultdict(list)
+    queue = verdict = is_expired = None
     members: list[Attempt] = []
     for attempt in attempts:
         if attempt.is_lost:
             continue
         # Most are like the one before: Python hashes the members of an enum slowly.
         if (
-            attempt.outcome is not outcome
+            attempt.verdict is not verdict
             or attempt.queue is not queue
             or attempt.is_expired is not is_expired
         ):
-            queue, outcome = attempt.queue, attempt.outcome
+            queue, verdict = attempt.queue, attempt.verdict
             is_expired = attempt.is_expired
-            members = groups[queue.name, outcome, is_expired]
+            members = groups[queue.name, verdict, is_expired]
         members.append(attempt)
     return [
-        _Batch(_call(part[0].queue, outcome, part), part, is_repeat)
-        for (_, outcome, _), group in groups.items()
-        for part in _in_order(outcome, _parts(group))
+        _Batch(_call(part[0].queue, verdict, part), part, is_repeat)
+        for (_, verdict, _), group in groups.items()
+        for part in _in_order(verdict, _parts(group))
     ]
 
 
-def _in_order(outcome: State | None, parts: list[list[Attempt]]) -> list[list[Attempt]]:
+def _in_order(
+    verdict: Verdict | None, parts: list[list[Attempt]]
+) -> list[list[Attempt]]:
     # What is given back goes to the head of its list, each part before the one that was sent earlier.
-    return parts[::-1] if outcome is State.SCHEDULED else parts
+    return parts[::-1] if verdict is Verdict.GIVE_BACK else parts
 
 
 def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
@@ -215,37 +217,44 @@ def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
 
 def _sizes(attempts: list[Attempt]) -> list[int]:
     """Return the bytes that the end of each attempt has the server read or move; what ended has ended as the first."""
-    if attempts[0].outcome in (State.SCHEDULED, State.HELD):
+    if attempts[0].verdict in (Verdict.GIVE_BACK, Verdict.HOLD):
         # Given back: a foreign payload goes to the head of its list. Held: the key of each is looked at once more.
         return [len(attempt.leased.payload) for attempt in attempts]
     return [len(attempt.result) + len(attempt.error) for attempt in attempts]
 
 
+#: What a job is that has ended.
+_ENDS: dict[Verdict | None, State] = {
+    Verdict.SUCCEED: State.SUCCEEDED,
+    Verdict.EXPIRE: State.EXPIRED,
+    Verdict.DROP: State.MISSING,
+}
+
+
 def _call(
-    queue: QueueSettings, outcome: State | None, attempts: list[Attempt]
+    queue: QueueSettings, verdict: Verdict | None, attempts: list[Attempt]
 ) -> Call[list[int]]:
     keys = queue.keys
-    # MISSING: it has run before, and is dropped.
-    if outcome in (State.SUCCEEDED, State.EXPIRED, State.MISSING):
+    if verdict in _ENDS:
         done = [attempt.as_done() for attempt in attempts]
-        return settling.acknowledge(keys, done, outcome=outcome)
-    if outcome is State.RETRYING:
+        return settling.acknowledge(keys, done, state=_ENDS[verdict])
+    if verdict is Verdict.RETRY:
         return settling.retry(keys, [attempt.as_failed() for attempt in attempts])
-    if outcome is State.SCHEDULED:
+    if verdict is Verdict.GIVE_BACK:
         return settling.give_back(
             keys,
             [attempt.leased for attempt in attempts],
             late={attempt.leased.token for attempt in attempts if attempt.is_late},
         )
-    if outcome is State.HELD:
+    if verdict is Verdict.HOLD:
         return holding.hold(keys, [attempt.as_held() for attempt in attempts])
-    assert outcome is not None
+    assert verdict in (Verdict.BURY, Verdict.QUARANTINE)
     return settling.bury(
         keys,
         [attempt.as_rejected() for attempt in attempts],
-        state=outcome,
+        state=State.DEAD if verdict is Verdict.BURY else State.QUARANTINED,
         # One that was too late did not run.
-        attempt_failed=outcome is State.DEAD and not attempts[0].is_expired,
+        attempt_failed=verdict is Verdict.BURY and not attempts[0].is_expired,
     )
 
 
@@ -285,7 +294,7 @@ def renew(
         for index, attempt in enumerate(part):
             if index not in gone:
                 attempt.lease_end_ms = lease_end_ms
-            elif attempt.outcome is None:
+            elif attempt.verdict is None:
                 attempt.is_lost = True
                 lost.append(attempt)
     if failure is not None:

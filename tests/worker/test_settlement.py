@@ -10,7 +10,7 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming
 from django_delayq.exceptions import NotSigned
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.outcomes import Outcomes
+from django_delayq.worker.settlement import Settlement
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def settle(client):
                 return super().ask(call)
 
         line = CountingLine(client)
-        ended = Outcomes(line)
+        ended = Settlement(line)
         ended.ended.extend(attempts)
         settled, failure = ended.settle()
         assert (len(settled), failure) == (len(attempts), None)
