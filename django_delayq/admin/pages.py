@@ -40,7 +40,7 @@ TABS = {
     for tab in (
         Tab(
             State.SCHEDULED,
-            "Pending",
+            "Scheduled",
             "Waiting for their start time, the next first; and due ones that no worker has had room for yet."
             " What was given back, moved or replayed before its first attempt leads.",
             "Due",

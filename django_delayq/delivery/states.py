@@ -7,7 +7,7 @@ class State(StrEnum):
     """Where a job is in its life."""
 
     #: Waits for the commit of a database transaction; the server does not know it yet.
-    PENDING = "pending"
+    UNCOMMITTED = "uncommitted"
     SCHEDULED = "scheduled"
     DUE = "due"
     RUNNING = "running"
@@ -24,9 +24,9 @@ class State(StrEnum):
     TAKEN = "taken"
     DEAD = "dead"
     QUARANTINED = "quarantined"
-    #: In a destination queue too long to be searched, or taken by Java.
+    #: The server did not find it: it is in a destination queue too long to be searched, or Java has taken it.
     UNKNOWN = "unknown"
-    #: No job has this id (any more).
+    #: The server knows no job of this id (any more).
     MISSING = "missing"
 
 

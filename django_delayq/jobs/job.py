@@ -95,7 +95,7 @@ class Job(Generic[R_co]):
         self.kwargs = kwargs
         #: What `DelayedTask.using` changed for this call.
         self.options: dict[str, Any] | None = None
-        self.state = State.PENDING
+        self.state = State.UNCOMMITTED
         #: When it is due next, by the server's clock, epoch ms; None: not known.
         self.start_time_ms: int | None = None
         #: Attempts that failed.
@@ -177,7 +177,7 @@ class Job(Generic[R_co]):
 
     def _look_here(self) -> State:
         """Tell the state of a job that was not sent."""
-        if self._hook is not None and self.state is State.PENDING:
+        if self._hook is not None and self.state is State.UNCOMMITTED:
             hook = self._hook()
             if hook is None or hook.has_run:
                 self.state = State.MISSING
@@ -186,7 +186,7 @@ class Job(Generic[R_co]):
     def refresh(self) -> State:
         """Look where the job is; returns its state, MISSING when no such job is known any more.
 
-        One that waits for a commit is PENDING; it is MISSING when the transaction was rolled back.
+        One that waits for a commit is UNCOMMITTED; it is MISSING when the transaction was rolled back.
         """
         if self._is_unsent:
             return self._look_here()
@@ -438,7 +438,7 @@ class Job(Generic[R_co]):
 
     def _moved_here(self, delay: Delay) -> bool:
         when = parse_delay(delay)
-        if self._look_here() is not State.PENDING:
+        if self._look_here() is not State.UNCOMMITTED:
             return False
         self._unsent = self.unsent._replace(when=when)
         return True
@@ -473,7 +473,7 @@ class Job(Generic[R_co]):
                 self._check_alive(state)
             if self._hook is None:
                 why = "schedule_many([job]) sends it"
-            elif state is State.PENDING:
+            elif state is State.UNCOMMITTED:
                 why = (
                     "it waits for the commit of its transaction; wait for it after that"
                 )

@@ -50,7 +50,7 @@ def on(queue: str, on_commit: bool | str = True) -> Any:
 def test_job_is_sent_with_the_commit_and_known_before(queue: str, hand: Hand) -> None:
     with transaction.atomic():
         job = schedule(on(queue), LATER, 1)
-        assert job.state is State.PENDING
+        assert job.state is State.UNCOMMITTED
         assert job.start_time is None
         assert job.id == f"{queue}:{job.token}"
         assert hand.tokens() == []
@@ -66,7 +66,7 @@ def test_rollback_means_no_job(queue: str, hand: Hand) -> None:
         job = schedule(on(queue), LATER, 1)
 
     assert hand.tokens() == []
-    assert job.state is State.PENDING
+    assert job.state is State.UNCOMMITTED
 
 
 def test_rollback_of_an_inner_block_takes_its_jobs_only(queue: str, hand: Hand) -> None:
@@ -398,9 +398,9 @@ def test_job_that_was_looked_at_before_the_commit_is_sent_all_the_same(
 
     with transaction.atomic():
         job = schedule(on(queue), LATER, 1)
-        assert call(job, "refresh") is State.PENDING
+        assert call(job, "refresh") is State.UNCOMMITTED
         assert not call(job, "discard")
-        assert job.state is State.PENDING
+        assert job.state is State.UNCOMMITTED
 
     assert hand.tokens() == [job.token]
     with transaction.atomic():
@@ -422,7 +422,7 @@ def test_job_moved_before_the_commit_is_sent_with_its_new_time(
             assert async_to_sync(job.areschedule)(moment)
         else:
             assert job.reschedule(moment)
-        assert job.state is State.PENDING
+        assert job.state is State.UNCOMMITTED
         with pytest.raises(InvalidDelay):
             job.reschedule(-1)
 
@@ -436,7 +436,7 @@ def test_job_of_a_transaction_that_was_rolled_back_is_missing(
     with transaction.atomic():
         with rolled_back():
             job = schedule(on(queue), LATER, 1)
-            assert job.refresh() is State.PENDING
+            assert job.refresh() is State.UNCOMMITTED
         assert job.refresh() is State.MISSING
         assert not job.reschedule(LATER)
         assert not job.run_now()
@@ -456,7 +456,7 @@ def test_job_is_pending_for_the_hooks_that_run_before_its_own(
         jobs.append(schedule(on(queue), LATER, 1))
         transaction.on_commit(lambda: seen.append(jobs[0].refresh()))
 
-    assert seen == [State.PENDING, State.SCHEDULED]
+    assert seen == [State.UNCOMMITTED, State.SCHEDULED]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -524,7 +524,7 @@ def test_async_job_waits_for_the_transaction_of_djangos_thread(
 
         block = await enter()
         job: Job[int] = await aschedule(on(queue), LATER, 1)
-        assert job.state is State.PENDING
+        assert job.state is State.UNCOMMITTED
         assert hand.tokens() == []
         await leave(block)
         return job

@@ -519,7 +519,7 @@ def test_server_that_stays_away_is_an_error_that_says_what_may_be(
         schedule_many([job])
 
     assert lost.value.unsent == [job]
-    assert job.state is State.PENDING
+    assert job.state is State.UNCOMMITTED
     assert hand.tokens() == [job.token]
     proxy.is_refusing = False
     assert schedule_many(lost.value.unsent) == [job]
