@@ -4,10 +4,10 @@
 -- goes by 'f' format '-' start time '-' 16 hex digits, its frame's 8 bytes.
 
 local function locator_of(locators, token)
-  local format, due, hex = token:match('^f([12])%-(%d+)%-(%x+)$')
+  local format, start, hex = token:match('^f([12])%-(%d+)%-(%x+)$')
   if not format or #hex ~= 16 then return redis.call('HGET', locators, token) end
   local id = hex:gsub('%x%x', function(pair) return string.char(tonumber(pair, 16)) end)
-  return pack_locator(tonumber(due), tonumber(format), id, NO_MAC), true
+  return pack_locator(tonumber(start), tonumber(format), id, NO_MAC), true
 end
 
 -- Returns a table with .state, and what belongs to it:
@@ -33,17 +33,17 @@ local function find_job(token, now_ms, find_lying)
     end
   end
   local locator, is_foreign = locator_of(keys.locators, token)
-  local due, format, id = read_locator(locator)
-  if due then
-    local frame = find_frame(keys.timeout_set, due, format, id)
+  local start, format, id = read_locator(locator)
+  if start then
+    local frame = find_frame(keys.timeout_set, start, format, id)
     if frame then
-      return { state = due <= now_ms and 'due' or 'scheduled', locator = locator, frame = frame, score = due }
+      return { state = start <= now_ms and 'due' or 'scheduled', locator = locator, frame = frame, score = start }
     end
     -- Without its frame nothing tells a foreign element from others: no search would find it, and no note reach it.
     if not is_foreign then
       local payload, complete = (find_lying or find_in_destination)(keys.destination, token, locator)
-      if payload then return { state = 'due', locator = locator, payload = payload, score = due } end
-      if not complete then return { state = 'unknown', locator = locator, score = due } end
+      if payload then return { state = 'due', locator = locator, payload = payload, score = start } end
+      if not complete then return { state = 'unknown', locator = locator, score = start } end
     end
   end
   return { state = how_ended(keys.ended, now_ms, token) or 'missing', locator = locator }

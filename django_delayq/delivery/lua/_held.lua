@@ -6,8 +6,8 @@
 -- ms: a hundred years.
 local FOR_EVER = 3153600000000
 
-local function held_member(name, due, token)
-  return name .. '\0' .. string.format('%016.0f', due) .. '\0' .. token
+local function held_member(name, start, token)
+  return name .. '\0' .. string.format('%016.0f', start) .. '\0' .. token
 end
 
 local function split_member(member)

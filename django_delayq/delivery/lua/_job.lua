@@ -33,28 +33,28 @@ end
 -- Both return nothing for bytes that no script of ours has written: what cannot be read is missing, and no error.
 local function read_header(header)
   if not header or #header < 32 then return nil end
-  local attempts, kills, due, fence, owner = struct.unpack(HEADER, header)
-  if not is_score(due) then return nil end
-  return attempts, kills % SPARED, due, fence, owner, header:sub(33), kills >= SPARED
+  local attempts, kills, start, fence, owner = struct.unpack(HEADER, header)
+  if not is_score(start) then return nil end
+  return attempts, kills % SPARED, start, fence, owner, header:sub(33), kills >= SPARED
 end
 
 -- What the frame's 8 bytes are: 0 NOBODY, 1 UNLISTED and a number, 2 LISTED and a number, 3 UNSURE.
-local function pack_locator(due, format, id, mac)
+local function pack_locator(start, format, id, mac)
   local mark, of, number = id:sub(1, 2), nil, 0
   if mark == UNLISTED or mark == LISTED then
     of, number = mark == LISTED and 2 or 1, struct.unpack('>I6', id, 3)
   else
     of = id == UNSURE and 3 or id == NOBODY and 0
   end
-  local fits = of and due >= 0 and due < FARTHEST and due % 1 == 0 and not mac:find('[^0-9a-f]')
-  if not fits then return struct.pack(WIDE_LOCATOR, due, format, id, mac) end
+  local fits = of and start >= 0 and start < FARTHEST and start % 1 == 0 and not mac:find('[^0-9a-f]')
+  if not fits then return struct.pack(WIDE_LOCATOR, start, format, id, mac) end
   local high, low = tonumber(mac:sub(1, 8), 16), tonumber(mac:sub(9), 16)
-  return struct.pack(LOCATOR, high, low, 16 + 4 * format + of, number, due)
+  return struct.pack(LOCATOR, high, low, 16 + 4 * format + of, number, start)
 end
 
 local function read_locator(locator)
   if not locator or #locator < 21 then return nil end
-  local high, low, kind, _, due = struct.unpack(LOCATOR, locator)
+  local high, low, kind, _, start = struct.unpack(LOCATOR, locator)
   if kind >= 16 and kind < 28 then
     local of, id = kind % 4, NOBODY
     if of == 3 then
@@ -62,13 +62,13 @@ local function read_locator(locator)
     elseif of > 0 then
       id = (of == 2 and LISTED or UNLISTED) .. locator:sub(10, 15)
     end
-    return due, math.floor(kind / 4) - 4, id, locator:sub(22), string.format('%08x%08x', high, low)
+    return start, math.floor(kind / 4) - 4, id, locator:sub(22), string.format('%08x%08x', high, low)
   end
   if #locator < 33 then return nil end
   local format, id, mac
-  due, format, id, mac = struct.unpack(WIDE_LOCATOR, locator)
-  if format > 2 or not is_score(due) then return nil end
-  return due, format, id, locator:sub(34), mac
+  start, format, id, mac = struct.unpack(WIDE_LOCATOR, locator)
+  if format > 2 or not is_score(start) then return nil end
+  return start, format, id, locator:sub(34), mac
 end
 
 -- A key of the wrong type is an error. Called for what a script writes and did not read: before its first write,
@@ -97,9 +97,9 @@ end
 
 -- Note of what was put into the destination queue from a frame that it says that it is a job. A token of other bytes
 -- than ours would reach clients that expect text.
-local function leave_unsure(locators, token, mac, due)
+local function leave_unsure(locators, token, mac, start)
   if token:find('[^%w_-]') or redis.call('HEXISTS', locators, token) == 1 then return end
-  redis.call('HSET', locators, token, pack_locator(due, 0, UNSURE, mac))
+  redis.call('HSET', locators, token, pack_locator(start, 0, UNSURE, mac))
 end
 
 -- Whether a payload is the one that a locator stands for.
@@ -124,10 +124,10 @@ local function below(frame, format, first, second)
 end
 
 -- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time.
-local function find_frame(timeout_set, due, format, id)
+local function find_frame(timeout_set, start, format, id)
   if format == 0 then return nil end
   local at = format == 2 and 2 or 1
-  local score = string.format('%.0f', due)
+  local score = string.format('%.0f', start)
   local frame = redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
   if not frame then return nil end
   if frame:sub(at, at + 7) == id and (at == 1 or frame:byte(1) == 8) then return frame end

@@ -26,7 +26,7 @@ end
 for _, job in ipairs(held) do
   release_unique(keys.unique, job.key, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts + failed, job.kills, job.due, NOBODY, NOBODY))
+    struct.pack(HEADER, job.attempts + failed, job.kills, job.start, NOBODY, NOBODY))
   redis.call('HSET', keys.errors, job.token, ARGV[job.at + 2])
   redis.call('ZADD', keys.graves, now_ms, job.token)
   if results[job.at] then keep_result(results[job.at], ARGV[job.at + 4], ARGV[job.at + 3]) end

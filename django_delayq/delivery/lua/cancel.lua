@@ -48,11 +48,11 @@ local cancelled = {}
 for i, job in ipairs(jobs) do
   local token, key = ARGV[i + 1], ''
   if job.waits then
-    local due, _
-    _, _, due, _, _, key = read_header(job.header)
+    local start, _
+    _, _, start, _, _, key = read_header(job.header)
     local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
     redis.call('ZREM', job.waits, token)
-    if name then redis.call('ZREM', keys.held_tasks, held_member(name, due, token)) end
+    if name then redis.call('ZREM', keys.held_tasks, held_member(name, start, token)) end
     redis.call('HDEL', keys.headers, token)
     redis.call('HDEL', keys.payloads, token)
     redis.call('HDEL', keys.errors, token)

@@ -45,7 +45,7 @@ local reply, transferred, doubles, vanished, put_off = { now_us, -1, 0, 0, 0, 0 
 local service = read_service(keys.control)
 local served = serve(service, keys.leases, now_ms, lease_ms, false)
 service = served or service
-local function hand_out(token, attempts, kills, due, payload, foreign, late)
+local function hand_out(token, attempts, kills, start, payload, foreign, late)
   local n, flags = #reply, late and 2 or 0
   if foreign then
     local own = token_of(payload)
@@ -54,7 +54,7 @@ local function hand_out(token, attempts, kills, due, payload, foreign, late)
     flags = flags + 1 + (ended and ended ~= 'taken' and 4 or 0)
   end
   reply[n + 1], reply[n + 2], reply[n + 3] = token, attempts, kills
-  reply[n + 4], reply[n + 5], reply[n + 6] = due, payload, flags
+  reply[n + 4], reply[n + 5], reply[n + 6] = start, payload, flags
 end
 
 -- When the first of a set comes. It is asked for once, and again where this has written to the set.
@@ -92,10 +92,10 @@ end
 local last = redis.call('HGET', keys.claims, owner) or ''
 if last:sub(1, 8) == request then
   for _, token in ipairs(redis.call('ZRANGE', keys.leases, 0, -1)) do
-    local attempts, kills, due, fence = read_header(redis.call('HGET', keys.headers, token))
+    local attempts, kills, start, fence = read_header(redis.call('HGET', keys.headers, token))
     local payload = fence == request and redis.call('HGET', keys.payloads, token)
     if payload then
-      hand_out(token, attempts, kills, due, payload, token_of(payload) ~= token, last:find(token, 17, true) ~= nil)
+      hand_out(token, attempts, kills, start, payload, token_of(payload) ~= token, last:find(token, 17, true) ~= nil)
     end
   end
   return finish()
@@ -112,16 +112,16 @@ local function is_full()
   return count >= limit or byte_count >= budget
 end
 
-local function lease(token, attempts, kills, due, key, payload, fresh, foreign, late, spared)
+local function lease(token, attempts, kills, start, key, payload, fresh, foreign, late, spared)
   count, byte_count = count + 1, byte_count + #payload
-  leased[count] = { token, attempts, kills, due, key, payload, fresh, foreign, late, spared }
+  leased[count] = { token, attempts, kills, start, key, payload, fresh, foreign, late, spared }
   seen[token] = payload
 end
 
 -- It fills no room, but its payload was read.
-local function bury(token, attempts, kills, due, key, payload)
+local function bury(token, attempts, kills, start, key, payload)
   byte_count = byte_count + #payload
-  buried[#buried + 1] = { token, attempts, kills, due, key }
+  buried[#buried + 1] = { token, attempts, kills, start, key }
   seen[token] = payload
 end
 
@@ -134,8 +134,8 @@ end
 -- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
 -- run, so all that is left of it goes.
 local function take_up(token, lease_end)
-  local attempts, kills, due, _, holder, key, was_spared = read_header(redis.call('HGET', keys.headers, token))
-  attempts, kills, due, key = attempts or 0, kills or 0, due or now_ms, key or ''
+  local attempts, kills, start, _, holder, key, was_spared = read_header(redis.call('HGET', keys.headers, token))
+  attempts, kills, start, key = attempts or 0, kills or 0, start or now_ms, key or ''
   local spare = lease_end and is_spared(service, lease_end)
   -- Once: a job that takes its whole machine down each time would else be run for ever.
   if lease_end and (was_spared or not spare) then kills = kills + 1 end
@@ -144,7 +144,7 @@ local function take_up(token, lease_end)
   local is_suspect = safe_kills >= 0 and kills > safe_kills and not is_over
   if is_suspect and suspects == 0 then
     -- It fills no room, and its payload is not read. Never leased, it counts no kill where the caller dies.
-    put_off[#put_off + 1] = { token, attempts, kills, due, key, spare, lease_end }
+    put_off[#put_off + 1] = { token, attempts, kills, start, key, spare, lease_end }
     return
   end
   local payload = redis.call('HGET', keys.payloads, token)
@@ -152,10 +152,10 @@ local function take_up(token, lease_end)
     vanished[#vanished + 1] = token
     vanished_keys[#vanished] = key
   elseif is_over then
-    bury(token, attempts, kills, due, key, payload)
+    bury(token, attempts, kills, start, key, payload)
   else
     if is_suspect then suspects = suspects - 1 end
-    lease(token, attempts, kills, due, key, payload, false, token_of(payload) ~= token, holder == LATE, spare)
+    lease(token, attempts, kills, start, key, payload, false, token_of(payload) ~= token, holder == LATE, spare)
   end
 end
 
@@ -189,21 +189,21 @@ while popped < math.min(waiting, MOST) and not is_full() do
   popped = popped + 1
   local token, mac = token_of(payload)
   local locator = token and redis.call('HGET', keys.locators, token)
-  local due, where, id, key, known = read_locator(locator)
-  local is_same, is_early, letter = due and mac == known, false, 'l'
+  local start, where, id, key, known = read_locator(locator)
+  local is_same, is_early, letter = start and mac == known, false, 'l'
   local is_certain = is_same and (mode ~= 'direct' or where == 0)
   if is_same and id == UNSURE then
     is_certain, letter = false, 'f'
     gone[#gone + 1] = token
   end
   -- Somebody else has transferred it, or has repeated what is still to come.
-  local own = is_certain and where ~= 0 and find_frame(keys.timeout_set, due, where, id)
+  local own = is_certain and where ~= 0 and find_frame(keys.timeout_set, start, where, id)
   if own then
     is_certain = unpack_frame(own, format) == payload
-    is_early = is_certain and due > now_ms
+    is_early = is_certain and start > now_ms
   end
   -- One that cannot be read is of no use to anybody.
-  if (is_certain and not is_early) or (locator and not due) then gone[#gone + 1] = token end
+  if (is_certain and not is_early) or (locator and not start) then gone[#gone + 1] = token end
   local is_used = is_certain and not is_early and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1)
   -- Somebody has put the beginning of its MAC before other bytes. Which of them is the job a script cannot tell.
   if is_used and not is_copy(token, payload) then is_certain = false end
@@ -223,7 +223,7 @@ while popped < math.min(waiting, MOST) and not is_full() do
       byte_count = byte_count + #payload
       moved[#moved + 1] = { token, tonumber(note), key, payload }
     else
-      lease(token, 0, 0, due, key, payload, true)
+      lease(token, 0, 0, start, key, payload, true)
     end
   end
 end
@@ -251,13 +251,13 @@ if mode == 'direct' and not is_full() then
     local locators = redis.call('HMGET', keys.locators, unpack(tokens))
     for i, item in ipairs(items) do
       local token, start, mac = tokens[i], is_score(item[2]) and item[2] or now_ms, item[4]
-      local due, kind, id, key, known = read_locator(locators[i])
+      local start, kind, id, key, known = read_locator(locators[i])
       local is_same = mac and mac == known and id ~= UNSURE
       -- Somebody may have taken it out and put it in again. While its own frame waits, another is a copy, or says so.
-      local own = is_same and id ~= item[5] and find_frame(keys.timeout_set, due, kind, id)
+      local own = is_same and id ~= item[5] and find_frame(keys.timeout_set, start, kind, id)
       local is_certain, is_double = is_same and not own, false
       local is_used = is_certain and (seen[token] or headers[i])
-      if is_certain or (locators[i] and not due) then gone[#gone + 1] = token end
+      if is_certain or (locators[i] and not start) then gone[#gone + 1] = token end
       if is_used and not is_copy(token, item[3]) then is_certain = false end
       if is_certain then
         is_double = is_used or (ended[i] and how_ended(keys.ended, now_ms, token))

@@ -69,8 +69,8 @@ if #frames > 0 then
   local ends, heads, bodies = {}, {}, {}
   for i, job in ipairs(jobs) do
     local token, start, payload = tokens[i], job[1], job[2]
-    local due, kind, id, key, mac = read_locator(places[i])
-    local is_certain = due and kind > 0 and id == job[3] and mac == job[4]
+    local start, kind, id, key, mac = read_locator(places[i])
+    local is_certain = start and kind > 0 and id == job[3] and mac == job[4]
     -- A unique key that begins with 's' is free from now on.
     if not is_certain or begun[i] or over[i] or key:byte(1) == 115 then return nil end
     ends[2 * i - 1], ends[2 * i] = lease_end, token

@@ -35,11 +35,11 @@ for i = #held, 1, -1 do
     local how = tonumber(ARGV[job.at + 2])
     local kills = how >= 4 and job.kills + 1 or job.kills
     -- Members of one score are ordered by token: a fraction of a millisecond keeps the order of the claim.
-    local due = job.due < now_ms and job.due + (i - 1) / 4096 or now_ms
+    local start = job.start < now_ms and job.start + (i - 1) / 4096 or now_ms
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, kills)
-    redis.call('ZADD', waiting, due, job.token)
+    redis.call('ZADD', waiting, start, job.token)
     redis.call('HSET', keys.headers, job.token,
-      struct.pack(HEADER, job.attempts, kills, job.due, NOBODY, how >= 2 and LATE or NOBODY) .. job.key)
+      struct.pack(HEADER, job.attempts, kills, job.start, NOBODY, how >= 2 and LATE or NOBODY) .. job.key)
   end
 end
 publish(keys.channel, now_ms)

@@ -26,13 +26,13 @@ for i, job in ipairs(jobs) do
   local name, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
   if hold_ms then since_ms = since_ms or now_ms end
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts, job.kills, job.due, NOBODY, NOBODY) .. job.key)
+    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. job.key)
   if is_signed_anew[job.token] then
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
-    redis.call('ZADD', waiting, math.min(job.due, now_ms), job.token)
+    redis.call('ZADD', waiting, math.min(job.start, now_ms), job.token)
   else
     redis.call('ZADD', keys.held, hold_ms and since_ms + hold_ms or now_ms + FOR_EVER, job.token)
-    redis.call('ZADD', keys.held_tasks, 0, held_member(name, job.due, job.token))
+    redis.call('ZADD', keys.held_tasks, 0, held_member(name, job.start, job.token))
     redis.call('HSET', keys.errors, job.token, held_error(name, ARGV[job.at + 3], now_ms, since_ms))
   end
 end

@@ -10,16 +10,16 @@
 
 local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 local job = find_job(token, now_ms)
-local attempts, kills, due, key, payload, _ = 0, 0, job.score or 0, '', job.payload or ''
+local attempts, kills, start, key, payload, _ = 0, 0, job.score or 0, '', job.payload or ''
 if job.header then
-  attempts, kills, due, _, _, key = read_header(job.header)
+  attempts, kills, start, _, _, key = read_header(job.header)
 elseif read_locator(job.locator) then
-  due, _, _, key = read_locator(job.locator)
+  start, _, _, key = read_locator(job.locator)
 end
 if job.frame then
   payload = unpack_frame(job.frame) or job.frame
 elseif not job.payload then
   payload = redis.call('HGET', keys.payloads, token) or ''
 end
-return { job.state, job.score or 0, attempts, kills, due, payload, redis.call('HGET', keys.errors, token) or '',
+return { job.state, job.score or 0, attempts, kills, start, payload, redis.call('HGET', keys.errors, token) or '',
   key:sub(2), now_ms }

@@ -22,11 +22,11 @@ local function take(token, name, why, goes_on)
   if seen[token] then return end
   seen[token] = true
   tokens[#tokens + 1] = token
-  local attempts, kills, due, _, _, key = read_header(redis.call('HGET', keys.headers, token))
-  if due then members[#members + 1] = held_member(name, due, token) end
+  local attempts, kills, start, _, _, key = read_header(redis.call('HGET', keys.headers, token))
+  if start then members[#members + 1] = held_member(name, start, token) end
   local list = goes_on and freed or over
   list[#list + 1] = {
-    token = token, attempts = attempts or 0, kills = kills or 0, due = due or now_ms, key = key or '', why = why,
+    token = token, attempts = attempts or 0, kills = kills or 0, start = start or now_ms, key = key or '', why = why,
   }
 end
 
@@ -70,11 +70,11 @@ if #members > 0 then redis.call('ZREM', keys.held_tasks, unpack(members)) end
 if #tokens > 0 then redis.call('ZREM', keys.held, unpack(tokens)) end
 for _, job in ipairs(freed) do
   local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
-  redis.call('ZADD', waiting, math.min(job.due, now_ms), job.token)
+  redis.call('ZADD', waiting, math.min(job.start, now_ms), job.token)
 end
 for _, job in ipairs(over) do
   release_unique(keys.unique, job.key, job.token)
-  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, job.attempts, job.kills, job.due, NOBODY, NOBODY))
+  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY))
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms,
     error = job.why .. ' It was held, and no worker that knows it came in time.' }))
   redis.call('ZADD', keys.quarantine, now_ms, job.token)

@@ -11,7 +11,7 @@
 --          closed to us, a list of that and what the server said
 
 local now_us, request = read_clock(ARGV[1]), ARGV[3]
-local due, notes = start_time(ARGV[2], now_us), {}
+local start, notes = start_time(ARGV[2], now_us), {}
 
 -- A repeat: its reply was lost. What it did is noted beside the jobs that ended, for as long.
 local done = noted(keys.ended, request, #ARGV - 3)
@@ -25,8 +25,8 @@ for i = 4, #ARGV do
   if is_there and redis.call('HEXISTS', keys.payloads, token) == 1 then
     local result = KEYS[#keys + i - 3]
     redis.call('DEL', result)
-    redis.call('ZADD', keys.returned, due, token)
-    redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY))
+    redis.call('ZADD', keys.returned, start, token)
+    redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY))
     notes[#notes + 1] = request .. '-' .. (#notes + 1)
   elseif is_there then
     redis.call('HDEL', keys.headers, token)
@@ -35,5 +35,5 @@ for i = 4, #ARGV do
 end
 if #notes == 0 then return 0 end
 remember(keys.ended, math.floor(now_us / 1000), 'taken', notes)
-local refusal = publish(keys.channel, due)
+local refusal = publish(keys.channel, start)
 return refusal and { #notes, refusal } or #notes

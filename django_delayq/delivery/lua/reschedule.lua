@@ -18,7 +18,7 @@ local now_us, token, request = read_clock(ARGV[1]), ARGV[2], ARGV[4]
 local done = redis.call('ZSCORE', keys.ended, request)
 if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(done) / 8) + 1) * 1000) } end
 
-local now_ms, due, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
+local now_ms, start, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
 local job = find_job(token, now_ms)
 check_sets(keys.retries, keys.returned, keys.held_tasks)
 check_hashes(keys.payloads, keys.errors)
@@ -33,34 +33,34 @@ if job.waits or is_given_up(job) then
     redis.call('ZREM', keys.held_tasks, held_member(name, first_due, token))
     redis.call('HDEL', keys.errors, token)
   end
-  redis.call('ZADD', waiting, due, token)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. key)
-  refusal = publish(keys.channel, due)
+  redis.call('ZADD', waiting, start, token)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, start, NOBODY, NOBODY) .. key)
+  refusal = publish(keys.channel, start)
 elseif job.frame then
   local _, format, id, key, mac = read_locator(job.locator)
   local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
   redis.call('ZREM', keys.timeout_set, job.frame)
-  redis.call('ZADD', keys.timeout_set, due, job.frame)
+  redis.call('ZADD', keys.timeout_set, start, job.frame)
   if redis.call('HEXISTS', keys.locators, token) == 1 then
-    redis.call('HSET', keys.locators, token, pack_locator(due, format, id, mac) .. key)
+    redis.call('HSET', keys.locators, token, pack_locator(start, format, id, mac) .. key)
   end
-  if due < tonumber(head) then refusal = publish(keys.redisson_channel, due) end
+  if start < tonumber(head) then refusal = publish(keys.redisson_channel, start) end
 elseif job.payload then
   local _, _, _, key = read_locator(job.locator)
   redis.call('LREM', keys.destination, 1, job.payload)
   redis.call('HDEL', keys.locators, token)
-  redis.call('ZADD', keys.returned, due, token)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY) .. key)
+  redis.call('ZADD', keys.returned, start, token)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. key)
   redis.call('HSET', keys.payloads, token, job.payload)
-  refusal = publish(keys.channel, due)
+  refusal = publish(keys.channel, start)
 elseif job.state == 'unknown' then
   -- A removal first, or a full server would refuse the note.
   redis.call('HDEL', keys.notes, token)
-  redis.call('HSET', keys.notes, token, decimal(due))
-  return { 'noted', due }
+  redis.call('HSET', keys.notes, token, decimal(start))
+  return { 'noted', start }
 else
   if job.locator then forget(token, job.locator) end
   return { job.state, 0 }
 end
 remember(keys.ended, now_ms, 'taken', { request })
-return { 'rescheduled', due, refusal }
+return { 'rescheduled', start, refusal }

@@ -15,11 +15,11 @@ local head = redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2]
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 local first = math.huge
 for _, job in ipairs(held) do
-  local due = now_ms + tonumber(ARGV[job.at + 2])
-  first = math.min(first, due)
-  redis.call('ZADD', keys.retries, due, job.token)
+  local start = now_ms + tonumber(ARGV[job.at + 2])
+  first = math.min(first, start)
+  redis.call('ZADD', keys.retries, start, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts + 1, job.kills, job.due, NOBODY, NOBODY) .. job.key)
+    struct.pack(HEADER, job.attempts + 1, job.kills, job.start, NOBODY, NOBODY) .. job.key)
   redis.call('HSET', keys.errors, job.token, ARGV[job.at + 3])
 end
 add_to(keys.counters, 'retried', #held)

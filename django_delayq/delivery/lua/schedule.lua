@@ -24,24 +24,24 @@ check_hashes(keys.locators)
 local lying, is_all
 local function is_alive(token)
   if redis.call('HEXISTS', keys.headers, token) == 1 then return true end
-  local due, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
-  if not due then return false end
-  if find_frame(keys.timeout_set, due, kind, id) then return true end
+  local start, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
+  if not start then return false end
+  if find_frame(keys.timeout_set, start, kind, id) then return true end
   if not lying then lying, is_all = tokens_lying(keys.destination) end
   return lying[token .. mac] or not is_all
 end
 
 local reply, fresh, claimed, displaced = {}, {}, {}, {}
 for i = 5, #ARGV, 4 do
-  local token, due, key = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
+  local token, start, key = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
   local holder, known, beyond = '', false, nil
   if is_repeat then
     local locator = redis.call('HGET', keys.locators, token)
     if locator then
-      known, due = true, read_locator(locator) or due
+      known, start = true, read_locator(locator) or start
     else
       beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown' or how_ended(keys.ended, now_ms, token)
-      if beyond then known, due, holder = true, 0, '=' .. beyond end
+      if beyond then known, start, holder = true, 0, '=' .. beyond end
     end
   end
   if key ~= '' and not known then
@@ -57,7 +57,7 @@ for i = 5, #ARGV, 4 do
     if holder == '' then claimed[name] = token end
   end
   local n = #reply
-  reply[n + 1], reply[n + 2] = due, holder
+  reply[n + 1], reply[n + 2] = start, holder
   if not known and holder == '' then fresh[#fresh + 1] = i end
 end
 if #fresh == 0 then return reply end
@@ -67,22 +67,22 @@ local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format
 local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
 local members, frames, places, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
 for n, i in ipairs(fresh) do
-  local token, due, key, payload = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2], ARGV[i + 3]
-  if due ~= last then last, score = due, decimal(due) end
+  local token, start, key, payload = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2], ARGV[i + 3]
+  if start ~= last then last, score = start, decimal(start) end
   local high, low
   -- Ours, so nothing that a stranger may have put there is to be feared.
-  if payload:sub(1, 11) == '{"delayq":"' and due < FARTHEST then
+  if payload:sub(1, 11) == '{"delayq":"' and start < FARTHEST then
     high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
   end
   local frame, place
   if high and low then
     -- What pack_frame() and pack_locator() make, in one go: each packing costs the server as much as a command.
-    local packed = struct.pack(both, 8, mark, number + n, #payload, high, low, kind, number + n, due)
+    local packed = struct.pack(both, 8, mark, number + n, #payload, high, low, kind, number + n, start)
     frame, place = packed:sub(begin, 17) .. payload, packed:sub(18)
   else
     local _, mac = token_of(payload)
     frame = pack_frame(format, listed, number + n, payload)
-    place = pack_locator(due, format, struct.pack('>c2I6', mark, number + n), mac or NO_MAC)
+    place = pack_locator(start, format, struct.pack('>c2I6', mark, number + n), mac or NO_MAC)
   end
   members[2 * n - 1], members[2 * n], frames[n] = score, frame, frame
   places[2 * n - 1], places[2 * n] = token, place .. key
@@ -90,7 +90,7 @@ for n, i in ipairs(fresh) do
     holders[#holders + 1] = key:sub(2)
     holders[#holders + 1] = token
   end
-  if due < first then first = due end
+  if start < first then first = start end
 end
 redis.call('ZADD', keys.timeout_set, 'NX', unpack(members))
 if listed then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end

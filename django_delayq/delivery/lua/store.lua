@@ -13,7 +13,7 @@
 -- Source   RedissonDelayedQueue.offerAsync, with tokens and the server's clock added
 
 local format, payload = ARGV[2], ARGV[3]
-local due = start_time(ARGV[1], read_clock(ARGV[4] or ''))
+local start = start_time(ARGV[1], read_clock(ARGV[4] or ''))
 local token = payload:sub(12, 33)
 
 local number = redis.pcall('HINCRBY', keys.counters, 'number', 1)
@@ -21,18 +21,18 @@ if type(number) ~= 'number' then return nil end
 local is_placed, is_stored
 local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
 -- With the first one the counter is new: what lies in the list says where it has to begin.
-if number > 1 and high and low and due < FARTHEST then
+if number > 1 and high and low and start < FARTHEST then
   -- What pack_frame() and pack_locator() make, in one go: each packing costs the server as much as a command.
   local mark, of = UNLISTED, 1
   if keys.delay_queue then mark, of = LISTED, 2 end
-  local both = struct.pack('<Bc2>I6<L' .. LOCATOR, 8, mark, number, #payload, high, low, 16 + 4 * format + of, number, due)
+  local both = struct.pack('<Bc2>I6<L' .. LOCATOR, 8, mark, number, #payload, high, low, 16 + 4 * format + of, number, start)
   local frame, place = both:sub(format == '1' and 2 or 1, 17) .. payload, both:sub(18)
   -- No type was checked, so what was written is undone where the next write fails.
   is_placed = redis.pcall('HSETNX', keys.locators, token, place) == 1
-  is_stored = is_placed and redis.pcall('ZADD', keys.timeout_set, 'NX', string.format('%d', due), frame) == 1
+  is_stored = is_placed and redis.pcall('ZADD', keys.timeout_set, 'NX', string.format('%d', start), frame) == 1
   if is_stored and (not keys.delay_queue or type(redis.pcall('RPUSH', keys.delay_queue, frame)) == 'number') then
-    local refusal = redis.pcall('ZRANK', keys.timeout_set, frame) == 0 and publish(keys.redisson_channel, due)
-    return refusal and { due, refusal } or due
+    local refusal = redis.pcall('ZRANK', keys.timeout_set, frame) == 0 and publish(keys.redisson_channel, start)
+    return refusal and { start, refusal } or start
   end
   if is_stored then redis.call('ZREM', keys.timeout_set, frame) end
 end

@@ -31,8 +31,8 @@ end
 
 local function is_over(field, value)
   if which == 'locators' then
-    local due, format, id, _, mac = read_locator(value)
-    return not (mac and lying[field .. mac]) and not (due and find_frame(keys.timeout_set, due, format, id))
+    local start, format, id, _, mac = read_locator(value)
+    return not (mac and lying[field .. mac]) and not (start and find_frame(keys.timeout_set, start, format, id))
   elseif which == 'headers' or which == 'errors' then
     return not is_anywhere(field)
   elseif which == 'unique' then

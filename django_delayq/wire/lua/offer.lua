@@ -11,7 +11,7 @@
 -- Source   RedissonDelayedQueue.offerAsync, with the server's clock
 
 local format, listed, payload = ARGV[2], ARGV[3] == '1', ARGV[5]
-local due = start_time(ARGV[4], read_clock(ARGV[1]))
+local start = start_time(ARGV[4], read_clock(ARGV[1]))
 
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 redis.call('LLEN', keys.delay_queue)
@@ -23,8 +23,8 @@ local frame
 repeat
   frame = pack_frame(format, listed, next_numbers(keys.delay_queue, keys.counters, 1) + 1, payload)
 until not redis.call('ZSCORE', keys.timeout_set, frame)
-redis.call('ZADD', keys.timeout_set, 'NX', decimal(due), frame)
+redis.call('ZADD', keys.timeout_set, 'NX', decimal(start), frame)
 if listed then redis.call('RPUSH', keys.delay_queue, frame) end
 local refusal
-if not head or due < tonumber(head) then refusal = publish(keys.channel, due) end
-return refusal and { due, refusal } or due
+if not head or start < tonumber(head) then refusal = publish(keys.channel, start) end
+return refusal and { start, refusal } or start
