@@ -41,7 +41,7 @@ from django_delayq.models import Job
 
 T = TypeVar("T")
 #: Counters of a queue that are not about jobs.
-_INTERNAL_COUNTERS = frozenset({"number", "sweeping"})
+_INTERNAL_COUNTERS = frozenset({"sweeping"})
 _CANCELLABLE = frozenset(
     {State.SCHEDULED, State.DUE, State.RETRYING, State.HELD, State.UNKNOWN}
 )

@@ -195,7 +195,7 @@ def _read_counts(reply: list[Any]) -> Counts:
         if _NUMBER.fullmatch(numbers[i + 1])
     }
     # Every frame that we write has its number.
-    counters["offered"] = counters.pop("number", 0)
+    counters["offered"] = max(0, counters.pop("number", 0) - counters.pop("first", 0))
     first = reply[8] if reply[8] >= 0 else None
     frames, due, delay_queue, destination, running, retrying, dead, quarantined = reply[
         :8

@@ -46,6 +46,8 @@ from django_delayq.wire.frame import FrameFormat
 T = TypeVar("T")
 #: Epoch ms at which every test begins.
 T0 = 1_700_000_000_000
+#: The number before the first frame of a test: four a millisecond since 1970.
+FIRST = 4 * T0
 LEASE = 30_000
 HOLD = 900_000
 OWNER = b"owner--1"

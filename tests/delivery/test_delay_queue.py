@@ -12,6 +12,7 @@ from django_delayq.delivery import changing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from tests.delivery.bench import (
+    FIRST,
     LISTED,
     T0,
     UNLISTED,
@@ -375,7 +376,7 @@ KINDS = pytest.mark.parametrize("kind", [LISTED, UNLISTED], ids=["listed", "unli
 
 
 @KINDS
-@pytest.mark.parametrize("number", [6, 1_000, 2**40, 2**48 - 1])
+@pytest.mark.parametrize("number", [6, FIRST + 6, FIRST + 1_000, 2**48 - 1])
 @pytest.mark.parametrize("frame_format", FrameFormat)
 def test_mark_in_javas_random_bytes_leaves_nothing_in_the_list(
     bench: Bench, kind: bytes, number: int, frame_format: FrameFormat
@@ -416,7 +417,7 @@ def offer_among_a_thousand(bench: Bench, random_id: bytes, places: list[int]) ->
 
 @KINDS
 @pytest.mark.parametrize("places", PLACES)
-@pytest.mark.parametrize("number", [1_002, 2**47])
+@pytest.mark.parametrize("number", [FIRST, FIRST + 1_002, 2**47])
 def test_marks_in_javas_random_bytes_do_not_hide_ours_in_a_long_list(
     bench: Bench, kind: bytes, places: str, number: int
 ) -> None:
@@ -428,7 +429,7 @@ def test_marks_in_javas_random_bytes_do_not_hide_ours_in_a_long_list(
 
 
 @KINDS
-@pytest.mark.parametrize("number", [0, 1, 500, 1_000])
+@pytest.mark.parametrize("number", [FIRST + n for n in (1, 500, 1_000)])
 def test_mark_with_a_number_that_was_given_out_loses_no_job(
     bench: Bench, kind: bytes, number: int
 ) -> None:
@@ -464,7 +465,9 @@ def test_numbers_stay_within_their_six_bytes_whatever_lies_at_the_tail(
     bench.schedule({f"j{n}": 9 - n for n in range(10)})
 
     ours = [frame for frame in bench.frames() if frame not in bench.java_frames]
-    assert [listed_number(frame) for frame in ours] == list(range(1, 11))
+    assert [listed_number(frame) for frame in ours] == list(
+        range(FIRST + 1, FIRST + 11)
+    )
 
 
 # A server that stopped in the middle.

@@ -7,7 +7,16 @@ import pytest
 
 from django_delayq.delivery.claiming import Mode
 from django_delayq.wire.frame import FrameFormat
-from tests.delivery.bench import LISTED, T0, UNLISTED, Bench, mac, names_of, token
+from tests.delivery.bench import (
+    FIRST,
+    LISTED,
+    T0,
+    UNLISTED,
+    Bench,
+    mac,
+    names_of,
+    token,
+)
 
 MARKS = {0: bytes(8), 1: UNLISTED, 2: LISTED, 3: b"\xff" * 8}
 
@@ -47,7 +56,7 @@ def test_locator_is_mac_kind_number_start_time_and_unique_key(
         [
             bytes.fromhex(mac("a")[:16]),
             bytes([16 + 4 * frame_format.number + (2 if listed else 1)]),
-            (2).to_bytes(6, "big"),
+            (FIRST + 2).to_bytes(6, "big"),
             (T0 + 700).to_bytes(6, "big"),
             unique.encode(),
         ]

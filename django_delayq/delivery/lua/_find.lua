@@ -33,9 +33,10 @@ local function find_job(token, now_ms, find_lying)
     end
   end
   local locator, is_foreign = locator_of(keys.locators, token)
-  local start, format, id = read_locator(locator)
+  local start, format, id, _, mac = read_locator(locator)
   if start then
-    local frame = find_frame(keys.timeout_set, start, format, id)
+    -- Nothing tells a foreign one from another with its 8 bytes.
+    local frame = find_frame(keys.timeout_set, start, format, id, not is_foreign and token or nil, mac)
     if frame then
       return { state = start <= now_ms and 'due' or 'scheduled', locator = locator, frame = frame, score = start }
     end

@@ -123,14 +123,27 @@ local function below(frame, format, first, second)
   return a < first or (a == first and b < second)
 end
 
--- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time.
-local function find_frame(timeout_set, start, format, id)
+-- Where counters were deleted, a number is given out again; and anybody can write a frame with the number of another.
+local MOST_TWINS = 16
+
+-- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time. Where the token of
+-- its job is told, and the MAC that the locator has, a frame with these 8 bytes of another job is passed over.
+local function find_frame(timeout_set, start, format, id, token, mac)
   if format == 0 then return nil end
   local at = format == 2 and 2 or 1
+  local function has_id(frame)
+    return frame and frame:sub(at, at + 7) == id and (at == 1 or frame:byte(1) == 8)
+  end
+  local function is_it(frame)
+    if not token then return true end
+    local found, known = token_of(frame:sub(at + 16))
+    if not found then return mac == NO_MAC end
+    return found == token and known == mac
+  end
   local score = string.format('%.0f', start)
   local frame = redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
   if not frame then return nil end
-  if frame:sub(at, at + 7) == id and (at == 1 or frame:byte(1) == 8) then return frame end
+  if has_id(frame) and is_it(frame) then return frame end
   local first, second = struct.unpack('>I4I4', id)
   local low = redis.call('ZCOUNT', timeout_set, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', timeout_set, score, score)
@@ -143,9 +156,11 @@ local function find_frame(timeout_set, start, format, id)
       high = middle
     end
   end
-  if low == stop then return nil end
-  frame = redis.call('ZRANGE', timeout_set, low, low)[1]
-  if frame:sub(at, at + 7) == id and (at == 1 or frame:byte(1) == 8) then return frame end
+  for rank = low, math.min(low + MOST_TWINS, stop) - 1 do
+    frame = redis.call('ZRANGE', timeout_set, rank, rank)[1]
+    if not has_id(frame) then return nil end
+    if is_it(frame) then return frame end
+  end
   return nil
 end
 

@@ -97,7 +97,7 @@ local function plan_transfer(timeout_set, delay_queue, locators, counters, due, 
     -- Another frame is the job only where its own is gone: somebody took it out and put it in again. What nobody has
     -- checked becomes no surer by coming twice.
     local is_its = key and mac == item[4] and id ~= UNSURE
-      and (id == item[3] or not find_frame(timeout_set, start, kind, id))
+      and (id == item[3] or not find_frame(timeout_set, start, kind, id, item[1], mac))
     if is_its and is_score(item[2]) then
       plan.places[#plan.places + 1] = item[1]
       plan.places[#plan.places + 1] = pack_locator(item[2], 0, item[3], mac) .. key

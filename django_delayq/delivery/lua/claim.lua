@@ -88,10 +88,11 @@ local function finish()
   return reply
 end
 
--- A repeat: its reply was lost. The leases it was given are those that carry its fencing token.
+-- A repeat: its reply was lost. The leases it was given end together, and carry its fencing token.
 local last = redis.call('HGET', keys.claims, owner) or ''
 if last:sub(1, 8) == request then
-  for _, token in ipairs(redis.call('ZRANGE', keys.leases, 0, -1)) do
+  local till = #last >= 16 and decimal(struct.unpack('<d', last, 9)) or '0'
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.leases, till, till)) do
     local attempts, kills, start, fence = read_header(redis.call('HGET', keys.headers, token))
     local payload = fence == request and redis.call('HGET', keys.payloads, token)
     if payload then
@@ -197,7 +198,7 @@ while popped < math.min(waiting, MOST) and not is_full() do
     gone[#gone + 1] = token
   end
   -- Somebody else has transferred it, or has repeated what is still to come.
-  local own = is_certain and where ~= 0 and find_frame(keys.timeout_set, start, where, id)
+  local own = is_certain and where ~= 0 and find_frame(keys.timeout_set, start, where, id, token, known)
   if own then
     is_certain = unpack_frame(own, format) == payload
     is_early = is_certain and start > now_ms
@@ -251,13 +252,13 @@ if mode == 'direct' and not is_full() then
     local locators = redis.call('HMGET', keys.locators, unpack(tokens))
     for i, item in ipairs(items) do
       local token, start, mac = tokens[i], is_score(item[2]) and item[2] or now_ms, item[4]
-      local start, kind, id, key, known = read_locator(locators[i])
+      local located, kind, id, key, known = read_locator(locators[i])
       local is_same = mac and mac == known and id ~= UNSURE
       -- Somebody may have taken it out and put it in again. While its own frame waits, another is a copy, or says so.
-      local own = is_same and id ~= item[5] and find_frame(keys.timeout_set, start, kind, id)
+      local own = is_same and id ~= item[5] and find_frame(keys.timeout_set, located, kind, id, token, known)
       local is_certain, is_double = is_same and not own, false
       local is_used = is_certain and (seen[token] or headers[i])
-      if is_certain or (locators[i] and not start) then gone[#gone + 1] = token end
+      if is_certain or (locators[i] and not located) then gone[#gone + 1] = token end
       if is_used and not is_copy(token, item[3]) then is_certain = false end
       if is_certain then
         is_double = is_used or (ended[i] and how_ended(keys.ended, now_ms, token))

@@ -37,9 +37,14 @@ if redis.call('LLEN', keys.destination) > 0 then return nil end
 -- One more than is leased, which says how long to wait.
 local found = redis.call('ZRANGE', keys.timeout_set, '0', '1', 'WITHSCORES')
 if limit > 1 and found[4] and tonumber(found[4]) <= now_ms then
-  if #found[1] + #found[3] > SMALL then return nil end
+  local size = #found[1] + #found[3]
+  if size > SMALL then return nil end
   local rest = redis.call('ZRANGE', keys.timeout_set, '2', limit, 'WITHSCORES')
-  for i = 1, #rest do found[4 + i] = rest[i] end
+  for i = 1, #rest do
+    found[4 + i] = rest[i]
+    size = size + #rest[i]
+  end
+  if size > SMALL then return nil end
 end
 
 local frames, tokens, jobs = {}, {}, {}
@@ -69,8 +74,8 @@ if #frames > 0 then
   local ends, heads, bodies = {}, {}, {}
   for i, job in ipairs(jobs) do
     local token, start, payload = tokens[i], job[1], job[2]
-    local start, kind, id, key, mac = read_locator(places[i])
-    local is_certain = start and kind > 0 and id == job[3] and mac == job[4]
+    local located, kind, id, key, mac = read_locator(places[i])
+    local is_certain = located and kind > 0 and id == job[3] and mac == job[4]
     -- A unique key that begins with 's' is free from now on.
     if not is_certain or begun[i] or over[i] or key:byte(1) == 115 then return nil end
     ends[2 * i - 1], ends[2 * i] = lease_end, token

@@ -1,7 +1,7 @@
 -- Write payloads of jobs anew, each where it is: same token, same 8 bytes and score of its frame, same index. Safe to
 -- repeat: what is not as it was read, or is not found without a long search, is left alone.
 --
--- Prelude  count, window, frame, list, job
+-- Prelude  clock, count, window, frame, list, job
 -- Keys     timeout_set, delay_queue, destination, locators, payloads, counters
 -- ARGV[1]  where they are: 'frames', 'destination' or 'payloads'
 -- ARGV[2]  and on, three each: its index when it was read, in the delay queue or, counted from the tail, in the

@@ -26,7 +26,7 @@ local function is_alive(token)
   if redis.call('HEXISTS', keys.headers, token) == 1 then return true end
   local start, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
   if not start then return false end
-  if find_frame(keys.timeout_set, start, kind, id) then return true end
+  if find_frame(keys.timeout_set, start, kind, id, token, mac) then return true end
   if not lying then lying, is_all = tokens_lying(keys.destination) end
   return lying[token .. mac] or not is_all
 end
@@ -62,7 +62,7 @@ for i = 5, #ARGV, 4 do
 end
 if #fresh == 0 then return reply end
 
-local number = next_numbers(keys.delay_queue, keys.counters, #fresh)
+local number = next_numbers(keys.delay_queue, keys.counters, #fresh, now_ms)
 local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
 local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
 local members, frames, places, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil

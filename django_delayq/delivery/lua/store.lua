@@ -20,8 +20,8 @@ local number = redis.pcall('HINCRBY', keys.counters, 'number', 1)
 if type(number) ~= 'number' then return nil end
 local is_placed, is_stored
 local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
--- With the first one the counter is new: what lies in the list says where it has to begin.
-if number > 1 and high and low and start < FARTHEST then
+-- With the first one the counter is new, and begins elsewhere; so does one that somebody has written.
+if number > 1 and number < UNLIKELY and high and low and start < FARTHEST then
   -- What pack_frame() and pack_locator() make, in one go: each packing costs the server as much as a command.
   local mark, of = UNLISTED, 1
   if keys.delay_queue then mark, of = LISTED, 2 end

@@ -32,7 +32,7 @@ end
 local function is_over(field, value)
   if which == 'locators' then
     local start, format, id, _, mac = read_locator(value)
-    return not (mac and lying[field .. mac]) and not (start and find_frame(keys.timeout_set, start, format, id))
+    return not (mac and lying[field .. mac]) and not (start and find_frame(keys.timeout_set, start, format, id, field, mac))
   elseif which == 'headers' or which == 'errors' then
     return not is_anywhere(field)
   elseif which == 'unique' then

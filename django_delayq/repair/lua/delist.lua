@@ -19,7 +19,7 @@ redis.call('LLEN', keys.delay_queue)
 local other = earlier_step(keys.control, run, step, now_ms)
 if other then return other end
 sweep_tombstones(keys.delay_queue, keys.counters)
-highest = tonumber(redis.call('HGET', keys.counters, 'number') or 0) or 0
+read_numbers(keys.counters)
 
 local seen, byte_count, size = 0, 0, 0
 local old, members, places, kept = {}, {}, {}, {}

@@ -20,12 +20,14 @@ local other = earlier_step(keys.control, run, step, now_ms)
 if other then return other end
 sweep_tombstones(keys.delay_queue, keys.counters)
 
-local frames, numbered, byte_count, seen = {}, {}, 0, 0
+local frames, numbered, byte_count, seen, is_taken = {}, {}, 0, 0, {}
 for i = 5, #ARGV, 3 do
   if byte_count >= budget then break end
   seen = seen + 1
   local frame = find_frame(keys.timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
-  if frame then
+  -- Two of the same 8 bytes have one name: the other one is found by another walk.
+  if frame and not is_taken[frame] then
+    is_taken[frame] = true
     frames[#frames + 1] = frame
     byte_count = byte_count + #frame
     -- Also with a number that was never given out, of Java's or of ours before the counters were lost: should it be given
@@ -37,7 +39,7 @@ for i = 5, #ARGV, 3 do
 end
 
 if #numbered > 0 then
-  local number = next_numbers(keys.delay_queue, keys.counters, #numbered)
+  local number = next_numbers(keys.delay_queue, keys.counters, #numbered, now_ms)
   local old, members, places = {}, {}, {}
   for n, entry in ipairs(numbered) do
     local frame = marked(entry.frame, true, number + n)

@@ -24,7 +24,7 @@ check_sets(keys.timeout_set, keys.quarantine)
 check_hashes(keys.locators, keys.payloads, keys.errors, keys.counters)
 local length = redis.call('LLEN', keys.delay_queue)
 sweep_tombstones(keys.delay_queue, keys.counters)
-highest = tonumber(redis.call('HGET', keys.counters, 'number') or 0) or 0
+read_numbers(keys.counters)
 
 -- Seventeen bytes can be both; whoever asks for a format reads them in it, now and when the call is made again.
 local function is_target(frame, format)
@@ -34,7 +34,7 @@ end
 
 local function index_of(frame)
   local number = unlisted_number(frame)
-  if length == 0 or (number and number <= highest) then return nil end
+  if length == 0 or is_ours(number) then return nil end
   lookups = lookups - 1
   -- What was offered meanwhile lies at the tail.
   return redis.call('LPOS', keys.delay_queue, frame, 'RANK', -1) or nil

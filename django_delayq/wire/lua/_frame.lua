@@ -7,6 +7,8 @@
 
 local LISTED = '\217L'
 local UNLISTED = '\217U'
+-- No number of ours is so high: 2^44.
+local UNLIKELY = 17592186044416
 
 local function pack_frame(format, listed, number, payload)
   local mark = listed and LISTED or UNLISTED

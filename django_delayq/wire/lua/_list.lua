@@ -1,6 +1,6 @@
 -- Prelude: taking frames out of the delay queue, Redisson's list of all that was offered.
 --
--- Needs _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are numbered
+-- Needs _clock, _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are numbered
 -- in list order, so an interpolation search finds their index. Runs at either end are cut off; the others are
 -- overwritten by a tombstone each, and one LREM from the head and one from the tail take all the tombstones out: one
 -- scan of the list at most, whatever their number and order. locate_listed() only reads, unlist() only writes: nothing
@@ -13,8 +13,6 @@ local WINDOW = math.floor((WIDEST - 1) / 2)
 local WINDOW_BYTES = 65536
 local SEARCHES = 40
 local READ_ON = 32
--- More than anybody will ever schedule: 2^44.
-local UNLIKELY = 17592186044416
 
 local function sweep_tombstones(delay_queue, counters)
   if redis.call('HEXISTS', counters, 'sweeping') == 1 then
@@ -24,24 +22,36 @@ local function sweep_tombstones(delay_queue, counters)
 end
 
 -- Returns the number before the first of `count` that the next frames may carry: never used before. Where the
--- counter is new or was lost, that is above the last one in the list; else the list is not asked, as one of Java's
+-- counter is new or was lost it begins above all that a queue can have given out by now, four a millisecond since
+-- 1970, and above the last one in the list: a clock may have stepped back. Else the list is not asked, as one of Java's
 -- frames with our mark at its end would spoil the counter, and with it `own_number`.
-local function next_numbers(delay_queue, counters, count)
+local function next_numbers(delay_queue, counters, count, now_ms)
   local number = add_to(counters, 'number', count) - count
-  if number > 0 then return number end
+  if number > 0 and number < UNLIKELY then return number end
+  number = 4 * now_ms
   local last = redis.call('LINDEX', delay_queue, -1)
-  local floor = last and listed_number(last)
-  if not floor or floor >= UNLIKELY then return number end
-  add_to(counters, 'number', floor)
-  return floor
+  local listed = last and listed_number(last)
+  if listed and listed < UNLIKELY then number = math.max(number, listed) end
+  redis.call('HSET', counters, 'number', decimal(number + count), 'first', decimal(number))
+  return number
 end
 
--- The highest number that was given out: what is above it is not ours, but one in 65,536 of Java's frames.
-local highest = math.huge
+-- What was given out since the counter began. Another number is not ours, but one in 65,536 of Java's frames; or it is of
+-- a counter that was lost, and LREM finds its frame as it finds Java's.
+local lowest, highest = 0, math.huge
+
+local function read_numbers(counters)
+  local fields = redis.call('HMGET', counters, 'first', 'number')
+  lowest, highest = tonumber(fields[1] or 0) or 0, tonumber(fields[2] or 0) or 0
+end
+
+local function is_ours(number)
+  return number and number > lowest and number <= highest
+end
 
 local function own_number(frame)
   local number = listed_number(frame)
-  if number and number <= highest then return number end
+  if is_ours(number) then return number end
   return nil
 end
 
@@ -162,7 +172,7 @@ local function locate_listed(delay_queue, frames, counters, known)
   local plan = { indexes = {}, rest = {} }
   local length = redis.call('LLEN', delay_queue)
   if length == 0 then return plan end
-  if counters then highest = tonumber(redis.call('HGET', counters, 'number') or 0) or 0 end
+  if counters then read_numbers(counters) end
   local wanted, byte_count = {}, 0
   for _, frame in ipairs(frames) do
     local index = known and known[frame]
@@ -174,7 +184,7 @@ local function locate_listed(delay_queue, frames, counters, known)
       byte_count = byte_count + #frame
     else
       number = unlisted_number(frame)
-      if not number or number > highest then plan.rest[#plan.rest + 1] = frame end
+      if not is_ours(number) then plan.rest[#plan.rest + 1] = frame end
     end
   end
   if #wanted == 0 then

@@ -11,7 +11,8 @@
 -- Source   RedissonDelayedQueue.offerAsync, with the server's clock
 
 local format, listed, payload = ARGV[2], ARGV[3] == '1', ARGV[5]
-local start = start_time(ARGV[4], read_clock(ARGV[1]))
+local now_us = read_clock(ARGV[1])
+local start = start_time(ARGV[4], now_us)
 
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 redis.call('LLEN', keys.delay_queue)
@@ -21,7 +22,7 @@ sweep_tombstones(keys.delay_queue, keys.counters)
 -- random bytes may be anything: a frame that is there already would swallow this element.
 local frame
 repeat
-  frame = pack_frame(format, listed, next_numbers(keys.delay_queue, keys.counters, 1) + 1, payload)
+  frame = pack_frame(format, listed, next_numbers(keys.delay_queue, keys.counters, 1, math.floor(now_us / 1000)) + 1, payload)
 until not redis.call('ZSCORE', keys.timeout_set, frame)
 redis.call('ZADD', keys.timeout_set, 'NX', decimal(start), frame)
 if listed then redis.call('RPUSH', keys.delay_queue, frame) end
