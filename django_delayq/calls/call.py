@@ -109,13 +109,19 @@ def bind(
         script, found = _bind(packages, name, keys, named)
     else:
         script, found = _bind_once(packages, name, keys)
-    return script, (*found, *more) if more else found
+    if not more:
+        return script, found
+    if not script.keys or script.keys[-1][-1] not in "?.":
+        raise TypeError(f"{name}.lua takes no more keys than its header names")
+    return script, (*found, *more)
 
 
 def _bind(
     packages: tuple[str, ...], name: str, keys: Keys, named: Mapping[str, str]
 ) -> tuple[Script, tuple[str, ...]]:
     script = load_script(packages, name)
+    if unknown := named.keys() - set(script.keys):
+        raise TypeError(f"{name}.lua has no key {min(unknown)!r} in its header")
     return script, tuple(
         named[key] if key in named else keys.key(key)
         for key in script.keys
@@ -380,7 +386,7 @@ def _raise_hidden(error: ResponseError) -> None:
 def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
     connection = client.connection
     if connection is None:
-        return client.execute_command(*command)
+        return _execute_pooled(client, command)
     # A client with a connection of its own, see conf.get_client: the pool's bookkeeping would cost as much as the call.
     if getattr(connection, "_sock", None) is None:
         try:
@@ -436,8 +442,29 @@ async def _arun(client: AsyncRedis, call: Call[T]) -> T:
     return call.read(reply)
 
 
-async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
+def _execute_pooled(client: Redis, command: tuple[Argument, ...]) -> Any:
     # By hand, as execute_command() does not say whether it was the connecting that failed.
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        return client.execute_command(*command)
+    try:
+        connection = borrow(pool)
+    except _LOST as error:
+        mark_unsent(error)
+        raise
+    try:
+        connection.send_command(*command)
+        return connection.read_response()
+    except ResponseError:
+        raise
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
     pool = getattr(client, "connection_pool", None)
     if pool is None or client.connection is not None:
         return await client.execute_command(*command)

@@ -122,7 +122,7 @@ class Clients:
         try:
             # It goes with its thread, or with us; the connection then goes back to the pool.
             mine = Redis(connection_pool=pool, single_connection_client=True)
-        except RedisConnectionError:
+        except (RedisConnectionError, RedisTimeoutError):
             # The call will meet that, and knows what to do.
             return client
         self._of_thread.made = mine, (pool, pid)

@@ -36,8 +36,8 @@ class BatchSizer:
         # Sums over the calls: their number, their jobs, their times, and the products.
         self._calls = self._jobs = self._ms = self._squares = self._products = 0.0
 
-    def learn(self, asked: int, got: int, took_ms: float) -> None:
-        """Take in one call: how many were asked for and came, and how long the reply took."""
+    def learn(self, got: int, took_ms: float) -> None:
+        """Take in one call: how many jobs came, and how long the reply took."""
         if got == 0:
             return
         is_told_apart = self._take_in(got, took_ms)

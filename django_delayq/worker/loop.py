@@ -659,10 +659,8 @@ class ClaimLoop:
         now_ms = monotonic_ms()
         if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - sent_ms):
             # A reply that lay there already says nothing of how long the server took.
-            queue.sizer.learn(limit, len(reply.jobs), now_ms - sent_ms)
-            queue.transfer_sizer.learn(
-                queue.transfer_sizer.size, reply.transferred, now_ms - sent_ms
-            )
+            queue.sizer.learn(len(reply.jobs), now_ms - sent_ms)
+            queue.transfer_sizer.learn(reply.transferred, now_ms - sent_ms)
         queue.is_due = reply.wait_us == 0
         queue.next_ms = queue.next_us = float("inf")
         if reply.wait_us > 0:

@@ -16,12 +16,15 @@ from django_delayq.calls.call import (
     Script,
     arun,
     arun_all,
+    bind,
     load_script,
+    may_have_run,
     preludes_of,
     run,
     run_all,
     run_stream,
 )
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
@@ -447,3 +450,29 @@ def test_cancelled_call_does_not_confuse_the_next_one(
         return replies
 
     assert asyncio.run(scenario()) == [str(n) for n in range(200)]
+
+
+def test_nothing_has_run_where_no_connection_came_about_from_a_pool() -> None:
+    client = redis.Redis(port=1, retry=None)
+
+    with pytest.raises(redis.ConnectionError) as raised:
+        run(
+            client,
+            call_module.Call(
+                load_script(("django_delayq.delivery",), "read_format"),
+                ("k",),
+                repeat=None,
+            ),
+        )
+
+    assert not may_have_run(raised.value)
+
+
+def test_keys_that_no_header_names_are_refused() -> None:
+    packages = ("django_delayq.delivery", "django_delayq.wire")
+    keys = DeliveryKeys.of("q")
+
+    with pytest.raises(TypeError, match=r"leave\.lua has no key 'lease' in its header"):
+        bind(packages, "leave", keys, lease="k")
+    with pytest.raises(TypeError, match=r"leave\.lua takes no more keys"):
+        bind(packages, "leave", keys, more=("k",))

@@ -270,6 +270,19 @@ class TestConnectionOfAThread:
             assert all(client.result(timeout=60) is first for client in made)
         clients.close()
 
+    def test_a_connection_that_takes_too_long_is_left_to_the_call(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clients = Clients("redis://127.0.0.1:1")
+        shared = clients.sync()
+
+        def make(**options: Any) -> redis.Redis:
+            raise redis.TimeoutError("it took too long")
+
+        monkeypatch.setattr(connection, "Redis", make)
+
+        assert clients.of_thread() is shared
+
     def test_each_thread_that_takes_keeps_one_until_it_ends(
         self, private_server: Callable[..., Server]
     ) -> None:

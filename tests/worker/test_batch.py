@@ -13,7 +13,7 @@ def claim(
     """Make one call of a server that takes so long; returns the jobs that came, and how long it took."""
     jobs = min(sizer.size, room)
     took_ms = call_ms + jobs * job_ms
-    sizer.learn(jobs, jobs, took_ms)
+    sizer.learn(jobs, took_ms)
     return jobs, took_ms
 
 
@@ -85,7 +85,7 @@ def test_one_call_that_was_held_up_changes_little() -> None:
         claim(sizer, 0.5, 0.02, chance.randrange(20, 500))
     before = sizer.size
 
-    sizer.learn(before, before, 1_000.0)
+    sizer.learn(before, 1_000.0)
     sizes = [claim(sizer, 0.5, 0.02, chance.randrange(20, 500))[0] for _ in range(10)]
 
     assert sizer.call_ms < 5
@@ -95,7 +95,7 @@ def test_one_call_that_was_held_up_changes_little() -> None:
 def test_a_call_that_brings_nothing_teaches_nothing() -> None:
     sizer = BatchSizer(first=64)
 
-    sizer.learn(64, 0, 1_000.0)
+    sizer.learn(0, 1_000.0)
 
     assert (sizer.size, sizer.call_ms, sizer.job_ms) == (64, 0.0, 0.0)
 
@@ -104,7 +104,7 @@ def test_few_that_were_there_do_not_make_a_batch_grow() -> None:
     sizer = BatchSizer(first=64)
 
     for _ in range(20):
-        sizer.learn(64, 10, 0.5)
+        sizer.learn(10, 0.5)
 
     assert sizer.size == 64
 
