@@ -130,7 +130,9 @@ class Job(Generic[R_co]):
         return datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
 
     def __repr__(self) -> str:
-        return f"<Job {self.id} {self.task or 'foreign'} {self.state}>"
+        # Of one that has ended the server knows no more than how.
+        task = self.task or ("" if self.state in _ENDED else "foreign")
+        return f"<Job {' '.join(filter(None, (self.id, task, self.state)))}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and other.id == self.id
@@ -460,9 +462,12 @@ class Job(Generic[R_co]):
 
     def _check_waitable(self) -> None:
         keeps = self.options is not None and self.options.get("keep_result")
-        if not keeps and (
-            self.task is None or get_task(self.task).options.keep_result is None
-        ):
+        # Of a job that has ended only its result tells that it was kept.
+        if self.task is None:
+            keeps = keeps or self.state in _ENDED
+        else:
+            keeps = keeps or get_task(self.task).options.keep_result is not None
+        if not keeps:
             raise InvalidTask(
                 f"job {self.id} keeps no result, so there is nothing to wait for;"
                 " decorate the task with keep_result=seconds, or use task.using(keep_result=seconds)"
@@ -497,23 +502,27 @@ class Job(Generic[R_co]):
             raise JobNotFound(
                 f"job {self.id} is not there any more, and its result is not kept any longer"
             )
+        if state is State.SUCCEEDED:
+            raise JobNotFound(
+                f"job {self.id} has succeeded, and its result was not kept, or is not any longer"
+            )
         raise JobFailed(
             f"job {self.id} is {state}"
             + (f": {self.error.get('error')}" if self.error else "")
         )
 
 
-_OVER = frozenset(
+#: What the server remembers for a while, without the job.
+_ENDED = frozenset(
     {
-        State.MISSING,
+        State.SUCCEEDED,
         State.CANCELLED,
-        State.DEAD,
         State.EXPIRED,
         State.FAILED,
         State.TAKEN,
-        State.QUARANTINED,
     }
 )
+_OVER = _ENDED | {State.MISSING, State.DEAD, State.QUARANTINED}
 
 
 def _deadline(timeout: float | timedelta | None) -> float | None:
@@ -544,13 +553,19 @@ def get_job(job_id: str) -> Job[Any]:
         QueueNotFound: its queue is not configured.
     """
     job = _handle(job_id)
-    return _found(job, job.refresh())
+    if job.refresh() is State.MISSING:
+        key = job._keys.result(job.token)
+        _found(job, conf.get_client().lindex(key, 0))
+    return job
 
 
 async def aget_job(job_id: str) -> Job[Any]:
     """`get_job` on the event loop."""
     job = _handle(job_id)
-    return _found(job, await job.arefresh())
+    if await job.arefresh() is State.MISSING:
+        client = await conf.get_async_client()
+        _found(job, await client.lindex(job._keys.result(job.token), 0))
+    return job
 
 
 def _handle(job_id: str) -> Job[Any]:
@@ -573,12 +588,13 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _found(job: Job[Any], state: State) -> Job[Any]:
-    if state is State.MISSING:
+def _found(job: Job[Any], result: bytes | str | None) -> None:
+    """Take how a job has ended from its result, which may be kept for longer than that is remembered."""
+    if result is None:
         raise JobNotFound(
             f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, or never was"
         )
-    return job
+    job.state = State(envelopes.read_result(result)["state"])
 
 
 def job_of_row(queue: str, state: State, row: PageRow) -> Job[Any]:

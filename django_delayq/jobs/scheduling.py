@@ -108,6 +108,8 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
         _forget_sending([job], [sent_ms], error)
         explain(error, [job])
         raise
+    if not job.created:
+        job.refresh()
     return job
 
 
@@ -125,6 +127,8 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
         _forget_sending([job], [sent_ms], error)
         explain(error, [job])
         raise
+    if not job.created:
+        await job.arefresh()
     return job
 
 
@@ -221,10 +225,10 @@ def _take(job: Job[Any], scheduled: Scheduled) -> None:
         # A repeat: it was stored the first time, and has begun or ended since.
         job.state = scheduled.beyond
         return
+    job.start_time_ms, job.state = scheduled.start_time_ms, State.SCHEDULED
     if scheduled.holder:
-        job.token, job.created = scheduled.holder, False
-    job.start_time_ms = scheduled.start_time_ms
-    job.state = State.SCHEDULED
+        # Of another job, and when that is due was not told.
+        job.token, job.created, job.start_time_ms = scheduled.holder, False, None
 
 
 def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:

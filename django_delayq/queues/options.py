@@ -25,6 +25,8 @@ DefaultOptions = Callable[[str], QueueOptions | None]
 
 _default: DefaultOptions | None = None
 
+_FORMATS = {format.value: format for format in FrameFormat}
+
 
 def set_default_options(provider: DefaultOptions | None) -> None:
     """Say which options queues have where the caller does not name them."""
@@ -58,15 +60,19 @@ def options_of(
 ) -> QueueOptions:
     """Complete what a caller has named: from the default options, else JSON in the newer format with a list.
 
-    ``frame_format`` may be the version of the Redisson on the other side, too: ``"3.16.6"``.
+    ``frame_format`` may be its name, ``"Bc0Lc0"`` or ``"dLc0"``, or the version of the Redisson on the other side, ``"3.16.6"``.
 
     Raises:
         EncodeError: no codec of that name, or no version of Redisson.
         InvalidSettings: the queue's settings have it otherwise with its list.
     """
-    version = frame_format if isinstance(frame_format, str) else None
+    version = None
     if isinstance(frame_format, str):
-        frame_format = FrameFormat.for_redisson(frame_format)
+        if frame_format in _FORMATS:
+            frame_format = _FORMATS[frame_format]
+        else:
+            version = frame_format
+            frame_format = FrameFormat.for_redisson(version)
     configured = _default and _default(name)
     if configured and insertion_list not in (None, configured.insertion_list):
         raise InvalidSettings(

@@ -50,7 +50,7 @@ def parse_delay(delay: Delay) -> str:
     else:
         raise InvalidDelay(
             "a delay is a number of seconds, a timedelta or an aware datetime;"
-            f" got {show(delay)}, a {type(delay).__name__}. It comes first, before the arguments of the function"
+            f" got {show(delay)}, of type {type(delay).__name__}. schedule() takes it first, before the arguments of the function"
         )
     if is_negative:
         raise InvalidDelay(

@@ -455,6 +455,6 @@ def test_missing_argument_is_told_with_the_delay_that_took_its_place(
         pay.prepare(0, 5)
     assert "forgotten" not in str(caught.value)
     with pytest.raises(
-        InvalidDelay, match="comes first, before the arguments of the function"
+        InvalidDelay, match="takes it first, before the arguments of the function"
     ):
         pay.prepare("4711", 5)

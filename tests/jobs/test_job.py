@@ -553,6 +553,41 @@ def test_wait_by_id_in_another_process(queue: str, hand: Hand, wait: Wait) -> No
 
 
 @both_waits
+def test_wait_by_id_after_the_end(queue: str, hand: Hand, wait: Wait) -> None:
+    job = doubled(queue)
+    hand.succeed(hand.take(), 4)
+    found = get_job(job.id)
+    assert repr(found) == f"<Job {job.id} succeeded>"
+
+    assert wait(found, 10) == 4
+
+
+@both_waits
+def test_wait_by_id_while_the_result_is_kept_and_nothing_else_is(
+    queue: str, hand: Hand, wait: Wait
+) -> None:
+    job = doubled(queue)
+    hand.succeed(hand.take(), 4)
+    hand.client.delete(hand.keys.ended)
+    found = get_job(job.id)
+    assert found.state is State.SUCCEEDED
+
+    assert wait(found, 10) == 4
+
+
+@both_waits
+def test_wait_by_id_for_a_result_that_was_not_kept_ends(
+    queue: str, hand: Hand, wait: Wait
+) -> None:
+    job = later(queue)
+    job.run_now()
+    hand.succeed(hand.take(), keep=False)
+
+    with pytest.raises(JobNotFound, match="has succeeded, and its result was not kept"):
+        wait(get_job(job.id), 10)
+
+
+@both_waits
 def test_wait_where_the_call_asked_for_its_result(
     queue: str, hand: Hand, wait: Wait
 ) -> None:

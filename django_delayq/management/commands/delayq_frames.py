@@ -124,8 +124,9 @@ class Command(CommandWithExamples):
         if options["to"] is None:
             for option in ("dry_run", "drop_delivered", "follow"):
                 if options[option] and not (option == "dry_run" and options["list"]):
+                    other = " or --list" if option == "dry_run" else ""
                     raise CommandError(
-                        f"--{option.replace('_', '-')} needs --to VERSION"
+                        f"--{option.replace('_', '-')} needs --to VERSION{other}"
                     )
         if options["dry_run"] and options["follow"]:
             raise CommandError("--follow changes things, --dry-run does not: give one")
