@@ -30,6 +30,7 @@ from django_delayq.conf import (
     override_worker,
     read_settings,
 )
+from django_delayq.embedded import server
 from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
 from django_delayq.redaction import hide
 from django_delayq.wire.frame import FrameFormat
@@ -742,7 +743,7 @@ def test_missing_connection_means_the_embedded_server_in_debug(
 ) -> None:
     asked = []
     monkeypatch.setattr(
-        conf, "ensure_server", lambda folder: asked.append(folder) or "unix:///x?db=0"
+        server, "ensure_server", lambda folder: asked.append(folder) or "unix:///x?db=0"
     )
     settings.DEBUG = True
 
