@@ -1,7 +1,7 @@
 -- Prelude: taking frames out of the delay queue, Redisson's list of all that was offered.
 --
--- Needs _clock, _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are numbered
--- in list order, so an interpolation search finds their index. Runs at either end are cut off; the others are
+-- Needs _clock, _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are
+-- numbered in list order, so an interpolation search finds their index. Runs at either end are cut off; the others are
 -- overwritten by a tombstone each, and one LREM from the head and one from the tail take all the tombstones out: one
 -- scan of the list at most, whatever their number and order. locate_listed() only reads, unlist() only writes: nothing
 -- between the first LSET and the LREM can fail, and should the server stop there all the same, the flag tells the next
