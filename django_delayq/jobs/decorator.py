@@ -62,6 +62,14 @@ NO_DELAY_S = 10**9
 MAX_UNIQUE_KEY = 1_024
 
 
+#: What only the decorator takes, and why.
+_FIXED = {
+    "name": "workers know the task by it",
+    "retry_on": "exceptions do not travel with a job",
+    "no_retry_on": "exceptions do not travel with a job",
+}
+
+
 class DelayedTask(Generic[P, R]):
     """A registered function. Call it and it runs here and now; `schedule` it and a worker runs it later."""
 
@@ -98,10 +106,10 @@ class DelayedTask(Generic[P, R]):
         Raises:
             InvalidTask: an option is unknown, has a value it cannot have, or belongs to the decorator.
         """
-        for name in ("retry_on", "no_retry_on"):
+        for name, why in _FIXED.items():
             if name in options:
                 raise InvalidTask(
-                    f"{name} cannot be changed for one call: exceptions do not travel with a job; decorate it so"
+                    f"{name} cannot be changed for one call: {why}; decorate it so"
                 )
         return DelayedTask(
             self.function, self.name, self.options.changed(**options), self.base

@@ -119,10 +119,10 @@ class TaskOptions:
         Raises:
             InvalidTask: an option is unknown or has a value it cannot have.
         """
-        unknown = set(options) - {item.name for item in fields(self)}
-        if unknown:
+        known = [item.name for item in fields(self)]
+        if unknown := set(options) - set(known):
             raise InvalidTask(
-                f"unknown task option {sorted(unknown)[0]!r}; known are {', '.join(item.name for item in fields(self))}"
+                f"unknown task option {min(unknown)!r}; known are {', '.join(known)}, and name for the decorator"
             )
         return replace(self, **options)
 

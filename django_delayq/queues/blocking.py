@@ -19,7 +19,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given
-from django_delayq.queues.options import options_of
+from django_delayq.queues.options import check_limit, options_of
 from django_delayq.queues.reading import read
 from django_delayq.queues.steps import (
     Once,
@@ -285,6 +285,7 @@ class BlockingQueue:
                 yield WaitForAny(destinations, min(wait_ms, left_ms))
 
     def _drain_to(self, limit: int) -> Steps[list[Any]]:
+        check_limit(limit)
         done: list[Batch] = []
         try:
             while (left := limit - sum(len(batch.values) for batch in done)) > 0:

@@ -24,7 +24,7 @@ from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given
-from django_delayq.queues.options import options_of, signed_for
+from django_delayq.queues.options import check_limit, options_of, signed_for
 from django_delayq.queues.reading import read
 from django_delayq.queues.steps import Once, Steps, aperform, perform
 from django_delayq.queues.transfer.push import QueuePush, service
@@ -468,6 +468,7 @@ class DelayedQueue:
         return None
 
     def _poll(self, limit: int) -> Steps[list[Any]]:
+        check_limit(limit)
         taken: list[Any] = []
         try:
             yield from self._settle()

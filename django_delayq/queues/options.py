@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from django_delayq.codecs import Codec, get_codec
 from django_delayq.exceptions import InvalidSettings
+from django_delayq.redaction import show
 from django_delayq.wire.frame import FrameFormat
 
 
@@ -49,6 +50,14 @@ def set_signer(signer: Signer | None) -> None:
 def signed_for(payload: bytes, source: str, target: str) -> bytes:
     """Return the payload for the other queue; without Django nobody has keys, and it stays as it is."""
     return payload if _signer is None else _signer(payload, source, target)
+
+
+def check_limit(limit: object) -> None:
+    """Raise ValueError unless this is a number of elements to take."""
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise ValueError(
+            f"limit is how many elements to take at most, a whole number, 0 or more; got {show(limit)}"
+        )
 
 
 def options_of(

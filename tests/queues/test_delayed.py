@@ -1154,3 +1154,18 @@ def test_frames_of_this_file_are_redissons() -> None:
         pack(bytes(8), b"1", FrameFormat.BC0LC0)
         == b"\x08" + bytes(8) + b"\x01" + bytes(7) + b"1"
     )
+
+
+@pytest.mark.parametrize("limit", ["2", 2.5, True, -1, [1]])
+def test_limit_that_is_no_number_of_elements_is_refused(
+    server: Server, queue_name: str, limit: Any
+) -> None:
+    with (
+        DelayedQueue(queue_name, connection=server.socket_url) as delayed,
+        BlockingQueue(queue_name, connection=server.socket_url) as blocking,
+    ):
+        delayed.offer("x", LATER)
+        for take in (delayed.poll, blocking.drain_to):
+            with pytest.raises(ValueError, match="a whole number, 0 or more; got"):
+                take(limit)
+        assert len(delayed) == 1

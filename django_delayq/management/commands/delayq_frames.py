@@ -137,6 +137,7 @@ class Command(CommandWithExamples):
             client = conf.make_client()
         except DelayqError as error:
             raise CommandError(str(error)) from error
+        self._changes = False
         self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
         try:
             status = self._run(client, keys, options)
@@ -144,8 +145,11 @@ class Command(CommandWithExamples):
             raise CommandError(f"{error}.") from error
         except RedisError as error:
             what, message, hint = describe_fault(error)
-            is_look = options["dry_run"] or not (options["to"] or options["list"])
-            rest = "Nothing was changed" if is_look else "What was done so far stands"
+            rest = (
+                "What was done so far stands"
+                if self._changes
+                else "Nothing was changed"
+            )
             raise CommandError(
                 f"{what} {hint}\n{message}\n{rest}; run it again when that is mended."
             ) from error
@@ -175,6 +179,7 @@ class Command(CommandWithExamples):
         if options["dry_run"]:
             self._say(*_describe_plan(survey, target, options["drop_delivered"]))
             return _status(survey, target)
+        self._changes = True
         reframing = Reframing(client, keys, target, self._progress)
         try:
             if options["drop_delivered"]:
@@ -204,6 +209,7 @@ class Command(CommandWithExamples):
         if options["dry_run"]:
             self._say(*_describe_list_plan(survey, is_on))
             return 0
+        self._changes = True
         listing = Listing(client, keys, self._progress)
         try:
             if is_on:
