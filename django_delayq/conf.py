@@ -819,7 +819,7 @@ def get_shared_client() -> Redis:
 
 
 def make_client(**overrides: Any) -> Redis:
-    """Make a client with a pool of its own, for who wants other timeouts; its maker closes it."""
+    """Make a client with a pool of its own, for callers that need other timeouts; the caller closes it."""
     client = Redis(connection_pool=_make_pool(overrides))
     client.auto_close_connection_pool = True
     return client

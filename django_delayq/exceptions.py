@@ -48,7 +48,7 @@ class DecodeError(DelayqError, ValueError):
 
 
 class NotSigned(DecodeError):
-    """Raised when a payload looks like a job, and is none that this project has signed.
+    """Raised when a payload looks like a job that this project has not signed.
 
     ``missing`` is what it would take to tell, where that is not here: ``key Ab3d``, or ``format 2``; else empty.
     """

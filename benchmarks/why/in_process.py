@@ -47,7 +47,7 @@ def run(count: int, *, is_killed: bool) -> int:
             time.sleep(DELAY_S / 2)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-            # Whatever is left is to be found by the next one, which is told of no job.
+            # The next process has to find what is left; nobody tells it about any job.
             process = subprocess.Popen([*command[:-1], "0"])
         process.wait()
         return len(list(folder.iterdir())) - 1

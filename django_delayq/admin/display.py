@@ -77,7 +77,7 @@ class Moment:
 
     @classmethod
     def of(cls, ms: int | None, now_ms: int) -> "Moment | None":
-        """Describe a time; None where there is none."""
+        """Describe a time, if there is one; else return None."""
         if ms is None:
             return None
         try:

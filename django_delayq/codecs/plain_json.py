@@ -45,7 +45,7 @@ class JsonCodec:
         """Read JSON.
 
         Raises:
-            DecodeError: it is none, with the byte where it ends to be.
+            DecodeError: the payload is not JSON; the error has the byte where it stops being JSON.
         """
         return load_json(payload, self.name)
 

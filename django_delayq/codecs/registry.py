@@ -54,7 +54,7 @@ def get_codec(codec: str | Codec, *, version: str | None = None) -> Codec:
     the Redisson on the other side (``"3.16.6"``): a few corners of the formats depend on it.
 
     Raises:
-        EncodeError: no codec has this name, or the version is none.
+        EncodeError: no codec has this name, or this is no version of Redisson.
     """
     if isinstance(codec, str):
         return _make(codec.removeprefix("org.redisson.").rpartition(".")[2], version)

@@ -186,7 +186,7 @@ def claim_few(
 ) -> Call[Claimed | None]:
     """Do as `claim` with `Mode.DIRECT`, for less, where a few frames are due and nothing else is to be done.
 
-    None: nothing was done, and `claim` has to be asked. It is also for who repeats a ``request``.
+    None: nothing was done, and the caller has to ask `claim`. To repeat a ``request``, ask `claim` as well.
     """
     return Call(
         *bind(PACKAGES, "claim_few", keys),

@@ -188,7 +188,7 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 def _read_counts(reply: list[Any]) -> Counts:
     numbers = reply[13:]
-    # What is no number is none of ours, and costs a page nothing.
+    # Fields that hold no number are not ours, and a page leaves them out.
     counters = {
         numbers[i].decode(errors="replace"): int(numbers[i + 1])
         for i in range(0, len(numbers), 2)

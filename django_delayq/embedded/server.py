@@ -210,7 +210,7 @@ def find_binary(home: Path | None = None) -> Path:
     wrote them or a later one.
 
     Raises:
-        EmbeddedServerError: there is none.
+        EmbeddedServerError: this machine has no server program.
     """
     written_by = guardian.recorded_engine(home) if home is not None else None
     found = []

@@ -70,7 +70,7 @@ class BlockingQueue:
         queue in the settings, else JSON. ``lease`` is in seconds.
 
         Raises:
-            EncodeError: the name is none, or no such codec exists.
+            EncodeError: no queue can have this name, or no such codec exists.
             InvalidSettings: connection is something else, or lease no number of seconds.
         """
         self.name = name
@@ -158,7 +158,7 @@ class BlockingQueue:
         return await self._aperform(self._drain_to(limit))
 
     def peek(self) -> Any:
-        """Return the first element and leave it, or None when there is none.
+        """Return the first element and leave it; None when the queue is empty.
 
         Raises:
             DecodeError: the codec cannot read it.

@@ -86,7 +86,7 @@ class DelayedQueue:
         and True. With the list it can only be as the settings have it, as all who write have to agree.
 
         Raises:
-            EncodeError: the name is none, or no such codec or version exists.
+            EncodeError: no queue can have this name, or no such codec or version exists.
             InvalidSettings: connection is something else, or insertion_list is not what the settings say.
         """
         self.name = name
@@ -346,7 +346,7 @@ class DelayedQueue:
                 yield read(self._options.codec, payload, self.name)
 
     def _payload_of(self, frame: bytes) -> bytes | None:
-        """Unpack a frame; None for what is none, which the transfer will put aside when it is due."""
+        """Unpack a frame. Return None for anything else, which the transfer quarantines when it is due."""
         try:
             return unpack(frame, prefer=self._options.frame_format).payload
         except DecodeError:

@@ -109,7 +109,7 @@ class Keyring:
         """Derive the keys; a secret that is there twice counts once.
 
         Raises:
-            InvalidSettings: there is none, one is empty or no text, or two secrets have keys of the same id.
+            InvalidSettings: there is no secret, one is empty or no text, or two have keys of the same id.
         """
         # Each character of a text would pass for a secret, and anybody can guess those.
         if isinstance(secrets, str | bytes):

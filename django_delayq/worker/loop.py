@@ -929,7 +929,7 @@ class ClaimLoop:
     def _look_at_held(self, queue: QueueState, now_ms: float) -> None:
         """Let held jobs run whose tasks are known here, as many as this process can soon start.
 
-        Nobody else is told of them: workers that do not know the tasks would be woken, and hold them again.
+        Other workers are not woken: those that do not know the tasks would only hold the jobs again.
         """
         keys = queue.settings.keys
         queue.look_at_held_ms = now_ms + LOOK_AT_HELD_MS

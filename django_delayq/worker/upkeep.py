@@ -176,7 +176,7 @@ class Upkeep:
         except NoPermissionError:
             # Frames tell, too.
             return False
-        # All of ours listen to both. One who comes or goes at this moment may be seen on one only.
+        # Our processes listen to both channels. A process that starts or ends right now may be seen on only one.
         theirs, ours = (count for _, count in counts)
         self._strangers = (self._strangers or 0) + 1 if theirs > ours else 0
         return self._strangers > 1

@@ -20,7 +20,7 @@ class Coat(Protocol):
         ...
 
     def load(self, payload: bytes) -> object:
-        """Read a tree; DecodeError for what is none."""
+        """Read a tree; raise DecodeError for anything else."""
         ...
 
 
@@ -58,7 +58,7 @@ class JacksonBinaryCodec:
         """Read a payload.
 
         Raises:
-            DecodeError: it is none, nested too deep, or does not fit the classes it names.
+            DecodeError: the payload is no such document, is nested too deep, or does not fit the classes it names.
         """
         try:
             return self._reader.value(self._coat.load(payload))

@@ -159,7 +159,7 @@ def _decimal(out: bytearray, value: Decimal) -> None:
     """Write a BigDecimal as the integer or the double that is the same number.
 
     Raises:
-        EncodeError: there is none; nor does Redisson write it.
+        EncodeError: no form fits; Redisson writes none either.
     """
     if not value.is_finite():
         raise EncodeError(f"{value!r} is no number that a BigDecimal can hold")

@@ -454,7 +454,7 @@ def _advise(survey: Survey, name: str) -> Iterator[str]:
 
 def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
     if not survey.formats:
-        yield "No frame waits that would tell a format."
+        yield "No waiting frame reveals the format."
         return
     configured = conf.get_settings().queues.get(name)
     if configured is None:
