@@ -415,3 +415,11 @@ def test_page_of_peers_says_what_was_measured(tmp_path: Path) -> None:
     for plot in (tmp_path / "peers").iterdir():
         kept = DOCS / "peers" / plot.name
         assert plot.read_bytes() == kept.read_bytes(), plot.name
+
+
+def test_index_names_every_page() -> None:
+    index = text_of("docs/README.md")
+    folder = ROOT / "docs"
+    for path in folder.rglob("*.md"):
+        if path.name != "README.md":
+            assert f"]({path.relative_to(folder)})" in index
