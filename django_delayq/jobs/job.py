@@ -4,8 +4,6 @@ Everything goes to the server by the job's id; nothing is kept here but what the
 is not known here.
 """
 
-import asyncio
-import time
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
@@ -35,6 +33,8 @@ from django_delayq.exceptions import (
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
+from django_delayq.queues.connection import Command
+from django_delayq.queues.steps import Pause, Steps, aperform, perform
 from django_delayq.redaction import show
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
@@ -324,26 +324,33 @@ class Job(Generic[R_co]):
             InvalidDelay: ``timeout`` is no number of seconds.
             InvalidTask: the task keeps no result.
         """
-        self._check_waitable()
         client = conf.get_client()
+        return perform(client, self._waiting(timeout, _silence_s(client)))
+
+    def _waiting(
+        self, timeout: float | timedelta | None, silence_s: float | None
+    ) -> Steps[R_co]:
+        self._check_waitable()
         key = self._keys.result(self.token)
         deadline = _deadline(timeout)
         while True:
-            slice_s = _next_slice(deadline, client)
+            slice_s = _next_slice(deadline, silence_s)
+            text = None
             try:
-                text = client.blmove(key, key, slice_s, "LEFT", "LEFT")  # type: ignore[arg-type]
+                text = yield Command(
+                    ("BLMOVE", key, key, "LEFT", "LEFT", f"{slice_s:.3f}")
+                )
             except (RedisConnectionError, RedisTimeoutError):
                 # The look below is one that is repeated; where it fails, too, the server is away.
-                text = None
+                pass
             except OutOfMemoryError:
                 # It would move nothing, but a full server refuses it all the same.
-                text = None
-                time.sleep(min(slice_s, FULL_PAUSE_S))
+                yield Pause(1000 * min(slice_s, FULL_PAUSE_S))
             if text is not None:
                 return self._result(text)
-            state = self.refresh()
+            state = self._take((yield looking.inspect(self._keys, self.token)))
             try:
-                text = client.lindex(key, 0)
+                text = yield Command(("LINDEX", key, 0))
             except (RedisConnectionError, RedisTimeoutError):
                 # The server has answered just now; if it is away, the next look tells.
                 continue
@@ -363,33 +370,8 @@ class Job(Generic[R_co]):
     async def await_result(self, timeout: float | timedelta | None = None) -> R_co: ...
     async def await_result(self, timeout: float | timedelta | None = None) -> Any:
         """`wait` on the event loop."""
-        self._check_waitable()
         client = await conf.get_async_client()
-        key = self._keys.result(self.token)
-        deadline = _deadline(timeout)
-        while True:
-            slice_s = _next_slice(deadline, client)
-            try:
-                text = await client.blmove(key, key, slice_s, "LEFT", "LEFT")  # type: ignore[arg-type]
-            except (RedisConnectionError, RedisTimeoutError):
-                text = None
-            except OutOfMemoryError:
-                text = None
-                await asyncio.sleep(min(slice_s, FULL_PAUSE_S))
-            if text is not None:
-                return self._result(text)
-            state = await self.arefresh()
-            try:
-                text = await client.lindex(key, 0)
-            except (RedisConnectionError, RedisTimeoutError):
-                continue
-            if text is not None:
-                return self._result(text)
-            self._check_alive(state)
-            if deadline is not None and monotonic_ms() >= deadline:
-                raise TimeoutError(
-                    f"job {self.id} has not ended within {show(timeout)}{_unit(timeout)}; it is {self.state}"
-                )
+        return await aperform(client, self._waiting(timeout, _silence_s(client)))
 
     def _take(self, seen: Inspected) -> State:
         self.state = seen.state
@@ -536,9 +518,15 @@ def _unit(timeout: float | timedelta | None) -> str:
     return "" if isinstance(timeout, timedelta) else " s"
 
 
-def _next_slice(deadline: float | None, client: Redis | AsyncRedis) -> float:
+def _silence_s(client: Redis | AsyncRedis) -> float | None:
     # A server that says nothing for the length of the socket's time-out counts as dead.
-    silence_s = client.connection_pool.connection_kwargs.get("socket_timeout")
+    silence_s: float | None = client.connection_pool.connection_kwargs.get(
+        "socket_timeout"
+    )
+    return silence_s
+
+
+def _next_slice(deadline: float | None, silence_s: float | None) -> float:
     longest_s = min(WAIT_SLICE_S, silence_s / 2) if silence_s else WAIT_SLICE_S
     if deadline is None:
         return longest_s
