@@ -2,9 +2,11 @@
 
 DELAYQ_TEST_REQUIRE_BROWSER=1   a missing Chromium fails these tests
 DELAYQ_TEST_SCREENSHOTS=FOLDER  keep a picture of every page
+DELAYQ_PICTURES=docs/pictures   write those of the README anew, with -k readme
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,7 +156,7 @@ def visitor(
     return visitor
 
 
-def test_person_runs_a_pending_job_now(visitor: Visitor, queue: Queue) -> None:
+def test_person_runs_a_scheduled_job_now(visitor: Visitor, queue: Queue) -> None:
     token = queue.schedule(7_500_000, 42, "hello", customer={"name": "Zoë", "id": 7})
 
     visitor.open(url("changelist"))
@@ -323,3 +325,36 @@ def test_pages_look_like_the_admin(
     settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": "unix:///dev/null/nobody"}
     visitor.open(url("changelist"))
     visitor.picture("fault")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_picture_of_the_readme(visitor: Visitor, queue: Queue, scheme: str) -> None:
+    """What the README shows, in either scheme of colours; kept where DELAYQ_PICTURES says."""
+    task = "shop.tasks.cancel_unpaid"
+    for number in range(6):
+        queue.schedule(500_000 + 97_000 * number, 4711 + number, task=task)
+    queue.retrying(4702, task=task)
+    queue.dead(4688, task=task)
+    visitor.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
+    visitor.driver.set_window_size(1200, 760)
+
+    visitor.open(url("queue", queue.name))
+
+    colours = "return getComputedStyle(document.body).backgroundColor"
+    shade = sum(
+        map(int, re.findall(r"\d+", visitor.driver.execute_script(colours))[:3])
+    )
+    assert (shade > 384) is (scheme == "light")
+    assert len(visitor.find("#result_list tbody tr")) == 6
+    if folder := os.environ.get("DELAYQ_PICTURES"):
+        visitor.driver.execute_script(
+            "document.body.innerHTML = document.body.innerHTML.replaceAll(arguments[0], 'orders')",
+            queue.name,
+        )
+        Path(folder).mkdir(exist_ok=True)
+        visitor.driver.save_screenshot(str(Path(folder) / f"admin-{scheme}.png"))
+    visitor.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    visitor.driver.set_window_size(*SIZES["desktop"])
