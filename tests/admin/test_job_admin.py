@@ -439,6 +439,15 @@ def test_pages_are_linked(browser: Client, queue: Queue) -> None:
     assert "51–100 of about 160" in content_of(response)
 
 
+def test_a_page_with_all_there_is_says_how_many(browser: Client, queue: Queue) -> None:
+    for _ in range(3):
+        queue.schedule(60_000)
+
+    response = browser.get(url("queue", queue.name))
+
+    assert "1–3 of 3" in content_of(response)
+
+
 @pytest.mark.parametrize("state", ["scheduled", "due", "dead"])
 def test_page_of_huge_payloads_comes_in_parts(
     browser: Client, queue: Queue, state: str
