@@ -538,10 +538,12 @@ class Attempt:
         if not logger.isEnabledFor(level):
             return
         ended_ms = self.ended_ms or boottime_ms()
+        # A plain text: a project's log may print it as it is.
+        word = verdict.value if verdict else "running"
         fields: dict[str, Any] = {
             "job": self.id,
             "task": self.name,
-            "outcome": "lost" if self.is_lost else verdict or "running",
+            "outcome": "lost" if self.is_lost else word,
             "attempt": self.leased.attempts + 1,
         }
         # A retry has waited for its turn, and a job that was not run for nothing.
