@@ -580,7 +580,7 @@ def test_key_of_another_application_is_an_error(bench: Bench, call: Call) -> Non
 
     with pytest.raises(
         CommandError,
-        match=r"(?s)Something else uses a key of this queue.*WRONGTYPE.*so far stands",
+        match=r"(?s)Something else uses a key of this queue.*WRONGTYPE.*Nothing was changed",
     ):
         call("--to", "3.27.2")
 
