@@ -44,9 +44,9 @@ AHEAD_MS = 10.0
 STALLED_MS = 50.0
 #: Where so much of a call's time goes into reading its reply, the server was still working.
 NOTICEABLE = 0.1
-#: Outcomes that are worth a call while jobs still wait in this process.
+#: Attempts that ended and are worth a call while jobs still wait in this process.
 SETTLE_BATCH = 100
-#: Outcomes wait no longer than this for others.
+#: One that ended waits no longer than this for others.
 SETTLE_AFTER_MS = 5.0
 #: Between attempts to reach a server that is away: from the first to the second of these, doubling. Never longer than
 #: `LOOKS_A_LEASE` says: when the server is back, leases that ended meanwhile are spared for a third of one.
