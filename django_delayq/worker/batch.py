@@ -1,4 +1,4 @@
-"""How many jobs a call may ask for, so that no script holds the server for long, and how fast they are run.
+"""How many jobs a call may ask for, so that no script holds the server for long.
 
 A script cannot see its own clock move, so whoever calls it measures and adapts.
 """
@@ -16,8 +16,6 @@ FORGETTING = 0.9
 LEAST_SPREAD = 0.12
 #: Jobs that a call may always ask for.
 LEAST = 8
-#: For how long jobs must have been there to be run before their number tells how fast they are.
-MEASURED_MS = 1.0
 
 
 class BatchSizer:
@@ -72,34 +70,3 @@ class BatchSizer:
         self.job_ms = min(max(self.job_ms, 0.0), mean_ms / mean)
         self.call_ms = mean_ms - mean * self.job_ms
         return is_told_apart
-
-
-class Pace:
-    """Learns how many jobs per ms the threads of a process get through while they have some.
-
-    How long they wait for more says nothing of that: it is the call that takes so long.
-    """
-
-    def __init__(self) -> None:
-        #: Jobs per ms; 0: not known yet.
-        self.rate = 0.0
-        # Since it was last measured: for how long there were jobs, up to when that is known, and how many have ended.
-        self._busy_ms, self._noted_ms = 0.0, float("inf")
-        self._ended = 0
-        self._is_busy = False
-
-    def note(self, now_ms: float, until_ms: float) -> None:
-        """Take in until when there were jobs; to be called before others are handed out, and when some are settled."""
-        self._busy_ms += max(0.0, until_ms - self._noted_ms)
-        self._noted_ms = now_ms
-
-    def measure(self, count: int, *, is_busy: bool) -> None:
-        """Take in how many were settled. What ends before there were jobs for all threads (``is_busy``) is left out."""
-        self._ended += count
-        is_measured = self._is_busy and self._busy_ms >= MEASURED_MS
-        if is_measured:
-            rate = self._ended / self._busy_ms
-            self.rate += 0.3 * (rate - self.rate) if self.rate else rate
-        if is_measured or not self._is_busy:
-            self._busy_ms, self._ended = 0.0, 0
-        self._is_busy = is_busy

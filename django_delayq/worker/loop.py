@@ -9,15 +9,13 @@ import os
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple
 
 from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import faults
-from django_delayq.calls.call import Line, Question, UnderWay, run, run_all
+from django_delayq.calls.call import Line, Question, run, run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings, get_keyring
 from django_delayq.delivery import claiming, holding
@@ -30,8 +28,11 @@ from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.worker.attempt import Attempt, Verdict
-from django_delayq.worker.batch import BatchSizer, Pace
+from django_delayq.worker.claiming import Asked
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.planning import NO_ROOM, NOTHING, Plan, Room
+from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement, is_queues_own
 from django_delayq.worker.upkeep import ROUND_MS, Upkeep
 
@@ -78,27 +79,6 @@ TIME = Question(("TIME",), lambda reply: int(reply[0]) * 1_000_000 + int(reply[1
 _SELF = ""
 
 
-class _Room(NamedTuple):
-    """How many jobs of each kind this process can take on."""
-
-    sync: int
-    coroutines: int
-
-
-NO_ROOM = _Room(0, 0)
-
-
-class _Plan(NamedTuple):
-    """What to ask a queue for."""
-
-    limit: int
-    #: There is room for one kind only: what comes of the other, and what is too much, is given back.
-    only: _Room | None = None
-
-
-NOTHING = _Plan(0)
-
-
 class Service(Enum):
     """What the server does for this process, as far as that was logged."""
 
@@ -106,63 +86,6 @@ class Service(Enum):
     AWAY = auto()
     #: It answers, and will not take DELAYQ['CONNECTION'] as it is.
     REFUSING = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A claim that was sent."""
-
-    call: UnderWay[Claimed] | UnderWay[Claimed | None]
-    plan: _Plan
-    sent_ms: float
-    #: For how long it puts suspects off.
-    put_off_ms: float
-    #: Not only for the few frames of a simple case.
-    is_whole: bool
-
-
-class QueueState:
-    """What the loop knows of one queue."""
-
-    def __init__(self, settings: QueueSettings, weight: float, upkeep: Upkeep) -> None:
-        self.settings = settings
-        self.weight = weight
-        self.mode = Mode.SHARED if settings.is_shared else Mode.DIRECT
-        #: There may be something to claim.
-        self.is_ready = True
-        #: There may be something to transfer, for which no room is needed.
-        self.is_due = True
-        #: The reply to the last claim was lost: ask with the same request, for the same leases.
-        self.open_request: bytes | None = None
-        #: When it was first sent, by `boottime_ms`.
-        self.open_since_ms = 0.0
-        #: From when until when `claim_few` may do, by our monotonic clock.
-        self.few_from_ms = self.few_till_ms = 0.0
-        #: How often in a row it did nothing.
-        self.few_misses = 0
-        #: A claim that was sent ahead: while the server works on it the last one's jobs are handed out.
-        self.under_way: _Asked | None = None
-        #: When the next event is to be expected, by our monotonic clock.
-        self.next_ms = float("inf")
-        #: The same by the server's clock, epoch us; infinite: nothing is to be expected.
-        self.next_us = float("inf")
-        #: Its alarm rang early: how long is left, by the server's clock?
-        self.is_asking = False
-        #: The watch of its destination queue will call back.
-        self.is_watched = False
-        #: Its format where that is later than we read: it is left alone then.
-        self.newer_format = 0
-        #: The last error that the server had for this queue alone.
-        self.problem = ""
-        #: The last reply had sync jobs, async jobs; and when it came.
-        self.had_sync = self.had_async = False
-        self.had_ms = 0.0
-        self.sizer = BatchSizer()
-        self.transfer_sizer = BatchSizer(first=100)
-        self.upkeep = upkeep
-        #: When to look for held jobs next; at the start, at once.
-        self.look_at_held_ms = 0.0
-        self.held_cursor = b""
 
 
 class ClaimLoop:
@@ -496,7 +419,7 @@ class ClaimLoop:
             self._jobs_left is not None and self._jobs_left <= 0
         )
 
-    def _room(self, call_ms: float = 0.0, begun: int = 0) -> _Room:
+    def _room(self, call_ms: float = 0.0, begun: int = 0) -> Room:
         """Return how many jobs may be taken on: what free threads can start, or is started within AHEAD_MS; and coroutines.
 
         ``begun`` more are about to be handed out. Where a call takes long besides its jobs, they may take as long as
@@ -515,15 +438,15 @@ class ClaimLoop:
         ahead = max(self._threads.size, int(rate * max(AHEAD_MS, call_ms)))
         threads = ahead - max(0, busy - int(rate * call_ms))
         free = self._coroutines.size - coroutines
-        return _Room(max(0, min(threads, most)), max(0, min(free, most)))
+        return Room(max(0, min(threads, most)), max(0, min(free, most)))
 
-    def _common(self, room: _Room) -> int:
+    def _common(self, room: Room) -> int:
         """Return how many jobs may be taken on of whatever kind they turn out to be."""
         return min(room) if self._async_names else room.sync
 
     def _plan(
         self, queue: QueueState, *, is_enough: bool = False, is_later: bool = False
-    ) -> _Plan:
+    ) -> Plan:
         """Decide what to ask a queue for now.
 
         ``is_enough``: another one has more, which comes first; ``is_later``: another one waits for room.
@@ -536,16 +459,16 @@ class ClaimLoop:
         # Where jobs are waiting here already, one call for many is cheaper than many for one.
         enough = self._enough(queue)
         if common >= enough or (common and not self._queued()):
-            return _Plan(min(common, queue.sizer.size))
+            return Plan(min(common, queue.sizer.size))
         if not self._async_names:
             return NOTHING
         # There is room for one kind at most. What busy threads cannot start must not keep async jobs waiting, nor the
         # other way round: a queue is claimed for the kind that can be started.
         if room.coroutines:
             if not self._coroutines.queued():
-                return self._look(queue, _Room(0, room.coroutines), queue.had_sync)
+                return self._look(queue, Room(0, room.coroutines), queue.had_sync)
         elif room.sync and not is_enough and not self._threads.queued():
-            return self._look(queue, _Room(room.sync, 0), queue.had_async)
+            return self._look(queue, Room(room.sync, 0), queue.had_async)
         return NOTHING
 
     def _enough(self, queue: QueueState) -> int:
@@ -557,14 +480,14 @@ class ClaimLoop:
         worth = int(sizer.call_ms / sizer.job_ms) if sizer.job_ms else 0
         return max(min(worth, most), min(self._threads.size, sizer.size))
 
-    def _look(self, queue: QueueState, room: _Room, had_others: bool) -> _Plan:
+    def _look(self, queue: QueueState, room: Room, had_others: bool) -> Plan:
         if not had_others:
-            return _Plan(min(max(room), queue.sizer.size), room)
+            return Plan(min(max(room), queue.sizer.size), room)
         again_ms = queue.had_ms + LOOK_PAUSE_MS
         if monotonic_ms() < again_ms:
             self._look_ms = min(self._look_ms, again_ms)
             return NOTHING
-        return _Plan(LOOK_PAST, room)
+        return Plan(LOOK_PAST, room)
 
     def _order(self) -> list[QueueState]:
         ready = [queue for queue in self.queues.values() if queue.is_ready]
@@ -627,7 +550,7 @@ class ClaimLoop:
         queue.open_request = None
         self.alarm.ring_in(queue.settings.name, -1)
 
-    def _claim(self, queue: QueueState, plan: _Plan) -> None:
+    def _claim(self, queue: QueueState, plan: Plan) -> None:
         settings = queue.settings
         is_ahead = queue.under_way is not None
         asked = queue.under_way or self._ask(queue, plan)
@@ -744,7 +667,7 @@ class ClaimLoop:
             # The jobs of this reply are not handed out yet, and would be nobody's.
             self.cannot_work(f"the watch of a destination queue: {error}")
 
-    def _ask(self, queue: QueueState, plan: _Plan) -> _Asked:
+    def _ask(self, queue: QueueState, plan: Plan) -> Asked:
         sent_ms = monotonic_ms()
         settings = queue.settings
         if (
@@ -763,7 +686,7 @@ class ClaimLoop:
                 frame_format=settings.frame_format,
             )
             # It puts nothing off.
-            return _Asked(self._line.ask(few), plan, sent_ms, 0.0, False)
+            return Asked(self._line.ask(few), plan, sent_ms, 0.0, False)
         put_off_ms = self._put_off_ms()
         # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
         # The leases begin no earlier than it was first sent.
@@ -783,7 +706,7 @@ class ClaimLoop:
             put_off_ms=put_off_ms,
             frame_format=settings.frame_format,
         )
-        return _Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)
+        return Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)
 
     def _ask_ahead(self, queue: QueueState, jobs: Sequence[Leased]) -> None:
         """Send the next claim before the jobs of the last are handed out, where there is more and room for it."""
@@ -799,7 +722,7 @@ class ClaimLoop:
             return
         # With a suspect among them the next claim must not bring another, and nobody knows of this one yet.
         if all(job.kills <= self._safe_kills for job in jobs):
-            queue.under_way = self._ask(queue, _Plan(min(room, queue.sizer.size)))
+            queue.under_way = self._ask(queue, Plan(min(room, queue.sizer.size)))
             self._line.flush()
 
     def _take_under_way(self) -> None:
@@ -820,7 +743,7 @@ class ClaimLoop:
         self,
         queue: QueueState,
         reply: Claimed,
-        only: _Room | None,
+        only: Room | None,
         lease_end_ms: float,
         offset_ms: float,
     ) -> None:
