@@ -26,12 +26,8 @@ from django_delayq.exceptions import (
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
 from django_delayq.jobs.job import Job, aget_job, get_job
-from django_delayq.jobs.scheduling import (
-    aschedule,
-    aschedule_many,
-    schedule,
-    schedule_many,
-)
+from django_delayq.jobs.scheduling import aschedule, schedule
+from django_delayq.jobs.sending import aschedule_many, schedule_many
 from django_delayq.later import import_later
 
 if TYPE_CHECKING:

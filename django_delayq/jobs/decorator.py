@@ -18,7 +18,7 @@ from django_delayq.jobs import formats
 from django_delayq.jobs.job import Job, is_unicode
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.registry import register, register_handler
-from django_delayq.jobs.scheduling import asend, send
+from django_delayq.jobs.sending import asend, send
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
 

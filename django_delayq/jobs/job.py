@@ -5,18 +5,18 @@ is not known here.
 """
 
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, overload
 
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
-from django_delayq.calls.call import arun, may_have_run, run
+from django_delayq.calls.call import arun, run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.keys import DeliveryKeys
@@ -30,7 +30,6 @@ from django_delayq.exceptions import (
     JobNotFound,
     LeaseLost,
 )
-from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
 from django_delayq.queues.connection import Command
@@ -596,27 +595,3 @@ def job_of_row(queue: str, state: State, row: PageRow) -> Job[Any]:
     if row.payload_size == len(row.payload):
         job._read(row.payload)
     return job
-
-
-def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
-    """Add to a server's error what it means for these jobs and what to do."""
-    names = ", ".join(job.id for job in jobs[:3]) + (
-        f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
-    )
-    if not names:
-        return
-    advice = (
-        " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
-        f" schedule_many([job]), and again within {limits.REPEAT_MS // 1000} s."
-    )
-    if may_have_run(error):
-        became = f"no reply to scheduling {names}; it may be stored or not."
-        if not isinstance(error, RedisConnectionError | RedisTimeoutError):
-            became = f"{names} may be stored or not: the server stopped halfway."
-    elif any(job._sent_ms is not None for job in jobs):
-        # The error is of a repeat, and says nothing of the first time.
-        became = f"{names} may be stored or not: no reply came when it was sent before."
-    else:
-        became, advice = f"{names} not stored.", ""
-    fault = describe_fault(error)
-    error.add_note(f"django-delayq: {became} {fault.what} {fault.hint}{advice}")

@@ -28,7 +28,7 @@ from django_delayq.exceptions import EncodeError, MaybeScheduled
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.envelope import Envelope
-from django_delayq.jobs.scheduling import aschedule_many
+from django_delayq.jobs.sending import aschedule_many
 from django_delayq.repair import resigning
 from django_delayq.repair.resigning import FormatChange
 from tests.jobs import samples

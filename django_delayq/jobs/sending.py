@@ -1,0 +1,423 @@
+"""From a prepared job to the server: `send`, `schedule_many` and their async twins."""
+
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from itertools import compress, islice
+from operator import not_
+from typing import Any, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from msgspec.structs import replace
+from redis.asyncio import Redis as AsyncRedis
+from redis.client import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq import conf
+from django_delayq.calls.call import (
+    Call,
+    arun,
+    mark_unsent,
+    may_have_run,
+    run,
+    run_stream,
+)
+from django_delayq.clock import boottime_ms
+from django_delayq.delivery import limits, storing
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import Scheduled
+from django_delayq.exceptions import InvalidTask, MaybeScheduled
+from django_delayq.faults import describe_fault
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
+from django_delayq.jobs.commit import CommitHook
+from django_delayq.jobs.job import Job
+from django_delayq.redaction import show
+from django_delayq.wire import signing
+
+R = TypeVar("R")
+#: Bytes of payload in one call of the schedule script.
+SCHEDULE_BYTES = 1 << 20
+
+
+def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
+    """Send a prepared job, now or with the commit of the transaction."""
+    if on_commit:
+        using = None if on_commit is True else on_commit
+        hook = CommitHook(job, send)
+        job._hook = weakref.ref(hook)
+        transaction.on_commit(hook, using=using)
+        return job
+    sent_ms = job._sent_ms
+    try:
+        client = _connected(conf.get_client)
+        if not formats.is_known(job.queue):
+            formats.ask(client, job.queue)
+        _take(job, run(client, _store(job))[0])
+    except RedisError as error:
+        _forget_sending([job], [sent_ms], error)
+        explain(error, [job])
+        raise
+    if not job.created:
+        job.refresh()
+    return job
+
+
+async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
+    """`send` on the event loop; transactions live in Django's thread for the database."""
+    if on_commit:
+        return await sync_to_async(send)(job, on_commit)
+    sent_ms = job._sent_ms
+    try:
+        client = await conf.get_async_client()
+        if not formats.is_known(job.queue):
+            await formats.aask(client, job.queue)
+        _take(job, (await arun(client, _store(job)))[0])
+    except RedisError as error:
+        _forget_sending([job], [sent_ms], error)
+        explain(error, [job])
+        raise
+    if not job.created:
+        await job.arefresh()
+    return job
+
+
+def _connected(get_client: Callable[[], Redis]) -> Redis:
+    try:
+        return get_client()
+    except RedisError as error:
+        # A client has its connection from the beginning.
+        mark_unsent(error)
+        raise
+
+
+def _forget_sending(
+    jobs: Sequence[Job[Any]], before: Sequence[float | None], error: Exception
+) -> None:
+    if not may_have_run(error):
+        for job, sent_ms in zip(jobs, before, strict=True):
+            job._sent_ms = sent_ms
+
+
+def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
+    """Add to a server's error what it means for these jobs and what to do."""
+    names = ", ".join(job.id for job in jobs[:3]) + (
+        f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
+    )
+    if not names:
+        return
+    advice = (
+        " To be able to repeat it safely, make the job first: job = task.prepare(delay, ...), then"
+        f" schedule_many([job]), and again within {limits.REPEAT_MS // 1000} s."
+    )
+    if may_have_run(error):
+        became = f"no reply to scheduling {names}; it may be stored or not."
+        if not isinstance(error, RedisConnectionError | RedisTimeoutError):
+            became = f"{names} may be stored or not: the server stopped halfway."
+    elif any(job._sent_ms is not None for job in jobs):
+        # The error is of a repeat, and says nothing of the first time.
+        became = f"{names} may be stored or not: no reply came when it was sent before."
+    else:
+        became, advice = f"{names} not stored.", ""
+    fault = describe_fault(error)
+    error.add_note(f"django-delayq: {became} {fault.what} {fault.hint}{advice}")
+
+
+def _store(job: Job[Any]) -> Call[list[Scheduled]]:
+    settings = _settings_for([job])
+    call = storing.store(
+        settings.keys,
+        job.unsent,
+        frame_format=settings.frame_format,
+        insertion_list=settings.keeps_list,
+    )
+    if job._sent_ms is None:
+        job._sent_ms = boottime_ms()
+        return call
+    return _noted(call, [job])
+
+
+def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
+    settings = _settings_for(jobs)
+    call = storing.schedule(
+        settings.keys,
+        [job.unsent for job in jobs],
+        frame_format=settings.frame_format,
+        insertion_list=settings.keeps_list,
+    )
+    return _noted(call, jobs)
+
+
+def _settings_for(jobs: Sequence[Job[Any]]) -> conf.QueueSettings:
+    """Return the settings of the queue of jobs that are to be sent, once they are in its format."""
+    settings = conf.get_settings().queues[jobs[0].queue]
+    if signing.FORMAT != signing.OLDEST:
+        _write_as_known(jobs, settings)
+    return settings
+
+
+def _noted(
+    call: Call[list[Scheduled]], jobs: Sequence[Job[Any]]
+) -> Call[list[Scheduled]]:
+    """Return a call of jobs as it is to be made: as a repeat where one of them may have been sent; and note that they are."""
+    now_ms = boottime_ms()
+    first_ms = now_ms
+    is_repeat = False
+    for job in jobs:
+        if job._sent_ms is None:
+            job._sent_ms = now_ms
+        else:
+            is_repeat = True
+            first_ms = min(first_ms, job._sent_ms)
+    if is_repeat:
+        call = replace(call.again(), window_ms=call.window_ms - (now_ms - first_ms))
+    return call
+
+
+def _write_as_known(jobs: Sequence[Job[Any]], settings: conf.QueueSettings) -> None:
+    """Write anew what was prepared while the queue was in another format."""
+    format, keyring = formats.known(settings.name), conf.get_keyring()
+    for job in jobs:
+        unsent = job.unsent
+        if envelopes.is_plainly_in(unsent.payload, format):
+            continue
+        new = envelopes.signed_anew(unsent.payload, settings, keyring, format)
+        if new is not None:
+            job._unsent = unsent._replace(payload=new)
+
+
+def _is_too_late(job: Job[Any]) -> bool:
+    """Whether sending a job again could run it twice: the server may have forgotten that it had it."""
+    return job._sent_ms is not None and boottime_ms() - job._sent_ms > limits.REPEAT_MS
+
+
+def _take(job: Job[Any], scheduled: Scheduled) -> None:
+    if not job.created and not scheduled.holder:
+        # Sent again after the job that held its unique key had ended: this time it is itself.
+        job.token, job.created = job.unsent.token, True
+    if scheduled.beyond is not None:
+        # A repeat: it was stored the first time, and has begun or ended since.
+        job.state = scheduled.beyond
+        return
+    job.start_time_ms, job.state = scheduled.start_time_ms, State.SCHEDULED
+    if scheduled.holder:
+        # Of another job, and when that is due was not told.
+        job.token, job.created, job.start_time_ms = scheduled.holder, False, None
+
+
+def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
+    """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; while one is under way the next is made.
+
+    Not atomic as a whole, and it does not wait for a transaction's commit. Returns the jobs, stored; one that was
+    cancelled before is not sent.
+
+    Raises:
+        MaybeScheduled: an error came up on the way, of the server or of ``jobs`` itself; ``scheduled`` holds what is
+            stored, ``unsent`` what is not known to be, and ``unknown`` the part of that which may be. To send
+            ``unsent`` again is safe for 20 s; what is older is refused, and ``job.refresh()`` tells whether it is
+            there.
+    """
+    sending = _Sending(jobs)
+    try:
+        stream = sending.calls()
+        for call in islice(stream, 1):
+            # By itself: it brings the script to a server that has not seen it.
+            sending.take(_run_or_error(call))
+        if sending.failure is None:
+            with conf.lent_client() as client:
+                for reply in run_stream(client, stream):
+                    sending.take(reply)
+    except RedisError as error:
+        sending.fail(error)
+    except BaseException as error:
+        sending.note(error)
+        raise
+    return sending.finish()
+
+
+async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
+    """`schedule_many` on the event loop."""
+    sending = _Sending(jobs)
+    try:
+        client = await conf.get_async_client()
+        async with aclosing(sending.acalls(client)) as calls:
+            async for call in calls:
+                try:
+                    reply = await arun(client, call)
+                    sending.take(reply)
+                except RedisError as error:
+                    sending.take(error)
+                    break
+    except BaseException as error:
+        sending.note(error)
+        raise
+    return sending.finish()
+
+
+def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
+    try:
+        return run(_connected(conf.get_client), call)
+    except RedisError as error:
+        return error
+
+
+class _Sending:
+    """The jobs of one `schedule_many`: batches that are under way, what was stored, and what may not be."""
+
+    def __init__(self, jobs: Iterable[Job[Any]]) -> None:
+        self._jobs = iter(jobs)
+        self._batch: list[Job[Any]] = []
+        #: With when each was sent first, before this.
+        self._under_way: deque[tuple[list[Job[Any]], list[float | None]]] = deque()
+        self._sent: list[Job[Any]] = []
+        self._unsent: list[Job[Any]] = []
+        self._too_late: list[Job[Any]] = []
+        self.failure: Exception | None = None
+
+    def calls(self) -> Iterator[Call[list[Scheduled]]]:
+        """Yield one call a batch; ends where an error comes up."""
+        try:
+            for batch in self._batches():
+                if not formats.is_known(batch[0].queue):
+                    # The stream has the client of this thread, so this is another.
+                    formats.ask(conf.get_client(), batch[0].queue)
+                yield _call(batch)
+        except Exception as error:
+            self._fail_to_make(error)
+
+    async def acalls(
+        self, client: AsyncRedis
+    ) -> AsyncGenerator[Call[list[Scheduled]], None]:
+        """`calls` on the event loop."""
+        try:
+            for batch in self._batches():
+                if not formats.is_known(batch[0].queue):
+                    await formats.aask(client, batch[0].queue)
+                yield _call(batch)
+        except Exception as error:
+            self._fail_to_make(error)
+
+    def _fail_to_make(self, error: Exception) -> None:
+        # Of whatever makes the jobs, or of a job that was not prepared: nothing of it was sent.
+        if isinstance(error, RedisError):
+            mark_unsent(error)
+        self.fail(error)
+
+    def _batches(self) -> Iterator[list[Job[Any]]]:
+        """Yield the jobs of one call: of one queue, bounded in number and size."""
+        size, tokens = 0, set[str]()
+        for job in self._jobs:
+            if not isinstance(job, Job):
+                raise InvalidTask(
+                    f"{show(job)} is no job, so it cannot be sent; schedule_many takes what task.prepare(delay, …) returns"
+                )
+            unsent = job.unsent
+            if job.state is State.CANCELLED and job._is_unsent:
+                # Whoever withdrew it was told that it will not run.
+                continue
+            is_full = self._batch and (
+                len(self._batch) == storing.SCHEDULE_BATCH
+                or size + len(unsent.payload) > SCHEDULE_BYTES
+                or job.queue != self._batch[0].queue
+                # The second time it is a repeat, and a call is one as a whole.
+                or unsent.token in tokens
+            )
+            full = None
+            if is_full:
+                full = self._begin()
+                size, tokens = 0, set()
+            # Kept before the call is handed out: after an error nobody comes back here.
+            self._batch.append(job)
+            size += len(unsent.payload)
+            tokens.add(unsent.token)
+            if full is not None:
+                yield full
+        last = self._begin()
+        if last is not None:
+            yield last
+
+    def _begin(self) -> list[Job[Any]] | None:
+        """Return what of the batch may be sent; None: nothing.
+
+        Whether a job may be sent again is decided here and not when it came: the jobs behind it may take their time.
+        """
+        batch, self._batch = self._batch, []
+        is_late = [job._sent_ms is not None and _is_too_late(job) for job in batch]
+        if any(is_late):
+            self._too_late += compress(batch, is_late)
+            batch = list(compress(batch, map(not_, is_late)))
+        if not batch:
+            return None
+        self._under_way.append((batch, [job._sent_ms for job in batch]))
+        return batch
+
+    def take(self, reply: list[Scheduled] | Exception) -> None:
+        """Take in the reply to the oldest call that is under way."""
+        batch, before = self._under_way.popleft()
+        if isinstance(reply, Exception):
+            self.fail(reply)
+            _forget_sending(batch, before, reply)
+            self._unsent += batch
+            return
+        for job, scheduled in zip(batch, reply, strict=True):
+            _take(job, scheduled)
+        self._sent += batch
+
+    def fail(self, error: Exception) -> None:
+        """Keep the first error that came up."""
+        self.failure = self.failure or error
+
+    def note(self, error: BaseException) -> None:
+        """Say on what goes through to the caller, an interrupt mostly, what it has left."""
+        unknown = sum(len(batch) for batch, _ in self._under_way)
+        error.add_note(
+            f"django-delayq: {len(self._sent)} jobs are scheduled, {unknown} may be"
+        )
+
+    def finish(self) -> list[Job[Any]]:
+        """Return the jobs, or raise with those that are not known to be stored."""
+        if self.failure is None and not self._too_late:
+            return self._sent
+        for batch, _ in self._under_way:
+            self._unsent += batch
+        self._unsent += self._batch
+        try:
+            # What is no job could not be sent a second time either.
+            self._unsent += (job for job in self._jobs if isinstance(job, Job))
+        except Exception as error:
+            self.failure = self.failure or error
+            self.failure.add_note(
+                f"django-delayq: what makes the jobs failed, so the rest of them is not known: {error!r}"
+            )
+        unsent = self._too_late + self._unsent
+        unknown = [job for job in unsent if job._sent_ms is not None]
+        is_ours = isinstance(self.failure, RedisError | None)
+        if self.failure is not None and not is_ours and not self._sent and not unknown:
+            raise self.failure
+        if isinstance(self.failure, RedisError):
+            explain(self.failure, unknown or unsent)
+        text = (
+            f"{len(self._sent)} of {len(self._sent) + len(unsent)} jobs are scheduled"
+        )
+        if unknown:
+            text += f", {len(unknown)} may be"
+        if len(unsent) > len(unknown):
+            text += f", {len(unsent) - len(unknown)} are not"
+        if self.failure is not None:
+            text += f": {type(self.failure).__name__}: {self.failure}"
+        seconds = limits.REPEAT_MS // 1000
+        if self._unsent:
+            text += f". Pass error.unsent to schedule_many within {seconds} s: none is stored twice"
+        if self._too_late:
+            text += (
+                f". {len(self._too_late)} of them, {self._too_late[0].id} first, were sent more than {seconds} s ago"
+                " and not sent again: the server may have run and forgotten them. job.refresh() tells: MISSING has"
+                " ended, or never was stored; anything else is stored"
+            )
+        raise MaybeScheduled(
+            text, unsent, scheduled=self._sent, unknown=unknown
+        ) from self.failure
