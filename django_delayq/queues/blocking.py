@@ -21,16 +21,10 @@ from django_delayq.queues import scripts
 from django_delayq.queues.connection import Clients, Command, Given
 from django_delayq.queues.options import check_limit, options_of
 from django_delayq.queues.reading import read
-from django_delayq.queues.steps import (
-    Once,
-    Steps,
-    WaitForAny,
-    aperform,
-    perform,
-)
+from django_delayq.queues.steps import Once, Steps, aperform, perform
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.redaction import show
-from django_delayq.waiting.lists import Peeks
+from django_delayq.waiting.lists import Peeks, WaitForAny
 from django_delayq.wire.delay import parse_timeout_ms
 from django_delayq.wire.scripts import PAGE
 from django_delayq.wire.signing import looks_like_job
@@ -252,7 +246,7 @@ class BlockingQueue:
     # How it is done
 
     def _perform(self, steps: Steps[T]) -> T:
-        return perform(self._clients.of_thread(), steps, self._peeks)
+        return perform(self._clients.of_thread(), steps)
 
     async def _aperform(self, steps: Steps[T]) -> T:
         return await aperform(await self._clients.asynchronous(), steps)
@@ -282,7 +276,7 @@ class BlockingQueue:
                 # Something is leased: a queue that is not looked at for long spares what ends meanwhile.
                 wait_ms = min(wait_ms, self._taker.look_ms)
             if wait_ms > 0:
-                yield WaitForAny(destinations, min(wait_ms, left_ms))
+                yield WaitForAny(self._peeks, destinations, min(wait_ms, left_ms))
 
     def _drain_to(self, limit: int) -> Steps[list[Any]]:
         check_limit(limit)

@@ -284,6 +284,21 @@ class Command:
     def read(self, reply: Any) -> Any:
         return reply
 
+    def do(self, client: Redis) -> Any:
+        execute: Any = client.execute_command
+        try:
+            return execute(*self.args)
+        except RedisConnectionError:
+            # The pool had lent a connection that died unnoticed.
+            return execute(*self.args)
+
+    async def ado(self, client: aio.Redis) -> Any:
+        execute: Any = client.execute_command
+        try:
+            return await execute(*self.args)
+        except RedisConnectionError:
+            return await execute(*self.args)
+
 
 def send_once(client: Redis, call: Call[Any] | Command) -> Any:
     """Make a call that must not be repeated.

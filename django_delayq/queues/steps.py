@@ -6,19 +6,29 @@ up with a few more requests.
 """
 
 import asyncio
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from redis import asyncio as aio
 from redis.client import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq.calls.call import Call, arun, run
 from django_delayq.queues.connection import Command, asend_once, send_once
-from django_delayq.waiting.lists import Peeks, await_any, wait_for_any
 
 T = TypeVar("T")
+
+
+class Request(Protocol):
+    """What an operation wants done beside a `Call`; it knows how to do it on either kind of client."""
+
+    def do(self, client: Redis) -> Any: ...
+
+    async def ado(self, client: aio.Redis) -> Any: ...
+
+
+Steps = Generator[Call[Any] | Request, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +37,11 @@ class Once:
 
     call: Call[Any] | Command
 
+    def do(self, client: Redis) -> Any:
+        return send_once(client, self.call)
 
-@dataclass(frozen=True, slots=True)
-class WaitForAny:
-    """Wait until one of some lists holds something, or for so long; for some 2 s at most."""
-
-    keys: tuple[str, ...]
-    wait_ms: float
+    async def ado(self, client: aio.Redis) -> Any:
+        return await asend_once(client, self.call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +50,15 @@ class Pause:
 
     wait_ms: float
 
+    def do(self, client: Redis) -> None:
+        time.sleep(self.wait_ms / 1000)
 
-Request = Call[Any] | Command | Once | WaitForAny | Pause
-Steps = Generator[Request, Any, T]
+    async def ado(self, client: aio.Redis) -> None:
+        await asyncio.sleep(self.wait_ms / 1000)
 
 
-def perform(client: Redis, steps: Steps[T], peeks: Peeks | None = None) -> T:
-    """Do what an operation asks for; ``peeks`` are needed by one that waits."""
+def perform(client: Redis, steps: Steps[T]) -> T:
+    """Do what an operation asks for."""
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -59,27 +69,12 @@ def perform(client: Redis, steps: Steps[T], peeks: Peeks | None = None) -> T:
             return returned
         result = error = None
         try:
-            result = _do(client, request, peeks)
+            if isinstance(request, Call):
+                result = run(client, request)
+            else:
+                result = request.do(client)
         except BaseException as raised:
             error = raised
-
-
-def _do(client: Redis, request: Request, peeks: Peeks | None) -> Any:
-    if isinstance(request, Call):
-        return run(client, request)
-    if isinstance(request, Command):
-        execute: Any = client.execute_command
-        try:
-            return execute(*request.args)
-        except RedisConnectionError:
-            # The pool had lent a connection that died unnoticed.
-            return execute(*request.args)
-    if isinstance(request, Once):
-        return send_once(client, request.call)
-    if isinstance(request, WaitForAny):
-        assert peeks is not None
-        return wait_for_any(client, peeks, request.keys, request.wait_ms)
-    return wait_for_any(client, Peeks(), (), request.wait_ms)
 
 
 async def aperform(client: aio.Redis, steps: Steps[T]) -> T:
@@ -114,27 +109,17 @@ async def aperform(client: aio.Redis, steps: Steps[T]) -> T:
             is_cancelled = is_cancelled or isinstance(raised, asyncio.CancelledError)
 
 
-async def _ado(client: aio.Redis, request: Request) -> Any:
+async def _ado(client: aio.Redis, request: Call[Any] | Request) -> Any:
     if isinstance(request, Call):
         return await arun(client, request)
-    if isinstance(request, Command):
-        execute: Any = client.execute_command
-        try:
-            return await execute(*request.args)
-        except RedisConnectionError:
-            return await execute(*request.args)
-    if isinstance(request, Once):
-        return await asend_once(client, request.call)
-    if isinstance(request, WaitForAny):
-        return await await_any(client, request.keys, request.wait_ms)
-    return await asyncio.sleep(request.wait_ms / 1000)
+    return await request.ado(client)
 
 
 #: The event loop itself keeps only weak references to its tasks.
 _cleaning: set[asyncio.Task[Any]] = set()
 
 
-async def _shielded(client: aio.Redis, request: Request) -> Any:
+async def _shielded(client: aio.Redis, request: Call[Any] | Request) -> Any:
     task = asyncio.ensure_future(_ado(client, request))
     _cleaning.add(task)
     task.add_done_callback(_cleaning.discard)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from redis import asyncio as aio
@@ -49,6 +50,21 @@ class Peeks:
         for peeks in idle.values():
             for peek in peeks:
                 peek.close()
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForAny:
+    """Wait until one of some lists holds something, or for so long; for some 2 s at most."""
+
+    peeks: Peeks
+    keys: Sequence[str]
+    wait_ms: float
+
+    def do(self, client: Redis) -> None:
+        wait_for_any(client, self.peeks, self.keys, self.wait_ms)
+
+    async def ado(self, client: aio.Redis) -> None:
+        await await_any(client, self.keys, self.wait_ms)
 
 
 def wait_for_any(

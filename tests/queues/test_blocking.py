@@ -24,7 +24,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.queues import scripts
 from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.steps import WaitForAny
+from django_delayq.waiting.lists import WaitForAny
 from tests.polling import takes_less_than, wait_until
 from tests.queues.proxy import Proxy
 from tests.servers import Server
