@@ -38,6 +38,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.calls.connections import borrow
 from django_delayq.clock import boottime_ms
 
 T = TypeVar("T")
@@ -482,14 +483,6 @@ async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
         return await connection.read_response()
     finally:
         await pool.release(connection)
-
-
-def borrow(pool: Any) -> Any:
-    """Take a connection from a pool; from an asyncio pool, something to await."""
-    try:
-        return pool.get_connection()
-    except TypeError:
-        return pool.get_connection("EVALSHA")  # before redis-py 5.3
 
 
 class UnderWay(Generic[T]):

@@ -17,6 +17,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
 from django_delayq.calls.call import arun, run
+from django_delayq.calls.command import Command
+from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.keys import DeliveryKeys
@@ -32,8 +34,6 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
-from django_delayq.queues.connection import Command
-from django_delayq.queues.steps import Pause, Steps, aperform, perform
 from django_delayq.redaction import show
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,

@@ -12,16 +12,18 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
+from django_delayq.calls.command import Command
+from django_delayq.calls.once import Once
+from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery import limits
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.queues import scripts
-from django_delayq.queues.connection import Clients, Command, Given
+from django_delayq.queues.connection import Clients, Given
 from django_delayq.queues.options import check_limit, options_of
 from django_delayq.queues.reading import read
-from django_delayq.queues.steps import Once, Steps, aperform, perform
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.redaction import show
 from django_delayq.waiting.lists import Peeks, WaitForAny

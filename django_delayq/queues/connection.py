@@ -6,7 +6,6 @@ import re
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlparse
 
@@ -24,20 +23,15 @@ from redis.connection import (
     SSLConnection,
     UnixDomainSocketConnection,
 )
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    NoScriptError,
-    RedisError,
-)
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from django_delayq.calls.call import Call, borrow
-from django_delayq.exceptions import InvalidSettings, MaybeScheduled
+from django_delayq.calls.connections import node_of
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import SecretUrl, conceal, redact_url, show
-from django_delayq.waiting.connection import POOL_ARGUMENTS, node_of
+from django_delayq.waiting.connection import POOL_ARGUMENTS
 
 #: What ``connection=`` takes.
 Given = Redis | aio.Redis | str
@@ -265,100 +259,4 @@ def _twin_class(client: Any, kind: int) -> type:
     raise InvalidSettings(
         f"cannot make the other kind of client, sync or async, from {show(client)};"
         " give a URL, or use the methods of the kind that it has"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A plain command, harmless to repeat unless it is a `Once`; the key comes second."""
-
-    args: tuple[bytes | str | int, ...]
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (str(self.args[1]),)
-
-    def command(self) -> tuple[bytes | str | int, ...]:
-        return self.args
-
-    def read(self, reply: Any) -> Any:
-        return reply
-
-    def do(self, client: Redis) -> Any:
-        execute: Any = client.execute_command
-        try:
-            return execute(*self.args)
-        except RedisConnectionError:
-            # The pool had lent a connection that died unnoticed.
-            return execute(*self.args)
-
-    async def ado(self, client: aio.Redis) -> Any:
-        execute: Any = client.execute_command
-        try:
-            return await execute(*self.args)
-        except RedisConnectionError:
-            return await execute(*self.args)
-
-
-def send_once(client: Redis, call: Call[Any] | Command) -> Any:
-    """Make a call that must not be repeated.
-
-    Raises:
-        MaybeScheduled: it was sent, and no reply came.
-        redis.exceptions.RedisError: it was not sent, or the server refused it.
-    """
-    pool = node_of(client, call.keys[0]).connection_pool
-    connection = borrow(pool)
-    try:
-        try:
-            return call.read(_ask(connection, call.command()))
-        except NoScriptError:
-            assert isinstance(call, Call)
-            return call.read(_ask(connection, call.full_command()))
-    finally:
-        pool.release(connection)
-
-
-def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
-    try:
-        connection.send_command(*command)
-        return connection.read_response(disable_decoding=True)
-    except (BusyLoadingError, AuthenticationError):
-        raise
-    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-        raise _maybe_scheduled(error) from error
-
-
-async def asend_once(client: aio.Redis, call: Call[Any] | Command) -> Any:
-    """`send_once` on an asyncio client."""
-    # The event loop learns that a connection was closed by polling, and acts on it the next time round: without
-    # that the pool would lend one that died long ago, and what was not sent at all would be a maybe.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    pool = node_of(client, call.keys[0]).connection_pool
-    connection = await borrow(pool)
-    try:
-        try:
-            return call.read(await _aask(connection, call.command()))
-        except NoScriptError:
-            assert isinstance(call, Call)
-            return call.read(await _aask(connection, call.full_command()))
-    finally:
-        await pool.release(connection)
-
-
-async def _aask(connection: Any, command: tuple[Any, ...]) -> Any:
-    try:
-        await connection.send_command(*command)
-        return await connection.read_response(disable_decoding=True)
-    except (BusyLoadingError, AuthenticationError):
-        raise
-    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-        raise _maybe_scheduled(error) from error
-
-
-def _maybe_scheduled(error: Exception) -> MaybeScheduled:
-    return MaybeScheduled(
-        "the connection broke after the element was sent and before the reply; it may be in the queue,"
-        f" and was not sent again: {error}"
     )

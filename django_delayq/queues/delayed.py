@@ -17,16 +17,18 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq.calls.call import may_have_run
+from django_delayq.calls.command import Command
+from django_delayq.calls.once import Once
+from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clock import boottime_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
-from django_delayq.queues.connection import Clients, Command, Given
+from django_delayq.queues.connection import Clients, Given
 from django_delayq.queues.options import check_limit, options_of, signed_for
 from django_delayq.queues.reading import read
-from django_delayq.queues.steps import Once, Steps, aperform, perform
 from django_delayq.queues.transfer.push import QueuePush, service
 from django_delayq.queues.transfer.task import QueueTransferTask
 from django_delayq.waiting.channel import ChannelListener

@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.calls.steps import Pause, Steps
 from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery import claiming, settling
@@ -26,7 +27,6 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import scripts
 from django_delayq.queues.reading import read
-from django_delayq.queues.steps import Pause, Steps
 
 logger = logging.getLogger(__name__)
 

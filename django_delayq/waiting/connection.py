@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.retry import Retry
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.connections import node_of
 
 T = TypeVar("T")
 
@@ -138,14 +139,6 @@ class DedicatedConnection:
     def close(self) -> None:
         """Close the socket; `connect` opens another one."""
         self._connection.disconnect()
-
-
-def node_of(client: Any, key: str | None) -> Any:
-    """Return the client itself, or of a cluster's client that of the node that holds a key, or of any node."""
-    if not hasattr(client, "get_node_from_key"):
-        return client
-    node = client.get_default_node() if key is None else client.get_node_from_key(key)
-    return client.get_redis_connection(node)
 
 
 class Waker:

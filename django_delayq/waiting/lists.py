@@ -16,8 +16,9 @@ from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import RedisError
 
+from django_delayq.calls.connections import node_of
 from django_delayq.clock import monotonic_ms
-from django_delayq.waiting.connection import node_of, wait_readable
+from django_delayq.waiting.connection import wait_readable
 from django_delayq.waiting.watch import BACKOFF_MS, BLOCK_MS, DEADLINE_MS, Peek
 
 #: The server ends a wait up to this late. Where we have the time, we wait for its answer.

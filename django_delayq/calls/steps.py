@@ -15,7 +15,6 @@ from redis import asyncio as aio
 from redis.client import Redis
 
 from django_delayq.calls.call import Call, arun, run
-from django_delayq.queues.connection import Command, asend_once, send_once
 
 T = TypeVar("T")
 
@@ -29,19 +28,6 @@ class Request(Protocol):
 
 
 Steps = Generator[Call[Any] | Request, Any, T]
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """A call that must not be repeated."""
-
-    call: Call[Any] | Command
-
-    def do(self, client: Redis) -> Any:
-        return send_once(client, self.call)
-
-    async def ado(self, client: aio.Redis) -> Any:
-        return await asend_once(client, self.call)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,93 @@
+"""Calls that must not be repeated: sent once, and where no reply comes the caller learns that they may have run."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from redis import asyncio as aio
+from redis.client import Redis
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
+from django_delayq.calls.connections import borrow, node_of
+from django_delayq.exceptions import MaybeScheduled
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A call that must not be repeated."""
+
+    call: Call[Any] | Command
+
+    def do(self, client: Redis) -> Any:
+        return send_once(client, self.call)
+
+    async def ado(self, client: aio.Redis) -> Any:
+        return await asend_once(client, self.call)
+
+
+def send_once(client: Redis, call: Call[Any] | Command) -> Any:
+    """Make a call that must not be repeated.
+
+    Raises:
+        MaybeScheduled: it was sent, and no reply came.
+        redis.exceptions.RedisError: it was not sent, or the server refused it.
+    """
+    pool = node_of(client, call.keys[0]).connection_pool
+    connection = borrow(pool)
+    try:
+        try:
+            return call.read(_ask(connection, call.command()))
+        except NoScriptError:
+            assert isinstance(call, Call)
+            return call.read(_ask(connection, call.full_command()))
+    finally:
+        pool.release(connection)
+
+
+def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
+    try:
+        connection.send_command(*command)
+        return connection.read_response(disable_decoding=True)
+    except (BusyLoadingError, AuthenticationError):
+        raise
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        raise _maybe_scheduled(error) from error
+
+
+async def asend_once(client: aio.Redis, call: Call[Any] | Command) -> Any:
+    """`send_once` on an asyncio client."""
+    # The event loop learns that a connection was closed by polling, and acts on it the next time round: without
+    # that the pool would lend one that died long ago, and what was not sent at all would be a maybe.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    pool = node_of(client, call.keys[0]).connection_pool
+    connection = await borrow(pool)
+    try:
+        try:
+            return call.read(await _aask(connection, call.command()))
+        except NoScriptError:
+            assert isinstance(call, Call)
+            return call.read(await _aask(connection, call.full_command()))
+    finally:
+        await pool.release(connection)
+
+
+async def _aask(connection: Any, command: tuple[Any, ...]) -> Any:
+    try:
+        await connection.send_command(*command)
+        return await connection.read_response(disable_decoding=True)
+    except (BusyLoadingError, AuthenticationError):
+        raise
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+        raise _maybe_scheduled(error) from error
+
+
+def _maybe_scheduled(error: Exception) -> MaybeScheduled:
+    return MaybeScheduled(
+        "the connection broke after the element was sent and before the reply; it may be in the queue,"
+        f" and was not sent again: {error}"
+    )
