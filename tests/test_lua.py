@@ -24,7 +24,7 @@ from django_delayq.delivery import binding
 from django_delayq.queues import scripts as queues_scripts
 from django_delayq.repair import frames
 from tests import conftest
-from tests.delivery.bench import Bench, names_of
+from tests.delivery.rig import Rig, names_of
 from tests.delivery.tour import DRAINS, TOUR
 from tests.servers import Server
 
@@ -413,12 +413,12 @@ def test_script_that_is_unknown_to_the_server_is_sent_with_its_text(
     private_server: Callable[..., Server],
 ) -> None:
     client = private_server().client()
-    bench = Bench(client, "q")
+    rig = Rig(client, "q")
 
-    bench.schedule({"a": 0})
+    rig.schedule({"a": 0})
     client.script_flush()
 
-    assert names_of(bench.claim()) == ["a"]
+    assert names_of(rig.claim()) == ["a"]
 
 
 @pytest.fixture(scope="module")
@@ -432,10 +432,10 @@ def own_server(server_kind: str) -> Iterator[Server]:
 
 
 @pytest.fixture
-def tour_bench(own_server: Server) -> Iterator[Bench]:
+def tour_rig(own_server: Server) -> Iterator[Rig]:
     client = own_server.client()
     client.flushall()  # a server of our own
-    yield Bench(client, "q")
+    yield Rig(client, "q")
     client.config_set("maxmemory", 0)
 
 
@@ -466,10 +466,10 @@ def flags_of(client: "redis.Redis[bytes]", name: str) -> set[str]:
 
 @pytest.mark.parametrize("stop", TOUR)
 def test_scripts_touch_the_keys_passed_in_and_no_others(
-    own_server: Server, tour_bench: Bench, stop: str
+    own_server: Server, tour_rig: Rig, stop: str
 ) -> None:
-    call = TOUR[stop](tour_bench)
-    passed = record_keys(tour_bench)
+    call = TOUR[stop](tour_rig)
+    passed = record_keys(tour_rig)
     with monitored(own_server) as commands:
         call()
 
@@ -479,50 +479,50 @@ def test_scripts_touch_the_keys_passed_in_and_no_others(
     assert len(touched) > 0
 
 
-def record_keys(bench: Bench) -> set[str]:
-    """Collect the keys that the bench's calls pass from now on."""
+def record_keys(rig: Rig) -> set[str]:
+    """Collect the keys that the rig's calls pass from now on."""
     passed: set[str] = set()
-    run = bench.run
+    run = rig.run
 
     def recording(call: Any) -> Any:
         passed.update(call.keys)
         return run(call)
 
-    bench.run = recording  # type: ignore[method-assign]
+    rig.run = recording  # type: ignore[method-assign]
     return passed
 
 
 @pytest.mark.parametrize("stop", sorted(DRAINS))
 def test_first_write_of_what_drains_a_queue_is_one_that_a_full_server_takes(
-    own_server: Server, tour_bench: Bench, stop: str
+    own_server: Server, tour_rig: Rig, stop: str
 ) -> None:
-    call = TOUR[stop](tour_bench)
+    call = TOUR[stop](tour_rig)
     with monitored(own_server) as commands:
         call()
 
         names = [command[0] for command in commands()]
 
-    flags = {name: flags_of(tour_bench.client, name) for name in set(names)}
+    flags = {name: flags_of(tour_rig.client, name) for name in set(names)}
     writes = [name for name in names if "write" in flags[name]]
     assert "denyoom" not in flags[writes[0]] if writes else True
 
 
-def snapshot(bench: Bench) -> dict[bytes, bytes | None]:
+def snapshot(rig: Rig) -> dict[bytes, bytes | None]:
     """Return everything that the server holds of a queue."""
     return {
-        key: bench.client.dump(key)
-        for key in conftest.keys_of(bench.client, bench.keys.queue.name)
+        key: rig.client.dump(key)
+        for key in conftest.keys_of(rig.client, rig.keys.queue.name)
     }
 
 
 @pytest.mark.parametrize("stop", TOUR)
 def test_full_server_goes_on_draining_and_refuses_new_jobs_whole(
-    tour_bench: Bench, stop: str
+    tour_rig: Rig, stop: str
 ) -> None:
-    bench = tour_bench
-    call = TOUR[stop](bench)
-    before = snapshot(bench)
-    bench.client.config_set("maxmemory", 1)
+    rig = tour_rig
+    call = TOUR[stop](rig)
+    before = snapshot(rig)
+    rig.client.config_set("maxmemory", 1)
 
     if stop in DRAINS:
         call()
@@ -530,15 +530,15 @@ def test_full_server_goes_on_draining_and_refuses_new_jobs_whole(
     with pytest.raises(OutOfMemoryError):
         call()
 
-    bench.client.config_set("maxmemory", 0)
-    assert snapshot(bench) == before
+    rig.client.config_set("maxmemory", 0)
+    assert snapshot(rig) == before
 
 
-def fill_up(bench: Bench, prefix: str, *, wait: int, size: int) -> int:
+def fill_up(rig: Rig, prefix: str, *, wait: int, size: int) -> int:
     """Schedule until the server takes no more; returns how many it took."""
     for n in range(10_000):
         try:
-            bench.schedule({f"{prefix}{n}": wait + n}, size=size)
+            rig.schedule({f"{prefix}{n}": wait + n}, size=size)
         except OutOfMemoryError:
             return n
     raise AssertionError("the server is never full")
@@ -548,32 +548,32 @@ def test_server_that_filled_up_drains_and_takes_jobs_again(
     private_server: Callable[..., Server],
 ) -> None:
     server = private_server(maxmemory="12mb", maxmemory_policy="noeviction")
-    bench = Bench(server.client(), "q")
-    stored = fill_up(bench, "j", wait=0, size=50_000)
+    rig = Rig(server.client(), "q")
+    stored = fill_up(rig, "j", wait=0, size=50_000)
     assert stored > 20
-    assert len(bench.state()["timeout_set"]) == stored
+    assert len(rig.state()["timeout_set"]) == stored
     # A large command is refused sooner than a small one.
-    small = fill_up(bench, "small", wait=5_000, size=10)
-    assert bench.reschedule("j0", 5) == ("rescheduled", 5)
-    assert bench.cancel("j1") == "cancelled"
-    bench.now = 10_000
+    small = fill_up(rig, "small", wait=5_000, size=10)
+    assert rig.reschedule("j0", 5) == ("rescheduled", 5)
+    assert rig.cancel("j1") == "cancelled"
+    rig.now = 10_000
 
     got: list[str] = []
-    while jobs := bench.claim(7).jobs:
-        assert bench.renew(*jobs) == []
+    while jobs := rig.claim(7).jobs:
+        assert rig.renew(*jobs) == []
         if not got:
-            assert bench.retry(jobs[0], wait=0) == []
-            assert bench.give_back(jobs[1]) == []
-            assert bench.bury(jobs[2]) == []
-            assert bench.replay("j4") == 1
+            assert rig.retry(jobs[0], wait=0) == []
+            assert rig.give_back(jobs[1]) == []
+            assert rig.bury(jobs[2]) == []
+            assert rig.replay("j4") == 1
             jobs = jobs[3:]
-        assert bench.acknowledge(*jobs) == []
+        assert rig.acknowledge(*jobs) == []
         got += [job.token.rstrip("-") for job in jobs]
 
     taken = {f"j{n}" for n in range(stored)} | {f"small{n}" for n in range(small)}
     assert sorted(got) == sorted(taken - {"j1"})
-    bench.schedule({"again": 0})
-    assert names_of(bench.claim()) == ["again"]
+    rig.schedule({"again": 0})
+    assert names_of(rig.claim()) == ["again"]
 
 
 # Keys of the wrong type.
@@ -584,29 +584,29 @@ def test_key_of_the_wrong_type_is_an_error_before_anything_is_written(
     own_server: Server, stop: str
 ) -> None:
     client = own_server.client()
-    bench = Bench(client, "q")
+    rig = Rig(client, "q")
     client.flushall()
-    keys = record_keys(bench)
-    TOUR[stop](bench)()
+    keys = record_keys(rig)
+    TOUR[stop](rig)()
     written_before = {}
     for key in sorted(keys):
         client.flushall()
-        bench = Bench(client, "q")
-        call = TOUR[stop](bench)
+        rig = Rig(client, "q")
+        call = TOUR[stop](rig)
         client.delete(key)
         client.set(key, "another application's")
-        before = snapshot(bench)
+        before = snapshot(rig)
         try:
             call()
         except ResponseError as error:
-            after = snapshot(bench)
+            after = snapshot(rig)
             changed = {k for k in before | after if before.get(k) != after.get(k)}
             # The last request of an owner is no loss: a repeat of it is a new claim. Neither is a number
             # that no frame carries, nor when the queue was last served.
             harmless = {
-                bench.keys.claims.encode(),
-                bench.keys.counters.encode(),
-                bench.keys.control.encode(),
+                rig.keys.claims.encode(),
+                rig.keys.counters.encode(),
+                rig.keys.control.encode(),
             }
             if changed - harmless or "WRONGTYPE" not in str(error):
                 written_before[key] = str(error), sorted(changed)
@@ -619,32 +619,32 @@ def test_key_of_the_wrong_type_is_an_error_before_anything_is_written(
 
 @pytest.mark.parametrize("stop", TOUR)
 def test_user_without_rights_to_the_keys_changes_nothing(
-    own_server: Server, tour_bench: Bench, stop: str
+    own_server: Server, tour_rig: Rig, stop: str
 ) -> None:
-    bench = tour_bench
-    call = TOUR[stop](bench)
-    before = snapshot(bench)
-    bench.client.acl_setuser(
+    rig = tour_rig
+    call = TOUR[stop](rig)
+    before = snapshot(rig)
+    rig.client.acl_setuser(
         "stranger", enabled=True, nopass=True, keys=["elsewhere*"], categories=["+@all"]
     )
     stranger = own_server.client(username="stranger", password="")
 
     with stranger:
-        bench.client, client = stranger, bench.client
+        rig.client, client = stranger, rig.client
         with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)perm|acl"):
             call()
-        bench.client = client
+        rig.client = client
 
-    assert snapshot(bench) == before
+    assert snapshot(rig) == before
 
 
 @pytest.mark.parametrize("stop", TOUR)
 def test_refused_publish_fails_no_call(
-    own_server: Server, tour_bench: Bench, stop: str
+    own_server: Server, tour_rig: Rig, stop: str
 ) -> None:
     """A new user of Redis 7 may use no channel; what a script has written by then stays."""
-    bench = tour_bench
-    bench.client.acl_setuser(
+    rig = tour_rig
+    rig.client.acl_setuser(
         "mute",
         enabled=True,
         nopass=True,
@@ -652,10 +652,10 @@ def test_refused_publish_fails_no_call(
         categories=["+@all"],
         reset_channels=True,
     )
-    call = TOUR[stop](bench)
-    admin, mute = bench.client, own_server.client(username="mute", password="")
+    call = TOUR[stop](rig)
+    admin, mute = rig.client, own_server.client(username="mute", password="")
 
     with mute:
-        bench.client = mute
+        rig.client = mute
         call()
-        bench.client = admin
+        rig.client = admin

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from django_delayq.wire.frame import FrameFormat
-from tests.delivery.bench import Bench
+from tests.delivery.rig import Rig
 
 VARIANTS = {
     "new-listed": (FrameFormat.BC0LC0, True),
@@ -17,26 +17,26 @@ VARIANTS = {
 
 
 @pytest.fixture
-def bench(client: "redis.Redis[bytes]", queue_name: str) -> Iterator[Bench]:
+def rig(client: "redis.Redis[bytes]", queue_name: str) -> Iterator[Rig]:
     """A queue in the newer frame format, with Redisson's list."""
-    bench = Bench(client, queue_name)
-    yield bench
-    if bench.is_checked:
-        bench.check()
+    rig = Rig(client, queue_name)
+    yield rig
+    if rig.is_checked:
+        rig.check()
 
 
 @pytest.fixture(params=list(VARIANTS))
-def any_bench(
+def any_rig(
     request: pytest.FixtureRequest, client: "redis.Redis[bytes]", queue_name: str
-) -> Iterator[Bench]:
+) -> Iterator[Rig]:
     """A queue in each frame format, with and without Redisson's list."""
     frame_format, insertion_list = VARIANTS[request.param]
-    bench = Bench(
+    rig = Rig(
         client,
         queue_name,
         frame_format=frame_format,
         insertion_list=insertion_list,
     )
-    yield bench
-    if bench.is_checked:
-        bench.check()
+    yield rig
+    if rig.is_checked:
+        rig.check()

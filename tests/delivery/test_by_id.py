@@ -6,113 +6,113 @@ import pytest
 
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import State
-from tests.delivery.bench import LEASE, T0, Bench, names_of, payload
+from tests.delivery.rig import LEASE, T0, Rig, names_of, payload
 
 
-def scheduled(bench: Bench) -> None:
-    bench.schedule({"a": 5_000}, unique="ek")
+def scheduled(rig: Rig) -> None:
+    rig.schedule({"a": 5_000}, unique="ek")
 
 
-def due(bench: Bench) -> None:
-    bench.schedule({"a": 5}, unique="ek")
-    bench.now = 9
+def due(rig: Rig) -> None:
+    rig.schedule({"a": 5}, unique="ek")
+    rig.now = 9
 
 
-def in_destination(bench: Bench) -> None:
-    due(bench)
-    bench.transfer()
+def in_destination(rig: Rig) -> None:
+    due(rig)
+    rig.transfer()
 
 
-def in_destination_by_java(bench: Bench) -> None:
-    due(bench)
-    bench.java_transfer()
+def in_destination_by_java(rig: Rig) -> None:
+    due(rig)
+    rig.java_transfer()
 
 
-def deep_in_destination(bench: Bench) -> None:
-    bench.client.rpush(bench.keys.queue.destination, *["x"] * 1_000)
-    in_destination(bench)
+def deep_in_destination(rig: Rig) -> None:
+    rig.client.rpush(rig.keys.queue.destination, *["x"] * 1_000)
+    in_destination(rig)
 
 
-def running(bench: Bench) -> None:
-    due(bench)
-    bench.lease()
+def running(rig: Rig) -> None:
+    due(rig)
+    rig.lease()
 
 
-def lease_expired(bench: Bench) -> None:
-    running(bench)
-    bench.now += LEASE
+def lease_expired(rig: Rig) -> None:
+    running(rig)
+    rig.now += LEASE
 
 
-def worker_dead(bench: Bench) -> None:
-    running(bench)
-    bench.recover()
+def worker_dead(rig: Rig) -> None:
+    running(rig)
+    rig.recover()
 
 
-def retrying(bench: Bench) -> None:
-    due(bench)
-    bench.retry(bench.lease(), wait=1_000, error=b'{"error":"e"}')
+def retrying(rig: Rig) -> None:
+    due(rig)
+    rig.retry(rig.lease(), wait=1_000, error=b'{"error":"e"}')
 
 
-def given_back(bench: Bench) -> None:
-    due(bench)
-    bench.give_back(bench.lease())
+def given_back(rig: Rig) -> None:
+    due(rig)
+    rig.give_back(rig.lease())
 
 
-def held(bench: Bench) -> None:
-    due(bench)
-    bench.hold(bench.lease())
+def held(rig: Rig) -> None:
+    due(rig)
+    rig.hold(rig.lease())
 
 
-def dead(bench: Bench) -> None:
-    due(bench)
-    bench.bury(bench.lease())
+def dead(rig: Rig) -> None:
+    due(rig)
+    rig.bury(rig.lease())
 
 
-def quarantined(bench: Bench) -> None:
-    due(bench)
-    bench.bury(bench.lease(), state=State.QUARANTINED)
+def quarantined(rig: Rig) -> None:
+    due(rig)
+    rig.bury(rig.lease(), state=State.QUARANTINED)
 
 
-def succeeded(bench: Bench) -> None:
-    due(bench)
-    bench.acknowledge(bench.lease())
+def succeeded(rig: Rig) -> None:
+    due(rig)
+    rig.acknowledge(rig.lease())
 
 
-def expired(bench: Bench) -> None:
-    due(bench)
-    bench.acknowledge(bench.lease(), state=State.EXPIRED)
+def expired(rig: Rig) -> None:
+    due(rig)
+    rig.acknowledge(rig.lease(), state=State.EXPIRED)
 
 
-def taken(bench: Bench) -> None:
-    due(bench)
-    bench.acknowledge(bench.lease(), state=State.TAKEN)
+def taken(rig: Rig) -> None:
+    due(rig)
+    rig.acknowledge(rig.lease(), state=State.TAKEN)
 
 
-def cancelled(bench: Bench) -> None:
-    due(bench)
-    bench.cancel("a")
+def cancelled(rig: Rig) -> None:
+    due(rig)
+    rig.cancel("a")
 
 
-def forgotten(bench: Bench) -> None:
-    succeeded(bench)
-    bench.now += 30_001
+def forgotten(rig: Rig) -> None:
+    succeeded(rig)
+    rig.now += 30_001
 
 
-def missing(bench: Bench) -> None:
+def missing(rig: Rig) -> None:
     pass
 
 
-def taken_by_java(bench: Bench) -> None:
-    in_destination_by_java(bench)
-    bench.java_take()
+def taken_by_java(rig: Rig) -> None:
+    in_destination_by_java(rig)
+    rig.java_take()
 
 
-def removed_by_java(bench: Bench) -> None:
-    scheduled(bench)
-    bench.java_remove(bench.client.zrange(bench.keys.queue.timeout_set, 0, 0)[0])
+def removed_by_java(rig: Rig) -> None:
+    scheduled(rig)
+    rig.java_remove(rig.client.zrange(rig.keys.queue.timeout_set, 0, 0)[0])
 
 
-Life = Callable[[Bench], None]
+Life = Callable[[Rig], None]
 
 #: Each way to be, the answer of cancel, of reschedule, and the state that inspect tells.
 LIVES: dict[Life, tuple[str, str, str]] = {
@@ -146,11 +146,11 @@ lives = pytest.mark.parametrize("life", LIVES, ids=lambda life: life.__name__)
 
 @lives
 def test_cancel_tells_what_it_did_or_the_state_it_left(
-    any_bench: Bench, life: Life
+    any_rig: Rig, life: Life
 ) -> None:
-    life(any_bench)
+    life(any_rig)
 
-    assert any_bench.cancel("a") == LIVES[life][0]
+    assert any_rig.cancel("a") == LIVES[life][0]
 
 
 @pytest.mark.parametrize(
@@ -159,19 +159,19 @@ def test_cancel_tells_what_it_did_or_the_state_it_left(
     ids=lambda life: life.__name__,
 )
 def test_cancelled_job_is_gone_with_its_key_and_never_runs(
-    any_bench: Bench, life: Life
+    any_rig: Rig, life: Life
 ) -> None:
-    bench = any_bench
-    life(bench)
+    rig = any_rig
+    life(rig)
 
-    bench.cancel("a")
+    rig.cancel("a")
 
-    assert bench.state() == {}
-    assert set(bench.leftovers()) <= {bench.keys.claims}
-    assert bench.inspect("a").state is State.CANCELLED
-    assert bench.counters()["cancelled"] == 1
-    bench.now += 10 * LEASE
-    assert bench.claim().jobs == bench.claim(mode=Mode.SHARED).jobs == []
+    assert rig.state() == {}
+    assert set(rig.leftovers()) <= {rig.keys.claims}
+    assert rig.inspect("a").state is State.CANCELLED
+    assert rig.counters()["cancelled"] == 1
+    rig.now += 10 * LEASE
+    assert rig.claim().jobs == rig.claim(mode=Mode.SHARED).jobs == []
 
 
 @pytest.mark.parametrize(
@@ -179,62 +179,62 @@ def test_cancelled_job_is_gone_with_its_key_and_never_runs(
     [life for life in LIVES if LIVES[life][0] not in ("cancelled", "noted", "missing")],
     ids=lambda life: life.__name__,
 )
-def test_cancel_that_comes_too_late_changes_nothing(bench: Bench, life: Life) -> None:
-    life(bench)
-    before = bench.state(), bench.counters()
+def test_cancel_that_comes_too_late_changes_nothing(rig: Rig, life: Life) -> None:
+    life(rig)
+    before = rig.state(), rig.counters()
 
-    bench.cancel("a")
+    rig.cancel("a")
 
-    assert (bench.state(), bench.counters()) == before
+    assert (rig.state(), rig.counters()) == before
 
 
 @pytest.mark.parametrize("life", [taken_by_java, removed_by_java])
 @pytest.mark.parametrize("way", ["cancel", "reschedule"])
 def test_what_is_kept_of_a_job_that_java_has_is_forgotten(
-    bench: Bench, life: Life, way: str
+    rig: Rig, life: Life, way: str
 ) -> None:
-    life(bench)
-    assert bench.state() == {"unique": {"k": "a"}, "locators": ["a"]}
+    life(rig)
+    assert rig.state() == {"unique": {"k": "a"}, "locators": ["a"]}
 
     if way == "cancel":
-        bench.cancel("a")
+        rig.cancel("a")
     else:
-        bench.reschedule("a", 0)
+        rig.reschedule("a", 0)
 
-    assert bench.state() == {}
+    assert rig.state() == {}
 
 
 def test_cancelled_while_it_runs_is_refused_and_the_job_ends_as_it_ends(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
+    rig.schedule({"a": 0})
+    job = rig.lease()
 
-    assert bench.cancel("a") is State.RUNNING
+    assert rig.cancel("a") is State.RUNNING
 
-    assert bench.acknowledge(job) == []
-    assert bench.inspect("a").state is State.SUCCEEDED
+    assert rig.acknowledge(job) == []
+    assert rig.inspect("a").state is State.SUCCEEDED
 
 
-def test_cancel_takes_the_one_job_and_no_other(any_bench: Bench) -> None:
-    bench = any_bench
-    bench.schedule({"a": 5, "b": 5, "c": 5})
+def test_cancel_takes_the_one_job_and_no_other(any_rig: Rig) -> None:
+    rig = any_rig
+    rig.schedule({"a": 5, "b": 5, "c": 5})
 
-    bench.cancel("b")
+    rig.cancel("b")
 
-    bench.now = 5
-    assert names_of(bench.claim()) == ["a", "c"]
+    rig.now = 5
+    assert names_of(rig.claim()) == ["a", "c"]
 
 
 @lives
 def test_cancelling_many_does_to_each_what_is_done_to_one(
-    any_bench: Bench, life: Life
+    any_rig: Rig, life: Life
 ) -> None:
-    bench = any_bench
-    life(bench)
-    bench.schedule({"b": 50, "c": 70, "d": 60})
+    rig = any_rig
+    life(rig)
+    rig.schedule({"b": 50, "c": 70, "d": 60})
 
-    outcomes = bench.cancel_many(["b", "a", "b", "nobody", "c"])
+    outcomes = rig.cancel_many(["b", "a", "b", "nobody", "c"])
 
     told = LIVES[life][0]
     assert outcomes == {
@@ -243,30 +243,30 @@ def test_cancelling_many_does_to_each_what_is_done_to_one(
         "nobody": "missing",
         "c": "cancelled",
     }
-    assert bench.inspect("b").state is bench.inspect("c").state is State.CANCELLED
+    assert rig.inspect("b").state is rig.inspect("c").state is State.CANCELLED
     if told == "cancelled":
-        assert bench.inspect("a").state is State.CANCELLED
-        assert "unique" not in bench.state()
+        assert rig.inspect("a").state is State.CANCELLED
+        assert "unique" not in rig.state()
     else:
-        assert bench.cancel("a") == told
+        assert rig.cancel("a") == told
     had = {"cancelled"} & {told, life.__name__}
-    assert bench.counters()["cancelled"] == 2 + len(had)
-    bench.now += 100
-    assert "d" in names_of(bench.claim(2_000))
+    assert rig.counters()["cancelled"] == 2 + len(had)
+    rig.now += 100
+    assert "d" in names_of(rig.claim(2_000))
 
 
 def test_many_that_lie_in_the_destination_queue_are_cancelled_together(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({f"j{n}": 0 for n in range(300)}, unique="")
-    bench.transfer(batch=500)
+    rig.schedule({f"j{n}": 0 for n in range(300)}, unique="")
+    rig.transfer(batch=500)
     wanted = [f"j{n}" for n in range(0, 300, 2)]
 
-    assert bench.cancel_many(wanted) == dict.fromkeys(wanted, "cancelled")
+    assert rig.cancel_many(wanted) == dict.fromkeys(wanted, "cancelled")
 
     left = [f"j{n}" for n in range(1, 300, 2)]
-    assert bench.state()["destination"] == left
-    assert names_of(bench.claim(500)) == left
+    assert rig.state()["destination"] == left
+    assert names_of(rig.claim(500)) == left
 
 
 # Reschedule.
@@ -274,12 +274,12 @@ def test_many_that_lie_in_the_destination_queue_are_cancelled_together(
 
 @lives
 def test_reschedule_tells_what_it_did_or_the_state_it_left(
-    any_bench: Bench, life: Life
+    any_rig: Rig, life: Life
 ) -> None:
-    life(any_bench)
-    start_time = -(-any_bench.now // 1) + 700
+    life(any_rig)
+    start_time = -(-any_rig.now // 1) + 700
 
-    outcome = any_bench.reschedule("a", 700)
+    outcome = any_rig.reschedule("a", 700)
 
     moved = LIVES[life][1] in ("rescheduled", "noted")
     assert outcome == (LIVES[life][1], start_time if moved else None)
@@ -292,30 +292,30 @@ def test_reschedule_tells_what_it_did_or_the_state_it_left(
 )
 @pytest.mark.parametrize("wait", [0, 1, 100_000])
 def test_moved_job_runs_at_its_new_time_once_and_not_before(
-    any_bench: Bench, life: Life, wait: int
+    any_rig: Rig, life: Life, wait: int
 ) -> None:
-    bench = any_bench
-    life(bench)
-    before = bench.inspect("a")
+    rig = any_rig
+    life(rig)
+    before = rig.inspect("a")
 
-    bench.reschedule("a", wait)
+    rig.reschedule("a", wait)
 
-    moved_at = bench.now
-    seen = bench.inspect("a")
+    moved_at = rig.now
+    seen = rig.inspect("a")
     assert (seen.attempts, seen.kills, seen.unique) == (
         before.attempts,
         before.kills,
         "k",
     )
     if wait:
-        bench.now = moved_at + wait - 0.001
-        assert bench.claim().jobs == []
-    bench.now = moved_at + wait
-    job = bench.lease()
+        rig.now = moved_at + wait - 0.001
+        assert rig.claim().jobs == []
+    rig.now = moved_at + wait
+    job = rig.lease()
     assert (job.payload, job.attempts) == (payload("a"), before.attempts)
     assert job.start_time_ms == T0 + moved_at + wait
-    bench.acknowledge(job)
-    assert bench.state() == {}
+    rig.acknowledge(job)
+    assert rig.state() == {}
 
 
 @pytest.mark.parametrize(
@@ -327,13 +327,13 @@ def test_moved_job_runs_at_its_new_time_once_and_not_before(
     ],
     ids=lambda life: life.__name__,
 )
-def test_move_that_comes_too_late_changes_nothing(bench: Bench, life: Life) -> None:
-    life(bench)
-    before = bench.state(), bench.counters()
+def test_move_that_comes_too_late_changes_nothing(rig: Rig, life: Life) -> None:
+    life(rig)
+    before = rig.state(), rig.counters()
 
-    bench.reschedule("a", 0)
+    rig.reschedule("a", 0)
 
-    assert (bench.state(), bench.counters()) == before
+    assert (rig.state(), rig.counters()) == before
 
 
 @pytest.mark.parametrize(
@@ -341,14 +341,14 @@ def test_move_that_comes_too_late_changes_nothing(bench: Bench, life: Life) -> N
     [("+0", 101), (f"={T0 + 500}", 500), (f"={T0 + 50}", 101), ("=0", 101)],
 )
 def test_new_start_time_is_never_early_and_never_in_the_past(
-    bench: Bench, wait: str, start_time: int
+    rig: Rig, wait: str, start_time: int
 ) -> None:
-    bench.schedule({"a": 5_000})
-    bench.now = 100.25
+    rig.schedule({"a": 5_000})
+    rig.now = 100.25
 
-    assert bench.reschedule("a", wait) == ("rescheduled", start_time)
+    assert rig.reschedule("a", wait) == ("rescheduled", start_time)
 
-    assert bench.state()["timeout_set"] == [("a", start_time)]
+    assert rig.state()["timeout_set"] == [("a", start_time)]
 
 
 @pytest.mark.parametrize(
@@ -363,70 +363,68 @@ def test_new_start_time_is_never_early_and_never_in_the_past(
     ],
 )
 def test_move_that_makes_a_new_head_is_published_for_java_and_us(
-    bench: Bench, moved: str, to: int, published: list[int]
+    rig: Rig, moved: str, to: int, published: list[int]
 ) -> None:
-    bench.schedule({"a": 1_000, "b": 2_000})
-    with bench.listening(bench.keys.queue.channel) as heard:
-        bench.reschedule(moved, to)
+    rig.schedule({"a": 1_000, "b": 2_000})
+    with rig.listening(rig.keys.queue.channel) as heard:
+        rig.reschedule(moved, to)
 
         assert heard() == published
 
 
 @pytest.mark.parametrize("life", [retrying, worker_dead, in_destination, given_back])
 def test_move_of_what_is_ours_alone_is_told_on_our_channel(
-    bench: Bench, life: Life
+    rig: Rig, life: Life
 ) -> None:
-    life(bench)
+    life(rig)
     with (
-        bench.listening(bench.keys.channel) as heard,
-        bench.listening(bench.keys.queue.channel) as java_heard,
+        rig.listening(rig.keys.channel) as heard,
+        rig.listening(rig.keys.queue.channel) as java_heard,
     ):
-        bench.reschedule("a", 70)
+        rig.reschedule("a", 70)
 
-        assert heard() == [bench.now + 70]
+        assert heard() == [rig.now + 70]
         assert java_heard() == []
 
 
-def test_moved_back_and_forth_it_stays_one_job(any_bench: Bench) -> None:
-    bench = any_bench
-    bench.schedule({"a": 100, "b": 100})
+def test_moved_back_and_forth_it_stays_one_job(any_rig: Rig) -> None:
+    rig = any_rig
+    rig.schedule({"a": 100, "b": 100})
     for wait in (50, 50, 200, 0, 300, 10):
-        assert bench.reschedule("a", wait) == ("rescheduled", wait)
-        bench.check()
+        assert rig.reschedule("a", wait) == ("rescheduled", wait)
+        rig.check()
 
-    assert bench.state()["timeout_set"] == [("a", 10), ("b", 100)]
-    assert bench.cancel("a") == "cancelled"
+    assert rig.state()["timeout_set"] == [("a", 10), ("b", 100)]
+    assert rig.cancel("a") == "cancelled"
 
 
-def test_java_still_transfers_what_was_moved(any_bench: Bench) -> None:
-    bench = any_bench
-    bench.schedule({"a": 100, "b": 200})
-    bench.reschedule("b", 50)
-    bench.now = 60
+def test_java_still_transfers_what_was_moved(any_rig: Rig) -> None:
+    rig = any_rig
+    rig.schedule({"a": 100, "b": 200})
+    rig.reschedule("b", 50)
+    rig.now = 60
 
-    assert bench.java_transfer() == 1
+    assert rig.java_transfer() == 1
 
-    assert bench.java_take() == "b"
-    bench.is_checked = False  # its locator waits for the sweep
+    assert rig.java_take() == "b"
+    rig.is_checked = False  # its locator waits for the sweep
 
 
 # Inspect.
 
 
 @lives
-def test_inspect_tells_the_state_and_changes_nothing(
-    any_bench: Bench, life: Life
-) -> None:
-    bench = any_bench
-    life(bench)
-    before = bench.state()
+def test_inspect_tells_the_state_and_changes_nothing(any_rig: Rig, life: Life) -> None:
+    rig = any_rig
+    life(rig)
+    before = rig.state()
 
-    seen = bench.inspect("a")
+    seen = rig.inspect("a")
 
     assert seen.state == LIVES[life][2]
-    assert seen.now_ms == T0 + bench.now
-    assert bench.state() == before
-    bench.is_checked = life not in (taken_by_java, removed_by_java)
+    assert seen.now_ms == T0 + rig.now
+    assert rig.state() == before
+    rig.is_checked = life not in (taken_by_java, removed_by_java)
 
 
 @pytest.mark.parametrize(
@@ -444,11 +442,11 @@ def test_inspect_tells_the_state_and_changes_nothing(
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_inspect_tells_start_time_lease_end_or_when_it_was_put_aside(
-    any_bench: Bench, life: Life, score: int
+    any_rig: Rig, life: Life, score: int
 ) -> None:
-    life(any_bench)
+    life(any_rig)
 
-    seen = any_bench.inspect("a")
+    seen = any_rig.inspect("a")
 
     assert seen.score_ms == T0 + score
     assert seen.start_time_ms == T0 + (5_000 if life is scheduled else 5)
@@ -459,64 +457,58 @@ def test_inspect_tells_start_time_lease_end_or_when_it_was_put_aside(
 @pytest.mark.parametrize(
     ("now", "state"), [(999.999, State.SCHEDULED), (1_000, State.DUE)]
 )
-def test_job_is_due_from_its_start_time_on(
-    bench: Bench, now: float, state: State
-) -> None:
-    bench.schedule({"a": 1_000})
-    bench.now = now
+def test_job_is_due_from_its_start_time_on(rig: Rig, now: float, state: State) -> None:
+    rig.schedule({"a": 1_000})
+    rig.now = now
 
-    assert bench.inspect("a").state is state
+    assert rig.inspect("a").state is state
 
 
 @pytest.mark.parametrize("way", ["cancel", "reschedule"])
 @pytest.mark.parametrize("now", [LEASE - 0.001, LEASE, 10 * LEASE])
 def test_lease_keeps_cancel_and_move_away_whether_it_has_run_out_or_not(
-    bench: Bench, way: str, now: float
+    rig: Rig, way: str, now: float
 ) -> None:
     """While the server is away nobody can renew, and the worker runs the job all the same."""
-    bench.schedule({"a": 0})
-    bench.lease()
-    bench.now = now
+    rig.schedule({"a": 0})
+    rig.lease()
+    rig.now = now
 
     if way == "cancel":
-        assert bench.cancel("a") == "running"
+        assert rig.cancel("a") == "running"
     else:
-        assert bench.reschedule("a", 5)[0] == "running"
+        assert rig.reschedule("a", 5)[0] == "running"
 
 
-def test_inspect_tells_attempts_kills_and_error(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    bench.retry(bench.lease(), wait=0, error=b'{"error":"first"}')
-    bench.lease()
-    bench.now = LEASE
-    bench.lease()
+def test_inspect_tells_attempts_kills_and_error(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    rig.retry(rig.lease(), wait=0, error=b'{"error":"first"}')
+    rig.lease()
+    rig.now = LEASE
+    rig.lease()
 
-    seen = bench.inspect("a")
+    seen = rig.inspect("a")
 
     assert (seen.attempts, seen.kills) == (1, 1)
     assert seen.error == b'{"error":"first"}'
 
 
 @pytest.mark.parametrize("life", [succeeded, cancelled, missing, forgotten])
-def test_inspect_of_what_is_over_tells_no_more_than_how(
-    bench: Bench, life: Life
-) -> None:
-    life(bench)
+def test_inspect_of_what_is_over_tells_no_more_than_how(rig: Rig, life: Life) -> None:
+    life(rig)
 
-    seen = bench.inspect("a")
+    seen = rig.inspect("a")
 
     assert (seen.score_ms, seen.attempts, seen.kills, seen.payload) == (0, 0, 0, b"")
 
 
 @pytest.mark.parametrize("name", ["", "f2-1-2", "f3-1-" + "0" * 16, "f2-x", "\n", "%d"])
-def test_id_of_no_job_is_missing_whatever_it_looks_like(
-    bench: Bench, name: str
-) -> None:
-    bench.schedule({"a": 5})
-    before = bench.state()
+def test_id_of_no_job_is_missing_whatever_it_looks_like(rig: Rig, name: str) -> None:
+    rig.schedule({"a": 5})
+    before = rig.state()
 
-    assert bench.inspect(name).state is State.MISSING
-    assert bench.cancel(name) is State.MISSING
-    assert bench.reschedule(name, 0) == (State.MISSING, None)
+    assert rig.inspect(name).state is State.MISSING
+    assert rig.cancel(name) is State.MISSING
+    assert rig.reschedule(name, 0) == (State.MISSING, None)
 
-    assert bench.state() == before
+    assert rig.state() == before

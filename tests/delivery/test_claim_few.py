@@ -10,24 +10,23 @@ from django_delayq.delivery.states import State
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 from tests.conftest import keys_of
-from tests.delivery.bench import LEASE, T0, Bench, names_of, payload, token
+from tests.delivery.rig import LEASE, T0, Rig, names_of, payload, token
 
 FLAT = {"insertion_list": False}
 
 
 @pytest.fixture
-def flat(client: "redis.Redis[bytes]", queue_name: str) -> Bench:
+def flat(client: "redis.Redis[bytes]", queue_name: str) -> Rig:
     """A queue without Redisson's list that was served a moment ago, and nothing else is to be done there."""
-    bench = Bench(client, queue_name, **FLAT)
-    bench.schedule({"first": 0})
-    bench.acknowledge(bench.lease())
-    return bench
+    rig = Rig(client, queue_name, **FLAT)
+    rig.schedule({"first": 0})
+    rig.acknowledge(rig.lease())
+    return rig
 
 
-def held(bench: Bench) -> dict[bytes, bytes | None]:
+def held(rig: Rig) -> dict[bytes, bytes | None]:
     return {
-        key: bench.client.dump(key)
-        for key in keys_of(bench.client, bench.keys.queue.name)
+        key: rig.client.dump(key) for key in keys_of(rig.client, rig.keys.queue.name)
     }
 
 
@@ -60,24 +59,24 @@ def test_does_what_a_whole_claim_does(
 ) -> None:
     told, left = [], []
     for few in (True, False):
-        bench = Bench(client, f"{queue_name}{few:d}", frame_format=frame_format, **FLAT)
-        bench.schedule({"first": 0})
-        bench.acknowledge(bench.lease(request=b"before--"))
+        rig = Rig(client, f"{queue_name}{few:d}", frame_format=frame_format, **FLAT)
+        rig.schedule({"first": 0})
+        rig.acknowledge(rig.lease(request=b"before--"))
         for name, wait in waits.items():
-            bench.schedule({name: wait}, unique=unique and unique + name)
-        bench.now = 9.5
-        claim = bench.claim_few if few else bench.claim
+            rig.schedule({name: wait}, unique=unique and unique + name)
+        rig.now = 9.5
+        claim = rig.claim_few if few else rig.claim
         told.append(claim(limit, request=b"request-"))
-        headers = client.hgetall(bench.keys.headers)
-        left.append((bench.state(), headers, client.hgetall(bench.keys.claims)))
-        bench.check()
+        headers = client.hgetall(rig.keys.headers)
+        left.append((rig.state(), headers, client.hgetall(rig.keys.claims)))
+        rig.check()
 
     assert told[0] is not None
     assert told[0] == told[1]
     assert left[0] == left[1]
 
 
-def test_a_whole_claim_repeats_it(flat: Bench) -> None:
+def test_a_whole_claim_repeats_it(flat: Rig) -> None:
     flat.schedule({"a": 1, "b": 2, "c": 3})
     flat.now = 5
     claimed = flat.claim_few(2, request=b"request-")
@@ -89,7 +88,7 @@ def test_a_whole_claim_repeats_it(flat: Bench) -> None:
     flat.check()
 
 
-def test_a_job_it_leased_ends_and_is_retried_as_any(flat: Bench) -> None:
+def test_a_job_it_leased_ends_and_is_retried_as_any(flat: Rig) -> None:
     flat.schedule({"a": 1, "b": 2})
     flat.now = 5
     claimed = flat.claim_few()
@@ -108,95 +107,95 @@ def test_a_job_it_leased_ends_and_is_retried_as_any(flat: Bench) -> None:
 # Where it does nothing.
 
 
-def nobody_was_served(bench: Bench) -> None:
-    bench.client.delete(bench.keys.control)
+def nobody_was_served(rig: Rig) -> None:
+    rig.client.delete(rig.keys.control)
 
 
-def long_not_served(bench: Bench) -> None:
-    bench.is_served = False
-    bench.now = 5_000
+def long_not_served(rig: Rig) -> None:
+    rig.is_served = False
+    rig.now = 5_000
 
 
-def newer_format(bench: Bench) -> None:
-    bench.client.hset(bench.keys.control, "format", signing.FORMAT + 1)
+def newer_format(rig: Rig) -> None:
+    rig.client.hset(rig.keys.control, "format", signing.FORMAT + 1)
 
 
-def lease_is_over(bench: Bench) -> None:
-    bench.schedule({"b": 0})
-    bench.claim(1)
-    bench.client.zadd(bench.keys.leases, {token("b"): T0 + 5})
+def lease_is_over(rig: Rig) -> None:
+    rig.schedule({"b": 0})
+    rig.claim(1)
+    rig.client.zadd(rig.keys.leases, {token("b"): T0 + 5})
 
 
-def retry_is_due(bench: Bench) -> None:
-    bench.schedule({"b": 0})
-    bench.retry(bench.lease(), wait=1)
+def retry_is_due(rig: Rig) -> None:
+    rig.schedule({"b": 0})
+    rig.retry(rig.lease(), wait=1)
 
 
-def given_back(bench: Bench) -> None:
-    bench.schedule({"b": 0})
-    bench.give_back(bench.lease())
+def given_back(rig: Rig) -> None:
+    rig.schedule({"b": 0})
+    rig.give_back(rig.lease())
 
 
-def java_pushed(bench: Bench) -> None:
-    bench.client.rpush(bench.keys.queue.destination, b"java's")
+def java_pushed(rig: Rig) -> None:
+    rig.client.rpush(rig.keys.queue.destination, b"java's")
 
 
-def java_offered(bench: Bench) -> None:
-    bench.java_offer("java's", 1)
+def java_offered(rig: Rig) -> None:
+    rig.java_offer("java's", 1)
 
 
-def no_frame(bench: Bench) -> None:
-    bench.client.zadd(bench.keys.queue.timeout_set, {b"no frame": T0})
+def no_frame(rig: Rig) -> None:
+    rig.client.zadd(rig.keys.queue.timeout_set, {b"no frame": T0})
 
 
-def listed(bench: Bench) -> None:
-    bench.schedule({"b": 0}, insertion_list=True)
+def listed(rig: Rig) -> None:
+    rig.schedule({"b": 0}, insertion_list=True)
 
 
-def held_to_its_start(bench: Bench) -> None:
-    bench.schedule({"b": 0}, unique="sk")
+def held_to_its_start(rig: Rig) -> None:
+    rig.schedule({"b": 0}, unique="sk")
 
 
-def many(bench: Bench) -> None:
-    bench.schedule({f"j{n}": 0 for n in range(20)})
+def many(rig: Rig) -> None:
+    rig.schedule({f"j{n}": 0 for n in range(20)})
 
 
-def large(bench: Bench) -> None:
-    bench.schedule({"b": 0, "c": 0}, size=20_000)
+def large(rig: Rig) -> None:
+    rig.schedule({"b": 0, "c": 0}, size=20_000)
 
 
-def ended_before(bench: Bench) -> None:
-    bench.client.zadd(bench.keys.ended, {token("a"): (T0 + 1) * 8 + 1})
+def ended_before(rig: Rig) -> None:
+    rig.client.zadd(rig.keys.ended, {token("a"): (T0 + 1) * 8 + 1})
 
 
-def is_leased(bench: Bench) -> None:
-    bench.client.hset(bench.keys.headers, token("a"), b"x")
+def is_leased(rig: Rig) -> None:
+    rig.client.hset(rig.keys.headers, token("a"), b"x")
 
 
-def locator_is_gone(bench: Bench) -> None:
-    bench.client.hdel(bench.keys.locators, token("a"))
+def locator_is_gone(rig: Rig) -> None:
+    rig.client.hdel(rig.keys.locators, token("a"))
 
 
-def offered_again_by_somebody_else(bench: Bench) -> None:
+def offered_again_by_somebody_else(rig: Rig) -> None:
     """Its own payload in another frame, whose 8 bytes its locator does not know."""
-    bench.client.hdel(bench.keys.locators, token("a"))
-    bench.schedule({"a": 50}, again=False)
+    rig.client.hdel(rig.keys.locators, token("a"))
+    rig.schedule({"a": 50}, again=False)
 
 
-def forged(bench: Bench) -> None:
+def forged(rig: Rig) -> None:
     """Its token before another MAC."""
-    (frame,) = bench.client.zrange(bench.keys.queue.timeout_set, 0, 0)
-    bench.client.zadd(
-        bench.keys.queue.timeout_set,
+    (frame,) = rig.client.zrange(rig.keys.queue.timeout_set, 0, 0)
+    rig.client.zadd(
+        rig.keys.queue.timeout_set,
         {frame.replace(payload("a"), payload("a", signature="z")): T0},
     )
-    bench.client.zrem(bench.keys.queue.timeout_set, frame)
+    rig.client.zrem(rig.keys.queue.timeout_set, frame)
 
 
-def copied_in_the_other_format(bench: Bench) -> None:
+def copied_in_the_other_format(rig: Rig) -> None:
     """A frame of the same number and payload, without the byte that only one of the formats has."""
-    (frame,) = bench.client.zrange(bench.keys.queue.timeout_set, 0, 0)
-    bench.client.zadd(bench.keys.queue.timeout_set, {frame[1:]: T0})
+    (frame,) = rig.client.zrange(rig.keys.queue.timeout_set, 0, 0)
+    rig.client.zadd(rig.keys.queue.timeout_set, {frame[1:]: T0})
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def copied_in_the_other_format(bench: Bench) -> None:
     ],
 )
 def test_leaves_to_a_whole_claim_what_is_not_so_simple(
-    flat: Bench, what: Callable[[Bench], None]
+    flat: Rig, what: Callable[[Rig], None]
 ) -> None:
     flat.schedule({"a": 0})
     what(flat)
@@ -236,7 +235,7 @@ def test_leaves_to_a_whole_claim_what_is_not_so_simple(
     assert held(flat) == before
 
 
-def test_does_something_once_a_whole_claim_has_done_the_rest(flat: Bench) -> None:
+def test_does_something_once_a_whole_claim_has_done_the_rest(flat: Rig) -> None:
     flat.schedule({"b": 0})
     flat.retry(flat.lease(), wait=1)
     flat.now = 5

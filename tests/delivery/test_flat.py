@@ -11,7 +11,7 @@ import redis
 
 from django_delayq.delivery import looking
 from django_delayq.delivery.states import State
-from tests.delivery.bench import Bench
+from tests.delivery.rig import Rig
 from tests.servers import Server
 
 MANY = 20_000
@@ -20,14 +20,14 @@ CALLS = 60
 #: The server logs the commands inside of scripts, too.
 LOGGED = 10_000
 
-Work = Callable[[Bench, int], object]
+Work = Callable[[Rig, int], object]
 WORK: dict[str, Work] = {
-    "schedule": lambda bench, n: bench.schedule({f"new{n}": 50 * n}),
-    "cancel": lambda bench, n: bench.cancel(f"mine{n}"),
-    "reschedule": lambda bench, n: bench.reschedule(f"mine{n}", 77 * n),
-    "inspect": lambda bench, n: bench.inspect(f"mine{n}"),
-    "claim": lambda bench, n: bench.claim(1),
-    "counts": lambda bench, n: bench.counters(),
+    "schedule": lambda rig, n: rig.schedule({f"new{n}": 50 * n}),
+    "cancel": lambda rig, n: rig.cancel(f"mine{n}"),
+    "reschedule": lambda rig, n: rig.reschedule(f"mine{n}", 77 * n),
+    "inspect": lambda rig, n: rig.inspect(f"mine{n}"),
+    "claim": lambda rig, n: rig.claim(1),
+    "counts": lambda rig, n: rig.counters(),
 }
 
 
@@ -47,15 +47,15 @@ def durations_in(client: "redis.Redis[bytes]") -> list[int]:
     return [item["duration"] for item in log if item["command"].startswith(b"EVAL")]
 
 
-def cost_us(bench: Bench, work: Work) -> float:
+def cost_us(rig: Rig, work: Work) -> float:
     """Return the server's time for one call, where an equal number of jobs is due and waits otherwise."""
-    client = bench.client
-    bench.schedule({f"mine{n}": n % 7 for n in range(CALLS)})
-    bench.now += 10
-    work(bench, 0)
+    client = rig.client
+    rig.schedule({f"mine{n}": n % 7 for n in range(CALLS)})
+    rig.now += 10
+    work(rig, 0)
     client.slowlog_reset()
     for n in range(1, CALLS):
-        work(bench, n)
+        work(rig, n)
     durations = durations_in(client)
     assert len(durations) > CALLS / 2
     return median(durations)
@@ -68,7 +68,7 @@ def test_cost_is_the_same_with_many_jobs_waiting(
 ) -> None:
     client = slow_server.client()
     client.flushall()
-    few, many = (Bench(client, name, insertion_list=False) for name in ("few", "many"))
+    few, many = (Rig(client, name, insertion_list=False) for name in ("few", "many"))
     for start in range(0, MANY, 500):
         due = 5_000_000
         names = {
@@ -85,16 +85,16 @@ def test_cost_is_the_same_with_many_jobs_waiting(
 def test_pages_cost_the_same_at_the_beginning_of_many_jobs(slow_server: Server) -> None:
     client = slow_server.client()
     client.flushall()
-    few, many = (Bench(client, name, insertion_list=False) for name in ("few", "many"))
+    few, many = (Rig(client, name, insertion_list=False) for name in ("few", "many"))
     few.schedule({f"j{n}": n for n in range(50)})
     for start in range(0, MANY, 500):
         many.schedule({f"j{n}": n for n in range(start, start + 500)})
 
-    def page_us(bench: Bench, first: int) -> float:
+    def page_us(rig: Rig, first: int) -> float:
         client.slowlog_reset()
         for _ in range(9):
-            call = looking.page(bench.keys, State.SCHEDULED, first=first, count=50)
-            assert len(bench.run(call).rows) == 50
+            call = looking.page(rig.keys, State.SCHEDULED, first=first, count=50)
+            assert len(rig.run(call).rows) == 50
         return median(durations_in(client))
 
     for first in (0, 10, MANY // 2, MANY - 50):

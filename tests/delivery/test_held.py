@@ -7,220 +7,218 @@ import pytest
 from django_delayq.delivery import looking
 from django_delayq.delivery.holding import HeldNames, Released, can_be_held
 from django_delayq.delivery.states import State
-from tests.delivery.bench import HOLD, T0, Bench, name_in, names_of, token
+from tests.delivery.rig import HOLD, T0, Rig, name_in, names_of, token
 
 
-def hold(
-    bench: Bench, *names: str, task: str = "shop.new", **options: int | None
-) -> None:
+def hold(rig: Rig, *names: str, task: str = "shop.new", **options: int | None) -> None:
     """Schedule jobs of a task, due now, and have them held by a worker that does not know it."""
-    bench.schedule(dict.fromkeys(names, 0))
-    assert bench.hold(*bench.claim(len(names)).jobs, task=task, **options) == []
+    rig.schedule(dict.fromkeys(names, 0))
+    assert rig.hold(*rig.claim(len(names)).jobs, task=task, **options) == []
 
 
-def error_of(bench: Bench, name: str) -> dict[str, object]:
-    found = json.loads(bench.inspect(name).error)
+def error_of(rig: Rig, name: str) -> dict[str, object]:
+    found = json.loads(rig.inspect(name).error)
     assert isinstance(found, dict)
     return found
 
 
-def test_held_job_keeps_its_place_its_counts_and_its_unique_key(bench: Bench) -> None:
-    bench.schedule({"a": 0}, unique="ek")
-    bench.retry(bench.lease(), wait=0)
-    bench.now = 7
+def test_held_job_keeps_its_place_its_counts_and_its_unique_key(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.retry(rig.lease(), wait=0)
+    rig.now = 7
 
-    assert bench.hold(bench.lease()) == []
+    assert rig.hold(rig.lease()) == []
 
-    assert bench.state() == {"held": {"a": 7 + HOLD}, "unique": {"k": "a"}}
-    seen = bench.inspect("a")
+    assert rig.state() == {"held": {"a": 7 + HOLD}, "unique": {"k": "a"}}
+    seen = rig.inspect("a")
     assert (seen.state, seen.score_ms) == (State.HELD, T0 + 7 + HOLD)
     assert (seen.attempts, seen.kills, seen.start_time_ms) == (1, 0, T0)
-    error = error_of(bench, "a")
+    error = error_of(rig, "a")
     assert (error["kind"], error["at"], error["task"]) == ("task", T0 + 7, "shop.new")
     assert error["error"] == "no task shop.new."
-    assert bench.schedule({"b": 0}, unique="ek")[0].holder == "a"
-    assert bench.claim().jobs == []
-    (row,) = bench.run(looking.page(bench.keys, State.HELD)).rows
+    assert rig.schedule({"b": 0}, unique="ek")[0].holder == "a"
+    assert rig.claim().jobs == []
+    (row,) = rig.run(looking.page(rig.keys, State.HELD)).rows
     assert (row.token, row.score_ms, row.attempts) == (token("a"), T0 + 7 + HOLD, 1)
-    assert bench.run(looking.counts(bench.keys, now_us=bench.now_us)).held == 1
+    assert rig.run(looking.counts(rig.keys, now_us=rig.now_us)).held == 1
 
 
-def test_lost_lease_is_not_held(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    bench.acknowledge(job)
+def test_lost_lease_is_not_held(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    rig.acknowledge(job)
 
-    assert bench.hold(job) == [0]
+    assert rig.hold(job) == [0]
 
-    assert bench.state() == {}
+    assert rig.state() == {}
 
 
-def test_delivered_again_while_it_is_held_it_is_a_double(bench: Bench) -> None:
-    hold(bench, "a")
-    bench.schedule({"a": 0})
+def test_delivered_again_while_it_is_held_it_is_a_double(rig: Rig) -> None:
+    hold(rig, "a")
+    rig.schedule({"a": 0})
 
-    assert bench.claim().doubles == 1
-    assert bench.claim().jobs == []
+    assert rig.claim().doubles == 1
+    assert rig.claim().jobs == []
 
 
 def test_worker_that_knows_the_task_releases_its_jobs_in_the_order_of_their_start_times(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"c": 3, "a": 1, "b": 2})
-    bench.now = 3
-    bench.hold(*bench.claim().jobs)
-    hold(bench, "other", task="shop.other")
-    hold(bench, "longer", task="shop.new.er")
+    rig.schedule({"c": 3, "a": 1, "b": 2})
+    rig.now = 3
+    rig.hold(*rig.claim().jobs)
+    hold(rig, "other", task="shop.other")
+    hold(rig, "longer", task="shop.new.er")
 
-    assert bench.release("shop.new", "shop.old", limit=2) == Released(
+    assert rig.release("shop.new", "shop.old", limit=2) == Released(
         2, 0, b"shop.new\0%016d\0" % (T0 + 2) + token("b").encode() + b"\0"
     )
-    assert names_of(bench.claim()) == ["a", "b"]
-    assert bench.release("shop.new") == Released(1, 0, b"")
-    (last,) = bench.claim().jobs
+    assert names_of(rig.claim()) == ["a", "b"]
+    assert rig.release("shop.new") == Released(1, 0, b"")
+    (last,) = rig.claim().jobs
     assert (name_in(last.payload), last.attempts, last.kills) == ("c", 0, 0)
-    assert list(bench.state()["held"]) == ["longer", "other"]
+    assert list(rig.state()["held"]) == ["longer", "other"]
 
 
-def test_released_job_that_has_failed_before_is_a_retry(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    bench.retry(bench.lease(), wait=0)
-    bench.hold(bench.lease())
+def test_released_job_that_has_failed_before_is_a_retry(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    rig.retry(rig.lease(), wait=0)
+    rig.hold(rig.lease())
 
-    bench.release("shop.new")
+    rig.release("shop.new")
 
-    assert bench.state() == {"retries": {"a": 0}}
-    assert bench.lease().attempts == 1
+    assert rig.state() == {"retries": {"a": 0}}
+    assert rig.lease().attempts == 1
 
 
 def test_worker_that_does_not_know_the_task_leaves_it_until_its_time_is_over(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0}, unique="ek")
-    bench.hold(bench.lease())
-    bench.now = HOLD - 1
-    before = bench.state()
+    rig.schedule({"a": 0}, unique="ek")
+    rig.hold(rig.lease())
+    rig.now = HOLD - 1
+    before = rig.state()
 
-    assert bench.release("shop.old") == Released(0, 0, b"")
-    assert bench.state() == before
+    assert rig.release("shop.old") == Released(0, 0, b"")
+    assert rig.state() == before
 
-    bench.now = HOLD
-    assert bench.release("shop.old") == Released(0, 1, b"")
-    assert bench.state() == {"quarantine": {"a": HOLD}}
-    assert bench.counters()["quarantined"] == 1
-    error = error_of(bench, "a")
+    rig.now = HOLD
+    assert rig.release("shop.old") == Released(0, 1, b"")
+    assert rig.state() == {"quarantine": {"a": HOLD}}
+    assert rig.counters()["quarantined"] == 1
+    error = error_of(rig, "a")
     assert str(error["error"]).startswith("no task shop.new. It was held")
     assert "held" not in error
-    assert bench.replay("a", state=State.QUARANTINED) == 1
-    bench.hold(bench.lease())
-    assert bench.state()["held"] == {"a": HOLD + HOLD}, "a replay starts over"
+    assert rig.replay("a", state=State.QUARANTINED) == 1
+    rig.hold(rig.lease())
+    assert rig.state()["held"] == {"a": HOLD + HOLD}, "a replay starts over"
 
 
 def test_job_held_as_long_as_it_takes_is_not_late_for_a_worker_that_knows_its_task(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    hold(bench, "a", task="key key1", hold_ms=None)
-    bench.now = 100 * HOLD
+    hold(rig, "a", task="key key1", hold_ms=None)
+    rig.now = 100 * HOLD
 
-    assert bench.release("shop.old") == Released(0, 0, b"")
-    assert "held" not in error_of(bench, "a")
-    assert bench.release("key key1") == Released(1, 0, b"")
+    assert rig.release("shop.old") == Released(0, 0, b"")
+    assert "held" not in error_of(rig, "a")
+    assert rig.release("key key1") == Released(1, 0, b"")
 
-    bench.hold(bench.lease())
-    assert bench.state()["held"] == {"a": 101 * HOLD}, "its time begins now"
+    rig.hold(rig.lease())
+    assert rig.state()["held"] == {"a": 101 * HOLD}, "its time begins now"
 
 
 def test_job_that_waits_for_its_key_between_has_no_more_time_for_its_task(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    hold(bench, "a")
-    bench.now = 1
-    bench.release("shop.new")
-    bench.hold(bench.lease(), task="key key1", hold_ms=None)
-    bench.now = HOLD - 1
-    assert bench.release("key key1") == Released(1, 0, b"")
+    hold(rig, "a")
+    rig.now = 1
+    rig.release("shop.new")
+    rig.hold(rig.lease(), task="key key1", hold_ms=None)
+    rig.now = HOLD - 1
+    assert rig.release("key key1") == Released(1, 0, b"")
 
-    bench.hold(bench.lease())
+    rig.hold(rig.lease())
 
-    assert bench.state()["held"] == {"a": HOLD}
+    assert rig.state()["held"] == {"a": HOLD}
 
 
 def test_worker_that_knows_the_task_comes_too_late_for_nothing_that_is_held(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    hold(bench, "a")
-    bench.now = 10 * HOLD
+    hold(rig, "a")
+    rig.now = 10 * HOLD
 
-    assert bench.release("shop.new", limit=1) == Released(1, 0, b"")
-    assert names_of(bench.claim()) == ["a"]
+    assert rig.release("shop.new", limit=1) == Released(1, 0, b"")
+    assert names_of(rig.claim()) == ["a"]
 
 
-def test_time_counts_from_the_first_time_that_a_job_was_held(bench: Bench) -> None:
-    hold(bench, "a")
+def test_time_counts_from_the_first_time_that_a_job_was_held(rig: Rig) -> None:
+    hold(rig, "a")
     for _ in range(3):
-        bench.now += 1_000
-        bench.release("shop.new")
-        bench.hold(bench.lease())
+        rig.now += 1_000
+        rig.release("shop.new")
+        rig.hold(rig.lease())
 
-    assert bench.state()["held"] == {"a": HOLD}
-    assert error_of(bench, "a")["at"] == T0
+    assert rig.state()["held"] == {"a": HOLD}
+    assert error_of(rig, "a")["at"] == T0
 
 
 @pytest.mark.parametrize("wait", [0, HOLD])
 def test_moved_by_hand_it_runs_at_its_time_and_may_be_held_anew(
-    bench: Bench, wait: int
+    rig: Rig, wait: int
 ) -> None:
-    bench.schedule({"a": 0}, unique="ek")
-    bench.hold(bench.lease())
-    bench.now = 5
+    rig.schedule({"a": 0}, unique="ek")
+    rig.hold(rig.lease())
+    rig.now = 5
 
-    assert bench.reschedule("a", wait) == ("rescheduled", 5 + wait)
+    assert rig.reschedule("a", wait) == ("rescheduled", 5 + wait)
 
-    assert bench.state() == {"returned": {"a": 5 + wait}, "unique": {"k": "a"}}
-    assert bench.inspect("a").error == b""
-    bench.now += wait
-    bench.hold(bench.lease())
-    assert bench.state()["held"] == {"a": 5 + wait + HOLD}
+    assert rig.state() == {"returned": {"a": 5 + wait}, "unique": {"k": "a"}}
+    assert rig.inspect("a").error == b""
+    rig.now += wait
+    rig.hold(rig.lease())
+    assert rig.state()["held"] == {"a": 5 + wait + HOLD}
 
 
-def test_tasks_of_what_is_held_are_looked_at_in_bounded_calls(bench: Bench) -> None:
+def test_tasks_of_what_is_held_are_looked_at_in_bounded_calls(rig: Rig) -> None:
     for n in range(7):
-        hold(bench, f"j{n}", task=f"task{n}")
+        hold(rig, f"j{n}", task=f"task{n}")
 
     found, cursor, calls = 0, b"", 0
     while True:
-        reply = bench.release("task1", "task6", cursor=cursor, name_limit=2)
+        reply = rig.release("task1", "task6", cursor=cursor, name_limit=2)
         found, cursor, calls = found + reply.released, reply.cursor, calls + 1
         if not cursor:
             break
 
     assert (found, calls) == (2, 4)
-    assert sorted(bench.state()["held"]) == ["j0", "j2", "j3", "j4", "j5"]
+    assert sorted(rig.state()["held"]) == ["j0", "j2", "j3", "j4", "j5"]
 
 
-def test_many_that_were_held_for_too_long_go_in_bounded_calls(bench: Bench) -> None:
-    hold(bench, *(f"j{n}" for n in range(30)), hold_ms=0)
+def test_many_that_were_held_for_too_long_go_in_bounded_calls(rig: Rig) -> None:
+    hold(rig, *(f"j{n}" for n in range(30)), hold_ms=0)
 
-    assert bench.release(limit=20).quarantined == 20
-    assert bench.release(limit=20).quarantined == 10
-    assert bench.release(limit=20).quarantined == 0
+    assert rig.release(limit=20).quarantined == 20
+    assert rig.release(limit=20).quarantined == 10
+    assert rig.release(limit=20).quarantined == 0
 
 
 def test_what_somebody_deleted_or_wrote_into_our_keys_stops_nobody(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    hold(bench, "header", "error", "token", "fine")
-    keys, client = bench.keys, bench.client
+    hold(rig, "header", "error", "token", "fine")
+    keys, client = rig.keys, rig.client
     client.hdel(keys.headers, token("header"))
     client.hset(keys.errors, token("error"), b"no JSON")
     client.zrem(keys.held, token("token"))
     client.zadd(keys.held_tasks, {b"nothing of ours": 0})
-    bench.is_checked = False
+    rig.is_checked = False
 
-    reply = bench.release("shop.new")
+    reply = rig.release("shop.new")
 
     assert (reply.released, reply.quarantined, reply.cursor) == (3, 0, b"")
-    assert sorted(names_of(bench.claim())) == ["error", "fine", "header"]
+    assert sorted(names_of(rig.claim())) == ["error", "fine", "header"]
     assert client.zcard(keys.held) == client.zcard(keys.held_tasks) == 0
 
 
@@ -234,47 +232,47 @@ def test_name_that_fits_among_the_others_can_be_held(name: str, is_held: bool) -
 
 @pytest.mark.parametrize("failures", [0, 1])
 def test_job_that_was_signed_anew_meanwhile_is_not_held_for_the_old_key(
-    bench: Bench, failures: int
+    rig: Rig, failures: int
 ) -> None:
-    bench.schedule({"a": 0}, unique="ek")
+    rig.schedule({"a": 0}, unique="ek")
     if failures:
-        bench.retry(bench.lease(), wait=0)
-    leased = bench.lease()
-    bench.client.hset(
-        bench.keys.payloads, leased.token, leased.payload.replace(b"1key1", b"1key2")
+        rig.retry(rig.lease(), wait=0)
+    leased = rig.lease()
+    rig.client.hset(
+        rig.keys.payloads, leased.token, leased.payload.replace(b"1key1", b"1key2")
     )
-    bench.now = 5
+    rig.now = 5
 
-    assert bench.hold(leased, task="key key1", hold_ms=None) == []
+    assert rig.hold(leased, task="key key1", hold_ms=None) == []
 
     waits = "retries" if failures else "returned"
-    assert bench.state() == {waits: {"a": 0}, "unique": {"k": "a"}}
-    again = bench.lease()
+    assert rig.state() == {waits: {"a": 0}, "unique": {"k": "a"}}
+    again = rig.lease()
     assert (again.attempts, again.kills) == (failures, 0)
-    assert bench.hold(again, task="key key2", hold_ms=None) == []
-    assert list(bench.state()["held"]) == ["a"]
+    assert rig.hold(again, task="key key2", hold_ms=None) == []
+    assert list(rig.state()["held"]) == ["a"]
 
 
-def test_who_names_keys_alone_puts_nothing_into_quarantine(bench: Bench) -> None:
-    hold(bench, "a")
-    hold(bench, "b", task="key key1", hold_ms=None)
-    bench.now = 10 * HOLD
+def test_who_names_keys_alone_puts_nothing_into_quarantine(rig: Rig) -> None:
+    hold(rig, "a")
+    hold(rig, "b", task="key key1", hold_ms=None)
+    rig.now = 10 * HOLD
 
-    assert bench.release("key key1", is_worker=False) == Released(1, 0, b"")
+    assert rig.release("key key1", is_worker=False) == Released(1, 0, b"")
 
-    assert list(bench.state()["held"]) == ["a"]
+    assert list(rig.state()["held"]) == ["a"]
 
 
-def test_what_is_held_is_counted_by_what_it_is_held_for(bench: Bench) -> None:
-    assert bench.held_names() == HeldNames({}, 0)
-    hold(bench, "a", "b", "c", task="key key1", hold_ms=None)
-    hold(bench, "d", task="shop.new")
-    hold(bench, "e", "f", task="shop.new.er")
+def test_what_is_held_is_counted_by_what_it_is_held_for(rig: Rig) -> None:
+    assert rig.held_names() == HeldNames({}, 0)
+    hold(rig, "a", "b", "c", task="key key1", hold_ms=None)
+    hold(rig, "d", task="shop.new")
+    hold(rig, "e", "f", task="shop.new.er")
     # Somebody else's.
-    bench.client.zadd(bench.keys.held_tasks, {"lion": 0})
+    rig.client.zadd(rig.keys.held_tasks, {"lion": 0})
 
-    assert bench.held_names() == HeldNames(
+    assert rig.held_names() == HeldNames(
         {"key key1": 3, "shop.new": 1, "shop.new.er": 2}, 0
     )
-    assert bench.held_names(limit=1) == HeldNames({"key key1": 3}, 4)
-    bench.client.zrem(bench.keys.held_tasks, "lion")
+    assert rig.held_names(limit=1) == HeldNames({"key key1": 3}, 4)
+    rig.client.zrem(rig.keys.held_tasks, "lion")

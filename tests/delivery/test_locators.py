@@ -7,12 +7,12 @@ import pytest
 
 from django_delayq.delivery.claiming import Mode
 from django_delayq.wire.frame import FrameFormat
-from tests.delivery.bench import (
+from tests.delivery.rig import (
     FIRST,
     LISTED,
     T0,
     UNLISTED,
-    Bench,
+    Rig,
     mac,
     names_of,
     token,
@@ -33,12 +33,12 @@ def widen(locator: bytes) -> bytes:
     return struct.pack("<dB8s16s", due, kind // 4 - 4, free, digits) + locator[21:]
 
 
-def widen_all(bench: Bench) -> None:
-    for field, value in bench.client.hgetall(bench.keys.locators).items():
-        bench.client.hset(bench.keys.locators, field, widen(value))
+def widen_all(rig: Rig) -> None:
+    for field, value in rig.client.hgetall(rig.keys.locators).items():
+        rig.client.hset(rig.keys.locators, field, widen(value))
 
 
-def keep(bench: Bench) -> None:
+def keep(rig: Rig) -> None:
     """Leave locators as they are written now."""
 
 
@@ -46,13 +46,13 @@ def keep(bench: Bench) -> None:
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("unique", ["", "ekey"])
 def test_locator_is_mac_kind_number_start_time_and_unique_key(
-    bench: Bench, frame_format: FrameFormat, listed: bool, unique: str
+    rig: Rig, frame_format: FrameFormat, listed: bool, unique: str
 ) -> None:
     options = {"frame_format": frame_format, "insertion_list": listed}
-    bench.schedule({"before": 1}, **options)  # type: ignore[arg-type]
-    bench.schedule({"a": 700}, unique=unique, **options)  # type: ignore[arg-type]
+    rig.schedule({"before": 1}, **options)  # type: ignore[arg-type]
+    rig.schedule({"a": 700}, unique=unique, **options)  # type: ignore[arg-type]
 
-    assert bench.client.hget(bench.keys.locators, token("a")) == b"".join(
+    assert rig.client.hget(rig.keys.locators, token("a")) == b"".join(
         [
             bytes.fromhex(mac("a")[:16]),
             bytes([16 + 4 * frame_format.number + (2 if listed else 1)]),
@@ -71,63 +71,63 @@ LAYOUTS = pytest.mark.parametrize("layout", [keep, widen_all])
 @pytest.mark.parametrize("unique", ["", "ekey"])
 @pytest.mark.parametrize("frame_format", FrameFormat)
 def test_job_is_found_moved_claimed_and_ended_by_either_layout(
-    bench: Bench,
-    layout: Callable[[Bench], None],
+    rig: Rig,
+    layout: Callable[[Rig], None],
     frame_format: FrameFormat,
     listed: bool,
     unique: str,
 ) -> None:
-    bench.frame_format = frame_format
-    bench.schedule({"before": 1}, insertion_list=listed)
-    bench.schedule({"a": 700}, unique=unique, insertion_list=listed)
-    layout(bench)
+    rig.frame_format = frame_format
+    rig.schedule({"before": 1}, insertion_list=listed)
+    rig.schedule({"a": 700}, unique=unique, insertion_list=listed)
+    layout(rig)
 
-    assert bench.inspect("a").start_time_ms == T0 + 700
-    assert bench.reschedule("a", 300)[0] == "rescheduled"
-    layout_again(bench, layout)
-    bench.now = 300
-    claimed = bench.claim()
+    assert rig.inspect("a").start_time_ms == T0 + 700
+    assert rig.reschedule("a", 300)[0] == "rescheduled"
+    layout_again(rig, layout)
+    rig.now = 300
+    claimed = rig.claim()
 
     assert names_of(claimed) == ["before", "a"]
     assert [job.is_foreign for job in claimed.jobs] == [False, False]
-    bench.acknowledge(*claimed.jobs)
-    assert bench.state() == {}
-    assert bench.client.exists(bench.keys.unique) == 0
+    rig.acknowledge(*claimed.jobs)
+    assert rig.state() == {}
+    assert rig.client.exists(rig.keys.unique) == 0
 
 
-def layout_again(bench: Bench, layout: Callable[[Bench], None]) -> None:
+def layout_again(rig: Rig, layout: Callable[[Rig], None]) -> None:
     """Bring what was written meanwhile into the layout as well."""
     if layout is widen_all:
-        for field, value in bench.client.hgetall(bench.keys.locators).items():
+        for field, value in rig.client.hgetall(rig.keys.locators).items():
             if len(value) < 33 or value[8] >= 16:
-                bench.client.hset(bench.keys.locators, field, widen(value))
+                rig.client.hset(rig.keys.locators, field, widen(value))
 
 
 @LAYOUTS
 @pytest.mark.parametrize("unique", ["", "ekey"])
 def test_job_is_cancelled_by_either_layout(
-    bench: Bench, layout: Callable[[Bench], None], unique: str
+    rig: Rig, layout: Callable[[Rig], None], unique: str
 ) -> None:
-    bench.schedule({"before": 1, "a": 700}, unique="")
-    bench.schedule({"u": 700}, unique=unique)
-    layout(bench)
+    rig.schedule({"before": 1, "a": 700}, unique="")
+    rig.schedule({"u": 700}, unique=unique)
+    layout(rig)
 
-    assert [bench.cancel(name) for name in ("a", "u")] == ["cancelled"] * 2
+    assert [rig.cancel(name) for name in ("a", "u")] == ["cancelled"] * 2
 
-    assert bench.state()["timeout_set"] == [("before", 1)]
-    assert bench.client.exists(bench.keys.unique) == 0
+    assert rig.state()["timeout_set"] == [("before", 1)]
+    assert rig.client.exists(rig.keys.unique) == 0
 
 
 @LAYOUTS
 def test_transferred_job_is_leased_as_itself_by_either_layout(
-    bench: Bench, layout: Callable[[Bench], None]
+    rig: Rig, layout: Callable[[Rig], None]
 ) -> None:
-    bench.schedule({"before": 0, "a": 0})
-    layout(bench)
-    bench.transfer()
-    layout_again(bench, layout)
+    rig.schedule({"before": 0, "a": 0})
+    layout(rig)
+    rig.transfer()
+    layout_again(rig, layout)
 
-    claimed = bench.claim(mode=Mode.SHARED)
+    claimed = rig.claim(mode=Mode.SHARED)
 
     assert [job.is_foreign for job in claimed.jobs] == [False, False]
     assert sorted(names_of(claimed)) == ["a", "before"]
@@ -135,40 +135,40 @@ def test_transferred_job_is_leased_as_itself_by_either_layout(
 
 @LAYOUTS
 def test_repeat_finds_the_job_by_either_layout(
-    bench: Bench, layout: Callable[[Bench], None]
+    rig: Rig, layout: Callable[[Rig], None]
 ) -> None:
-    bench.schedule({"before": 1})
-    bench.schedule({"a": 700})
-    layout(bench)
-    bench.now = 50
+    rig.schedule({"before": 1})
+    rig.schedule({"a": 700})
+    layout(rig)
+    rig.now = 50
 
-    (reply,) = bench.schedule({"a": 700}, again=True)
+    (reply,) = rig.schedule({"a": 700}, again=True)
 
     assert reply.start_time_ms == 700
-    assert bench.counters()["offered"] == 2
+    assert rig.counters()["offered"] == 2
 
 
 @pytest.mark.parametrize("due", [2**48 - 1, 2**48, 2**53 - 1])
 def test_start_time_beyond_six_bytes_is_kept_in_the_wider_layout(
-    bench: Bench, due: int
+    rig: Rig, due: int
 ) -> None:
-    bench.schedule({"before": 1})
-    bench.schedule({"a": f"={due}"})
+    rig.schedule({"before": 1})
+    rig.schedule({"a": f"={due}"})
 
-    size = len(bench.client.hget(bench.keys.locators, token("a")) or b"")
+    size = len(rig.client.hget(rig.keys.locators, token("a")) or b"")
     assert size == (21 if due < 2**48 else 33)
-    assert bench.inspect("a").start_time_ms == due
-    assert bench.cancel("a") == "cancelled"
+    assert rig.inspect("a").start_time_ms == due
+    assert rig.cancel("a") == "cancelled"
 
 
 @pytest.mark.parametrize("size", [0, 8, 20, 21, 32])
 @pytest.mark.parametrize("kind", [3, 15, 28, 255])
 def test_bytes_that_are_neither_layout_are_no_locator(
-    bench: Bench, size: int, kind: int
+    rig: Rig, size: int, kind: int
 ) -> None:
-    bench.schedule({"before": 1})
+    rig.schedule({"before": 1})
     spoilt = (b"\0" * 8 + bytes([kind]) + b"\0" * 24)[:size]
-    bench.client.hset(bench.keys.locators, token("a"), spoilt)
+    rig.client.hset(rig.keys.locators, token("a"), spoilt)
 
-    assert bench.inspect("a").state == "missing"
-    bench.is_checked = False  # no job is there
+    assert rig.inspect("a").state == "missing"
+    rig.is_checked = False  # no job is there

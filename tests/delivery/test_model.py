@@ -21,7 +21,7 @@ from django_delayq.delivery.claiming import LOOKS_A_LEASE, Leased, Mode
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat
-from tests.delivery.bench import LEASE, OWNER, T0, Bench, name_in, payload
+from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, payload
 
 #: For so long after a gap, what ended in it is spared.
 SPARED = LEASE * 5 / 12
@@ -53,9 +53,9 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.client = client
         self.name = name
-        self.bench = Bench(client, name)
+        self.rig = Rig(client, name)
         # The clock may step back often.
-        self.bench.now = self.renewed = 200 * 3_600_000
+        self.rig.now = self.renewed = 200 * 3_600_000
         if keys := self.keys():
             client.delete(*keys)
         self.count = 0
@@ -96,7 +96,7 @@ class QueueMachine(RuleBasedStateMachine):
     def schedule(self, wait: int, format: FrameFormat, listed: bool, many: int) -> None:
         names = [self.new_name("j") for _ in range(many)]
         batch = {name: wait + n % 3 for n, name in enumerate(names)}
-        replies = self.bench.schedule(batch, frame_format=format, insertion_list=listed)
+        replies = self.rig.schedule(batch, frame_format=format, insertion_list=listed)
         for name, reply in zip(names, replies, strict=True):
             self.places[name], self.due[name] = "waiting", reply.start_time_ms
 
@@ -106,20 +106,20 @@ class QueueMachine(RuleBasedStateMachine):
         name = f"j{n % self.count + 1}"
         is_known = name in self.places or name in self.over
         if is_known:
-            before = self.bench.state()
-            self.bench.schedule({name: wait}, again=True)
-            assert self.bench.state() == before
+            before = self.rig.state()
+            self.rig.schedule({name: wait}, again=True)
+            assert self.rig.state() == before
 
     @rule(wait=waits, format=formats)
     def java_offers(self, wait: int, format: FrameFormat) -> None:
         name = self.new_name("x")
-        self.bench.java_offer(name, wait, frame_format=format)
-        self.places[name], self.due[name] = "waiting", self.bench.at(wait) - T0
+        self.rig.java_offer(name, wait, frame_format=format)
+        self.places[name], self.due[name] = "waiting", self.rig.at(wait) - T0
 
     @rule()
     def java_offers_to_the_destination_queue(self) -> None:
         name = self.new_name("x")
-        self.client.rpush(self.bench.keys.queue.destination, name)
+        self.client.rpush(self.rig.keys.queue.destination, name)
         self.places[name] = "destination"
 
     # Movers.
@@ -129,25 +129,25 @@ class QueueMachine(RuleBasedStateMachine):
     def java_transfers(self, format: FrameFormat, limit: int) -> None:
         """Only what it can read: a frame of the other format jams it, which test_destination.py has."""
         due = self.client.zrangebyscore(
-            self.bench.keys.queue.timeout_set, 0, self.bench.now_us // 1000, 0, limit
+            self.rig.keys.queue.timeout_set, 0, self.rig.now_us // 1000, 0, limit
         )
         if all(
             (frame[:1] == b"\x08") == (format is FrameFormat.BC0LC0) for frame in due
         ):
-            self.bench.java_transfer(limit, frame_format=format)
+            self.rig.java_transfer(limit, frame_format=format)
             self.follow_transfer()
 
     @rule(batch=st.integers(1, 20))
     def transfer(self, batch: int) -> None:
-        self.bench.transfer(batch)
+        self.rig.transfer(batch)
         self.follow_transfer()
 
     def follow_transfer(self) -> None:
-        for name in self.bench.state().get("destination", []):
+        for name in self.rig.state().get("destination", []):
             if name in self.doubles:
                 continue
             if self.places[name] == "waiting":
-                assert self.due[name] <= self.bench.now, f"{name} was transferred early"
+                assert self.due[name] <= self.rig.now, f"{name} was transferred early"
             assert self.places[name] in ("waiting", "destination")
             self.places[name] = "destination"
 
@@ -156,18 +156,18 @@ class QueueMachine(RuleBasedStateMachine):
         names = [*self.names("leased", "retrying", "dead"), *self.over]
         if ours := sorted(name for name in names if name.startswith("j")):
             name = data.draw(st.sampled_from(ours))
-            self.client.rpush(self.bench.keys.queue.destination, payload(name))
+            self.client.rpush(self.rig.keys.queue.destination, payload(name))
             self.doubles.append(name)
 
     @rule()
     def java_takes(self) -> None:
-        name = self.bench.java_take()
+        name = self.rig.java_take()
         if name in self.doubles:
             self.doubles.remove(name)
         elif name is not None:
             assert self.places.pop(name) == "destination"
             if name.startswith("j"):
-                self.bench.reschedule(name, 0)  # as the sweep would, sooner or later
+                self.rig.reschedule(name, 0)  # as the sweep would, sooner or later
 
     # Consumers.
 
@@ -193,7 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Lease whatever is due."""
         if self.mode is Mode.SHARED:
             # It is transferred first.
-            self.bench.claim(0, mode=self.mode, transfer_limit=MAX_BATCH)
+            self.rig.claim(0, mode=self.mode, transfer_limit=MAX_BATCH)
             self.follow_transfer()
         self.take(self.mode, MAX_BATCH, again=False, is_living=is_living)
 
@@ -207,7 +207,7 @@ class QueueMachine(RuleBasedStateMachine):
         suspects: int | None = None,
     ) -> None:
         """Claim; of suspects no more than so many, None: any number."""
-        request = self.bench.request()
+        request = self.rig.request()
         rule: dict[str, Any] = {}
         if suspects is not None:
             rule = {"safe_kills": SAFE_KILLS, "put_off_ms": PUT_OFF_MS}
@@ -215,8 +215,8 @@ class QueueMachine(RuleBasedStateMachine):
             before = self.retrying()
         few = None
         if mode is Mode.DIRECT and limit and suspects is None:
-            few = self.bench.claim_few(limit, request=request)
-        claimed = few or self.bench.claim(
+            few = self.rig.claim_few(limit, request=request)
+        claimed = few or self.rig.claim(
             limit, mode=mode, request=request, transfer_limit=5, **rule
         )
         if suspects is not None:
@@ -226,11 +226,11 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             assert claimed.put_off == 0
         if again and claimed.jobs:
-            repeated = self.bench.claim(limit, mode=mode, request=request)
+            repeated = self.rig.claim(limit, mode=mode, request=request)
             assert {job.token for job in repeated.jobs} == {
                 job.token for job in claimed.jobs
             }
-        lying = self.bench.state().get("destination", [])
+        lying = self.rig.state().get("destination", [])
         self.doubles = [name for name in lying if name in self.doubles]
         for job in claimed.jobs:
             name = name_in(job.payload)
@@ -238,20 +238,20 @@ class QueueMachine(RuleBasedStateMachine):
                 # Only its payload says that it is a job which has ended; a worker checks that, and drops it.
                 assert job.is_known
                 assert name in self.over
-                assert self.bench.acknowledge(job, state=State.MISSING) == []
+                assert self.rig.acknowledge(job, state=State.MISSING) == []
                 continue
             place = self.places[name]
             assert name not in self.living, f"{name} runs, and came again"
             if place in ("waiting", "retrying"):
-                assert self.due[name] <= self.bench.now, f"{name} came early"
+                assert self.due[name] <= self.rig.now, f"{name} came early"
                 assert mode is not Mode.TAKE
             elif place == "leased":
                 held_until = self.due[name]
-                assert held_until <= self.bench.now, f"{name} came twice"
+                assert held_until <= self.rig.now, f"{name} came twice"
             assert place != "dead"
             assert job.is_foreign == name.startswith("x")
             self.places[name], self.leases[name] = "leased", job
-            self.due[name] = int(self.bench.now) + LEASE
+            self.due[name] = int(self.rig.now) + LEASE
             if is_living:
                 self.living.add(name)
         if mode is Mode.SHARED:
@@ -259,12 +259,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     def retrying(self) -> dict[str, tuple[int, int]]:
         """Return what waits among the retries by name: when it is due, and its kills."""
-        found = self.client.zrange(self.bench.keys.retries, 0, -1, withscores=True)
+        found = self.client.zrange(self.rig.keys.retries, 0, -1, withscores=True)
         if not found:
             return {}
         tokens = [member for member, _ in found]
-        payloads = self.client.hmget(self.bench.keys.payloads, tokens)
-        headers = self.client.hmget(self.bench.keys.headers, tokens)
+        payloads = self.client.hmget(self.rig.keys.payloads, tokens)
+        headers = self.client.hmget(self.rig.keys.headers, tokens)
         return {
             name_in(body or b""): (
                 int(score) - T0,
@@ -280,8 +280,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert kills > SAFE_KILLS
             assert name not in self.living, f"{name} runs, and was put off"
             assert self.places[name] in ("leased", "retrying")
-            assert self.due[name] <= self.bench.now, f"{name} was put off early"
-            assert due == int(self.bench.now) + PUT_OFF_MS
+            assert self.due[name] <= self.rig.now, f"{name} was put off early"
+            assert due == int(self.rig.now) + PUT_OFF_MS
             self.places[name], self.due[name] = "retrying", due
 
     @precondition(lambda self: self.leases)
@@ -296,22 +296,22 @@ class QueueMachine(RuleBasedStateMachine):
         job = self.leases[name]
         is_held = self.places.get(name) == "leased"
         call = {
-            "A": lambda: self.bench.acknowledge(job),
-            "R": lambda: self.bench.retry(job, wait=wait),
-            "B": lambda: self.bench.bury(job),
-            "G": lambda: self.bench.give_back(job),
-            "N": lambda: self.bench.renew(job),
+            "A": lambda: self.rig.acknowledge(job),
+            "R": lambda: self.rig.retry(job, wait=wait),
+            "B": lambda: self.rig.bury(job),
+            "G": lambda: self.rig.give_back(job),
+            "N": lambda: self.rig.renew(job),
         }[way]
         assert call() == ([] if is_held else [0])
         if again and way != "N":
             # Its reply was lost.
-            before = self.bench.state()
+            before = self.rig.state()
             assert call() == [0]
-            assert self.bench.state() == before
+            assert self.rig.state() == before
         if not is_held:
             return
         if way == "N":
-            self.due[name] = self.bench.at(LEASE) - T0
+            self.due[name] = self.rig.at(LEASE) - T0
             return
         del self.leases[name]
         self.living.discard(name)
@@ -329,10 +329,10 @@ class QueueMachine(RuleBasedStateMachine):
             self.places[name] = "destination"
         else:
             self.places[name] = "retrying"
-            due = self.bench.at(wait) - T0
+            due = self.rig.at(wait) - T0
             if way == "G":
                 # As when it was due first: a clock that is set back then puts that into the future again.
-                due = min(job.start_time_ms - T0, math.floor(self.bench.now))
+                due = min(job.start_time_ms - T0, math.floor(self.rig.now))
             self.due[name] = due
 
     @rule(suspects=st.sampled_from([None, 1, 0]))
@@ -340,7 +340,7 @@ class QueueMachine(RuleBasedStateMachine):
         """With all it has leased; what it leaves behind are suspects for who comes next."""
         rank = 0
         while rank >= 0:
-            _, rank = self.bench.recover(OWNER, first_rank=rank, batch=7)
+            _, rank = self.rig.recover(OWNER, first_rank=rank, batch=7)
         for name in self.names("leased"):
             self.due[name] = 0
         self.living.clear()
@@ -358,7 +358,7 @@ class QueueMachine(RuleBasedStateMachine):
         if name.startswith("x"):
             return
         is_running = self.places[name] == "leased" and self.due[name] > 0
-        assert self.bench.cancel(name) == ("running" if is_running else "cancelled")
+        assert self.rig.cancel(name) == ("running" if is_running else "cancelled")
         if not is_running:
             del self.places[name]
             self.over.add(name)
@@ -372,7 +372,7 @@ class QueueMachine(RuleBasedStateMachine):
         if name.startswith("x"):
             return
         is_running = self.places[name] == "leased" and self.due[name] > 0
-        outcome, start_time = self.bench.reschedule(name, wait)
+        outcome, start_time = self.rig.reschedule(name, wait)
         if is_running:
             assert outcome == "running"
             return
@@ -389,10 +389,10 @@ class QueueMachine(RuleBasedStateMachine):
         if name.startswith("x") or name in self.doubles:
             return
         if is_replayed:
-            assert self.bench.replay(name) == 1
-            self.places[name], self.due[name] = "retrying", self.bench.at(0) - T0
+            assert self.rig.replay(name) == 1
+            self.places[name], self.due[name] = "retrying", self.rig.at(0) - T0
         else:
-            assert self.bench.discard(name) == 1
+            assert self.rig.discard(name) == 1
             del self.places[name]
 
     # Time, in steps so small that every end is remembered.
@@ -409,18 +409,18 @@ class QueueMachine(RuleBasedStateMachine):
 
     def pass_time(self, ms: float) -> None:
         """Let time pass, in which those that live renew their leases."""
-        until = self.bench.now + ms
+        until = self.rig.now + ms
         while until >= self.renewed + LEASE / 3:
-            self.bench.now = max(self.bench.now, self.renewed + LEASE / 3)
+            self.rig.now = max(self.rig.now, self.renewed + LEASE / 3)
             self.renew_living()
-        self.bench.now = until
+        self.rig.now = until
 
     def renew_living(self) -> None:
-        self.renewed = self.bench.now
+        self.renewed = self.rig.now
         held = sorted(self.living)
-        assert self.bench.renew(*(self.leases[name] for name in held)) == []
+        assert self.rig.renew(*(self.leases[name] for name in held)) == []
         for name in held:
-            self.due[name] = self.bench.at(LEASE) - T0
+            self.due[name] = self.rig.at(LEASE) - T0
 
     @precondition(lambda self: not self.doubles)
     @rule(
@@ -468,7 +468,7 @@ class QueueMachine(RuleBasedStateMachine):
     def begin(self, *, is_living: bool) -> str:
         """Schedule a job, and lease it with whatever else is due."""
         name = self.new_name("j")
-        (reply,) = self.bench.schedule({name: 0})
+        (reply,) = self.rig.schedule({name: 0})
         self.places[name], self.due[name] = "waiting", reply.start_time_ms
         # It is due when the millisecond is over.
         self.pass_time(1)
@@ -482,30 +482,30 @@ class QueueMachine(RuleBasedStateMachine):
         self.step(-ms)
         for name in self.names("leased"):
             # They are cut when the queue is served next.
-            self.due[name] = min(self.due[name], int(self.bench.now) + LEASE)
+            self.due[name] = min(self.due[name], int(self.rig.now) + LEASE)
         if ms > LEASE:
             self.take(Mode.TAKE, 0, again=False, is_living=False)
-            ends = self.bench.state().get("leases", {}).values()
-            assert max(ends, default=0) <= self.bench.at(LEASE) - T0
+            ends = self.rig.state().get("leases", {}).values()
+            assert max(ends, default=0) <= self.rig.at(LEASE) - T0
 
     def step(self, ms: float) -> None:
         self.gaps += abs(ms) > SPARED
         # What was to be renewed at the moment of the step is renewed so long after it.
-        due_in = max(0.0, self.renewed + LEASE / 3 - self.bench.now)
-        self.bench.is_served = False
-        self.bench.now += ms
-        self.bench.is_served = True
-        self.renewed = self.bench.now + due_in - LEASE / 3
+        due_in = max(0.0, self.renewed + LEASE / 3 - self.rig.now)
+        self.rig.is_served = False
+        self.rig.now += ms
+        self.rig.is_served = True
+        self.renewed = self.rig.now + due_in - LEASE / 3
 
     # What is always true.
 
     @invariant()
     def queue_is_consistent(self) -> None:
-        self.bench.check()
+        self.rig.check()
 
     @invariant()
     def each_element_is_where_the_model_has_it(self) -> None:
-        state = self.bench.state()
+        state = self.rig.state()
         found = {
             "waiting": [name for name, _ in state.get("timeout_set", [])],
             "destination": state.get("destination", []),
@@ -521,9 +521,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     def run_all_into(self, ran: list[str]) -> None:
         while True:
-            claimed = self.bench.claim(100, mode=self.mode)
+            claimed = self.rig.claim(100, mode=self.mode)
             ran += [name for name in map(self.name_of, claimed.jobs) if name]
-            assert self.bench.acknowledge(*claimed.jobs) == []
+            assert self.rig.acknowledge(*claimed.jobs) == []
             if not claimed.jobs and claimed.wait_us != 0:
                 return
 
@@ -534,23 +534,23 @@ class QueueMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Run everything that is left: each exactly once, and no key stays."""
-        bench = self.bench
+        rig = self.rig
         self.living.clear()
         if dead := self.names("dead"):
-            tokens = self.client.zrange(bench.keys.dead, 0, -1)
-            bench.run(
+            tokens = self.client.zrange(rig.keys.dead, 0, -1)
+            rig.run(
                 changing.replay(
-                    bench.keys, [t.decode() for t in tokens], now_us=bench.now_us
+                    rig.keys, [t.decode() for t in tokens], now_us=rig.now_us
                 )
             )
             assert len(tokens) == len(dead)
         ran: list[str] = []
         self.run_all_into(ran)
-        bench.now = max([bench.now, *self.due.values()]) + 10 * LEASE
+        rig.now = max([rig.now, *self.due.values()]) + 10 * LEASE
         self.run_all_into(ran)
         assert sorted(ran) == sorted(self.places)
-        bench.recover()
-        assert bench.leftovers() == []
+        rig.recover()
+        assert rig.leftovers() == []
 
 
 def test_random_operations_lose_nothing_and_deliver_nothing_twice(

@@ -43,12 +43,12 @@ from django_delayq.repair.survey import (
 )
 from django_delayq.wire import frame as wire_frame
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by, pack
-from tests.delivery.bench import (
+from tests.delivery.rig import (
     JAVA_FORMATS,
     LISTED,
     T0,
     UNLISTED,
-    Bench,
+    Rig,
     name_in,
     names_of,
     payload,
@@ -63,19 +63,19 @@ pairs = pytest.mark.parametrize("target", FrameFormat)
 AMBIGUOUS = b"\x08" + b"abcdefg" + b"\x01" + bytes(8)
 
 
-def rewrite(bench: Bench, target: FrameFormat, **sizes: int) -> Counter[str]:
-    """Rewrite with the bench's clock, step by step; returns what was done."""
+def rewrite(rig: Rig, target: FrameFormat, **sizes: int) -> Counter[str]:
+    """Rewrite with the rig's clock, step by step; returns what was done."""
     done: Counter[str] = Counter()
     for kind in ("list", "zset"):
         place = frames.START
         while not place.is_end:
-            step = bench.run(
+            step = rig.run(
                 frames.reframe(
-                    bench.keys,
+                    rig.keys,
                     kind,  # type: ignore[arg-type]
                     target,
                     place,
-                    now_us=bench.now_us,
+                    now_us=rig.now_us,
                     **sizes,
                 )
             )
@@ -90,14 +90,12 @@ def rewrite(bench: Bench, target: FrameFormat, **sizes: int) -> Counter[str]:
     return done
 
 
-def members(bench: Bench) -> dict[bytes, float]:
-    return dict(
-        bench.client.zrange(bench.keys.queue.timeout_set, 0, -1, withscores=True)
-    )
+def members(rig: Rig) -> dict[bytes, float]:
+    return dict(rig.client.zrange(rig.keys.queue.timeout_set, 0, -1, withscores=True))
 
 
-def formats_in(bench: Bench) -> set[FrameFormat | None]:
-    both = [*members(bench), *bench.frames()]
+def formats_in(rig: Rig) -> set[FrameFormat | None]:
+    both = [*members(rig), *rig.frames()]
     return {format_of(frame, len(frame)) for frame in both}
 
 
@@ -106,12 +104,12 @@ def other_form(frame: bytes) -> bytes:
     return pack(unpacked.random_id, unpacked.payload, OTHER[unpacked.format])
 
 
-def dump(bench: Bench) -> dict[bytes, bytes | None]:
-    found = bench.client.scan_iter(match=f"*{bench.keys.queue.name}*", count=1000)
-    return {key: bench.client.dump(key) for key in found}
+def dump(rig: Rig) -> dict[bytes, bytes | None]:
+    found = rig.client.scan_iter(match=f"*{rig.keys.queue.name}*", count=1000)
+    return {key: rig.client.dump(key) for key in found}
 
 
-def java_offer(bench: Bench, payload: str | bytes, wait: int, **options: Any) -> bytes:
+def java_offer(rig: Rig, payload: str | bytes, wait: int, **options: Any) -> bytes:
     """Offer as Redisson does, with random bytes, but for those that mean something by chance.
 
     In one of 256 frames of the older format the first byte is 7, the length of an id of the newer one, which reads
@@ -120,7 +118,7 @@ def java_offer(bench: Bench, payload: str | bytes, wait: int, **options: Any) ->
     random_id = os.urandom(8)
     while random_id[0] in (7, 0xD9):
         random_id = os.urandom(8)
-    return bench.java_offer(payload, wait, random_id=random_id, **options)
+    return rig.java_offer(payload, wait, random_id=random_id, **options)
 
 
 # Rewriting, every pair of formats.
@@ -128,162 +126,160 @@ def java_offer(bench: Bench, payload: str | bytes, wait: int, **options: Any) ->
 
 @pairs
 def test_java_frames_keep_bytes_start_time_and_place(
-    bench: Bench, target: FrameFormat
+    rig: Rig, target: FrameFormat
 ) -> None:
     chance = random.Random(1)
     for n in range(300):
-        java_offer(bench, f"x{n}", chance.randrange(50), frame_format=OTHER[target])
+        java_offer(rig, f"x{n}", chance.randrange(50), frame_format=OTHER[target])
         if n % 3 == 0:
-            java_offer(bench, f"y{n}", chance.randrange(50), frame_format=target)
+            java_offer(rig, f"y{n}", chance.randrange(50), frame_format=target)
     expected = {
         frame if format_of(frame, len(frame)) is target else other_form(frame): score
-        for frame, score in members(bench).items()
+        for frame, score in members(rig).items()
     }
-    order = [name_in(wire_frame.unpack(frame).payload) for frame in bench.frames()]
+    order = [name_in(wire_frame.unpack(frame).payload) for frame in rig.frames()]
 
-    done = rewrite(bench, target)
+    done = rewrite(rig, target)
 
-    assert members(bench) == expected
+    assert members(rig) == expected
     assert [
-        name_in(wire_frame.unpack(frame).payload) for frame in bench.frames()
+        name_in(wire_frame.unpack(frame).payload) for frame in rig.frames()
     ] == order
     assert done["rewritten"] == 300
-    bench.java_frames = set(expected)
-    bench.now = 60
-    assert sum(iter(lambda: bench.java_transfer(frame_format=target), 0)) == 400
+    rig.java_frames = set(expected)
+    rig.now = 60
+    assert sum(iter(lambda: rig.java_transfer(frame_format=target), 0)) == 400
 
 
 @pairs
 @pytest.mark.parametrize("listed", [True, False])
 def test_jobs_are_found_by_id_after_a_rewrite(
-    bench: Bench, target: FrameFormat, listed: bool
+    rig: Rig, target: FrameFormat, listed: bool
 ) -> None:
     options: dict[str, Any] = {"frame_format": OTHER[target], "insertion_list": listed}
-    bench.schedule({f"j{n}": 5 for n in range(40)}, **options)
-    bench.schedule({"u": 7}, unique="ek", **options)
-    before = bench.state()
+    rig.schedule({f"j{n}": 5 for n in range(40)}, **options)
+    rig.schedule({"u": 7}, unique="ek", **options)
+    before = rig.state()
 
-    assert rewrite(bench, target)["rewritten"] == 41
+    assert rewrite(rig, target)["rewritten"] == 41
 
-    assert formats_in(bench) == {target}
-    after = bench.state()
+    assert formats_in(rig) == {target}
+    after = rig.state()
     assert sorted(after.pop("timeout_set")) == sorted(before.pop("timeout_set"))
     assert after == before
-    bench.check()
-    assert bench.cancel("j7") == "cancelled"
-    assert bench.reschedule("j8", 90) == ("rescheduled", 90)
-    assert bench.inspect("j9").state == State.SCHEDULED
-    assert bench.schedule({"v": 1}, unique="ek")[0].holder == "u"
-    bench.now = 10
-    assert sorted(names_of(bench.claim(100))) == sorted(
+    rig.check()
+    assert rig.cancel("j7") == "cancelled"
+    assert rig.reschedule("j8", 90) == ("rescheduled", 90)
+    assert rig.inspect("j9").state == State.SCHEDULED
+    assert rig.schedule({"v": 1}, unique="ek")[0].holder == "u"
+    rig.now = 10
+    assert sorted(names_of(rig.claim(100))) == sorted(
         ["u", *(f"j{n}" for n in range(40) if n not in (7, 8))]
     )
 
 
 @pairs
-def test_marked_frames_are_still_found_by_search(
-    bench: Bench, target: FrameFormat
-) -> None:
+def test_marked_frames_are_still_found_by_search(rig: Rig, target: FrameFormat) -> None:
     chance = random.Random(2)
     for n in range(0, 1_000, 50):
         names = {f"j{n + i}": chance.randrange(1_000) for i in range(50)}
-        bench.schedule(names, frame_format=chance.choice(list(FrameFormat)))
-        java_offer(bench, f"x{n}", 500)
+        rig.schedule(names, frame_format=chance.choice(list(FrameFormat)))
+        java_offer(rig, f"x{n}", 500)
 
-    rewrite(bench, target, batch=70)
+    rewrite(rig, target, batch=70)
 
-    bench.java_frames = {
+    rig.java_frames = {
         frame
-        for frame in members(bench)
+        for frame in members(rig)
         if not wire_frame.unpack(frame).random_id.startswith(LISTED)
     }
-    bench.check()
-    bench.now = 500
-    assert bench.transfer(150).moved == 150
-    bench.check()
+    rig.check()
+    rig.now = 500
+    assert rig.transfer(150).moved == 150
+    rig.check()
 
 
 @pairs
-def test_second_rewrite_changes_nothing(bench: Bench, target: FrameFormat) -> None:
-    bench.schedule({"a": 1}, frame_format=OTHER[target])
-    java_offer(bench, "x", 2, frame_format=OTHER[target])
-    bench.client.zadd(bench.keys.queue.timeout_set, {AMBIGUOUS: T0})
-    rewrite(bench, target)
-    before = dump(bench)
+def test_second_rewrite_changes_nothing(rig: Rig, target: FrameFormat) -> None:
+    rig.schedule({"a": 1}, frame_format=OTHER[target])
+    java_offer(rig, "x", 2, frame_format=OTHER[target])
+    rig.client.zadd(rig.keys.queue.timeout_set, {AMBIGUOUS: T0})
+    rewrite(rig, target)
+    before = dump(rig)
 
-    done = rewrite(bench, target)
+    done = rewrite(rig, target)
 
     assert done["rewritten"] == done["quarantined"] == 0
-    assert dump(bench) == before
-    assert AMBIGUOUS in members(bench)
-    bench.is_checked = False
+    assert dump(rig) == before
+    assert AMBIGUOUS in members(rig)
+    rig.is_checked = False
 
 
 def test_what_becomes_ambiguous_by_a_rewrite_is_not_rewritten_again(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
     """Without its first byte it could be an empty payload in the other format."""
-    bench.java_offer(b"\0", 1, frame_format=NEW, random_id=b"\x08abcdefg"[:8])
-    rewrite(bench, OLD)
-    (frame,) = members(bench)
+    rig.java_offer(b"\0", 1, frame_format=NEW, random_id=b"\x08abcdefg"[:8])
+    rewrite(rig, OLD)
+    (frame,) = members(rig)
     assert len(frame) == 17
 
-    done = rewrite(bench, OLD)
+    done = rewrite(rig, OLD)
 
     assert done["rewritten"] == 0
     assert wire_frame.unpack(frame, prefer=OLD).payload == b"\0"
-    bench.is_checked = False
+    rig.is_checked = False
 
 
 @pairs
 def test_element_that_is_there_in_both_formats_stays_twice(
-    bench: Bench, target: FrameFormat
+    rig: Rig, target: FrameFormat
 ) -> None:
     for frame_format in FrameFormat:
-        bench.java_offer("x", 1, frame_format=frame_format, random_id=b"12345678")
-    bench.java_frames = set()
-    bench.is_checked = False
+        rig.java_offer("x", 1, frame_format=frame_format, random_id=b"12345678")
+    rig.java_frames = set()
+    rig.is_checked = False
 
-    assert rewrite(bench, target)["rewritten"] == 1
+    assert rewrite(rig, target)["rewritten"] == 1
 
-    assert len(members(bench)) == 2
-    assert formats_in(bench) == {target}
-    assert set(bench.frames()) == set(members(bench))
-    bench.now = 5
-    assert bench.java_transfer(frame_format=target) == 2
+    assert len(members(rig)) == 2
+    assert formats_in(rig) == {target}
+    assert set(rig.frames()) == set(members(rig))
+    rig.now = 5
+    assert rig.java_transfer(frame_format=target) == 2
 
 
-def test_frame_in_the_list_alone_is_rewritten_there(bench: Bench) -> None:
+def test_frame_in_the_list_alone_is_rewritten_there(rig: Rig) -> None:
     """Java's readAll, contains and remove would stop at it; nobody transfers it, before or after."""
-    frame = java_offer(bench, "x", 1, frame_format=OLD)
-    bench.client.zrem(bench.keys.queue.timeout_set, frame)
-    bench.is_checked = False
+    frame = java_offer(rig, "x", 1, frame_format=OLD)
+    rig.client.zrem(rig.keys.queue.timeout_set, frame)
+    rig.is_checked = False
 
-    done = rewrite(bench, NEW)
+    done = rewrite(rig, NEW)
 
     assert (done["rewritten"], done["alone"]) == (1, 1)
-    assert bench.frames() == [other_form(frame)]
-    assert members(bench) == {}
+    assert rig.frames() == [other_form(frame)]
+    assert members(rig) == {}
 
 
 @pytest.mark.parametrize("batch", [1, 3, 500])
-def test_what_is_no_frame_goes_to_quarantine_whole(bench: Bench, batch: int) -> None:
-    queue = bench.keys.queue
-    bench.schedule({"a": 1, "b": 2}, frame_format=OLD)
+def test_what_is_no_frame_goes_to_quarantine_whole(rig: Rig, batch: int) -> None:
+    queue = rig.keys.queue
+    rig.schedule({"a": 1, "b": 2}, frame_format=OLD)
     garbage = [b"bad", b"", b"x" * 40, b"\x08" + bytes(30)]
     for frame in garbage[:2]:
-        bench.client.zadd(queue.timeout_set, {frame: T0})
-        bench.client.rpush(queue.delay_queue, frame)
-    bench.client.zadd(queue.timeout_set, {garbage[2]: T0 + 9_000_000})
-    bench.client.lpush(queue.delay_queue, garbage[3])
-    bench.schedule({"c": 3}, frame_format=NEW)
+        rig.client.zadd(queue.timeout_set, {frame: T0})
+        rig.client.rpush(queue.delay_queue, frame)
+    rig.client.zadd(queue.timeout_set, {garbage[2]: T0 + 9_000_000})
+    rig.client.lpush(queue.delay_queue, garbage[3])
+    rig.schedule({"c": 3}, frame_format=NEW)
 
-    done = rewrite(bench, OLD, batch=batch)
+    done = rewrite(rig, OLD, batch=batch)
 
     assert (done["rewritten"], done["quarantined"]) == (1, 4)
-    assert sorted(bench.client.hvals(bench.keys.payloads)) == sorted(garbage)
-    assert bench.counters()["quarantined"] == 4
-    assert [name_in(wire_frame.unpack(f).payload) for f in bench.frames()] == [
+    assert sorted(rig.client.hvals(rig.keys.payloads)) == sorted(garbage)
+    assert rig.counters()["quarantined"] == 4
+    assert [name_in(wire_frame.unpack(f).payload) for f in rig.frames()] == [
         "a",
         "b",
         "c",
@@ -291,35 +287,35 @@ def test_what_is_no_frame_goes_to_quarantine_whole(bench: Bench, batch: int) -> 
 
 
 def test_tombstones_of_a_server_that_died_are_swept_and_not_quarantined(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 1, "b": 2}, frame_format=OLD)
-    bench.client.rpush(bench.keys.queue.delay_queue, b"\0")
-    bench.client.hset(bench.keys.counters, "sweeping", 1)
+    rig.schedule({"a": 1, "b": 2}, frame_format=OLD)
+    rig.client.rpush(rig.keys.queue.delay_queue, b"\0")
+    rig.client.hset(rig.keys.counters, "sweeping", 1)
 
-    done = rewrite(bench, NEW)
+    done = rewrite(rig, NEW)
 
     assert (done["rewritten"], done["quarantined"]) == (2, 0)
 
 
 def test_copy_of_a_job_that_somebody_offered_leaves_its_locator_alone(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 5}, frame_format=NEW)
-    java_offer(bench, payload("a"), 9, frame_format=OLD)
+    rig.schedule({"a": 5}, frame_format=NEW)
+    java_offer(rig, payload("a"), 9, frame_format=OLD)
 
-    rewrite(bench, NEW)
+    rewrite(rig, NEW)
 
-    assert bench.reschedule("a", 50) == ("rescheduled", 50)
+    assert rig.reschedule("a", 50) == ("rescheduled", 50)
 
 
 @pairs
 def test_java_frame_that_looks_like_ours_is_looked_for_in_the_list(
-    bench: Bench, target: FrameFormat
+    rig: Rig, target: FrameFormat
 ) -> None:
     """Once in 65,536 times its random bytes begin like those of a frame that was never listed."""
     for frame_format in FrameFormat:
-        bench.java_offer(
+        rig.java_offer(
             f"x-{frame_format.value}",
             5,
             frame_format=frame_format,
@@ -327,17 +323,17 @@ def test_java_frame_that_looks_like_ours_is_looked_for_in_the_list(
         )
     place = frames.START
     while not place.is_end:
-        step = bench.run(frames.reframe(bench.keys, "zset", target, place, lookups=9))
+        step = rig.run(frames.reframe(rig.keys, "zset", target, place, lookups=9))
         place = step.place
 
-    assert set(bench.frames()) == set(members(bench))
-    assert formats_in(bench) == {target}
-    bench.java_frames = set(members(bench))
+    assert set(rig.frames()) == set(members(rig))
+    assert formats_in(rig) == {target}
+    rig.java_frames = set(members(rig))
 
 
 @pairs
 def test_equal_start_times_are_all_seen_whatever_their_order(
-    bench: Bench, target: FrameFormat
+    rig: Rig, target: FrameFormat
 ) -> None:
     """A rewritten member moves among those of its score, across the place where the walk is."""
     for n in range(500):
@@ -346,87 +342,87 @@ def test_equal_start_times_are_all_seen_whatever_their_order(
         random_id = first + os.urandom(6) + b"\x42"
         frame_format = OTHER[target] if n % 4 else target
         frame = pack(random_id, b"x" * (n % 3), frame_format)
-        bench.client.zadd(bench.keys.queue.timeout_set, {frame: T0})
+        rig.client.zadd(rig.keys.queue.timeout_set, {frame: T0})
     before = Counter(
         (unpacked.random_id, unpacked.payload)
-        for unpacked in map(wire_frame.unpack, members(bench))
+        for unpacked in map(wire_frame.unpack, members(rig))
     )
 
-    done = rewrite(bench, target, batch=7)
+    done = rewrite(rig, target, batch=7)
 
-    assert formats_in(bench) <= {target, NEW}
+    assert formats_in(rig) <= {target, NEW}
     assert done["rewritten"] == 375
     assert before == Counter(
         (unpacked.random_id, unpacked.payload)
-        for unpacked in map(wire_frame.unpack, members(bench))
+        for unpacked in map(wire_frame.unpack, members(rig))
     )
-    bench.is_checked = False
+    rig.is_checked = False
 
 
 @pytest.mark.parametrize("budget", [1, 90, 400])
-def test_stretch_that_its_bytes_end_is_gone_on_with(bench: Bench, budget: int) -> None:
+def test_stretch_that_its_bytes_end_is_gone_on_with(rig: Rig, budget: int) -> None:
     for n in range(60):
-        java_offer(bench, "x" * n, n // 7, frame_format=OLD)
+        java_offer(rig, "x" * n, n // 7, frame_format=OLD)
     # Rewritten, it begins with 08: a frame that lay ahead of that would be met once more.
-    frame = bench.java_offer("alone", 3, frame_format=OLD, random_id=b"\xffbcdefg\x42")
-    bench.client.lrem(bench.keys.queue.delay_queue, 1, frame)
-    bench.is_checked = False
+    frame = rig.java_offer("alone", 3, frame_format=OLD, random_id=b"\xffbcdefg\x42")
+    rig.client.lrem(rig.keys.queue.delay_queue, 1, frame)
+    rig.is_checked = False
 
     for kind, count in (("list", 60), ("zset", 61)):
         place, seen = frames.START, 0
         while not place.is_end:
-            call = frames.survey(bench.keys, kind, place, byte_budget=budget)  # type: ignore[arg-type]
-            _, place, stretch = bench.run(call)
+            call = frames.survey(rig.keys, kind, place, byte_budget=budget)  # type: ignore[arg-type]
+            _, place, stretch = rig.run(call)
             seen += len(stretch)
             assert sum(frame.size for frame in stretch[:-1]) < budget
         assert seen == count
-    done = rewrite(bench, NEW, byte_budget=budget)
+    done = rewrite(rig, NEW, byte_budget=budget)
 
     assert (done["rewritten"], done["seen"]) == (61, 121)
-    assert formats_in(bench) == {NEW}
+    assert formats_in(rig) == {NEW}
 
 
-def test_members_that_begin_alike_are_all_seen(bench: Bench) -> None:
+def test_members_that_begin_alike_are_all_seen(rig: Rig) -> None:
     alike = [b"a" * n for n in range(1, 6)]
-    bench.client.zadd(bench.keys.queue.timeout_set, dict.fromkeys(alike, T0))
-    bench.is_checked = False
+    rig.client.zadd(rig.keys.queue.timeout_set, dict.fromkeys(alike, T0))
+    rig.is_checked = False
 
     place, seen = frames.START, []
     while not place.is_end:
-        call = frames.survey(bench.keys, "zset", place, batch=1)
-        _, place, stretch = bench.run(call)
+        call = frames.survey(rig.keys, "zset", place, batch=1)
+        _, place, stretch = rig.run(call)
         seen += [frame.head for frame in stretch]
 
     assert seen == alike
 
 
-def test_a_step_looks_for_no_more_frames_than_it_may(bench: Bench) -> None:
+def test_a_step_looks_for_no_more_frames_than_it_may(rig: Rig) -> None:
     for n in range(5):
-        java_offer(bench, f"x{n}", n, frame_format=OLD)
-    bench.schedule({"a": 1}, frame_format=OLD, insertion_list=False)
+        java_offer(rig, f"x{n}", n, frame_format=OLD)
+    rig.schedule({"a": 1}, frame_format=OLD, insertion_list=False)
 
     place, steps = frames.START, []
     while not place.is_end:
-        step = bench.run(frames.reframe(bench.keys, "zset", NEW, place, lookups=2))
+        step = rig.run(frames.reframe(rig.keys, "zset", NEW, place, lookups=2))
         place = step.place
         steps.append(step.rewritten)
 
     # The job was never in the list, so to know that costs nothing.
     assert sum(steps) == 6
     assert max(steps) <= 3
-    assert formats_in(bench) == {NEW}
-    bench.java_frames = {frame for frame in members(bench) if b"delayq" not in frame}
+    assert formats_in(rig) == {NEW}
+    rig.java_frames = {frame for frame in members(rig) if b"delayq" not in frame}
 
 
 @pytest.mark.parametrize("score", ["inf", "-inf", "1.5", "-7"])
-def test_odd_start_times_stay_as_they_are(bench: Bench, score: str) -> None:
+def test_odd_start_times_stay_as_they_are(rig: Rig, score: str) -> None:
     frame = pack(b"12345678", b"x", OLD)
-    bench.client.zadd(bench.keys.queue.timeout_set, {frame: score})
-    bench.is_checked = False
+    rig.client.zadd(rig.keys.queue.timeout_set, {frame: score})
+    rig.is_checked = False
 
-    rewrite(bench, NEW)
+    rewrite(rig, NEW)
 
-    assert members(bench) == {other_form(frame): float(score)}
+    assert members(rig) == {other_form(frame): float(score)}
 
 
 # What a Redisson stops at.
@@ -470,26 +466,26 @@ def test_is_read_by_says_what_struct_unpack_does(
         assert is_read_by(redisson, data[: frames.HEAD_BYTES], len(data)) == is_read
 
 
-def jam(bench: Bench, redisson: FrameFormat, times: int = 1) -> None:
+def jam(rig: Rig, redisson: FrameFormat, times: int = 1) -> None:
     """Let a Redisson stop in the middle, as it does every 5 s."""
     for _ in range(times):
         with pytest.raises(ResponseError, match="data string too short"):
-            bench.java_transfer(frame_format=redisson)
+            rig.java_transfer(frame_format=redisson)
 
 
-def test_survey_of_a_jammed_queue_tells_who_stops_where(bench: Bench) -> None:
+def test_survey_of_a_jammed_queue_tells_who_stops_where(rig: Rig) -> None:
     for n in range(3):
-        java_offer(bench, f"a{n}", n, frame_format=OLD)
-    java_offer(bench, "foreign", 3, frame_format=NEW)
+        java_offer(rig, f"a{n}", n, frame_format=OLD)
+    java_offer(rig, "foreign", 3, frame_format=NEW)
     for n in range(5):
-        java_offer(bench, f"b{n}", 4 + n, frame_format=OLD)
-    bench.java_frames = set(members(bench))
-    java_offer(bench, "far", 10**12, frame_format=OLD)
-    bench.now = 100
-    jam(bench, OLD, times=2)
-    bench.is_checked = False
+        java_offer(rig, f"b{n}", 4 + n, frame_format=OLD)
+    rig.java_frames = set(members(rig))
+    java_offer(rig, "far", 10**12, frame_format=OLD)
+    rig.now = 100
+    jam(rig, OLD, times=2)
+    rig.is_checked = False
 
-    survey = take_survey(bench.client, bench.keys)
+    survey = take_survey(rig.client, rig.keys)
 
     assert survey.waiting == {OLD: 9, NEW: 1}
     assert survey.due == {OLD: 8, NEW: 1}
@@ -512,48 +508,48 @@ def test_redisson_delivers_again_what_is_left_of_its_batch() -> None:
     assert Jam(100, T0, NEW, 20).delivered_again == 0
 
 
-def test_survey_changes_nothing(bench: Bench) -> None:
-    bench.schedule({"a": 0, "b": 5}, frame_format=OLD)
-    java_offer(bench, "x", 1)
-    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0})
-    bench.is_checked = False
-    before = dump(bench)
+def test_survey_changes_nothing(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 5}, frame_format=OLD)
+    java_offer(rig, "x", 1)
+    rig.client.zadd(rig.keys.queue.timeout_set, {b"bad": T0})
+    rig.is_checked = False
+    before = dump(rig)
 
-    take_survey(bench.client, bench.keys)
+    take_survey(rig.client, rig.keys)
 
-    assert dump(bench) == before
+    assert dump(rig) == before
 
 
 def test_frames_that_were_never_listed_are_not_taken_for_delivered(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0}, insertion_list=False)
-    java_offer(bench, "x", 0)
+    rig.schedule({"a": 0}, insertion_list=False)
+    java_offer(rig, "x", 0)
 
-    survey = take_survey(bench.client, bench.keys)
+    survey = take_survey(rig.client, rig.keys)
 
     assert (survey.unlisted, survey.delivered) == (1, [])
 
 
-def test_nothing_counts_as_delivered_where_nobody_keeps_a_list(bench: Bench) -> None:
-    frame = java_offer(bench, "x", 0)
-    bench.client.lrem(bench.keys.queue.delay_queue, 1, frame)
-    bench.is_checked = False
+def test_nothing_counts_as_delivered_where_nobody_keeps_a_list(rig: Rig) -> None:
+    frame = java_offer(rig, "x", 0)
+    rig.client.lrem(rig.keys.queue.delay_queue, 1, frame)
+    rig.is_checked = False
 
-    assert take_survey(bench.client, bench.keys).delivered == []
+    assert take_survey(rig.client, rig.keys).delivered == []
 
 
-def test_survey_counts_what_has_no_place_or_no_time(bench: Bench) -> None:
-    timeout_set = bench.keys.queue.timeout_set
-    java_offer(bench, "x", 10**12)
-    bench.client.zrem(timeout_set, java_offer(bench, "alone", 5))
+def test_survey_counts_what_has_no_place_or_no_time(rig: Rig) -> None:
+    timeout_set = rig.keys.queue.timeout_set
+    java_offer(rig, "x", 10**12)
+    rig.client.zrem(timeout_set, java_offer(rig, "alone", 5))
     odd = {"1.5": b"f", "-3": b"n"}
     for score, text in odd.items():
-        bench.client.zadd(timeout_set, {pack(b"12345678", text, NEW): score})
-    bench.client.zadd(timeout_set, {AMBIGUOUS: T0, b"bad": T0 + 1})
-    bench.is_checked = False
+        rig.client.zadd(timeout_set, {pack(b"12345678", text, NEW): score})
+    rig.client.zadd(timeout_set, {AMBIGUOUS: T0, b"bad": T0 + 1})
+    rig.is_checked = False
 
-    survey = take_survey(bench.client, bench.keys)
+    survey = take_survey(rig.client, rig.keys)
 
     assert survey.alone == {NEW: 1}
     assert (survey.fractional, survey.negative, survey.ambiguous) == (1, 1, 1)
@@ -563,13 +559,13 @@ def test_survey_counts_what_has_no_place_or_no_time(bench: Bench) -> None:
     assert (survey.jams[NEW].rank, survey.jams[NEW].format) == (2, None)
 
 
-def test_survey_guesses_the_codec_of_payloads_that_are_not_ours(bench: Bench) -> None:
-    bench.schedule({"a": 5})
+def test_survey_guesses_the_codec_of_payloads_that_are_not_ours(rig: Rig) -> None:
+    rig.schedule({"a": 5})
     for n in range(20):
-        java_offer(bench, b"\x04\x3e\x05hello", n, frame_format=OLD)
-    bench.client.rpush(bench.keys.queue.destination, b"\x04\x3e\x02hi")
+        java_offer(rig, b"\x04\x3e\x05hello", n, frame_format=OLD)
+    rig.client.rpush(rig.keys.queue.destination, b"\x04\x3e\x02hi")
 
-    survey = take_survey(bench.client, bench.keys)
+    survey = take_survey(rig.client, rig.keys)
 
     guess = survey.guess()
     assert guess.names[0] == "MarshallingCodec"
@@ -577,25 +573,25 @@ def test_survey_guesses_the_codec_of_payloads_that_are_not_ours(bench: Bench) ->
     assert survey.jobs == 1
 
 
-def test_settings_that_fit_are_told_by_format_and_codec(bench: Bench) -> None:
-    java_offer(bench, b"\x04\x3e\x05hello", 5, frame_format=OLD)
+def test_settings_that_fit_are_told_by_format_and_codec(rig: Rig) -> None:
+    java_offer(rig, b"\x04\x3e\x05hello", 5, frame_format=OLD)
 
-    survey = take_survey(bench.client, bench.keys)
+    survey = take_survey(rig.client, rig.keys)
 
     assert fitting_settings(survey) == {"REDISSON": "3.16.6"}
     assert fitting_settings(survey, codec="StringCodec") == {
         "REDISSON": "3.21.0",
         "CODEC": "StringCodec",
     }
-    java_offer(bench, b"hello", 5, frame_format=NEW)
-    assert fitting_settings(take_survey(bench.client, bench.keys)) == {}
+    java_offer(rig, b"hello", 5, frame_format=NEW)
+    assert fitting_settings(take_survey(rig.client, rig.keys)) == {}
 
 
 @pytest.mark.parametrize("prefix", ["app:", "{app}:", "a*?[b"])
 def test_queues_with_a_prefix_are_found_by_their_name(
     client: "redis.Redis[bytes]", queue_name: str, prefix: str
 ) -> None:
-    other = Bench(client, prefix + queue_name)
+    other = Rig(client, prefix + queue_name)
     other.schedule({"a": 5})
 
     assert similar_queues(client, queue_name) == [prefix + queue_name]
@@ -607,90 +603,88 @@ def test_queues_with_a_prefix_are_found_by_their_name(
 
 @pairs
 def test_run_frees_a_jammed_redisson_and_tells_it_to_look(
-    bench: Bench, target: FrameFormat
+    rig: Rig, target: FrameFormat
 ) -> None:
     for n in range(6):
-        java_offer(bench, f"a{n}", n, frame_format=target)
-    java_offer(bench, "foreign", 6, frame_format=OTHER[target])
-    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0 + 7})
+        java_offer(rig, f"a{n}", n, frame_format=target)
+    java_offer(rig, "foreign", 6, frame_format=OTHER[target])
+    rig.client.zadd(rig.keys.queue.timeout_set, {b"bad": T0 + 7})
     for n in range(200):
-        java_offer(bench, f"b{n}", 8 + n, frame_format=target)
-    bench.now = 1_000
-    jam(bench, target, times=2)
-    bench.client.delete(bench.keys.queue.destination)
+        java_offer(rig, f"b{n}", 8 + n, frame_format=target)
+    rig.now = 1_000
+    jam(rig, target, times=2)
+    rig.client.delete(rig.keys.queue.destination)
 
-    with bench.listening(bench.keys.queue.channel) as heard:
-        tally = Reframing(bench.client, bench.keys, target).run()
+    with rig.listening(rig.keys.queue.channel) as heard:
+        tally = Reframing(rig.client, rig.keys, target).run()
 
         assert heard() == [0]
 
     assert (tally.rewritten, tally.quarantined) == (1, 1)
-    assert sum(iter(lambda: bench.java_transfer(frame_format=target), 0)) == 207
-    taken = Counter(iter(bench.java_take, None))
+    assert sum(iter(lambda: rig.java_transfer(frame_format=target), 0)) == 207
+    taken = Counter(iter(rig.java_take, None))
     assert taken == Counter(
         [*(f"a{n}" for n in range(6)), "foreign", *(f"b{n}" for n in range(200))]
     )
-    assert bench.frames() == []
+    assert rig.frames() == []
 
 
-def test_run_that_finds_nothing_to_do_tells_nobody(bench: Bench) -> None:
-    java_offer(bench, "x", 5, frame_format=NEW)
+def test_run_that_finds_nothing_to_do_tells_nobody(rig: Rig) -> None:
+    java_offer(rig, "x", 5, frame_format=NEW)
 
-    with bench.listening(bench.keys.queue.channel) as heard:
-        tally = Reframing(bench.client, bench.keys, NEW).run()
+    with rig.listening(rig.keys.queue.channel) as heard:
+        tally = Reframing(rig.client, rig.keys, NEW).run()
 
         assert heard() == []
     assert tally.changed == 0
 
 
-def test_delivered_ones_are_kept_unless_asked_otherwise(bench: Bench) -> None:
+def test_delivered_ones_are_kept_unless_asked_otherwise(rig: Rig) -> None:
     for n in range(4):
-        java_offer(bench, f"a{n}", n, frame_format=OLD)
-    java_offer(bench, "foreign", 6, frame_format=NEW)
-    bench.now = 10
-    jam(bench, OLD)
-    survey = take_survey(bench.client, bench.keys)
-    kept = Reframing(bench.client, bench.keys, NEW)
+        java_offer(rig, f"a{n}", n, frame_format=OLD)
+    java_offer(rig, "foreign", 6, frame_format=NEW)
+    rig.now = 10
+    jam(rig, OLD)
+    survey = take_survey(rig.client, rig.keys)
+    kept = Reframing(rig.client, rig.keys, NEW)
     kept.run()
-    assert len(members(bench)) == 5
+    assert len(members(rig)) == 5
     renamed = [FrameName(n.start_time_ms, NEW, n.random_id) for n in survey.delivered]
-    reframing_ = Reframing(bench.client, bench.keys, NEW)
+    reframing_ = Reframing(rig.client, rig.keys, NEW)
 
     reframing_.drop_delivered(renamed)
 
     assert reframing_.tally.dropped == 4
-    assert [wire_frame.unpack(frame).payload for frame in members(bench)] == [
-        b"foreign"
-    ]
-    bench.java_frames = set(members(bench))
+    assert [wire_frame.unpack(frame).payload for frame in members(rig)] == [b"foreign"]
+    rig.java_frames = set(members(rig))
 
 
-def test_what_was_listed_again_or_left_meanwhile_is_not_dropped(bench: Bench) -> None:
-    listed = java_offer(bench, "x", 0, frame_format=OLD)
+def test_what_was_listed_again_or_left_meanwhile_is_not_dropped(rig: Rig) -> None:
+    listed = java_offer(rig, "x", 0, frame_format=OLD)
     gone = FrameName(T0, OLD, b"12345678")
     name = FrameName(T0, OLD, listed[:8])
 
-    flags = bench.run(frames.drop_delivered(bench.keys, [name, gone]))
+    flags = rig.run(frames.drop_delivered(rig.keys, [name, gone]))
 
     assert flags == [False, False]
-    assert listed in members(bench)
+    assert listed in members(rig)
 
 
 @pairs
 @pytest.mark.parametrize("listed", [True, False])
 def test_retries_during_a_run_deliver_nothing_that_the_jam_had_not(
-    bench: Bench, target: FrameFormat, listed: bool, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, target: FrameFormat, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pacing, "MAX_BATCH", 7)
     order = random.Random(4).sample(range(200), 200)
     for n in order:
         format = target if n < 2 else FrameFormat.DLC0 if n % 2 else FrameFormat.BC0LC0
-        java_offer(bench, f"e{n}", n // 2, frame_format=format)
+        java_offer(rig, f"e{n}", n // 2, frame_format=format)
     if not listed:
-        bench.client.delete(bench.keys.queue.delay_queue)
-    bench.now = 1_000
-    jam(bench, target)
-    ahead = set(iter(bench.java_take, None))
+        rig.client.delete(rig.keys.queue.delay_queue)
+    rig.now = 1_000
+    jam(rig, target)
+    ahead = set(iter(rig.java_take, None))
     assert {"e0", "e1"} <= ahead < {f"e{n}" for n in range(4)}
     steps = 0
 
@@ -698,24 +692,24 @@ def test_retries_during_a_run_deliver_nothing_that_the_jam_had_not(
         nonlocal steps
         steps += 1
         with suppress(ResponseError):
-            bench.java_transfer(frame_format=target)
+            rig.java_transfer(frame_format=target)
 
-    Reframing(bench.client, bench.keys, target, retry, _sizer=StepSizer(7)).run()
+    Reframing(rig.client, rig.keys, target, retry, _sizer=StepSizer(7)).run()
 
     assert steps > 30
-    while bench.java_transfer(frame_format=target):
+    while rig.java_transfer(frame_format=target):
         pass
-    taken = Counter(iter(bench.java_take, None))
+    taken = Counter(iter(rig.java_take, None))
     assert len(taken) == 200
     assert {name for name, times in taken.items() if times > 1} <= ahead
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["answered", "not answered"])
 def test_interrupt_waits_until_what_the_server_did_is_counted(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, fails: bool
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     for n in range(20):
-        bench.java_offer(f"x{n}", 10_000, frame_format=OLD)
+        rig.java_offer(f"x{n}", 10_000, frame_format=OLD)
     asked = 0
 
     def run_and_interrupt(client: Any, call: Any) -> Any:
@@ -730,7 +724,7 @@ def test_interrupt_waits_until_what_the_server_did_is_counted(
 
     monkeypatch.setattr(reframing, "run", run_and_interrupt)
     before = signal.getsignal(signal.SIGINT)
-    interrupted = Reframing(bench.client, bench.keys, NEW, _sizer=StepSizer(7))
+    interrupted = Reframing(rig.client, rig.keys, NEW, _sizer=StepSizer(7))
 
     with pytest.raises(KeyboardInterrupt):
         interrupted.run()
@@ -738,42 +732,40 @@ def test_interrupt_waits_until_what_the_server_did_is_counted(
     assert asked == 1
     assert interrupted.tally.rewritten == (0 if fails else 7)
     assert signal.getsignal(signal.SIGINT) is before
-    bench.is_checked = False
+    rig.is_checked = False
 
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("steps", range(12))
 def test_run_that_is_interrupted_after_any_step_can_be_run_again(
-    bench: Bench, listed: bool, steps: int, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, listed: bool, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pacing, "MAX_BATCH", 7)
     names = {f"j{n}": n % 3 for n in range(40)}
-    bench.schedule(names, frame_format=OLD, insertion_list=listed)
+    rig.schedule(names, frame_format=OLD, insertion_list=listed)
     left = itertools.count(steps, -1)
 
     def interrupt(what: str, done: int, total: int) -> None:
         if next(left) == 0:
             raise KeyboardInterrupt
 
-    interrupted = Reframing(
-        bench.client, bench.keys, NEW, interrupt, _sizer=StepSizer(7)
-    )
+    interrupted = Reframing(rig.client, rig.keys, NEW, interrupt, _sizer=StepSizer(7))
     try:
         interrupted.run()
     except KeyboardInterrupt:
         assert interrupted.tally.steps == steps + 1
-    bench.check()
-    between = bench.state()
-    again = Reframing(bench.client, bench.keys, NEW)
+    rig.check()
+    between = rig.state()
+    again = Reframing(rig.client, rig.keys, NEW)
     again.run()
 
     assert sorted(between["timeout_set"]) == sorted(names.items())
     assert between["locators"] == sorted(names)
     assert interrupted.tally.rewritten + again.tally.rewritten == 40
-    assert formats_in(bench) == {NEW}
-    bench.check()
-    bench.now = 5
-    assert sorted(names_of(bench.claim(100))) == sorted(names)
+    assert formats_in(rig) == {NEW}
+    rig.check()
+    rig.now = 5
+    assert sorted(names_of(rig.claim(100))) == sorted(names)
 
 
 def test_steps_shrink_where_the_server_is_slow_and_grow_where_it_is_quick() -> None:
@@ -788,19 +780,19 @@ def test_steps_shrink_where_the_server_is_slow_and_grow_where_it_is_quick() -> N
 
 
 def test_follow_rewrites_what_is_offered_until_its_caller_has_enough(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reframing, "REST", 0.0)
     far = 10**12
-    run = Reframing(bench.client, bench.keys, NEW)
-    java_offer(bench, "x", far, frame_format=OLD)
+    run = Reframing(rig.client, rig.keys, NEW)
+    java_offer(rig, "x", far, frame_format=OLD)
     following = run.follow()
     assert next(following).rewritten == 1
     # Nobody is told of the second: it is no head.
     for n in range(3):
-        java_offer(bench, f"y{n}", far + n, frame_format=OLD)
-    bench.client.zadd(
-        bench.keys.queue.timeout_set, {pack(b"12345678", b"unlisted", OLD): T0}
+        java_offer(rig, f"y{n}", far + n, frame_format=OLD)
+    rig.client.zadd(
+        rig.keys.queue.timeout_set, {pack(b"12345678", b"unlisted", OLD): T0}
     )
 
     begun = time.monotonic()
@@ -809,41 +801,41 @@ def test_follow_rewrites_what_is_offered_until_its_caller_has_enough(
     assert time.monotonic() - begun < 15 * reframing.FOLLOW_S
     following.close()
     assert tally.rewritten == 5
-    assert formats_in(bench) == {NEW}
+    assert formats_in(rig) == {NEW}
     assert not [t for t in threading.enumerate() if t.name == "delayq-frames"]
-    bench.is_checked = False
+    rig.is_checked = False
 
 
 def test_follow_wakes_with_a_new_head_and_frees_who_stopped_there(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    run = Reframing(bench.client, bench.keys, NEW)
+    run = Reframing(rig.client, rig.keys, NEW)
     following = run.follow()
     next(following)
-    with bench.listening(bench.keys.queue.channel) as heard:
-        java_offer(bench, "x", 0, frame_format=OLD)
-        bench.client.publish(bench.keys.queue.channel, T0)
+    with rig.listening(rig.keys.queue.channel) as heard:
+        java_offer(rig, "x", 0, frame_format=OLD)
+        rig.client.publish(rig.keys.queue.channel, T0)
 
         next(following)
 
         assert heard() == [0, 0]
     following.close()
-    bench.java_frames = set(members(bench))
+    rig.java_frames = set(members(rig))
 
 
 # Beside others.
 
 
 def test_all_arrive_while_both_generations_offer_and_one_of_them_transfers(
-    bench: Bench, server: Server, queue_name: str
+    rig: Rig, server: Server, queue_name: str
 ) -> None:
     """Each on a connection of its own, by the server's clock: offers, a Java that jams, cancels, and the rewrite."""
-    bench.is_checked = False
+    rig.is_checked = False
     count, ended = 600, threading.Event()
     failures: list[BaseException] = []
     cancelled: set[str] = set()
 
-    def guarded(work: Callable[[Bench], None]) -> threading.Thread:
+    def guarded(work: Callable[[Rig], None]) -> threading.Thread:
         def run() -> None:
             try:
                 with server.client() as client:
@@ -855,7 +847,7 @@ def test_all_arrive_while_both_generations_offer_and_one_of_them_transfers(
         thread.start()
         return thread
 
-    def offer(own: Bench) -> None:
+    def offer(own: Rig) -> None:
         chance = random.Random(5)
         for n in range(count):
             wait = chance.choice([0, 5, 50, 400])
@@ -872,13 +864,13 @@ def test_all_arrive_while_both_generations_offer_and_one_of_them_transfers(
             if n % 50 == 48 and own.cancel(f"j{n}") == "cancelled":
                 cancelled.add(f"j{n}")
 
-    def transfer(own: Bench) -> None:
+    def transfer(own: Rig) -> None:
         while not ended.is_set():
             with suppress(ResponseError):
                 own.java_transfer(frame_format=NEW)
             ended.wait(0.005)
 
-    def rewrite_all(own: Bench) -> None:
+    def rewrite_all(own: Rig) -> None:
         run = Reframing(own.client, own.keys, NEW)
         while not ended.is_set():
             run.run()
@@ -886,10 +878,10 @@ def test_all_arrive_while_both_generations_offer_and_one_of_them_transfers(
 
     others = [guarded(transfer), guarded(rewrite_all)]
     guarded(offer).join()
-    queue = bench.keys.queue
+    queue = rig.keys.queue
     try:
         wait_until(
-            lambda: failures or not bench.client.zcard(queue.timeout_set),
+            lambda: failures or not rig.client.zcard(queue.timeout_set),
             description="all transferred",
             timeout=60,
         )
@@ -899,15 +891,15 @@ def test_all_arrive_while_both_generations_offer_and_one_of_them_transfers(
             thread.join()
 
     assert failures == []
-    arrived = set(iter(bench.java_take, None))
+    arrived = set(iter(rig.java_take, None))
     expected = {f"{'jx'[n % 2]}{n}" for n in range(count)}
     # A Java that jammed behind a job may have delivered it before it was cancelled.
     assert arrived | cancelled == expected
-    assert bench.frames() == []
+    assert rig.frames() == []
 
 
-class LiveBench(Bench):
-    """A bench by the server's clock."""
+class LiveBench(Rig):
+    """A rig by the server's clock."""
 
     @property
     def now_us(self) -> int:
@@ -934,18 +926,18 @@ def durations_us(client: "redis.Redis[bytes]") -> list[int]:
     return [item["duration"] for item in log if item["command"].startswith(b"EVAL")]
 
 
-def offer_many(bench: Bench, count: int, size: int, frame_format: FrameFormat) -> None:
+def offer_many(rig: Rig, count: int, size: int, frame_format: FrameFormat) -> None:
     chance = random.Random(3)
     for start in range(0, count, 1_000):
         offered = [
             pack(chance.randbytes(8), chance.randbytes(size), frame_format)
             for _ in range(start, min(count, start + 1_000))
         ]
-        bench.client.zadd(
-            bench.keys.queue.timeout_set,
+        rig.client.zadd(
+            rig.keys.queue.timeout_set,
             {frame: T0 + chance.randrange(10**6) for frame in offered},
         )
-        bench.client.rpush(bench.keys.queue.delay_queue, *offered)
+        rig.client.rpush(rig.keys.queue.delay_queue, *offered)
 
 
 def test_each_step_is_short_among_a_hundred_thousand_frames(
@@ -953,11 +945,11 @@ def test_each_step_is_short_among_a_hundred_thousand_frames(
 ) -> None:
     client = slow_server.client()
     client.flushall()
-    bench = Bench(client, "many")
-    offer_many(bench, 100_000, 40, OLD)
+    rig = Rig(client, "many")
+    offer_many(rig, 100_000, 40, OLD)
     client.slowlog_reset()
 
-    tally = Reframing(client, bench.keys, NEW).run()
+    tally = Reframing(client, rig.keys, NEW).run()
 
     durations = durations_us(client)
     assert tally.rewritten == 100_000
@@ -972,15 +964,15 @@ def test_huge_payloads_make_small_steps(slow_server: Server) -> None:
     def costs_us(count: int) -> tuple[int, int]:
         """Return how long the steps of a rewrite and of a survey take that do the most of the work."""
         client.flushall()
-        bench = Bench(client, "huge")
-        offer_many(bench, 300, 10, OLD)
-        offer_many(bench, count, 1 << 20, OLD)
+        rig = Rig(client, "huge")
+        offer_many(rig, 300, 10, OLD)
+        offer_many(rig, count, 1 << 20, OLD)
         client.slowlog_reset()
-        tally = Reframing(client, bench.keys, NEW).run()
+        tally = Reframing(client, rig.keys, NEW).run()
         assert tally.rewritten == 300 + count
         rewrite = durations_us(client)
         client.slowlog_reset()
-        survey = take_survey(client, bench.keys)
+        survey = take_survey(client, rig.keys)
         assert survey.waiting == {NEW: 300 + count}
         return weighed(rewrite), weighed(durations_us(client))
 
@@ -1017,7 +1009,7 @@ class MixedQueueMachine(RuleBasedStateMachine):
 
     def __init__(self, client: "redis.Redis[bytes]", name: str) -> None:
         super().__init__()
-        self.bench = Bench(client, name)
+        self.rig = Rig(client, name)
         if keys := list(client.scan_iter(match=f"*{name}*", count=1000)):
             client.delete(*keys)
         self.names = (f"n{n}" for n in itertools.count())
@@ -1033,13 +1025,13 @@ class MixedQueueMachine(RuleBasedStateMachine):
     def java_offers(self, frame_format: FrameFormat, wait: int, many: int) -> None:
         for _ in range(many):
             name = next(self.names)
-            self.bench.java_offer(name, wait, frame_format=frame_format)
+            self.rig.java_offer(name, wait, frame_format=frame_format)
             self.waiting.add(name)
 
     @rule(frame_format=formats, wait=waits, listed=st.booleans())
     def schedule(self, frame_format: FrameFormat, wait: int, listed: bool) -> None:
         names = [next(self.names) for _ in range(3)]
-        self.bench.schedule(
+        self.rig.schedule(
             dict.fromkeys(names, wait),
             frame_format=frame_format,
             insertion_list=listed,
@@ -1051,19 +1043,19 @@ class MixedQueueMachine(RuleBasedStateMachine):
     def somebody_stores_what_is_no_frame(self, wait: int, listed: bool) -> None:
         self.garbage += 1
         frame = b"garbage %d" % self.garbage
-        queue = self.bench.keys.queue
-        self.bench.client.zadd(queue.timeout_set, {frame: self.bench.at(wait)})
+        queue = self.rig.keys.queue
+        self.rig.client.zadd(queue.timeout_set, {frame: self.rig.at(wait)})
         if listed:
-            self.bench.client.rpush(queue.delay_queue, frame)
+            self.rig.client.rpush(queue.delay_queue, frame)
 
     @rule(ms=waits)
     def time_passes(self, ms: int) -> None:
-        self.bench.now += ms
+        self.rig.now += ms
 
     @rule(frame_format=formats, limit=st.sampled_from([2, 5, 100]))
     def java_transfers(self, frame_format: FrameFormat, limit: int) -> None:
         try:
-            self.bench.java_transfer(limit, frame_format=frame_format)
+            self.rig.java_transfer(limit, frame_format=frame_format)
         except ResponseError:
             is_jammed = True
         else:
@@ -1072,11 +1064,11 @@ class MixedQueueMachine(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 8))
     def worker_transfers(self, batch: int) -> None:
-        self.bench.transfer(batch)
+        self.rig.transfer(batch)
         self.take(is_jammed=False)
 
     def take(self, is_jammed: bool) -> None:
-        for name in iter(self.bench.java_take, None):
+        for name in iter(self.rig.java_take, None):
             assert name in self.waiting, f"{name} was delivered and not there"
             self.delivered[name] += 1
             if is_jammed:
@@ -1095,30 +1087,30 @@ class MixedQueueMachine(RuleBasedStateMachine):
     ) -> None:
         place = self.places.get((kind, wanted), frames.START)
         call = frames.reframe(
-            self.bench.keys,
+            self.rig.keys,
             kind,
             wanted,
             place,
             batch=batch,
             lookups=batch,
             byte_budget=budget,
-            now_us=self.bench.now_us,
+            now_us=self.rig.now_us,
         )
-        step = self.bench.run(call)
+        step = self.rig.run(call)
         self.places[kind, wanted] = frames.START if step.place.is_end else step.place
 
     @rule(wanted=formats)
     def a_whole_rewrite(self, wanted: FrameFormat) -> None:
-        rewrite(self.bench, wanted, lookups=50)
-        assert formats_in(self.bench) <= {wanted}
+        rewrite(self.rig, wanted, lookups=50)
+        assert formats_in(self.rig) <= {wanted}
 
     @rule(wanted=formats)
     def a_whole_rewrite_that_drops(self, wanted: FrameFormat) -> None:
-        survey = take_survey(self.bench.client, self.bench.keys)
-        Reframing(self.bench.client, self.bench.keys, wanted).drop_delivered(
+        survey = take_survey(self.rig.client, self.rig.keys)
+        Reframing(self.rig.client, self.rig.keys, wanted).drop_delivered(
             survey.delivered
         )
-        left = {name for name, _ in self.bench.state().get("timeout_set", [])}
+        left = {name for name, _ in self.rig.state().get("timeout_set", [])}
         dropped = self.waiting - left
         assert all(self.jammed[name] for name in dropped), "only what was delivered"
         self.waiting -= dropped
@@ -1130,14 +1122,14 @@ class MixedQueueMachine(RuleBasedStateMachine):
             return
         name = jobs[n % len(jobs)]
         if n % 2:
-            assert self.bench.reschedule(name, wait)[0] == "rescheduled"
+            assert self.rig.reschedule(name, wait)[0] == "rescheduled"
         else:
-            assert self.bench.cancel(name) == "cancelled"
+            assert self.rig.cancel(name) == "cancelled"
             self.waiting.discard(name)
 
     @invariant()
     def everything_is_somewhere(self) -> None:
-        state = self.bench.state()
+        state = self.rig.state()
         there = [name for name, _ in state.get("timeout_set", [])]
         elements = [name for name in there if not name.startswith("garbage")]
         assert Counter(elements) == Counter(self.waiting)
@@ -1146,15 +1138,15 @@ class MixedQueueMachine(RuleBasedStateMachine):
         for name in self.delivered:
             once = name not in self.waiting
             assert self.delivered[name] <= self.jammed[name] + once
-        assert not self.bench.client.hexists(self.bench.keys.counters, "sweeping")
+        assert not self.rig.client.hexists(self.rig.keys.counters, "sweeping")
 
     def teardown(self) -> None:
         self.a_whole_rewrite(NEW)
-        self.bench.now += 2_000
-        while self.bench.java_transfer(frame_format=NEW):
+        self.rig.now += 2_000
+        while self.rig.java_transfer(frame_format=NEW):
             self.take(is_jammed=False)
         assert self.waiting == set()
-        assert self.bench.frames() == []
+        assert self.rig.frames() == []
 
 
 def test_nothing_is_lost_and_all_is_delivered_in_any_mix(

@@ -6,7 +6,7 @@ from django_delayq.delivery import changing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
-from tests.delivery.bench import LEASE, Bench, names_of, token
+from tests.delivery.rig import LEASE, Rig, names_of, token
 from tests.delivery.tour import TOUR
 
 #: Calls that go on where the first ended, instead of repeating it: each does no more than another of its kind would.
@@ -29,145 +29,143 @@ GOES_ON = {
 
 
 @pytest.mark.parametrize("stop", sorted(set(TOUR) - GOES_ON))
-def test_call_made_twice_leaves_what_it_left_at_first(bench: Bench, stop: str) -> None:
-    call = TOUR[stop](bench)
+def test_call_made_twice_leaves_what_it_left_at_first(rig: Rig, stop: str) -> None:
+    call = TOUR[stop](rig)
     call()
-    before = bench.state(), bench.counters()
+    before = rig.state(), rig.counters()
 
     call()
 
-    assert (bench.state(), bench.counters()) == before
-    bench.is_checked = False  # what Java took is no matter here
+    assert (rig.state(), rig.counters()) == before
+    rig.is_checked = False  # what Java took is no matter here
 
 
-def test_cancel_whose_reply_was_lost_is_told_that_it_cancelled(bench: Bench) -> None:
-    bench.schedule({"a": 5})
+def test_cancel_whose_reply_was_lost_is_told_that_it_cancelled(rig: Rig) -> None:
+    rig.schedule({"a": 5})
 
-    assert bench.cancel("a") == "cancelled"
-    assert bench.cancel("a") == "cancelled"
+    assert rig.cancel("a") == "cancelled"
+    assert rig.cancel("a") == "cancelled"
 
 
 @pytest.mark.parametrize("mode", Mode)
 def test_claim_whose_reply_was_lost_has_the_leases_it_was_given(
-    bench: Bench, mode: Mode
+    rig: Rig, mode: Mode
 ) -> None:
-    bench.schedule({"a": 0, "b": 0})
-    bench.client.rpush(bench.keys.queue.destination, b"x")
-    first = bench.claim(mode=mode, request=b"12345678")
-    before = bench.client.zrange(bench.keys.leases, 0, -1, withscores=True)
-    bench.now = 500
+    rig.schedule({"a": 0, "b": 0})
+    rig.client.rpush(rig.keys.queue.destination, b"x")
+    first = rig.claim(mode=mode, request=b"12345678")
+    before = rig.client.zrange(rig.keys.leases, 0, -1, withscores=True)
+    rig.now = 500
 
-    again = bench.claim(mode=mode, request=b"12345678")
+    again = rig.claim(mode=mode, request=b"12345678")
 
     assert sorted(names_of(again)) == sorted(names_of(first))
-    assert bench.client.zrange(bench.keys.leases, 0, -1, withscores=True) == before
+    assert rig.client.zrange(rig.keys.leases, 0, -1, withscores=True) == before
 
 
-def test_retry_sent_twice_counts_one_attempt(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
+def test_retry_sent_twice_counts_one_attempt(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    job = rig.lease()
 
-    assert bench.retry(job, wait=0) == []
-    assert bench.retry(job, wait=0) == [0]
+    assert rig.retry(job, wait=0) == []
+    assert rig.retry(job, wait=0) == [0]
 
-    assert bench.lease().attempts == 1
-
-
-def test_foreign_payload_given_back_twice_comes_back_once(bench: Bench) -> None:
-    bench.client.rpush(bench.keys.queue.destination, b"x")
-    job = bench.lease()
-
-    assert bench.give_back(job) == []
-    assert bench.give_back(job) == [0]
-
-    assert bench.state() == {"destination": ["x"]}
+    assert rig.lease().attempts == 1
 
 
-def test_late_repeat_does_not_end_the_next_attempt(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    first = bench.lease()
-    bench.retry(first, wait=0)
-    bench.lease()
+def test_foreign_payload_given_back_twice_comes_back_once(rig: Rig) -> None:
+    rig.client.rpush(rig.keys.queue.destination, b"x")
+    job = rig.lease()
 
-    assert bench.acknowledge(first) == [0]
-    assert bench.retry(first) == [0]
-    assert bench.bury(first) == [0]
+    assert rig.give_back(job) == []
+    assert rig.give_back(job) == [0]
 
-    assert bench.state() == {"leases": {"a": LEASE}}
+    assert rig.state() == {"destination": ["x"]}
 
 
-def test_results_are_not_written_for_those_that_lost_their_lease(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    first = bench.lease()
-    bench.retry(first, wait=0)
-    key = bench.keys.result(first.token)
+def test_late_repeat_does_not_end_the_next_attempt(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    first = rig.lease()
+    rig.retry(first, wait=0)
+    rig.lease()
 
-    bench.acknowledge(Done(first.token, first.fence, 60_000, b"late"))
-    bench.bury(Rejected(first.token, first.fence, b"{}", 60_000, b"late"))
+    assert rig.acknowledge(first) == [0]
+    assert rig.retry(first) == [0]
+    assert rig.bury(first) == [0]
 
-    assert bench.client.exists(key) == 0
-    assert bench.inspect("a").state is State.RETRYING
+    assert rig.state() == {"leases": {"a": LEASE}}
+
+
+def test_results_are_not_written_for_those_that_lost_their_lease(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    first = rig.lease()
+    rig.retry(first, wait=0)
+    key = rig.keys.result(first.token)
+
+    rig.acknowledge(Done(first.token, first.fence, 60_000, b"late"))
+    rig.bury(Rejected(first.token, first.fence, b"{}", 60_000, b"late"))
+
+    assert rig.client.exists(key) == 0
+    assert rig.inspect("a").state is State.RETRYING
 
 
 @pytest.mark.parametrize("since", ["nothing", "claimed", "succeeded", "dead again"])
 def test_replay_whose_reply_was_lost_is_told_that_it_replayed(
-    bench: Bench, since: str
+    rig: Rig, since: str
 ) -> None:
-    bench.schedule({"a": 0, "b": 0})
-    bench.bury(*bench.claim().jobs)
-    call = changing.replay(
-        bench.keys, [token(name) for name in "axb"], now_us=bench.now_us
-    )
+    rig.schedule({"a": 0, "b": 0})
+    rig.bury(*rig.claim().jobs)
+    call = changing.replay(rig.keys, [token(name) for name in "axb"], now_us=rig.now_us)
 
-    assert bench.run(call) == 2
+    assert rig.run(call) == 2
     if since != "nothing":
-        jobs = bench.claim().jobs
+        jobs = rig.claim().jobs
         if since == "succeeded":
-            bench.acknowledge(*jobs)
+            rig.acknowledge(*jobs)
         elif since == "dead again":
-            bench.bury(*jobs)
-    before = bench.state()
+            rig.bury(*jobs)
+    before = rig.state()
 
-    assert bench.run(call.again()) == 2
-    assert bench.state() == before
+    assert rig.run(call.again()) == 2
+    assert rig.state() == before
 
 
-def test_discard_whose_reply_was_lost_is_told_that_it_discarded(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    bench.bury(bench.lease())
-    call = changing.discard(bench.keys, [token("a")], now_us=bench.now_us)
+def test_discard_whose_reply_was_lost_is_told_that_it_discarded(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    rig.bury(rig.lease())
+    call = changing.discard(rig.keys, [token("a")], now_us=rig.now_us)
 
-    assert bench.run(call) == 1
-    assert bench.run(call.again()) == 1
+    assert rig.run(call) == 1
+    assert rig.run(call.again()) == 1
 
 
 @pytest.mark.parametrize("since", ["nothing", "claimed", "succeeded"])
 def test_reschedule_whose_reply_was_lost_is_told_that_it_moved(
-    bench: Bench, since: str
+    rig: Rig, since: str
 ) -> None:
-    bench.schedule({"a": 1_000})
-    call = changing.reschedule(bench.keys, token("a"), "+0", now_us=bench.now_us)
+    rig.schedule({"a": 1_000})
+    call = changing.reschedule(rig.keys, token("a"), "+0", now_us=rig.now_us)
 
-    moved = bench.run(call)
+    moved = rig.run(call)
     assert moved[0] == "rescheduled"
-    bench.now += 5
+    rig.now += 5
     if since != "nothing":
-        job = bench.lease()
+        job = rig.lease()
         if since == "succeeded":
-            bench.acknowledge(job)
-    before = bench.state()
+            rig.acknowledge(job)
+    before = rig.state()
 
-    outcome, start_time_ms = bench.run(call.again())
+    outcome, start_time_ms = rig.run(call.again())
     assert outcome == "rescheduled"
     assert abs(start_time_ms - moved[1]) <= 1
-    assert bench.state() == before
+    assert rig.state() == before
 
 
-def test_replay_takes_the_old_failure_from_those_who_wait(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    bench.bury(Rejected(job.token, job.fence, b"{}", 60_000, b"failed"))
+def test_replay_takes_the_old_failure_from_those_who_wait(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    rig.bury(Rejected(job.token, job.fence, b"{}", 60_000, b"failed"))
 
-    bench.replay("a")
+    rig.replay("a")
 
-    assert bench.client.exists(bench.keys.result(job.token)) == 0
+    assert rig.client.exists(rig.keys.result(job.token)) == 0

@@ -4,7 +4,7 @@ import pytest
 
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import State
-from tests.delivery.bench import LEASE, Bench, names_of
+from tests.delivery.rig import LEASE, Rig, names_of
 
 INTERVAL = LEASE / 3
 #: For so long after a gap, what ended in it is spared.
@@ -13,16 +13,16 @@ OTHER = b"owner--2"
 
 
 @pytest.fixture
-def away(bench: Bench) -> Bench:
+def away(rig: Rig) -> Rig:
     """A queue whose one job is leased, and renewed at 10 s; then the server is away until 60 s."""
-    bench.is_served = False
-    bench.schedule({"a": 0})
-    bench.now = INTERVAL
-    bench.held = bench.lease()  # type: ignore[attr-defined]
-    bench.now = 2 * INTERVAL
-    assert bench.renew(bench.held) == []  # type: ignore[attr-defined]
-    bench.now = 60_000
-    return bench
+    rig.is_served = False
+    rig.schedule({"a": 0})
+    rig.now = INTERVAL
+    rig.held = rig.lease()  # type: ignore[attr-defined]
+    rig.now = 2 * INTERVAL
+    assert rig.renew(rig.held) == []  # type: ignore[attr-defined]
+    rig.now = 60_000
+    return rig
 
 
 def wait_ms(claimed) -> float:
@@ -101,21 +101,21 @@ def test_suspect_that_is_put_off_was_spared_all_the_same(away):
     assert away.lease(**rule).kills == 2
 
 
-def test_lease_that_had_ended_before_the_gap_is_over_at_once(bench):
-    bench.is_served = False
-    bench.schedule({"a": 0})
-    bench.lease()
-    bench.now = 20_000
-    bench.schedule({"b": 0})
-    held = bench.lease()
+def test_lease_that_had_ended_before_the_gap_is_over_at_once(rig):
+    rig.is_served = False
+    rig.schedule({"a": 0})
+    rig.lease()
+    rig.now = 20_000
+    rig.schedule({"b": 0})
+    held = rig.lease()
     for _ in range(3):
-        bench.now += INTERVAL
-        bench.renew(held)
-    bench.now += LEASE
+        rig.now += INTERVAL
+        rig.renew(held)
+    rig.now += LEASE
 
-    (job,) = bench.claim(owner=OTHER).jobs
+    (job,) = rig.claim(owner=OTHER).jobs
 
-    assert names_of(bench.claim(owner=OTHER)) == []
+    assert names_of(rig.claim(owner=OTHER)) == []
     assert job.token.rstrip("-") == "a"
     assert job.kills == 1
 
@@ -127,16 +127,16 @@ def test_process_that_is_known_to_be_dead_is_not_waited_for(away):
 
 
 @pytest.mark.parametrize("gap", [0, INTERVAL, SPARED])
-def test_no_gap_begins_as_long_as_renewals_may_come(bench, gap):
-    bench.is_served = False
-    bench.schedule({"a": 0})
-    bench.lease()
-    while bench.now < LEASE - SPARED:
-        bench.now += gap or 1_000
-        bench.claim(owner=OTHER)
-    bench.now = LEASE
+def test_no_gap_begins_as_long_as_renewals_may_come(rig, gap):
+    rig.is_served = False
+    rig.schedule({"a": 0})
+    rig.lease()
+    while rig.now < LEASE - SPARED:
+        rig.now += gap or 1_000
+        rig.claim(owner=OTHER)
+    rig.now = LEASE
 
-    assert bench.lease(owner=OTHER).kills == 1
+    assert rig.lease(owner=OTHER).kills == 1
 
 
 def test_gap_within_the_time_after_a_gap_goes_on_sparing_what_ended_in_the_first(away):
@@ -159,121 +159,121 @@ def test_lease_of_a_dead_worker_is_free_at_last_where_each_look_ends_a_gap(away)
 
 
 def test_lease_of_a_dead_worker_is_free_where_renewals_are_slow_for_a_shorter_lease(
-    bench,
+    rig,
 ):
-    bench.is_served = False
-    bench.schedule({"dead": 0, "alive": 0} | {f"job{i}": 0 for i in range(9)})
-    _, alive = bench.claim(2).jobs
+    rig.is_served = False
+    rig.schedule({"dead": 0, "alive": 0} | {f"job{i}": 0 for i in range(9)})
+    _, alive = rig.claim(2).jobs
     taken = []
 
     # Every worker is busy, and somebody with a shorter lease comes now and then.
-    while "dead" not in taken and bench.now < 3 * LEASE:
-        bench.now += LEASE // 6
-        claimed = bench.claim(1, owner=OTHER, lease_ms=LEASE // 3)
+    while "dead" not in taken and rig.now < 3 * LEASE:
+        rig.now += LEASE // 6
+        claimed = rig.claim(1, owner=OTHER, lease_ms=LEASE // 3)
         taken += names_of(claimed)
-        bench.acknowledge(*claimed.jobs)
-        bench.now += LEASE // 6
-        assert bench.renew(alive) == []
+        rig.acknowledge(*claimed.jobs)
+        rig.now += LEASE // 6
+        assert rig.renew(alive) == []
 
     assert taken[-1] == "dead"
 
 
-def test_step_forward_of_the_clock_takes_no_lease_away(bench):
-    bench.schedule({"a": 0})
-    held = bench.lease()
-    bench.is_served = False
-    bench.now += 10 * LEASE
+def test_step_forward_of_the_clock_takes_no_lease_away(rig):
+    rig.schedule({"a": 0})
+    held = rig.lease()
+    rig.is_served = False
+    rig.now += 10 * LEASE
 
-    assert names_of(bench.claim(owner=OTHER)) == []
-    assert bench.renew(held) == []
+    assert names_of(rig.claim(owner=OTHER)) == []
+    assert rig.renew(held) == []
 
 
-def test_step_back_of_the_clock_cuts_leases_to_their_length(bench):
+def test_step_back_of_the_clock_cuts_leases_to_their_length(rig):
     names = [f"j{n}" for n in range(1_203)]
-    bench.schedule(dict.fromkeys(names, 0))
+    rig.schedule(dict.fromkeys(names, 0))
     for _ in range(3):
-        bench.claim(500)
-    held = bench.claim(500).jobs
+        rig.claim(500)
+    held = rig.claim(500).jobs
     assert held == []
-    bench.now = -3_600_000
+    rig.now = -3_600_000
 
     for _ in range(4):
-        claimed = bench.claim(500, owner=OTHER)
+        claimed = rig.claim(500, owner=OTHER)
 
     assert claimed.jobs == []
-    assert set(bench.state()["leases"].values()) == {-3_600_000 + LEASE}
-    bench.now += LEASE
-    got = [name for _ in range(3) for name in names_of(bench.claim(500, owner=OTHER))]
+    assert set(rig.state()["leases"].values()) == {-3_600_000 + LEASE}
+    rig.now += LEASE
+    got = [name for _ in range(3) for name in names_of(rig.claim(500, owner=OTHER))]
     assert sorted(got) == sorted(names)
 
 
-def test_step_back_that_a_renewal_sees_first_cuts_the_others(bench):
-    bench.schedule({"a": 0, "b": 0})
-    held, dead = bench.claim().jobs
-    bench.now = -3_600_000
+def test_step_back_that_a_renewal_sees_first_cuts_the_others(rig):
+    rig.schedule({"a": 0, "b": 0})
+    held, dead = rig.claim().jobs
+    rig.now = -3_600_000
 
-    assert bench.renew(held) == []
+    assert rig.renew(held) == []
 
-    bench.now += LEASE
-    assert bench.claim(owner=OTHER).jobs[-1].token == dead.token
+    rig.now += LEASE
+    assert rig.claim(owner=OTHER).jobs[-1].token == dead.token
 
 
-def test_leases_of_other_lengths_are_waited_for_and_cut_to_their_own(bench):
-    bench.is_served = False
-    bench.schedule({"long": 0, "short": 0})
-    long, short = bench.claim(1).jobs + bench.claim(1, lease_ms=3_000).jobs
-    bench.now = 1_000
-    assert bench.renew(short, lease_ms=3_000) == []
+def test_leases_of_other_lengths_are_waited_for_and_cut_to_their_own(rig):
+    rig.is_served = False
+    rig.schedule({"long": 0, "short": 0})
+    long, short = rig.claim(1).jobs + rig.claim(1, lease_ms=3_000).jobs
+    rig.now = 1_000
+    assert rig.renew(short, lease_ms=3_000) == []
 
     # Of the short lease's length, and much less than the other's.
-    bench.now += 4_000
-    assert names_of(bench.claim(owner=OTHER)) == []
-    assert bench.renew(short, lease_ms=3_000) == []
-    bench.now = -3_600_000
-    bench.claim(owner=OTHER, lease_ms=3_000)
-    assert bench.state()["leases"]["long"] == -3_600_000 + LEASE
-    assert bench.renew(long) == []
+    rig.now += 4_000
+    assert names_of(rig.claim(owner=OTHER)) == []
+    assert rig.renew(short, lease_ms=3_000) == []
+    rig.now = -3_600_000
+    rig.claim(owner=OTHER, lease_ms=3_000)
+    assert rig.state()["leases"]["long"] == -3_600_000 + LEASE
+    assert rig.renew(long) == []
 
 
-def test_queue_without_leases_has_no_gap_and_writes_nothing(bench):
-    bench.is_served = False
-    bench.schedule({"a": 0, "b": 2_000_000})
-    bench.acknowledge(bench.lease())
-    before = bench.client.hgetall(bench.keys.control)
+def test_queue_without_leases_has_no_gap_and_writes_nothing(rig):
+    rig.is_served = False
+    rig.schedule({"a": 0, "b": 2_000_000})
+    rig.acknowledge(rig.lease())
+    before = rig.client.hgetall(rig.keys.control)
 
-    bench.now = 1_000_000
-    assert wait_ms(bench.claim(owner=OTHER)) == 1_000_000
-    assert bench.client.hgetall(bench.keys.control) == before
-    bench.now = 2_000_000
-    bench.lease()
-    bench.is_served = True
-    bench.now += LEASE
-    assert bench.lease(owner=OTHER).kills == 1
+    rig.now = 1_000_000
+    assert wait_ms(rig.claim(owner=OTHER)) == 1_000_000
+    assert rig.client.hgetall(rig.keys.control) == before
+    rig.now = 2_000_000
+    rig.lease()
+    rig.is_served = True
+    rig.now += LEASE
+    assert rig.lease(owner=OTHER).kills == 1
 
 
 def test_server_that_has_forgotten_when_it_served_spares_nothing_and_cuts_what_is_too_long(
-    bench,
+    rig,
 ):
-    bench.schedule({"a": 0, "b": 0})
-    bench.claim()
-    bench.client.delete(bench.keys.control)
-    bench.client.zincrby(bench.keys.leases, 3_600_000, "a".ljust(22, "-"))
+    rig.schedule({"a": 0, "b": 0})
+    rig.claim()
+    rig.client.delete(rig.keys.control)
+    rig.client.zincrby(rig.keys.leases, 3_600_000, "a".ljust(22, "-"))
 
-    bench.claim(owner=OTHER)
+    rig.claim(owner=OTHER)
 
-    assert bench.state()["leases"] == {"a": LEASE, "b": LEASE}
-    bench.now = LEASE
-    assert names_of(bench.claim(owner=OTHER)) == ["a", "b"]
+    assert rig.state()["leases"] == {"a": LEASE, "b": LEASE}
+    rig.now = LEASE
+    assert names_of(rig.claim(owner=OTHER)) == ["a", "b"]
 
 
-def test_record_that_cannot_be_read_is_written_anew(bench):
-    bench.schedule({"a": 0})
-    bench.client.hset(bench.keys.control, "service", "x")
+def test_record_that_cannot_be_read_is_written_anew(rig):
+    rig.schedule({"a": 0})
+    rig.client.hset(rig.keys.control, "service", "x")
 
-    held = bench.lease()
+    held = rig.lease()
 
-    assert bench.renew(held) == []
-    assert len(bench.client.hget(bench.keys.control, "service")) == 64
+    assert rig.renew(held) == []
+    assert len(rig.client.hget(rig.keys.control, "service")) == 64
 
 
 def test_gap_says_nothing_of_who_may_cancel(away):

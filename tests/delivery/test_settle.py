@@ -6,7 +6,7 @@ from django_delayq.delivery import looking, settling
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
-from tests.delivery.bench import LEASE, T0, Bench, name_in, names_of, payload
+from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, payload
 
 #: Each can be called with any number of leases, and returns the indexes of those that were lost.
 WAYS = ["acknowledge", "retry", "bury", "give_back", "renew"]
@@ -30,61 +30,59 @@ WAYS = ["acknowledge", "retry", "bury", "give_back", "renew"]
         "never leased",
     ],
 )
-def test_lost_lease_changes_nothing_and_is_told(
-    bench: Bench, way: str, how: str
-) -> None:
-    bench.schedule({"a": 0}, unique="ek")
-    job = bench.lease()
-    bench.now = LEASE
+def test_lost_lease_changes_nothing_and_is_told(rig: Rig, way: str, how: str) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    job = rig.lease()
+    rig.now = LEASE
     if how == "claimed by another":
-        bench.lease(owner=b"owner--2")
+        rig.lease(owner=b"owner--2")
     elif how == "claimed again by the same":
-        bench.lease()
+        rig.lease()
     elif how == "cancelled after its worker was found dead":
-        bench.recover()
-        bench.cancel("a")
+        rig.recover()
+        rig.cancel("a")
     elif how == "moved after its worker was found dead":
-        bench.recover()
-        bench.reschedule("a", 500)
+        rig.recover()
+        rig.reschedule("a", 500)
     elif how == "acknowledged":
-        bench.acknowledge(job)
+        rig.acknowledge(job)
     elif how == "retrying":
-        bench.retry(job)
+        rig.retry(job)
     elif how == "dead":
-        bench.bury(job)
+        rig.bury(job)
     elif how == "given back":
-        bench.give_back(job)
+        rig.give_back(job)
     else:
         job.fence = b"\0" * 8
         job.token = "x" * 22
-    before = bench.client.dump(bench.keys.headers), bench.state(), bench.counters()
+    before = rig.client.dump(rig.keys.headers), rig.state(), rig.counters()
 
-    assert getattr(bench, way)(job) == [0]
+    assert getattr(rig, way)(job) == [0]
 
-    after = bench.client.dump(bench.keys.headers), bench.state(), bench.counters()
+    after = rig.client.dump(rig.keys.headers), rig.state(), rig.counters()
     assert after == before
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_lease_past_its_end_is_still_the_callers_while_nobody_claimed_it(
-    bench: Bench, way: str
+    rig: Rig, way: str
 ) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    bench.now = LEASE + 1
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    rig.now = LEASE + 1
 
-    assert getattr(bench, way)(job) == []
+    assert getattr(rig, way)(job) == []
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_lost_ones_of_a_batch_are_told_by_index_and_the_others_are_settled(
-    bench: Bench, way: str
+    rig: Rig, way: str
 ) -> None:
-    bench.schedule({"a": 0, "b": 0, "c": 0, "d": 0})
-    jobs = bench.claim().jobs
+    rig.schedule({"a": 0, "b": 0, "c": 0, "d": 0})
+    jobs = rig.claim().jobs
     jobs[0].fence = b"another!"
     jobs[2].token = "nobody" + "-" * 16
-    call = getattr(bench, way)
+    call = getattr(rig, way)
 
     assert call(*jobs) == [0, 2]
     jobs[0].fence = jobs[1].fence
@@ -95,29 +93,29 @@ def test_lost_ones_of_a_batch_are_told_by_index_and_the_others_are_settled(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_job_twice_in_a_batch_is_settled_once(bench: Bench, way: str) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    call = getattr(bench, way)
+def test_job_twice_in_a_batch_is_settled_once(rig: Rig, way: str) -> None:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    call = getattr(rig, way)
 
     assert call(job, job) == [1]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_five_hundred_are_settled_by_one_call(bench: Bench, way: str) -> None:
-    bench.schedule({f"j{n}": 0 for n in range(500)})
-    jobs = bench.claim(500).jobs
-    call = getattr(bench, way)
+def test_five_hundred_are_settled_by_one_call(rig: Rig, way: str) -> None:
+    rig.schedule({f"j{n}": 0 for n in range(500)})
+    jobs = rig.claim(500).jobs
+    call = getattr(rig, way)
 
     assert call(*jobs) == []
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_empty_batch_changes_nothing(bench: Bench, way: str) -> None:
-    call = getattr(bench, way)
+def test_empty_batch_changes_nothing(rig: Rig, way: str) -> None:
+    call = getattr(rig, way)
 
     assert call() == []
-    assert bench.leftovers() == []
+    assert rig.leftovers() == []
 
 
 # Acknowledge.
@@ -125,24 +123,24 @@ def test_empty_batch_changes_nothing(bench: Bench, way: str) -> None:
 
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.EXPIRED, State.TAKEN])
 def test_acknowledged_job_leaves_nothing_but_how_it_ended(
-    bench: Bench, state: State
+    rig: Rig, state: State
 ) -> None:
-    bench.schedule({"a": 0}, unique="ek")
-    bench.retry(bench.lease(), wait=0)
+    rig.schedule({"a": 0}, unique="ek")
+    rig.retry(rig.lease(), wait=0)
 
-    assert bench.acknowledge(bench.lease(), state=state) == []
+    assert rig.acknowledge(rig.lease(), state=state) == []
 
-    assert bench.state() == {}
-    assert bench.leftovers() == [bench.keys.claims]
-    assert bench.inspect("a").state is state
-    assert bench.counters()[state] == 1
+    assert rig.state() == {}
+    assert rig.leftovers() == [rig.keys.claims]
+    assert rig.inspect("a").state is state
+    assert rig.counters()[state] == 1
 
 
-def test_results_are_kept_for_those_that_ask_in_their_order(bench: Bench) -> None:
-    bench.schedule({"a": 0, "b": 0, "c": 0, "d": 0})
-    a, b, c, d = bench.claim().jobs
+def test_results_are_kept_for_those_that_ask_in_their_order(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 0, "c": 0, "d": 0})
+    a, b, c, d = rig.claim().jobs
 
-    lost = bench.acknowledge(
+    lost = rig.acknowledge(
         Done(a.token, a.fence, 60_000, b"result of a"),
         Done(b.token, b.fence),
         Done(c.token, b"another!", 60_000, b"result of c"),
@@ -151,77 +149,77 @@ def test_results_are_kept_for_those_that_ask_in_their_order(bench: Bench) -> Non
 
     assert lost == [2]
     kept = {
-        name: bench.client.lrange(bench.keys.result(job.token), 0, -1)
+        name: rig.client.lrange(rig.keys.result(job.token), 0, -1)
         for name, job in zip("abcd", (a, b, c, d), strict=True)
     }
     assert kept == {"a": [b"result of a"], "b": [], "c": [], "d": [b"result of d"]}
-    assert 0 < bench.client.pttl(bench.keys.result(a.token)) <= 60_000
-    assert 60_000 < bench.client.pttl(bench.keys.result(d.token)) <= 90_000
+    assert 0 < rig.client.pttl(rig.keys.result(a.token)) <= 60_000
+    assert 60_000 < rig.client.pttl(rig.keys.result(d.token)) <= 90_000
 
 
-def test_newer_result_takes_the_place_of_an_older_one(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    bench.bury(Rejected(job.token, job.fence, b"{}", 60_000, b"failed"))
-    bench.replay("a")
-    job = bench.lease()
+def test_newer_result_takes_the_place_of_an_older_one(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    rig.bury(Rejected(job.token, job.fence, b"{}", 60_000, b"failed"))
+    rig.replay("a")
+    job = rig.lease()
 
-    bench.acknowledge(Done(job.token, job.fence, 60_000, b"succeeded"))
+    rig.acknowledge(Done(job.token, job.fence, 60_000, b"succeeded"))
 
-    assert bench.client.lrange(bench.keys.result(job.token), 0, -1) == [b"succeeded"]
+    assert rig.client.lrange(rig.keys.result(job.token), 0, -1) == [b"succeeded"]
 
 
-def test_memory_of_ended_jobs_is_bounded(bench: Bench) -> None:
+def test_memory_of_ended_jobs_is_bounded(rig: Rig) -> None:
     for n in range(40):
-        bench.now = n * 1_000
-        bench.schedule({f"j{n}-{m}": 0 for m in range(20)})
-        bench.acknowledge(*bench.claim(20).jobs)
+        rig.now = n * 1_000
+        rig.schedule({f"j{n}-{m}": 0 for m in range(20)})
+        rig.acknowledge(*rig.claim(20).jobs)
 
     # Thirty seconds' worth, of forty.
-    assert bench.client.zcard(bench.keys.ended) <= 31 * 20
+    assert rig.client.zcard(rig.keys.ended) <= 31 * 20
 
 
 # Retry.
 
 
-def test_retry_keeps_the_job_and_counts_an_attempt(bench: Bench) -> None:
-    bench.schedule({"a": 0}, unique="ek")
+def test_retry_keeps_the_job_and_counts_an_attempt(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique="ek")
     for attempt in range(4):
-        job = bench.lease()
+        job = rig.lease()
         assert (job.attempts, job.kills) == (attempt, 0)
         assert (job.payload, job.start_time_ms) == (payload("a"), T0)
-        assert bench.retry(job, wait=500, error=b'{"error":"%d"}' % attempt) == []
-        assert bench.state() == {
-            "retries": {"a": bench.now + 500},
+        assert rig.retry(job, wait=500, error=b'{"error":"%d"}' % attempt) == []
+        assert rig.state() == {
+            "retries": {"a": rig.now + 500},
             "unique": {"k": "a"},
         }
-        assert bench.inspect("a").error == b'{"error":"%d"}' % attempt
-        bench.now += 500
-    assert bench.counters()["retried"] == 4
+        assert rig.inspect("a").error == b'{"error":"%d"}' % attempt
+        rig.now += 500
+    assert rig.counters()["retried"] == 4
 
 
 @pytest.mark.parametrize(("now", "due"), [(10, 1_010), (10.001, 1_011)])
-def test_retry_is_never_early(bench: Bench, now: float, due: int) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    bench.now = now
-    bench.retry(job, wait=1_000)
+def test_retry_is_never_early(rig: Rig, now: float, due: int) -> None:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    rig.now = now
+    rig.retry(job, wait=1_000)
 
-    bench.now = due - 0.001
-    assert bench.claim().jobs == []
-    bench.now = due
-    assert names_of(bench.claim()) == ["a"]
+    rig.now = due - 0.001
+    assert rig.claim().jobs == []
+    rig.now = due
+    assert names_of(rig.claim()) == ["a"]
 
 
-def test_retries_come_in_the_order_of_their_times(bench: Bench) -> None:
-    bench.schedule({"a": 0, "b": 0, "c": 0})
-    a, b, c = bench.claim().jobs
-    bench.retry(a, wait=30)
-    bench.retry(b, wait=10)
-    bench.retry(c, wait=20)
-    bench.now = 30
+def test_retries_come_in_the_order_of_their_times(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 0, "c": 0})
+    a, b, c = rig.claim().jobs
+    rig.retry(a, wait=30)
+    rig.retry(b, wait=10)
+    rig.retry(c, wait=20)
+    rig.now = 30
 
-    assert names_of(bench.claim()) == ["b", "c", "a"]
+    assert names_of(rig.claim()) == ["b", "c", "a"]
 
 
 @pytest.mark.parametrize(
@@ -229,14 +227,14 @@ def test_retries_come_in_the_order_of_their_times(bench: Bench) -> None:
     [(None, 500, [500]), (400, 500, []), (500, 500, []), (600, 500, [500])],
 )
 def test_retry_that_is_the_next_event_is_published_on_our_channel(
-    bench: Bench, before: int | None, wait: int, published: list[int]
+    rig: Rig, before: int | None, wait: int, published: list[int]
 ) -> None:
-    bench.schedule({"a": 0, "b": 0})
-    a, b = bench.claim().jobs
+    rig.schedule({"a": 0, "b": 0})
+    a, b = rig.claim().jobs
     if before is not None:
-        bench.retry(a, wait=before)
-    with bench.listening(bench.keys.channel) as heard:
-        bench.retry(b, wait=wait)
+        rig.retry(a, wait=before)
+    with rig.listening(rig.keys.channel) as heard:
+        rig.retry(b, wait=wait)
 
         assert heard() == published
 
@@ -245,15 +243,15 @@ def test_retry_that_is_the_next_event_is_published_on_our_channel(
 
 
 @pytest.mark.parametrize("failed", [True, False])
-def test_dead_letter_keeps_payload_error_and_counts(bench: Bench, failed: bool) -> None:
-    bench.schedule({"a": 0}, unique="ek")
-    bench.retry(bench.lease(), wait=0)
-    bench.now = 7.9
+def test_dead_letter_keeps_payload_error_and_counts(rig: Rig, failed: bool) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.retry(rig.lease(), wait=0)
+    rig.now = 7.9
 
-    assert bench.bury(bench.lease(), attempt_failed=failed) == []
+    assert rig.bury(rig.lease(), attempt_failed=failed) == []
 
-    assert bench.state() == {"dead": {"a": 7}}
-    seen = bench.inspect("a")
+    assert rig.state() == {"dead": {"a": 7}}
+    seen = rig.inspect("a")
     assert (seen.state, seen.score_ms, seen.attempts, seen.kills, seen.payload) == (
         State.DEAD,
         T0 + 7,
@@ -262,164 +260,162 @@ def test_dead_letter_keeps_payload_error_and_counts(bench: Bench, failed: bool) 
         payload("a"),
     )
     assert seen.error == b'{"error":"e"}'
-    assert bench.counters()["dead"] == 1
+    assert rig.counters()["dead"] == 1
 
 
-def test_failure_is_kept_as_a_result_for_those_that_ask(bench: Bench) -> None:
-    bench.schedule({"a": 0, "b": 0})
-    a, b = bench.claim().jobs
+def test_failure_is_kept_as_a_result_for_those_that_ask(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 0})
+    a, b = rig.claim().jobs
 
-    bench.bury(
+    rig.bury(
         Rejected(a.token, a.fence, b"{}"),
         Rejected(b.token, b.fence, b"{}", 60_000, b"why"),
     )
 
-    assert bench.client.lrange(bench.keys.result(a.token), 0, -1) == []
-    assert bench.client.lrange(bench.keys.result(b.token), 0, -1) == [b"why"]
+    assert rig.client.lrange(rig.keys.result(a.token), 0, -1) == []
+    assert rig.client.lrange(rig.keys.result(b.token), 0, -1) == [b"why"]
 
 
-def test_quarantined_payload_is_kept_with_its_reason(bench: Bench) -> None:
-    bench.java_offer("x", 0)
-    job = bench.lease()
+def test_quarantined_payload_is_kept_with_its_reason(rig: Rig) -> None:
+    rig.java_offer("x", 0)
+    job = rig.lease()
 
-    bench.bury(job, state=State.QUARANTINED, attempt_failed=False)
+    rig.bury(job, state=State.QUARANTINED, attempt_failed=False)
 
-    assert bench.state() == {"quarantine": {"x": 0}}
-    assert bench.counters()["quarantined"] == 1
+    assert rig.state() == {"quarantine": {"x": 0}}
+    assert rig.counters()["quarantined"] == 1
 
 
 # Renew.
 
 
 def test_renewed_lease_ends_later_rounded_up_and_never_expires_in_between(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    bench.now = 10_000.25
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    rig.now = 10_000.25
 
-    assert bench.renew(job, lease_ms=40_000) == []
+    assert rig.renew(job, lease_ms=40_000) == []
 
-    assert bench.state()["leases"] == {"a": 50_001}
-    bench.now = 50_000
-    assert bench.claim().jobs == []
-    bench.now = 50_001
-    assert bench.lease().kills == 1
+    assert rig.state()["leases"] == {"a": 50_001}
+    rig.now = 50_000
+    assert rig.claim().jobs == []
+    rig.now = 50_001
+    assert rig.lease().kills == 1
 
 
-def test_renewal_brings_no_lease_back(bench: Bench) -> None:
+def test_renewal_brings_no_lease_back(rig: Rig) -> None:
     """Its header may be there still while another script has ended the lease."""
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    bench.client.zrem(bench.keys.leases, job.token)
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    rig.client.zrem(rig.keys.leases, job.token)
 
-    bench.renew(job)
+    rig.renew(job)
 
-    assert "leases" not in bench.state()
-    bench.is_checked = False  # half of it is gone
+    assert "leases" not in rig.state()
+    rig.is_checked = False  # half of it is gone
 
 
 # Give back.
 
 
 def test_own_jobs_that_were_not_used_wait_for_their_first_attempt_due_at_once(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0, "b": 5}, unique="")
-    bench.now = 100
-    bench.schedule({"c": 0}, unique="ek")
-    jobs = bench.claim().jobs
+    rig.schedule({"a": 0, "b": 5}, unique="")
+    rig.now = 100
+    rig.schedule({"c": 0}, unique="ek")
+    jobs = rig.claim().jobs
 
-    assert bench.give_back(*jobs) == []
+    assert rig.give_back(*jobs) == []
 
-    assert bench.state() == {
+    assert rig.state() == {
         "returned": {"a": 0, "b": 5, "c": 100},
         "unique": {"k": "c"},
     }
-    again = bench.claim().jobs
+    again = rig.claim().jobs
     assert [name_in(job.payload) for job in again] == ["a", "b", "c"]
     assert {(job.attempts, job.kills) for job in again} == {(0, 0)}
 
 
 def test_foreign_payloads_go_back_to_the_head_of_the_destination_queue_in_order(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.client.rpush(bench.keys.queue.destination, *"abcdef")
-    jobs = bench.claim(4).jobs
+    rig.client.rpush(rig.keys.queue.destination, *"abcdef")
+    jobs = rig.claim(4).jobs
 
-    assert bench.give_back(*jobs) == []
+    assert rig.give_back(*jobs) == []
 
-    assert bench.state() == {"destination": list("abcdef")}
-    assert bench.leftovers() == sorted(
-        [bench.keys.claims, bench.keys.queue.destination]
-    )
+    assert rig.state() == {"destination": list("abcdef")}
+    assert rig.leftovers() == sorted([rig.keys.claims, rig.keys.queue.destination])
 
 
-def test_foreign_and_own_jobs_of_one_claim_go_their_ways(bench: Bench) -> None:
-    bench.java_offer("x", 0)
-    bench.schedule({"a": 1})
-    bench.java_offer("y", 2)
-    bench.now = 3
+def test_foreign_and_own_jobs_of_one_claim_go_their_ways(rig: Rig) -> None:
+    rig.java_offer("x", 0)
+    rig.schedule({"a": 1})
+    rig.java_offer("y", 2)
+    rig.now = 3
 
-    bench.give_back(*bench.claim().jobs)
+    rig.give_back(*rig.claim().jobs)
 
     # In the destination queue nothing would tell them from what others put there.
-    assert bench.state() == {"returned": {"x": 0, "a": 1, "y": 2}}
-    assert names_of(bench.claim()) == ["x", "a", "y"]
+    assert rig.state() == {"returned": {"x": 0, "a": 1, "y": 2}}
+    assert names_of(rig.claim()) == ["x", "a", "y"]
 
 
 def test_foreign_payloads_of_the_destination_queue_go_back_to_its_head(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.client.rpush(bench.keys.queue.destination, b"x", b"y", b"z")
+    rig.client.rpush(rig.keys.queue.destination, b"x", b"y", b"z")
 
-    bench.give_back(*bench.claim(2).jobs)
+    rig.give_back(*rig.claim(2).jobs)
 
-    assert bench.state() == {"destination": ["x", "y", "z"]}
+    assert rig.state() == {"destination": ["x", "y", "z"]}
 
 
 @pytest.mark.parametrize("how", ["attempt", "kill"])
-def test_foreign_payload_with_a_history_stays_with_us(bench: Bench, how: str) -> None:
-    bench.java_offer("x", 0)
-    job = bench.lease()
+def test_foreign_payload_with_a_history_stays_with_us(rig: Rig, how: str) -> None:
+    rig.java_offer("x", 0)
+    job = rig.lease()
     if how == "attempt":
-        bench.retry(job, wait=0)
-    bench.now = LEASE
+        rig.retry(job, wait=0)
+    rig.now = LEASE
 
-    bench.give_back(bench.lease())
+    rig.give_back(rig.lease())
 
-    assert list(bench.state()) == ["retries"]
-    again = bench.lease()
+    assert list(rig.state()) == ["retries"]
+    again = rig.lease()
     assert again.attempts + again.kills == 1
 
 
-def test_giving_back_counts_as_nothing_however_often(bench: Bench) -> None:
-    bench.schedule({"a": 0})
+def test_giving_back_counts_as_nothing_however_often(rig: Rig) -> None:
+    rig.schedule({"a": 0})
     for _ in range(10):
-        job = bench.lease()
+        job = rig.lease()
         assert (job.attempts, job.kills, job.start_time_ms) == (0, 0, T0)
-        bench.give_back(job)
+        rig.give_back(job)
 
 
-def test_others_are_told_of_what_is_given_back(bench: Bench) -> None:
-    bench.schedule({"a": 0})
-    job = bench.lease()
-    bench.now = 7
-    with bench.listening(bench.keys.channel) as heard:
-        bench.give_back(job)
+def test_others_are_told_of_what_is_given_back(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    rig.now = 7
+    with rig.listening(rig.keys.channel) as heard:
+        rig.give_back(job)
 
         assert heard() == [7]
 
 
 @pytest.mark.parametrize("count", [1, 9, 300])
-def test_many_given_back_keep_their_order(bench: Bench, count: int) -> None:
-    bench.schedule({f"j{n}": n % 3 for n in range(count)})
-    bench.now = 3
-    before = bench.claim(500)
+def test_many_given_back_keep_their_order(rig: Rig, count: int) -> None:
+    rig.schedule({f"j{n}": n % 3 for n in range(count)})
+    rig.now = 3
+    before = rig.claim(500)
 
-    bench.give_back(*before.jobs)
+    rig.give_back(*before.jobs)
 
-    after = names_of(bench.claim(500))
+    after = names_of(rig.claim(500))
     assert sorted(after) == sorted(names_of(before))
     starts = [int(name[1:]) % 3 for name in after]
     assert starts == sorted(starts)
@@ -429,77 +425,77 @@ def test_many_given_back_keep_their_order(bench: Bench, count: int) -> None:
 
 
 def test_jobs_of_one_start_time_keep_their_order_when_they_are_given_back(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
     for letter in "ezbyaxc":
-        bench.schedule({letter: 5})
-    bench.now = 100
-    jobs = bench.claim().jobs
+        rig.schedule({letter: 5})
+    rig.now = 100
+    jobs = rig.claim().jobs
     order = [job.token for job in jobs]
 
     for _ in range(3):
-        bench.give_back(*jobs)
-        jobs = bench.claim().jobs
+        rig.give_back(*jobs)
+        jobs = rig.claim().jobs
         assert [job.token for job in jobs] == order
 
 
-def give_back_late(bench: Bench, job: Leased) -> None:
-    call = settling.give_back(bench.keys, [job], late=[job.token], now_us=bench.now_us)
-    assert bench.run(call) == []
+def give_back_late(rig: Rig, job: Leased) -> None:
+    call = settling.give_back(rig.keys, [job], late=[job.token], now_us=rig.now_us)
+    assert rig.run(call) == []
 
 
 def test_a_lease_that_ends_before_the_job_begins_counts_the_second_time(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0})
+    rig.schedule({"a": 0})
     kills = []
     for _ in range(3):
-        (job,) = bench.claim().jobs
+        (job,) = rig.claim().jobs
         kills.append((job.kills, job.was_late))
-        give_back_late(bench, job)
+        give_back_late(rig, job)
 
     assert kills == [(0, False), (0, True), (1, True)]
 
 
 def test_a_job_that_never_begins_in_time_is_a_dead_letter_in_the_end(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.client.rpush(bench.keys.queue.destination, "x")
+    rig.client.rpush(rig.keys.queue.destination, "x")
     claims = 0
-    while jobs := bench.claim(max_kills=2).jobs:
+    while jobs := rig.claim(max_kills=2).jobs:
         claims += 1
-        give_back_late(bench, jobs[0])
+        give_back_late(rig, jobs[0])
 
     assert claims == 4
-    (dead,) = bench.run(looking.page(bench.keys, State.DEAD)).rows
+    (dead,) = rig.run(looking.page(rig.keys, State.DEAD)).rows
     assert dead.kills == 3
 
 
 def test_only_an_attempt_makes_a_lease_that_ended_too_early_forgotten(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0})
-    give_back_late(bench, bench.lease())
-    bench.give_back(bench.lease())
-    after_another_return = bench.lease()
-    bench.retry(after_another_return)
-    bench.now = 1_000_000
+    rig.schedule({"a": 0})
+    give_back_late(rig, rig.lease())
+    rig.give_back(rig.lease())
+    after_another_return = rig.lease()
+    rig.retry(after_another_return)
+    rig.now = 1_000_000
 
-    after_an_attempt = bench.lease()
+    after_an_attempt = rig.lease()
 
     assert (after_another_return.was_late, after_another_return.kills) == (True, 0)
     assert (after_an_attempt.was_late, after_an_attempt.kills) == (False, 0)
 
 
 def test_a_claim_that_is_asked_for_again_still_says_what_was_late(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0, "b": 0})
-    first, _ = bench.claim(request=b"request1").jobs
-    give_back_late(bench, first)
+    rig.schedule({"a": 0, "b": 0})
+    first, _ = rig.claim(request=b"request1").jobs
+    give_back_late(rig, first)
 
-    reply = bench.claim(request=b"request2")
-    repeated = bench.claim(request=b"request2")
+    reply = rig.claim(request=b"request2")
+    repeated = rig.claim(request=b"request2")
 
     assert [job.was_late for job in reply.jobs] == [True]
     assert [job.was_late for job in repeated.jobs] == [True]

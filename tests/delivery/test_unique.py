@@ -6,25 +6,25 @@ from django_delayq.delivery import storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob, Scheduled
-from tests.delivery.bench import LEASE, Bench, names_of, payload, token
+from tests.delivery.rig import LEASE, Rig, names_of, payload, token
 
 TO_END, TO_START = "ek", "sk"
 
 
 def test_second_job_of_a_key_is_not_stored_and_the_first_is_named(
-    any_bench: Bench,
+    any_rig: Rig,
 ) -> None:
-    bench = any_bench
-    bench.schedule({"a": 1_000}, unique=TO_END)
-    before = bench.state()
+    rig = any_rig
+    rig.schedule({"a": 1_000}, unique=TO_END)
+    before = rig.state()
 
-    assert bench.schedule({"b": 500}, unique=TO_END) == [Scheduled(500, "a")]
+    assert rig.schedule({"b": 500}, unique=TO_END) == [Scheduled(500, "a")]
 
-    assert bench.state() == before
+    assert rig.state() == before
 
 
 def test_first_job_of_a_key_in_one_call_holds_it_against_the_others(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
     jobs = [
         NewJob(token("a"), "+0", "ek", payload("a")),
@@ -34,35 +34,35 @@ def test_first_job_of_a_key_in_one_call_holds_it_against_the_others(
         NewJob(token("e"), "+0", "sk", payload("e")),
     ]
 
-    replies = bench.send(jobs)
+    replies = rig.send(jobs)
 
     assert [reply.holder for reply in replies] == ["", "a", "", "", "a"]
-    assert names_of(bench.claim()) == ["a", "c", "d"]
+    assert names_of(rig.claim()) == ["a", "c", "d"]
 
 
 def test_repeat_of_the_call_that_stored_the_holder_is_not_refused(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 1_000}, unique=TO_END)
+    rig.schedule({"a": 1_000}, unique=TO_END)
 
-    replies = bench.schedule({"a": 1_000}, unique=TO_END, again=True)
+    replies = rig.schedule({"a": 1_000}, unique=TO_END, again=True)
 
     assert replies == [Scheduled(1_000, "")]
 
 
 def test_repeat_of_a_call_with_several_jobs_of_a_key_gives_the_same_answer(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
     jobs = [NewJob(token(name), "+0", "ek", payload(name)) for name in "abc"]
-    first = bench.send(jobs)
+    first = rig.send(jobs)
 
-    assert bench.send(jobs, again=True) == first
-    assert names_of(bench.claim()) == ["a"]
+    assert rig.send(jobs, again=True) == first
+    assert names_of(rig.claim()) == ["a"]
 
 
-def test_key_of_another_queue_is_another_key(bench: Bench) -> None:
-    other = Bench(bench.client, bench.keys.queue.name + "-2")
-    bench.schedule({"a": 0}, unique=TO_END)
+def test_key_of_another_queue_is_another_key(rig: Rig) -> None:
+    other = Rig(rig.client, rig.keys.queue.name + "-2")
+    rig.schedule({"a": 0}, unique=TO_END)
 
     assert other.schedule({"b": 0}, unique=TO_END) == [Scheduled(0, "")]
 
@@ -88,37 +88,35 @@ def test_key_of_another_queue_is_another_key(bench: Bench) -> None:
         "moved from the destination queue",
     ],
 )
-def test_key_held_to_the_end_is_held_while_the_job_lives(
-    bench: Bench, life: str
-) -> None:
-    bench.schedule({"a": 0 if life != "scheduled" else 10}, unique=TO_END)
+def test_key_held_to_the_end_is_held_while_the_job_lives(rig: Rig, life: str) -> None:
+    rig.schedule({"a": 0 if life != "scheduled" else 10}, unique=TO_END)
     if life == "moved":
-        bench.reschedule("a", 700)
+        rig.reschedule("a", 700)
     elif "destination queue" in life:
-        bench.transfer()
+        rig.transfer()
         if life.startswith("moved"):
-            bench.reschedule("a", 700)
+            rig.reschedule("a", 700)
     elif life not in ("scheduled", "due"):
-        job = bench.lease()
+        job = rig.lease()
         if life == "renewed":
-            bench.renew(job)
+            rig.renew(job)
         elif life == "given back":
-            bench.give_back(job)
+            rig.give_back(job)
         elif life == "lease expired":
-            bench.now = LEASE
+            rig.now = LEASE
         elif life == "recovered":
-            bench.recover()
+            rig.recover()
         elif life != "leased":
-            bench.retry(job, wait=0)
+            rig.retry(job, wait=0)
         if life == "claimed again":
-            bench.lease()
+            rig.lease()
         elif life == "moved while it retries":
-            bench.reschedule("a", 700)
+            rig.reschedule("a", 700)
 
-    (reply,) = bench.schedule({"b": 0}, unique=TO_END)
+    (reply,) = rig.schedule({"b": 0}, unique=TO_END)
 
     assert reply.holder == "a"
-    assert bench.state()["unique"] == {"k": "a"}
+    assert rig.state()["unique"] == {"k": "a"}
 
 
 @pytest.mark.parametrize(
@@ -126,152 +124,150 @@ def test_key_held_to_the_end_is_held_while_the_job_lives(
     ["succeeded", "expired", "dead", "quarantined", "killed", "cancelled"],
 )
 def test_key_held_to_the_end_is_free_in_the_script_that_ends_the_job(
-    bench: Bench, end: str
+    rig: Rig, end: str
 ) -> None:
-    bench.schedule({"a": 0}, unique=TO_END)
+    rig.schedule({"a": 0}, unique=TO_END)
     if end == "cancelled":
-        bench.cancel("a")
+        rig.cancel("a")
     else:
-        job = bench.lease()
+        job = rig.lease()
         if end == "killed":
-            bench.now = LEASE
-            bench.claim(max_kills=0)
+            rig.now = LEASE
+            rig.claim(max_kills=0)
         elif end == "dead":
-            bench.bury(job)
+            rig.bury(job)
         elif end == "quarantined":
-            bench.bury(job, state=State.QUARANTINED)
+            rig.bury(job, state=State.QUARANTINED)
         else:
-            bench.acknowledge(job, state=State(end))
+            rig.acknowledge(job, state=State(end))
 
-    assert "unique" not in bench.state()
-    assert bench.schedule({"b": 0}, unique=TO_END)[0].holder == ""
+    assert "unique" not in rig.state()
+    assert rig.schedule({"b": 0}, unique=TO_END)[0].holder == ""
 
 
 @pytest.mark.parametrize("where", ["retrying", "worker dead", "destination queue"])
-def test_cancel_frees_the_key_wherever_the_job_waits(bench: Bench, where: str) -> None:
-    bench.schedule({"a": 0}, unique=TO_END)
+def test_cancel_frees_the_key_wherever_the_job_waits(rig: Rig, where: str) -> None:
+    rig.schedule({"a": 0}, unique=TO_END)
     if where == "destination queue":
-        bench.transfer()
+        rig.transfer()
     else:
-        job = bench.lease()
+        job = rig.lease()
         if where == "retrying":
-            bench.retry(job)
+            rig.retry(job)
         else:
-            bench.recover()
+            rig.recover()
 
-    bench.cancel("a")
+    rig.cancel("a")
 
-    assert "unique" not in bench.state()
+    assert "unique" not in rig.state()
 
 
 @pytest.mark.parametrize("mode", [Mode.DIRECT, Mode.SHARED])
 def test_key_held_to_the_start_is_free_once_the_job_is_claimed(
-    bench: Bench, mode: Mode
+    rig: Rig, mode: Mode
 ) -> None:
-    bench.schedule({"a": 0}, unique=TO_START)
-    assert bench.schedule({"b": 0}, unique=TO_START)[0].holder == "a"
+    rig.schedule({"a": 0}, unique=TO_START)
+    assert rig.schedule({"b": 0}, unique=TO_START)[0].holder == "a"
 
     if mode is Mode.SHARED:
-        bench.transfer()
-    assert names_of(bench.claim(mode=mode)) == ["a"]
+        rig.transfer()
+    assert names_of(rig.claim(mode=mode)) == ["a"]
 
-    assert "unique" not in bench.state()
-    assert bench.schedule({"c": 0}, unique=TO_START)[0].holder == ""
+    assert "unique" not in rig.state()
+    assert rig.schedule({"c": 0}, unique=TO_START)[0].holder == ""
 
 
 def test_job_that_retries_does_not_take_back_a_key_it_held_to_its_start(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0}, unique=TO_START)
-    job = bench.lease()
-    bench.schedule({"b": 5_000}, unique=TO_START)
-    bench.retry(job, wait=0)
+    rig.schedule({"a": 0}, unique=TO_START)
+    job = rig.lease()
+    rig.schedule({"b": 5_000}, unique=TO_START)
+    rig.retry(job, wait=0)
 
-    bench.acknowledge(bench.lease())
+    rig.acknowledge(rig.lease())
 
-    assert bench.state()["unique"] == {"k": "b"}
+    assert rig.state()["unique"] == {"k": "b"}
 
 
-def test_key_is_released_by_its_holder_only(bench: Bench) -> None:
-    bench.schedule({"a": 0}, unique=TO_END)
-    lost = bench.lease()
-    bench.now = LEASE
-    bench.acknowledge(bench.lease())
-    bench.schedule({"b": 5_000}, unique=TO_END)
+def test_key_is_released_by_its_holder_only(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique=TO_END)
+    lost = rig.lease()
+    rig.now = LEASE
+    rig.acknowledge(rig.lease())
+    rig.schedule({"b": 5_000}, unique=TO_END)
 
-    assert bench.acknowledge(lost) == [0]
+    assert rig.acknowledge(lost) == [0]
 
-    assert bench.state()["unique"] == {"k": "b"}
+    assert rig.state()["unique"] == {"k": "b"}
 
 
 @pytest.mark.parametrize("end", ["acknowledge", "bury", "cancel", "forget"])
-def test_key_that_somebody_else_holds_by_now_is_left_to_him(
-    bench: Bench, end: str
-) -> None:
-    bench.schedule({"a": 0}, unique=TO_END)
-    bench.client.hset(bench.keys.unique, "k", token("b"))
-    bench.is_checked = False
+def test_key_that_somebody_else_holds_by_now_is_left_to_him(rig: Rig, end: str) -> None:
+    rig.schedule({"a": 0}, unique=TO_END)
+    rig.client.hset(rig.keys.unique, "k", token("b"))
+    rig.is_checked = False
 
     if end == "forget":
-        bench.java_transfer()
-        bench.java_take()
+        rig.java_transfer()
+        rig.java_take()
     if end in ("cancel", "forget"):
-        bench.cancel("a")
+        rig.cancel("a")
     else:
-        getattr(bench, end)(bench.lease())
+        getattr(rig, end)(rig.lease())
 
-    assert bench.client.hgetall(bench.keys.unique) == {b"k": token("b").encode()}
+    assert rig.client.hgetall(rig.keys.unique) == {b"k": token("b").encode()}
 
 
-def test_replayed_dead_letter_runs_beside_the_next_holder(bench: Bench) -> None:
-    bench.schedule({"a": 0}, unique=TO_END)
-    bench.bury(bench.lease())
-    bench.schedule({"b": 5_000}, unique=TO_END)
+def test_replayed_dead_letter_runs_beside_the_next_holder(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique=TO_END)
+    rig.bury(rig.lease())
+    rig.schedule({"b": 5_000}, unique=TO_END)
 
-    bench.replay("a")
-    bench.acknowledge(bench.lease())
+    rig.replay("a")
+    rig.acknowledge(rig.lease())
 
-    assert bench.state()["unique"] == {"k": "b"}
+    assert rig.state()["unique"] == {"k": "b"}
 
 
 # Java.
 
 
-def test_holder_whose_frame_java_removed_is_displaced(any_bench: Bench) -> None:
-    bench = any_bench
-    bench.schedule({"a": 1_000}, unique=TO_END)
-    (frame,) = bench.client.zrange(bench.keys.queue.timeout_set, 0, -1)
-    bench.java_remove(frame)
+def test_holder_whose_frame_java_removed_is_displaced(any_rig: Rig) -> None:
+    rig = any_rig
+    rig.schedule({"a": 1_000}, unique=TO_END)
+    (frame,) = rig.client.zrange(rig.keys.queue.timeout_set, 0, -1)
+    rig.java_remove(frame)
 
-    assert bench.schedule({"b": 2_000}, unique=TO_END) == [Scheduled(2_000, "")]
+    assert rig.schedule({"b": 2_000}, unique=TO_END) == [Scheduled(2_000, "")]
 
-    state = bench.state()
+    state = rig.state()
     assert state["unique"] == {"k": "b"}
     assert state["locators"] == ["b"]
 
 
 def test_holder_that_java_took_is_displaced_but_not_one_it_only_transferred(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    bench.schedule({"a": 0}, unique=TO_END)
-    bench.java_transfer()
-    assert bench.schedule({"b": 0}, unique=TO_END)[0].holder == "a"
-    bench.java_take()
+    rig.schedule({"a": 0}, unique=TO_END)
+    rig.java_transfer()
+    assert rig.schedule({"b": 0}, unique=TO_END)[0].holder == "a"
+    rig.java_take()
 
-    assert bench.schedule({"c": 0}, unique=TO_END)[0].holder == ""
+    assert rig.schedule({"c": 0}, unique=TO_END)[0].holder == ""
 
-    assert bench.state()["unique"] == {"k": "c"}
+    assert rig.state()["unique"] == {"k": "c"}
 
 
 def test_several_holders_that_java_removed_are_displaced_by_one_call(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
     for name, key in (("a", "ek"), ("b", "el"), ("c", "em")):
-        bench.schedule({name: 1_000}, unique=key)
-    for frame in bench.frames()[:2]:
-        bench.java_remove(frame)
+        rig.schedule({name: 1_000}, unique=key)
+    for frame in rig.frames()[:2]:
+        rig.java_remove(frame)
 
-    replies = bench.send(
+    replies = rig.send(
         [
             NewJob(token(name), "+5000", key, payload(name))
             for name, key in (("x", "ek"), ("y", "el"), ("z", "em"), ("w", "ek"))
@@ -279,51 +275,51 @@ def test_several_holders_that_java_removed_are_displaced_by_one_call(
     )
 
     assert [reply.holder for reply in replies] == ["", "", "c", "x"]
-    assert bench.state()["unique"] == {"k": "x", "l": "y", "m": "c"}
-    assert bench.state()["locators"] == ["c", "x", "y"]
+    assert rig.state()["unique"] == {"k": "x", "l": "y", "m": "c"}
+    assert rig.state()["locators"] == ["c", "x", "y"]
 
 
-def test_holder_deep_in_a_long_destination_queue_counts_as_alive(bench: Bench) -> None:
-    bench.client.rpush(bench.keys.queue.destination, *["x"] * 1_001)
-    bench.schedule({"a": 0}, unique=TO_END)
-    bench.transfer()
+def test_holder_deep_in_a_long_destination_queue_counts_as_alive(rig: Rig) -> None:
+    rig.client.rpush(rig.keys.queue.destination, *["x"] * 1_001)
+    rig.schedule({"a": 0}, unique=TO_END)
+    rig.transfer()
 
-    assert bench.schedule({"b": 0}, unique=TO_END)[0].holder == "a"
+    assert rig.schedule({"b": 0}, unique=TO_END)[0].holder == "a"
 
 
 def test_holders_in_the_destination_queue_are_looked_for_once_a_call(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
     """Each look may read a megabyte, and a call may have 500 keys."""
     count = 50
     for n in range(count):
-        bench.schedule({f"h{n}": 0}, unique=f"ek{n}")
-    bench.transfer(500)
+        rig.schedule({f"h{n}": 0}, unique=f"ek{n}")
+    rig.transfer(500)
     jobs = [NewJob(token(f"j{n}"), "+0", f"ek{n}", payload("j")) for n in range(count)]
-    bench.client.config_resetstat()
+    rig.client.config_resetstat()
 
-    stored = bench.run(storing.schedule(bench.keys, jobs, now_us=bench.now_us))
+    stored = rig.run(storing.schedule(rig.keys, jobs, now_us=rig.now_us))
 
     assert [job.holder for job in stored] == [token(f"h{n}") for n in range(count)]
-    reads = bench.client.info("commandstats")["cmdstat_lrange"]["calls"]
+    reads = rig.client.info("commandstats")["cmdstat_lrange"]["calls"]
     assert reads < count / 2
 
 
-def test_holder_with_a_header_is_alive_in_every_place(bench: Bench) -> None:
-    bench.schedule({"a": 0}, unique=TO_END)
-    bench.client.rpush(bench.keys.queue.destination, payload("a"))
-    bench.claim()
+def test_holder_with_a_header_is_alive_in_every_place(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique=TO_END)
+    rig.client.rpush(rig.keys.queue.destination, payload("a"))
+    rig.claim()
 
-    assert bench.schedule({"b": 0}, unique=TO_END)[0].holder == "a"
+    assert rig.schedule({"b": 0}, unique=TO_END)[0].holder == "a"
 
 
 @pytest.mark.parametrize("key", ["k k", "ключ", "e", "x" * 300, '"}', "%s-%%"])
-def test_key_is_any_text(bench: Bench, key: str) -> None:
-    bench.schedule({"a": 0}, unique="e" + key)
+def test_key_is_any_text(rig: Rig, key: str) -> None:
+    rig.schedule({"a": 0}, unique="e" + key)
 
-    assert bench.schedule({"b": 0}, unique="e" + key)[0].holder == "a"
-    assert bench.inspect("a").unique == key
-    job = bench.lease()
-    assert bench.inspect("a").unique == key
-    bench.acknowledge(job)
-    assert "unique" not in bench.state()
+    assert rig.schedule({"b": 0}, unique="e" + key)[0].holder == "a"
+    assert rig.inspect("a").unique == key
+    job = rig.lease()
+    assert rig.inspect("a").unique == key
+    rig.acknowledge(job)
+    assert "unique" not in rig.state()

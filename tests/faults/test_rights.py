@@ -26,7 +26,7 @@ from django_delayq import (
 from django_delayq.admin.paths import to_path_part
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.waiting.connection import DedicatedConnection
-from tests.delivery.bench import Bench
+from tests.delivery.rig import Rig
 from tests.delivery.tour import TOUR
 from tests.polling import wait_until
 from tests.servers import Server
@@ -110,13 +110,13 @@ def limited(server: Any, queue_name: str) -> Iterator[Limited]:
 def test_documented_user_may_make_every_call(
     limited: Limited, queue_name: str, stop: str
 ) -> None:
-    bench = Bench(limited.admin, queue_name)
-    call = TOUR[stop](bench)
+    rig = Rig(limited.admin, queue_name)
+    call = TOUR[stop](rig)
 
-    bench.client = limited.client
+    rig.client = limited.client
     call()
 
-    bench.client = limited.admin
+    rig.client = limited.admin
     assert limited.refused() == []
 
 

@@ -26,7 +26,7 @@ from django_delayq.health.problems import (
     kinds_of,
 )
 from tests.conftest import keys_of
-from tests.delivery.bench import payload
+from tests.delivery.rig import payload
 from tests.polling import takes_less_than, wait_until
 from tests.servers import ExternalServer, Server
 

@@ -25,7 +25,7 @@ from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
-from tests.delivery.bench import payload
+from tests.delivery.rig import payload
 from tests.polling import wait_until
 from tests.queues.java import JavaQueue, frames_of, make_due, now_ms
 from tests.queues.proxy import Proxy

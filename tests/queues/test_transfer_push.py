@@ -20,7 +20,7 @@ from django_delayq.waiting.alarm import CAP_MS
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
-from tests.delivery.bench import payload
+from tests.delivery.rig import payload
 from tests.polling import takes_less_than, wait_until
 from tests.queues.java import JavaQueue, frames_of, now_ms
 from tests.queues.proxy import Proxy

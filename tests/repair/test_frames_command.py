@@ -27,7 +27,7 @@ from django_delayq.management.progress import ProgressLine
 from django_delayq.repair import frames
 from django_delayq.repair.reframing import Reframing
 from django_delayq.wire.frame import FrameFormat, format_of, pack
-from tests.delivery.bench import T0, Bench
+from tests.delivery.rig import T0, Rig
 from tests.polling import wait_until
 from tests.servers import Server
 from tests.test_readme import DOCUMENTS, ROOT, blocks_of
@@ -40,9 +40,9 @@ pytestmark = pytest.mark.usefixtures("delayq")
 
 
 @pytest.fixture
-def bench(client: "redis.Redis[bytes]", queue_name: str) -> Bench:
+def rig(client: "redis.Redis[bytes]", queue_name: str) -> Rig:
     """The queue that the command is called for. Its clock, T0, lies in the past."""
-    return Bench(client, queue_name)
+    return Rig(client, queue_name)
 
 
 @pytest.fixture
@@ -63,28 +63,28 @@ def call(queue_name: str) -> Call:
     return lambda *arguments: call(queue_name, *arguments)
 
 
-def offer(bench: Bench, count: int, wait: int, frame_format: FrameFormat) -> None:
+def offer(rig: Rig, count: int, wait: int, frame_format: FrameFormat) -> None:
     for n in range(count):
-        bench.java_offer(HELLO[frame_format], wait + n, frame_format=frame_format)
+        rig.java_offer(HELLO[frame_format], wait + n, frame_format=frame_format)
 
 
-def jam(bench: Bench) -> None:
+def jam(rig: Rig) -> None:
     """Three that arrive again and again, one that stops an old Redisson, five behind it."""
-    offer(bench, 3, 0, OLD)
-    offer(bench, 1, 3, NEW)
-    offer(bench, 5, 4, OLD)
-    bench.now = 100
+    offer(rig, 3, 0, OLD)
+    offer(rig, 1, 3, NEW)
+    offer(rig, 5, 4, OLD)
+    rig.now = 100
     with pytest.raises(ResponseError, match="data string too short"):
-        bench.java_transfer(frame_format=OLD)
+        rig.java_transfer(frame_format=OLD)
 
 
-def dump(bench: Bench) -> dict[bytes, bytes | None]:
-    found = bench.client.scan_iter(match=f"*{bench.keys.queue.name}*", count=1000)
-    return {key: bench.client.dump(key) for key in found}
+def dump(rig: Rig) -> dict[bytes, bytes | None]:
+    found = rig.client.scan_iter(match=f"*{rig.keys.queue.name}*", count=1000)
+    return {key: rig.client.dump(key) for key in found}
 
 
-def formats_in(bench: Bench) -> set[FrameFormat | None]:
-    waiting = bench.client.zrange(bench.keys.queue.timeout_set, 0, -1)
+def formats_in(rig: Rig) -> set[FrameFormat | None]:
+    waiting = rig.client.zrange(rig.keys.queue.timeout_set, 0, -1)
     return {format_of(frame, len(frame)) for frame in waiting}
 
 
@@ -92,15 +92,15 @@ def formats_in(bench: Bench) -> set[FrameFormat | None]:
 
 
 def test_jammed_queue_is_told_and_what_to_do_about_it(
-    bench: Bench, call: Call, queue_name: str
+    rig: Rig, call: Call, queue_name: str
 ) -> None:
-    jam(bench)
-    before = dump(bench)
+    jam(rig)
+    before = dump(rig)
 
     status, output = call()
 
     assert status == 0
-    assert dump(bench) == before
+    assert dump(rig) == before
     lines = {" ".join(line.split()) for line in output.splitlines()}
     assert lines >= {
         "dLc0 up to 3.21.0 8 8 5",
@@ -119,9 +119,9 @@ def test_jammed_queue_is_told_and_what_to_do_about_it(
     assert "--drop-delivered" in output
 
 
-def test_frame_that_is_not_due_yet_is_foretold(bench: Bench, call: Call) -> None:
-    offer(bench, 1, 10**12, OLD)
-    offer(bench, 1, 10**12 + 5, NEW)
+def test_frame_that_is_not_due_yet_is_foretold(rig: Rig, call: Call) -> None:
+    offer(rig, 1, 10**12, OLD)
+    offer(rig, 1, 10**12 + 5, NEW)
 
     _, output = call()
 
@@ -130,8 +130,8 @@ def test_frame_that_is_not_due_yet_is_foretold(bench: Bench, call: Call) -> None
     assert "nothing is; the first will be at 2055-" in output
 
 
-def test_queue_of_one_format_is_not_stuck(bench: Bench, call: Call) -> None:
-    offer(bench, 3, 10**12, NEW)
+def test_queue_of_one_format_is_not_stuck(rig: Rig, call: Call) -> None:
+    offer(rig, 3, 10**12, NEW)
 
     _, output = call()
 
@@ -141,23 +141,23 @@ def test_queue_of_one_format_is_not_stuck(bench: Bench, call: Call) -> None:
     assert "STUCK:" not in output
 
 
-def test_due_frames_that_nobody_transfers_are_told(bench: Bench, call: Call) -> None:
-    offer(bench, 3, 0, NEW)
+def test_due_frames_that_nobody_transfers_are_told(rig: Rig, call: Call) -> None:
+    offer(rig, 3, 0, NEW)
 
     _, output = call()
 
     assert "NOT TRANSFERRED: 3 due frames." in output
 
 
-def test_everything_odd_is_told(bench: Bench, call: Call) -> None:
-    timeout_set = bench.keys.queue.timeout_set
-    offer(bench, 2, 0, NEW)
-    bench.client.zrem(timeout_set, bench.java_offer("alone", 0))
-    bench.client.zadd(timeout_set, {b"bad": T0 + 5})
+def test_everything_odd_is_told(rig: Rig, call: Call) -> None:
+    timeout_set = rig.keys.queue.timeout_set
+    offer(rig, 2, 0, NEW)
+    rig.client.zrem(timeout_set, rig.java_offer("alone", 0))
+    rig.client.zadd(timeout_set, {b"bad": T0 + 5})
     for score, text in ((1.5, "a"), (-4, "b")):
-        bench.client.zadd(timeout_set, {bench.java_offer(text, 0): score})
-    bench.client.zadd(timeout_set, {b"\x08abcdefg\x01" + bytes(8): T0})
-    bench.schedule({"a": 0}, insertion_list=False)
+        rig.client.zadd(timeout_set, {rig.java_offer(text, 0): score})
+    rig.client.zadd(timeout_set, {b"\x08abcdefg\x01" + bytes(8): T0})
+    rig.schedule({"a": 0}, insertion_list=False)
 
     _, output = call()
 
@@ -195,7 +195,7 @@ def test_everything_odd_is_told(bench: Bench, call: Call) -> None:
     ],
 )
 def test_settings_are_held_to_what_was_found(
-    bench: Bench,
+    rig: Rig,
     call: Call,
     queue_name: str,
     settings: Any,
@@ -205,7 +205,7 @@ def test_settings_are_held_to_what_was_found(
 ) -> None:
     if configured is not None:
         settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue_name: configured}}
-    offer(bench, 3, 0, frame_format)
+    offer(rig, 3, 0, frame_format)
 
     _, output = call()
 
@@ -215,18 +215,18 @@ def test_settings_are_held_to_what_was_found(
 
 
 def test_queue_of_jobs_alone_needs_no_options(
-    bench: Bench, call: Call, queue_name: str
+    rig: Rig, call: Call, queue_name: str
 ) -> None:
-    bench.schedule({"a": 0})
+    rig.schedule({"a": 0})
 
     _, output = call()
 
     assert f'DELAYQ = {{"QUEUES": {{"{queue_name}": {{}}}}}}' in output
 
 
-def test_codec_of_their_own_is_told(bench: Bench, call: Call) -> None:
+def test_codec_of_their_own_is_told(rig: Rig, call: Call) -> None:
     for n in range(5):
-        bench.java_offer(random.Random(n).randbytes(200), n)
+        rig.java_offer(random.Random(n).randbytes(200), n)
 
     _, output = call()
 
@@ -234,9 +234,9 @@ def test_codec_of_their_own_is_told(bench: Bench, call: Call) -> None:
     assert "CODEC takes an object with name, encode and decode" in output
 
 
-def test_payloads_of_several_codecs_are_told(bench: Bench, call: Call) -> None:
-    offer(bench, 3, 0, OLD)
-    bench.java_offer('{"@class":"demo.Order","id":1}', 0)
+def test_payloads_of_several_codecs_are_told(rig: Rig, call: Call) -> None:
+    offer(rig, 3, 0, OLD)
+    rig.java_offer('{"@class":"demo.Order","id":1}', 0)
 
     _, output = call()
 
@@ -249,7 +249,7 @@ def test_payloads_of_several_codecs_are_told(bench: Bench, call: Call) -> None:
 def test_name_without_its_prefix_leads_to_the_queue(
     client: "redis.Redis[bytes]", call: Call, queue_name: str
 ) -> None:
-    offer(Bench(client, f"app:{queue_name}"), 1, 0, OLD)
+    offer(Rig(client, f"app:{queue_name}"), 1, 0, OLD)
 
     status, output = call()
 
@@ -279,22 +279,22 @@ def test_name_whose_braces_part_its_keys_is_refused(client: object) -> None:
     [("3.27.2", NEW), ("Bc0Lc0", NEW), ("3.16.6", OLD), ("dLc0", OLD)],
 )
 def test_rewrite_leaves_one_format_and_says_how_much_it_did(
-    bench: Bench, call: Call, to: str, target: FrameFormat
+    rig: Rig, call: Call, to: str, target: FrameFormat
 ) -> None:
-    jam(bench)
+    jam(rig)
 
     status, output = call("--to", to)
 
     assert status == 0
-    assert formats_in(bench) == {target}
+    assert formats_in(rig) == {target}
     assert f"{8 if target is NEW else 1:12,}  rewritten" in output
     assert "0  left that are not" in output
     assert "Nothing stops Redisson" in output
     assert "9  in this format now" in output
 
 
-def test_delivered_ones_are_removed_when_asked(bench: Bench, call: Call) -> None:
-    jam(bench)
+def test_delivered_ones_are_removed_when_asked(rig: Rig, call: Call) -> None:
+    jam(rig)
 
     _, output = call("--to", "3.16.6", "--drop-delivered")
 
@@ -302,39 +302,39 @@ def test_delivered_ones_are_removed_when_asked(bench: Bench, call: Call) -> None
     assert "6  in this format now" in output
 
 
-def test_what_is_no_frame_goes_to_quarantine(bench: Bench, call: Call) -> None:
-    offer(bench, 2, 0, NEW)
-    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0})
+def test_what_is_no_frame_goes_to_quarantine(rig: Rig, call: Call) -> None:
+    offer(rig, 2, 0, NEW)
+    rig.client.zadd(rig.keys.queue.timeout_set, {b"bad": T0})
 
     status, output = call("--to", "4.7.0")
 
     assert status == 0
     assert "1  put into quarantine" in output
-    assert bench.client.hvals(bench.keys.payloads) == [b"bad"]
+    assert rig.client.hvals(rig.keys.payloads) == [b"bad"]
 
 
 @pytest.mark.parametrize("drop", [True, False])
 def test_dry_run_changes_nothing_and_says_what_would_be_done(
-    bench: Bench, call: Call, drop: bool
+    rig: Rig, call: Call, drop: bool
 ) -> None:
-    jam(bench)
-    bench.client.zadd(bench.keys.queue.timeout_set, {b"bad": T0 + 50})
-    bench.client.zrem(bench.keys.queue.timeout_set, bench.java_offer("alone", 0))
-    before = dump(bench)
+    jam(rig)
+    rig.client.zadd(rig.keys.queue.timeout_set, {b"bad": T0 + 50})
+    rig.client.zrem(rig.keys.queue.timeout_set, rig.java_offer("alone", 0))
+    before = dump(rig)
 
     options = ["--drop-delivered"] if drop else []
     status, output = call("--to", "3.27.2", "--dry-run", *options)
 
     assert status == 1
-    assert dump(bench) == before
+    assert dump(rig) == before
     assert f"{5 if drop else 8:12,}  would be rewritten in the timeout set" in output
     assert ("3  delivered already, would be removed" in output) == drop
     assert "1  no frames, would go to quarantine" in output
     assert "Nothing was changed." in output
 
 
-def test_dry_run_is_the_number_that_a_run_has(bench: Bench, call: Call) -> None:
-    jam(bench)
+def test_dry_run_is_the_number_that_a_run_has(rig: Rig, call: Call) -> None:
+    jam(rig)
     _, plan = call("--to", "3.27.2", "--dry-run", "--drop-delivered")
     _, done = call("--to", "3.27.2", "--drop-delivered")
 
@@ -343,17 +343,17 @@ def test_dry_run_is_the_number_that_a_run_has(bench: Bench, call: Call) -> None:
 
 
 def test_dry_run_where_nothing_is_left_to_do_ends_with_zero(
-    bench: Bench, call: Call
+    rig: Rig, call: Call
 ) -> None:
-    offer(bench, 2, 0, NEW)
+    offer(rig, 2, 0, NEW)
 
     assert call("--to", "3.27.2", "--dry-run")[0] == 0
 
 
 def test_status_is_one_where_something_is_left(
-    bench: Bench, call: Call, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jam(bench)
+    jam(rig)
     monkeypatch.setattr(Reframing, "run", lambda self: self.tally)
 
     status, output = call("--to", "3.27.2")
@@ -367,9 +367,9 @@ def test_status_is_one_where_something_is_left(
 
 
 def test_follow_goes_on_until_interrupted(
-    bench: Bench, server: Server, queue_name: str
+    rig: Rig, server: Server, queue_name: str
 ) -> None:
-    jam(bench)
+    jam(rig)
     child = subprocess.Popen(
         [
             *(sys.executable, "-m", "django", "delayq_frames", queue_name),
@@ -387,8 +387,8 @@ def test_follow_goes_on_until_interrupted(
     assert child.stdout is not None
     assert "Rewritten so far: 8. Following; Ctrl-C ends it." in child.stdout.readline()
 
-    offer(bench, 3, 10**12, OLD)
-    wait_until(lambda: formats_in(bench) == {NEW}, description="rewritten")
+    offer(rig, 3, 10**12, OLD)
+    wait_until(lambda: formats_in(rig) == {NEW}, description="rewritten")
     child.send_signal(signal.SIGINT)
     output, _ = child.communicate(timeout=60)
 
@@ -423,16 +423,16 @@ def test_every_option_is_documented() -> None:
 # Redisson's list.
 
 
-def test_list_of_a_queue_is_emptied_and_filled(bench: Bench, call: Call) -> None:
-    bench.schedule({"a": 9_000, "b": 8_000})
-    bench.java_offer("x", 7_000)
+def test_list_of_a_queue_is_emptied_and_filled(rig: Rig, call: Call) -> None:
+    rig.schedule({"a": 9_000, "b": 8_000})
+    rig.java_offer("x", 7_000)
     lone = pack(b"12345678", b"lone", NEW)
-    bench.client.rpush(bench.keys.queue.delay_queue, lone)
-    before = dump(bench)
+    rig.client.rpush(rig.keys.queue.delay_queue, lone)
+    before = dump(rig)
 
     status, output = call("--list", "off", "--dry-run")
 
-    assert (status, dump(bench)) == (0, before)
+    assert (status, dump(rig)) == (0, before)
     lines = {" ".join(line.split()) for line in output.splitlines()}
     assert lines >= {
         "Dry run, list off. Nothing was changed.",
@@ -443,7 +443,7 @@ def test_list_of_a_queue_is_emptied_and_filled(bench: Bench, call: Call) -> None
     status, output = call("--list", "off")
 
     assert status == 0
-    assert bench.frames() == [lone]
+    assert rig.frames() == [lone]
     lines = {" ".join(line.split()) for line in output.splitlines()}
     assert lines >= {
         "List off, in 1 step:",
@@ -461,10 +461,10 @@ def test_list_of_a_queue_is_emptied_and_filled(bench: Bench, call: Call) -> None
 
     assert status == 0
     assert "3  put into the list" in output
-    assert len(bench.frames()) == 4
-    assert bench.state()["delay_queue"][1:3] == ["a", "b"]
+    assert len(rig.frames()) == 4
+    assert rig.state()["delay_queue"][1:3] == ["a", "b"]
     assert "does not tell" not in call()[1]
-    bench.is_checked = False
+    rig.is_checked = False
 
 
 @pytest.mark.parametrize(
@@ -480,7 +480,7 @@ def test_list_of_a_queue_is_emptied_and_filled(bench: Bench, call: Call) -> None
     ],
 )
 def test_list_is_not_brought_out_of_line_with_the_settings(
-    bench: Bench,
+    rig: Rig,
     call: Call,
     settings: Any,
     queue_name: str,
@@ -489,34 +489,34 @@ def test_list_is_not_brought_out_of_line_with_the_settings(
     message: str,
 ) -> None:
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue_name: options}}
-    bench.schedule({"a": 9_000})
-    before = dump(bench)
+    rig.schedule({"a": 9_000})
+    before = dump(rig)
 
     with pytest.raises(CommandError, match=message) as error:
         call("--list", wanted)
 
     assert queue_name in str(error.value)
-    assert dump(bench) == before
+    assert dump(rig) == before
 
 
-def test_second_list_command_is_told_to_wait(bench: Bench, call: Call) -> None:
-    bench.schedule({"a": 9_000, "b": 9_000})
-    bench.run(frames.delist(bench.keys, run="other", step=1, batch=1))
+def test_second_list_command_is_told_to_wait(rig: Rig, call: Call) -> None:
+    rig.schedule({"a": 9_000, "b": 9_000})
+    rig.run(frames.delist(rig.keys, run="other", step=1, batch=1))
 
     with pytest.raises(CommandError, match="filled or emptied by another process"):
         call("--list", "off")
-    bench.is_checked = False
+    rig.is_checked = False
 
 
 def test_list_command_that_is_killed_leaves_the_queue_in_order(
-    bench: Bench, call: Call, server: Server
+    rig: Rig, call: Call, server: Server
 ) -> None:
     names = [f"j{n}" for n in range(20_000)]
     for first in range(0, len(names), 500):
-        bench.schedule({name: 9_000 for name in names[first : first + 500]})
-    queue = bench.keys.queue
+        rig.schedule({name: 9_000 for name in names[first : first + 500]})
+    queue = rig.keys.queue
     for _ in range(3):
-        left = bench.client.llen(queue.delay_queue)
+        left = rig.client.llen(queue.delay_queue)
         child = subprocess.Popen(
             [
                 *(sys.executable, "-m", "django", "delayq_frames", queue.name),
@@ -532,22 +532,22 @@ def test_list_command_that_is_killed_leaves_the_queue_in_order(
             text=True,
         )
         has_begun = lambda left=left, child=child: (  # noqa: E731
-            bench.client.llen(queue.delay_queue) < left or child.poll() is not None
+            rig.client.llen(queue.delay_queue) < left or child.poll() is not None
         )
         wait_until(has_begun, description="it takes frames out")
         child.kill()
         output, _ = child.communicate(timeout=60)
         # On a quick machine it may have come to its end.
         assert child.returncode in (0, -signal.SIGKILL), output
-        bench.check()
+        rig.check()
         # Nobody waits half a minute for the dead one here.
-        bench.client.hdel(bench.keys.control, "listing")
+        rig.client.hdel(rig.keys.control, "listing")
 
     assert call("--list", "off")[0] == 0
 
-    assert bench.frames() == []
-    assert len(bench.state()["timeout_set"]) == len(names)
-    bench.check()
+    assert rig.frames() == []
+    assert len(rig.state()["timeout_set"]) == len(names)
+    rig.check()
 
 
 # Errors, interruptions, progress.
@@ -575,8 +575,8 @@ def test_options_that_make_no_sense_are_refused(
         call(*options)
 
 
-def test_key_of_another_application_is_an_error(bench: Bench, call: Call) -> None:
-    bench.client.set(bench.keys.queue.timeout_set, "x")
+def test_key_of_another_application_is_an_error(rig: Rig, call: Call) -> None:
+    rig.client.set(rig.keys.queue.timeout_set, "x")
 
     with pytest.raises(
         CommandError,
@@ -594,12 +594,12 @@ def test_server_that_cannot_be_reached_is_an_error(call: Call, settings: Any) ->
 
 @pytest.mark.parametrize("options", [[], ["--to", "3.27.2"]])
 def test_interrupt_says_that_nothing_is_half_done(
-    bench: Bench,
+    rig: Rig,
     call: Call,
     monkeypatch: pytest.MonkeyPatch,
     options: list[str],
 ) -> None:
-    jam(bench)
+    jam(rig)
 
     def interrupt(*arguments: object, **named: object) -> None:
         raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from django_delayq.repair.listing import Listing
 from django_delayq.repair.pacing import StepSizer
 from django_delayq.repair.survey import take_survey
 from django_delayq.wire.frame import FrameFormat, pack
-from tests.delivery.bench import T0, Bench, is_unlisted, name_in, names_of
+from tests.delivery.rig import T0, Rig, is_unlisted, name_in, names_of
 
 OLD, NEW = FrameFormat.DLC0, FrameFormat.BC0LC0
 pytestmark = pytest.mark.redis
@@ -26,393 +26,391 @@ def frame_format(request: pytest.FixtureRequest) -> FrameFormat:
 
 
 @pytest.fixture
-def bench(
+def rig(
     client: "redis.Redis[bytes]", queue_name: str, frame_format: FrameFormat
-) -> Bench:
-    return Bench(client, queue_name, frame_format=frame_format)
+) -> Rig:
+    return Rig(client, queue_name, frame_format=frame_format)
 
 
-def fill(bench: Bench, batch: int = 3) -> Listing:
-    listing = Listing(bench.client, bench.keys, _sizer=StepSizer(batch))
+def fill(rig: Rig, batch: int = 3) -> Listing:
+    listing = Listing(rig.client, rig.keys, _sizer=StepSizer(batch))
     listing.fill()
     return listing
 
 
-def empty(bench: Bench, batch: int = 3) -> Listing:
-    bench.delisted |= bench.java_frames
-    listing = Listing(bench.client, bench.keys, _sizer=StepSizer(batch))
+def empty(rig: Rig, batch: int = 3) -> Listing:
+    rig.delisted |= rig.java_frames
+    listing = Listing(rig.client, rig.keys, _sizer=StepSizer(batch))
     listing.empty()
     return listing
 
 
-def waiting(bench: Bench) -> list[tuple[str, int]]:
-    return sorted(bench.state().get("timeout_set", []))
+def waiting(rig: Rig) -> list[tuple[str, int]]:
+    return sorted(rig.state().get("timeout_set", []))
 
 
-def listed(bench: Bench) -> list[str]:
-    return bench.state().get("delay_queue", [])
+def listed(rig: Rig) -> list[str]:
+    return rig.state().get("delay_queue", [])
 
 
-def test_filled_in_order_of_arrival(bench: Bench) -> None:
+def test_filled_in_order_of_arrival(rig: Rig) -> None:
     waits = random.Random(1).sample(range(1_000), 40)
     for n, wait in enumerate(waits):
-        bench.schedule({f"j{n}": wait}, insertion_list=False)
-    before = waiting(bench)
+        rig.schedule({f"j{n}": wait}, insertion_list=False)
+    before = waiting(rig)
 
-    listing = fill(bench)
+    listing = fill(rig)
 
-    assert listed(bench) == [f"j{n}" for n in range(40)]
-    assert waiting(bench) == before
+    assert listed(rig) == [f"j{n}" for n in range(40)]
+    assert waiting(rig) == before
     assert listing.filled == 40
-    bench.check()
-    assert fill(bench).filled == 0
+    rig.check()
+    assert fill(rig).filled == 0
 
 
-def test_emptied_and_filled_again_is_as_it_was(bench: Bench) -> None:
+def test_emptied_and_filled_again_is_as_it_was(rig: Rig) -> None:
     for n in range(30):
-        bench.schedule({f"j{n}": 7 * n % 10}, insertion_list=n % 3 != 0)
+        rig.schedule({f"j{n}": 7 * n % 10}, insertion_list=n % 3 != 0)
         if n % 4 == 0:
-            bench.java_offer(f"x{n}", n)
-    before = waiting(bench)
+            rig.java_offer(f"x{n}", n)
+    before = waiting(rig)
 
-    emptied = empty(bench)
+    emptied = empty(rig)
 
-    assert (emptied.emptied, emptied.alone, listed(bench)) == (28, 0, [])
-    assert waiting(bench) == before
+    assert (emptied.emptied, emptied.alone, listed(rig)) == (28, 0, [])
+    assert waiting(rig) == before
     assert all(
         is_unlisted(frame)
-        for frame in bench.client.zrange(bench.keys.queue.timeout_set, 0, -1)
-        if frame not in bench.java_frames
+        for frame in rig.client.zrange(rig.keys.queue.timeout_set, 0, -1)
+        if frame not in rig.java_frames
     )
-    bench.check()
+    rig.check()
 
-    filled = fill(bench)
-    bench.delisted.clear()
+    filled = fill(rig)
+    rig.delisted.clear()
 
     assert filled.filled == 38
-    assert waiting(bench) == before
+    assert waiting(rig) == before
     # Java's have no number: they come after ours, by start time.
-    assert listed(bench) == [f"j{n}" for n in range(30)] + [
+    assert listed(rig) == [f"j{n}" for n in range(30)] + [
         f"x{n}" for n in range(0, 30, 4)
     ]
-    bench.check()
-    bench.now = 40
-    claimed = bench.claim(100)
+    rig.check()
+    rig.now = 40
+    claimed = rig.claim(100)
     assert len(claimed.jobs) == 38
-    bench.check()
+    rig.check()
 
 
 def test_every_job_is_found_moved_and_cancelled_whatever_its_list_went_through(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
-    for step in (lambda: None, lambda: empty(bench), lambda: fill(bench)):
-        bench.schedule({"a": 5_000, "b": 6_000, "c": 7_000}, unique="")
+    for step in (lambda: None, lambda: empty(rig), lambda: fill(rig)):
+        rig.schedule({"a": 5_000, "b": 6_000, "c": 7_000}, unique="")
         step()
-        bench.check()
+        rig.check()
 
-        assert bench.inspect("a").start_time_ms == T0 + 5_000
-        assert bench.cancel("a") is Change.CANCELLED
-        outcome, start = bench.reschedule("b", 9_000)
+        assert rig.inspect("a").start_time_ms == T0 + 5_000
+        assert rig.cancel("a") is Change.CANCELLED
+        outcome, start = rig.reschedule("b", 9_000)
         assert (outcome, start) == (Change.RESCHEDULED, 9_000)
-        bench.check()
-        assert bench.cancel("b") is Change.CANCELLED
-        assert bench.cancel("c") is Change.CANCELLED
-        bench.check()
-        assert not bench.state()
+        rig.check()
+        assert rig.cancel("b") is Change.CANCELLED
+        assert rig.cancel("c") is Change.CANCELLED
+        rig.check()
+        assert not rig.state()
 
 
-def test_what_no_step_can_find_is_left_out_and_counted(bench: Bench) -> None:
-    bench.java_offer("x", 5)
-    timeout_set = bench.keys.queue.timeout_set
+def test_what_no_step_can_find_is_left_out_and_counted(rig: Rig) -> None:
+    rig.java_offer("x", 5)
+    timeout_set = rig.keys.queue.timeout_set
     for number, score in enumerate((T0 + 0.5, -5, float("inf"))):
-        frame = pack(b"%08d" % number, b"odd", bench.frame_format)
-        bench.client.zadd(timeout_set, {frame: score})
-    bench.client.zadd(timeout_set, {b"no frame": T0, b"listed": T0})
-    bench.client.rpush(bench.keys.queue.delay_queue, b"listed")
+        frame = pack(b"%08d" % number, b"odd", rig.frame_format)
+        rig.client.zadd(timeout_set, {frame: score})
+    rig.client.zadd(timeout_set, {b"no frame": T0, b"listed": T0})
+    rig.client.rpush(rig.keys.queue.delay_queue, b"listed")
 
-    listing = fill(bench)
+    listing = fill(rig)
 
     assert (listing.filled, listing.left_out) == (0, 4)
-    assert len(bench.frames()) == 2
-    bench.is_checked = False
+    assert len(rig.frames()) == 2
+    rig.is_checked = False
 
 
 @pytest.mark.parametrize("at", ["before", "behind"])
-def test_what_is_in_the_list_alone_stays(bench: Bench, at: str) -> None:
+def test_what_is_in_the_list_alone_stays(rig: Rig, at: str) -> None:
     lone = pack(b"12345678", b"lone", NEW)
-    push = bench.client.lpush if at == "before" else bench.client.rpush
-    bench.schedule({f"j{n}": n for n in range(20)})
-    push(bench.keys.queue.delay_queue, lone, b"no frame")
+    push = rig.client.lpush if at == "before" else rig.client.rpush
+    rig.schedule({f"j{n}": n for n in range(20)})
+    push(rig.keys.queue.delay_queue, lone, b"no frame")
 
-    listing = empty(bench)
+    listing = empty(rig)
 
     assert (listing.emptied, listing.alone) == (20, 2)
-    assert sorted(bench.frames()) == sorted([lone, b"no frame"])
-    again = empty(bench)
+    assert sorted(rig.frames()) == sorted([lone, b"no frame"])
+    again = empty(rig)
     assert (again.emptied, again.alone) == (0, 2)
-    bench.is_checked = False
+    rig.is_checked = False
 
 
-def test_what_came_meanwhile_is_left_in_the_list(bench: Bench) -> None:
-    bench.schedule({f"j{n}": 1_000 for n in range(9)})
+def test_what_came_meanwhile_is_left_in_the_list(rig: Rig) -> None:
+    rig.schedule({f"j{n}": 1_000 for n in range(9)})
     steps = itertools.count()
 
     def offer(what: str, done: int, total: int) -> None:
         # As a process does that still keeps the list; it would go on for ever.
-        bench.schedule({f"late{next(steps)}": 1_000})
+        rig.schedule({f"late{next(steps)}": 1_000})
 
-    Listing(bench.client, bench.keys, offer, _sizer=StepSizer(3)).empty()
+    Listing(rig.client, rig.keys, offer, _sizer=StepSizer(3)).empty()
 
     count = next(steps)
     assert 1 <= count <= 9
-    assert listed(bench) == [f"late{n}" for n in range(count)]
-    bench.check()
+    assert listed(rig) == [f"late{n}" for n in range(count)]
+    rig.check()
 
 
-def test_what_came_meanwhile_without_the_list_is_filled_in_too(bench: Bench) -> None:
-    bench.schedule({f"j{n}": 1_000 for n in range(9)}, insertion_list=False)
+def test_what_came_meanwhile_without_the_list_is_filled_in_too(rig: Rig) -> None:
+    rig.schedule({f"j{n}": 1_000 for n in range(9)}, insertion_list=False)
     late = itertools.count()
 
     def offer(what: str, done: int, total: int) -> None:
         if what == "filling the list" and (n := next(late)) < 2:
-            bench.schedule({f"late{n}": 1_000}, insertion_list=False)
-            bench.schedule({f"listed{n}": 1_000}, insertion_list=True)
+            rig.schedule({f"late{n}": 1_000}, insertion_list=False)
+            rig.schedule({f"listed{n}": 1_000}, insertion_list=True)
 
-    listing = Listing(bench.client, bench.keys, offer, _sizer=StepSizer(3))
+    listing = Listing(rig.client, rig.keys, offer, _sizer=StepSizer(3))
     listing.fill()
 
     assert listing.filled == 11
-    assert sorted(listed(bench)) == sorted(
+    assert sorted(listed(rig)) == sorted(
         [f"j{n}" for n in range(9)] + ["late0", "late1", "listed0", "listed1"]
     )
-    bench.check()
+    rig.check()
 
 
-def test_jobs_that_start_meanwhile_are_not_filled_in(bench: Bench) -> None:
-    bench.schedule({f"j{n}": 0 for n in range(12)}, insertion_list=False)
+def test_jobs_that_start_meanwhile_are_not_filled_in(rig: Rig) -> None:
+    rig.schedule({f"j{n}": 0 for n in range(12)}, insertion_list=False)
     started: list[str] = []
 
     def claim(what: str, done: int, total: int) -> None:
-        started.extend(names_of(bench.claim(2)))
+        started.extend(names_of(rig.claim(2)))
 
-    Listing(bench.client, bench.keys, claim, _sizer=StepSizer(3)).fill()
+    Listing(rig.client, rig.keys, claim, _sizer=StepSizer(3)).fill()
 
     assert started
-    assert set(listed(bench)).isdisjoint(started)
-    assert len(listed(bench)) == 12 - len(started)
-    bench.check()
+    assert set(listed(rig)).isdisjoint(started)
+    assert len(listed(rig)) == 12 - len(started)
+    rig.check()
 
 
 @pytest.mark.parametrize("is_on", [True, False])
 @pytest.mark.parametrize("steps", range(9))
 def test_run_that_is_interrupted_after_any_step_can_be_run_again(
-    bench: Bench, is_on: bool, steps: int
+    rig: Rig, is_on: bool, steps: int
 ) -> None:
     for n in range(40):
-        bench.schedule({f"j{n}": n % 3}, insertion_list=not is_on)
+        rig.schedule({f"j{n}": n % 3}, insertion_list=not is_on)
     left = itertools.count(steps, -1)
 
     def interrupt(what: str, done: int, total: int) -> None:
         if what.endswith("ing the list") and next(left) == 0:
             raise KeyboardInterrupt
 
-    first = Listing(bench.client, bench.keys, interrupt, _sizer=StepSizer(3))
+    first = Listing(rig.client, rig.keys, interrupt, _sizer=StepSizer(3))
     try:
         first.fill() if is_on else first.empty()
     except KeyboardInterrupt:
         # One more to take the list before the first look.
         assert first.steps == steps + 1 + is_on
-    bench.check()
+    rig.check()
 
-    again = fill(bench) if is_on else empty(bench)
+    again = fill(rig) if is_on else empty(rig)
 
     assert first.filled + again.filled == (40 if is_on else 0)
     assert first.emptied + again.emptied == (0 if is_on else 40)
-    assert listed(bench) == ([f"j{n}" for n in range(40)] if is_on else [])
-    bench.check()
-    bench.now = 5
-    assert len(bench.claim(100).jobs) == 40
+    assert listed(rig) == ([f"j{n}" for n in range(40)] if is_on else [])
+    rig.check()
+    rig.now = 5
+    assert len(rig.claim(100).jobs) == 40
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_step_whose_reply_was_lost_is_done_once(bench: Bench, is_on: bool) -> None:
-    bench.schedule({f"j{n}": 5 for n in range(6)}, insertion_list=not is_on)
-    lone = bench.java_offer("x", 5)
+def test_step_whose_reply_was_lost_is_done_once(rig: Rig, is_on: bool) -> None:
+    rig.schedule({f"j{n}": 5 for n in range(6)}, insertion_list=not is_on)
+    lone = rig.java_offer("x", 5)
     if is_on:
-        bench.client.delete(bench.keys.queue.delay_queue)
-        names = [FrameName(T0 + 5, bench.frame_format, _id_of(lone))]
-        call = frames.enlist(bench.keys, names, run="me", step=1)
+        rig.client.delete(rig.keys.queue.delay_queue)
+        names = [FrameName(T0 + 5, rig.frame_format, _id_of(lone))]
+        call = frames.enlist(rig.keys, names, run="me", step=1)
     else:
-        call = frames.delist(bench.keys, run="me", step=1, batch=4)
+        call = frames.delist(rig.keys, run="me", step=1, batch=4)
 
-    first = bench.run(call)
-    state = bench.state(), bench.frames()
-    again = bench.run(call.again())
+    first = rig.run(call)
+    state = rig.state(), rig.frames()
+    again = rig.run(call.again())
 
     assert first == again == (ListStep(1, 1) if is_on else ListStep(4, 0))
-    assert (bench.state(), bench.frames()) == state
-    bench.is_checked = False
+    assert (rig.state(), rig.frames()) == state
+    rig.is_checked = False
 
 
 def _id_of(frame: bytes) -> bytes:
     return frame[1:9] if frame[:1] == b"\x08" else frame[:8]
 
 
-def test_second_run_beside_the_first_is_refused_until_it_ended(bench: Bench) -> None:
-    bench.schedule({f"j{n}": 5 for n in range(6)}, insertion_list=False)
+def test_second_run_beside_the_first_is_refused_until_it_ended(rig: Rig) -> None:
+    rig.schedule({f"j{n}": 5 for n in range(6)}, insertion_list=False)
     refused = []
 
     def start_another(what: str, done: int, total: int) -> None:
         if what == "filling the list":
             with pytest.raises(
-                ListBusy, match=f"{bench.keys.queue.name}.* half a minute"
+                ListBusy, match=f"{rig.keys.queue.name}.* half a minute"
             ):
-                empty(bench)
+                empty(rig)
             refused.append(done)
 
-    Listing(bench.client, bench.keys, start_another, _sizer=StepSizer(3)).fill()
+    Listing(rig.client, rig.keys, start_another, _sizer=StepSizer(3)).fill()
 
     assert refused
-    assert empty(bench).emptied == 6
+    assert empty(rig).emptied == 6
 
 
-def test_run_that_was_killed_is_in_nobodys_way_for_long(bench: Bench) -> None:
-    bench.schedule({"a": 5, "b": 5})
-    bench.run(
-        frames.delist(bench.keys, run="dead", step=1, batch=1, now_us=bench.now_us)
-    )
+def test_run_that_was_killed_is_in_nobodys_way_for_long(rig: Rig) -> None:
+    rig.schedule({"a": 5, "b": 5})
+    rig.run(frames.delist(rig.keys, run="dead", step=1, batch=1, now_us=rig.now_us))
     later = frames.delist(
-        bench.keys, run="me", step=1, batch=1, now_us=bench.now_us + 30_000_000
+        rig.keys, run="me", step=1, batch=1, now_us=rig.now_us + 30_000_000
     )
     with pytest.raises(ListBusy):
-        bench.run(
+        rig.run(
             frames.delist(
-                bench.keys, run="me", step=1, batch=1, now_us=bench.now_us + 29_999_000
+                rig.keys, run="me", step=1, batch=1, now_us=rig.now_us + 29_999_000
             )
         )
 
-    assert bench.run(later) == ListStep(1, 0)
+    assert rig.run(later) == ListStep(1, 0)
 
 
-def test_dead_run_is_in_nobodys_way_where_the_clock_was_set_back(bench: Bench) -> None:
-    bench.schedule({"a": 5, "b": 5})
-    ahead_us = bench.now_us + 7_200_000_000
-    bench.run(frames.delist(bench.keys, run="dead", step=1, batch=1, now_us=ahead_us))
+def test_dead_run_is_in_nobodys_way_where_the_clock_was_set_back(rig: Rig) -> None:
+    rig.schedule({"a": 5, "b": 5})
+    ahead_us = rig.now_us + 7_200_000_000
+    rig.run(frames.delist(rig.keys, run="dead", step=1, batch=1, now_us=ahead_us))
 
-    assert bench.run(frames.delist(bench.keys, run="me", step=1, batch=1)).seen == 1
+    assert rig.run(frames.delist(rig.keys, run="me", step=1, batch=1)).seen == 1
 
 
 def test_run_that_looked_before_another_filled_the_list_fills_nothing_in_twice(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
     for n in range(5):
-        bench.java_offer(f"x{n}", 1_000)
-    lone = Bench(bench.client, bench.keys.queue.name, frame_format=bench.frame_format)
-    bench.client.delete(bench.keys.queue.delay_queue)
+        rig.java_offer(f"x{n}", 1_000)
+    lone = Rig(rig.client, rig.keys.queue.name, frame_format=rig.frame_format)
+    rig.client.delete(rig.keys.queue.delay_queue)
     others: list[Listing] = []
 
     def fill_another(what: str, done: int, total: int) -> None:
         if what == "reading the delay queue" and not others:
             # The half minute of this one is over, as where its look took long.
-            bench.client.hdel(bench.keys.control, "listing")
+            rig.client.hdel(rig.keys.control, "listing")
             others.append(fill(lone))
 
     with pytest.raises(ListBusy):
-        Listing(bench.client, bench.keys, fill_another).fill()
+        Listing(rig.client, rig.keys, fill_another).fill()
 
-    assert others[0].filled == len(bench.frames()) == 5
-    bench.check()
+    assert others[0].filled == len(rig.frames()) == 5
+    rig.check()
 
 
 @pytest.mark.parametrize("what", ["reading the timeout set", "reading the delay queue"])
-def test_another_is_refused_while_the_first_one_looks(bench: Bench, what: str) -> None:
-    bench.schedule({"a": 5}, insertion_list=False)
+def test_another_is_refused_while_the_first_one_looks(rig: Rig, what: str) -> None:
+    rig.schedule({"a": 5}, insertion_list=False)
     refused = []
 
     def start_another(now: str, done: int, total: int) -> None:
         if now == what:
             with pytest.raises(ListBusy):
-                fill(bench)
+                fill(rig)
             refused.append(done)
 
-    Listing(bench.client, bench.keys, start_another).fill()
+    Listing(rig.client, rig.keys, start_another).fill()
 
     assert refused
-    assert listed(bench) == ["a"]
+    assert listed(rig) == ["a"]
 
 
-def test_nothing_stays_in_the_list_where_the_counters_were_lost(bench: Bench) -> None:
-    bench.schedule({f"j{n}": 5 for n in range(20)}, insertion_list=False)
-    bench.client.delete(bench.keys.counters)
+def test_nothing_stays_in_the_list_where_the_counters_were_lost(rig: Rig) -> None:
+    rig.schedule({f"j{n}": 5 for n in range(20)}, insertion_list=False)
+    rig.client.delete(rig.keys.counters)
 
-    fill(bench)
-    bench.schedule({f"k{n}": 5 for n in range(40)})
-    assert bench.cancel("j3") is Change.CANCELLED
-    bench.now = 10
-    bench.acknowledge(*bench.claim(100).jobs)
+    fill(rig)
+    rig.schedule({f"k{n}": 5 for n in range(40)})
+    assert rig.cancel("j3") is Change.CANCELLED
+    rig.now = 10
+    rig.acknowledge(*rig.claim(100).jobs)
 
-    assert bench.frames() == []
-    assert bench.state() == {}
+    assert rig.frames() == []
+    assert rig.state() == {}
 
 
-def test_steps_are_bounded_in_bytes(bench: Bench) -> None:
-    bench.schedule({f"j{n}": 5 for n in range(20)}, size=1_000)
-    delist = frames.delist(bench.keys, run="me", step=1, batch=20, byte_budget=3_000)
+def test_steps_are_bounded_in_bytes(rig: Rig) -> None:
+    rig.schedule({f"j{n}": 5 for n in range(20)}, size=1_000)
+    delist = frames.delist(rig.keys, run="me", step=1, batch=20, byte_budget=3_000)
 
-    assert 1 <= bench.run(delist).seen <= 4
+    assert 1 <= rig.run(delist).seen <= 4
 
-    empty_again = Listing(bench.client, bench.keys, _run="me", steps=1)
+    empty_again = Listing(rig.client, rig.keys, _run="me", steps=1)
     empty_again.empty()
     names = [
-        FrameName(int(score), bench.frame_format, _id_of(frame))
-        for frame, score in bench.client.zrange(
-            bench.keys.queue.timeout_set, 0, -1, withscores=True
+        FrameName(int(score), rig.frame_format, _id_of(frame))
+        for frame, score in rig.client.zrange(
+            rig.keys.queue.timeout_set, 0, -1, withscores=True
         )
     ]
-    enlist = frames.enlist(bench.keys, names, run="me", step=1, byte_budget=3_000)
-    assert 1 <= bench.run(enlist).seen <= 4
+    enlist = frames.enlist(rig.keys, names, run="me", step=1, byte_budget=3_000)
+    assert 1 <= rig.run(enlist).seen <= 4
 
 
 def test_unit_that_only_looks_like_ours_is_listed_with_a_mark_that_fits(
-    bench: Bench,
+    rig: Rig,
 ) -> None:
     # One in 65,536 of Java's: its number was never given out.
-    bench.java_frames.discard(bench.java_offer("x", 5, random_id=b"\xd9U\x7fabcde"))
-    bench.client.delete(bench.keys.queue.delay_queue)
+    rig.java_frames.discard(rig.java_offer("x", 5, random_id=b"\xd9U\x7fabcde"))
+    rig.client.delete(rig.keys.queue.delay_queue)
 
-    fill(bench)
+    fill(rig)
 
-    assert listed(bench) == ["x"]
-    assert bench.frames() == bench.client.zrange(bench.keys.queue.timeout_set, 0, -1)
-    bench.check()
+    assert listed(rig) == ["x"]
+    assert rig.frames() == rig.client.zrange(rig.keys.queue.timeout_set, 0, -1)
+    rig.check()
 
 
-def test_frames_of_an_emptied_list_do_not_count_as_delivered(bench: Bench) -> None:
+def test_frames_of_an_emptied_list_do_not_count_as_delivered(rig: Rig) -> None:
     for n in range(3):
-        bench.java_offer(f"x{n}", 0)
-    empty(bench)
-    bench.java_offer("y", 0)
+        rig.java_offer(f"x{n}", 0)
+    empty(rig)
+    rig.java_offer("y", 0)
 
-    survey = take_survey(bench.client, bench.keys)
+    survey = take_survey(rig.client, rig.keys)
 
     assert (survey.is_emptied, survey.delivered) == (True, [])
-    fill(bench)
-    bench.delisted.clear()
-    survey = take_survey(bench.client, bench.keys)
+    fill(rig)
+    rig.delisted.clear()
+    survey = take_survey(rig.client, rig.keys)
     assert (survey.is_emptied, survey.delivered) == (False, [])
     assert survey.listed.total() == 4
-    bench.check()
+    rig.check()
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_workers_producers_and_java_go_on_meanwhile(bench: Bench, is_on: bool) -> None:
+def test_workers_producers_and_java_go_on_meanwhile(rig: Rig, is_on: bool) -> None:
     rng = random.Random(7)
     names = [f"j{n}" for n in range(300)]
     for name in names:
-        bench.schedule({name: rng.randrange(200)}, insertion_list=not is_on)
+        rig.schedule({name: rng.randrange(200)}, insertion_list=not is_on)
     ended, failures = threading.Event(), []
-    client = redis.Redis(connection_pool=bench.client.connection_pool)
-    other = Bench(client, bench.keys.queue.name, frame_format=bench.frame_format)
+    client = redis.Redis(connection_pool=rig.client.connection_pool)
+    other = Rig(client, rig.keys.queue.name, frame_format=rig.frame_format)
     done: list[str] = []
 
     def live() -> None:
@@ -425,7 +423,7 @@ def test_workers_producers_and_java_go_on_meanwhile(bench: Bench, is_on: bool) -
                 names.append(name)
                 if n % 5 == 0:
                     names.append(f"x{n}")
-                    bench.java_frames.add(other.java_offer(f"x{n}", rng.randrange(50)))
+                    rig.java_frames.add(other.java_offer(f"x{n}", rng.randrange(50)))
                 other.now += 0.3
                 jobs = other.claim(3).jobs
                 other.acknowledge(*jobs)
@@ -437,7 +435,7 @@ def test_workers_producers_and_java_go_on_meanwhile(bench: Bench, is_on: bool) -
     thread.start()
     try:
         for _ in range(3):
-            listing = Listing(bench.client, bench.keys, _sizer=StepSizer(5))
+            listing = Listing(rig.client, rig.keys, _sizer=StepSizer(5))
             listing.fill() if is_on else listing.empty()
     finally:
         ended.set()

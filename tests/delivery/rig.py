@@ -1,7 +1,7 @@
 """One queue on a real server under a clock that stands still, told in names instead of bytes.
 
 Times are ms after `T0`. A job named ``a`` has the token ``a---…``, a payload that somebody else offered is its
-own name. `Bench.state` tells what the server holds, the empty parts left out; `Bench.check` holds it to the rules
+own name. `Rig.state` tells what the server holds, the empty parts left out; `Rig.check` holds it to the rules
 that are true between any two calls.
 """
 
@@ -97,7 +97,7 @@ def name_in(payload: bytes) -> str:
     return payload.decode(errors="backslashreplace")
 
 
-class Bench:
+class Rig:
     """A queue's keys, a clock, and each operation under that clock."""
 
     def __init__(
