@@ -107,7 +107,7 @@ class _Operations:
         return next(self._moved).refresh()
 
     def claim_one(self) -> object:
-        from django_delayq.calls.call import run
+        from django_delayq.calls.running import run
         from django_delayq.delivery import claiming
         from django_delayq.delivery.keys import DeliveryKeys
 

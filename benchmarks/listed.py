@@ -130,7 +130,7 @@ class _Run:
         _sleep_until(start)
 
     def _scattered(self) -> None:
-        from django_delayq.calls.call import run_all
+        from django_delayq.calls.several import run_all
         from django_delayq.delivery import changing
 
         moved = random.sample(self._handles, min(self._due, len(self._handles)))
@@ -276,7 +276,7 @@ class _Run:
         return name, f"{count:,}", f"{took_s:.2f}", f"{slow_us / 1000:.1f}"
 
     def _cancel_many(self, jobs: Sequence[Any]) -> bool:
-        from django_delayq.calls.call import run
+        from django_delayq.calls.running import run
         from django_delayq.delivery import changing, states
 
         calls = changing.cancel_many(self._keys, (job.token for job in jobs))
@@ -284,7 +284,7 @@ class _Run:
         return set(outcomes) <= {states.Change.CANCELLED}
 
     def _payloads(self, jobs: Sequence[Any]) -> list[bytes]:
-        from django_delayq.calls.call import run
+        from django_delayq.calls.running import run
         from django_delayq.delivery import looking
 
         return [

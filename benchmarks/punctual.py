@@ -204,7 +204,7 @@ def _told(lines: Sequence[str], jobs: float) -> str:
 
 def _script_names() -> dict[str, str]:
     """Return the name of each script of the package by its SHA-1."""
-    from django_delayq.calls.call import load_script
+    from django_delayq.calls.script import load_script
     from django_delayq.delivery.binding import PACKAGES
 
     folder = resources.files(PACKAGES[0]).joinpath("lua")

@@ -86,7 +86,7 @@ class _Run:
 
     def hold_and_release(self) -> None:
         """Let a worker meet nothing but jobs whose key it does not have, and then let it have it."""
-        from django_delayq.calls.call import run
+        from django_delayq.calls.running import run
         from django_delayq.delivery import looking
         from django_delayq.delivery.states import State
 
@@ -133,7 +133,7 @@ class _Run:
         return out.getvalue().splitlines()[0]
 
     def _sweep(self) -> int:
-        from django_delayq.calls.call import run
+        from django_delayq.calls.running import run
         from django_delayq.delivery import tending
 
         calls = 0
@@ -155,7 +155,7 @@ class _Run:
         wait_until(predicate, description="it is done", timeout=DEADLINE_S)
 
     def _wait_for_all(self) -> str:
-        from django_delayq.calls.call import run
+        from django_delayq.calls.running import run
         from django_delayq.delivery import looking
 
         def counts() -> Any:

@@ -30,7 +30,7 @@ from benchmarks.bench import (
     spread,
     table,
 )
-from django_delayq.calls.call import run_all
+from django_delayq.calls.several import run_all
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.queues.transfer.push import QueuePush

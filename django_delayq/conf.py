@@ -766,7 +766,7 @@ def _own_arguments(arguments: dict[str, Any], retry: Any) -> dict[str, Any]:
     return own
 
 
-# redis-py repeats whatever it sent; which calls may be repeated, and how, is for ``calls.call`` to know.
+# redis-py repeats whatever it sent; which calls may be repeated, and how, is for ``calls.running`` to know.
 def _retry(cls: type) -> Any:
     return cls(NoBackoff(), 0)
 

@@ -32,7 +32,7 @@ assert Path(django_delayq.__file__).is_relative_to(here), django_delayq.__file__
 call_command("check")
 
 from django_delayq import delayed_task, get_job
-from django_delayq.calls.call import load_script
+from django_delayq.calls.script import load_script
 below = ("django_delayq.delivery", "django_delayq.wire")
 for packages in (("django_delayq.queues", *below), ("django_delayq.repair", *below), below, below[1:]):
     for file in sorted((here / "installed" / packages[0].replace(".", "/") / "lua").glob("[a-z]*.lua")):

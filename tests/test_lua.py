@@ -18,8 +18,8 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_delayq.calls import call
-from django_delayq.calls.call import Script, keys_of, load_script, preludes_of
+from django_delayq.calls import script as script_module
+from django_delayq.calls.script import Script, keys_of, load_script, preludes_of
 from django_delayq.delivery import binding
 from django_delayq.queues import scripts as queues_scripts
 from django_delayq.repair import frames
@@ -248,7 +248,9 @@ def test_a_key_that_the_header_does_not_name_is_an_error() -> None:
     with pytest.raises(
         KeyError, match=r"lost\.lua uses keys\.leases, which its header"
     ):
-        call._with_numbers("redis.call('ZCARD', keys.leases)", ("headers",), "lost")
+        script_module._with_numbers(
+            "redis.call('ZCARD', keys.leases)", ("headers",), "lost"
+        )
 
 
 @scripts

@@ -28,7 +28,9 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.admin import display, fields, pages
 from django_delayq.admin.paths import from_path_part, to_path_part
-from django_delayq.calls.call import Call, run, run_all
+from django_delayq.calls.call import Call
+from django_delayq.calls.running import run
+from django_delayq.calls.several import run_all
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import changing, holding, looking, upgrading
 from django_delayq.delivery.looking import Counts, Inspected

@@ -1,11 +1,16 @@
 """A plain command, described without I/O as a `Call` is."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+
+from django_delayq.calls.call import Argument, identity
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +43,14 @@ class Command:
             return await execute(*self.args)
         except RedisConnectionError:
             return await execute(*self.args)
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[T]):
+    """A command that is no script, for a `Line`."""
+
+    words: tuple[Argument, ...]
+    read: Callable[[Any], T] = identity
+
+    def command(self) -> tuple[Argument, ...]:
+        return self.words

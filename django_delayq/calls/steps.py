@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeVar
 from redis import asyncio as aio
 from redis.client import Redis
 
-from django_delayq.calls.call import Call, arun, run
+from django_delayq.calls.call import Call
+from django_delayq.calls.running import arun, run
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Call, bind
+from django_delayq.calls.call import Call
+from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from django_delayq.calls.call import Argument, Call, bind
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 

@@ -4,7 +4,8 @@ import re
 from math import isfinite
 from typing import Any, NamedTuple
 
-from django_delayq.calls.call import Call, bind
+from django_delayq.calls.call import Call
+from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from django_delayq.calls.call import Argument, Call, bind
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire import signing

@@ -25,7 +25,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from django_delayq.calls.call import run_all
+from django_delayq.calls.several import run_all
 from django_delayq.delivery import holding, upgrading
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys

@@ -11,7 +11,8 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.call import arun, mark_unsent, run
+from django_delayq.calls.errors import mark_unsent
+from django_delayq.calls.running import arun, run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import upgrading
 from django_delayq.delivery.keys import DeliveryKeys

@@ -16,8 +16,8 @@ from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
-from django_delayq.calls.call import arun, run
 from django_delayq.calls.command import Command
+from django_delayq.calls.running import arun, run
 from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import changing, limits, looking

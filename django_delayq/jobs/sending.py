@@ -18,14 +18,10 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
-from django_delayq.calls.call import (
-    Call,
-    arun,
-    mark_unsent,
-    may_have_run,
-    run,
-    run_stream,
-)
+from django_delayq.calls.call import Call
+from django_delayq.calls.errors import mark_unsent, may_have_run
+from django_delayq.calls.running import arun, run
+from django_delayq.calls.several import run_stream
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import limits, storing
 from django_delayq.delivery.states import State

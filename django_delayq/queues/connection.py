@@ -123,7 +123,7 @@ class Clients:
         return mine
 
     def _make_sync(self, given: Given) -> Redis:
-        # redis-py would repeat whatever it sent; what may be repeated, and how often, is for ``calls.call`` to know.
+        # redis-py would repeat whatever it sent; what may be repeated, and how often, is for ``calls.running`` to know.
         retry = Retry(NoBackoff(), 0)
         if isinstance(given, str):
             client = Redis.from_url(given, retry=retry, **_DEADLINES_S)

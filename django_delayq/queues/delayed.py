@@ -16,8 +16,8 @@ from uuid import uuid4
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.call import may_have_run
 from django_delayq.calls.command import Command
+from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.once import Once
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clock import boottime_ms

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from django_delayq.calls.call import Argument, Call, bind
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
 from django_delayq.codecs.guess import LOOKED_AT
 from django_delayq.delivery import binding
 from django_delayq.delivery.binding import now_argument

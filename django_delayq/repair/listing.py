@@ -16,7 +16,8 @@ from typing import Any
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.call import Call, run
+from django_delayq.calls.call import Call
+from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.repair import frames

@@ -15,7 +15,7 @@ from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.repair import frames

@@ -11,7 +11,7 @@ from typing import Any
 
 from redis.client import Redis
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, looking, upgrading

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from redis.client import Redis
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.codecs import CODEC_NAMES, default_codec
 from django_delayq.codecs.guess import probable_codecs
 from django_delayq.delivery import looking

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from django_delayq.calls.call import Argument, Call, bind
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.publishing import read_published

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from django_delayq.calls.call import UnderWay
+from django_delayq.calls.line import UnderWay
 from django_delayq.delivery.claiming import Claimed
 from django_delayq.worker.planning import Plan
 

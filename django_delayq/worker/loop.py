@@ -15,7 +15,10 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import faults
-from django_delayq.calls.call import Line, Question, run, run_all
+from django_delayq.calls.command import Question
+from django_delayq.calls.line import Line
+from django_delayq.calls.running import run
+from django_delayq.calls.several import run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings, get_keyring
 from django_delayq.delivery import claiming, holding

@@ -12,7 +12,9 @@ from redis.client import Redis
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from django_delayq import faults
-from django_delayq.calls.call import Call, Line, UnderWay, run_all
+from django_delayq.calls.call import Call
+from django_delayq.calls.line import Line, UnderWay
+from django_delayq.calls.several import run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, settling

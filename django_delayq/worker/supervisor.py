@@ -17,7 +17,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.logs import get_log

@@ -11,7 +11,7 @@ from shlex import quote
 from redis.client import Redis
 from redis.exceptions import NoPermissionError
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import tending, upgrading

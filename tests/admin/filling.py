@@ -5,7 +5,7 @@ from typing import Any
 
 import redis
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import claiming, holding, looking, settling, storing
 from django_delayq.delivery.claiming import Leased

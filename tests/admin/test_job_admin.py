@@ -18,7 +18,7 @@ from django.urls import path, reverse
 
 from django_delayq import conf
 from django_delayq.admin import JobAdmin
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.delivery import looking, settling
 from django_delayq.delivery.states import State
 from django_delayq.health import problems

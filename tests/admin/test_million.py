@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_delayq.calls.call import run_all
+from django_delayq.calls.several import run_all
 from django_delayq.delivery import storing
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import redis
 
-from django_delayq.calls.call import Call, run
+from django_delayq.calls.call import Call
+from django_delayq.calls.running import run
 from django_delayq.delivery import (
     changing,
     claiming,

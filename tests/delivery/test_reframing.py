@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.delivery.states import State
 from django_delayq.repair import frames, pacing, reframing
 from django_delayq.repair.frames import FrameName

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.states import State
 from django_delayq.wire import frame as frames

@@ -9,7 +9,7 @@ from django.core import checks
 from django.core.management import call_command
 
 from django_delayq import schedule, schedule_many
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import get_client, get_keyring, get_settings
 from django_delayq.delivery import holding
 from django_delayq.delivery.states import State

@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from django_delayq import delayed_task, schedule
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import get_client
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys

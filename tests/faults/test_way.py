@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq import schedule, schedule_many
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.codecs import get_codec
 from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 import django_delayq
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.delivery import changing, claiming, settling, storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys

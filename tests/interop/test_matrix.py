@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_delayq.calls.call import Call, run, run_all
+from django_delayq.calls.call import Call
+from django_delayq.calls.running import run
+from django_delayq.calls.several import run_all
 from django_delayq.codecs.values import Long
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 import redis
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.codecs import get_codec
 from django_delayq.codecs.values import (
     BigInteger,

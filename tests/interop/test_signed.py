@@ -19,7 +19,7 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import get_client, get_settings
 from django_delayq.delivery import looking
 from django_delayq.delivery.states import State

@@ -11,7 +11,7 @@ from importlib import resources
 
 import redis
 
-from django_delayq.calls.call import load_script
+from django_delayq.calls.script import load_script
 from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues import scripts as queues

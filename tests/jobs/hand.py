@@ -6,7 +6,8 @@ from typing import Any
 import redis
 
 from django_delayq import Job
-from django_delayq.calls.call import Call, run
+from django_delayq.calls.call import Call
+from django_delayq.calls.running import run
 from django_delayq.delivery import claiming, looking, settling
 from django_delayq.delivery.claiming import Claimed, Leased, Mode
 from django_delayq.delivery.keys import DeliveryKeys

@@ -22,7 +22,7 @@ from django_delayq import (
     get_job,
     schedule,
 )
-from django_delayq.calls.call import load_script
+from django_delayq.calls.script import load_script
 from django_delayq.delivery import binding, claiming, settling
 from django_delayq.jobs import job as job_module
 from tests.jobs import samples

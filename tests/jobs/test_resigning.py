@@ -11,7 +11,7 @@ import redis
 from django.core.management import CommandError, call_command
 
 from django_delayq import conf, schedule, schedule_many
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import get_keyring
 from django_delayq.delivery import claiming, holding, looking, storing, upgrading
 from django_delayq.delivery.holding import Held

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.calls import call as call_module
-from django_delayq.calls.call import load_script, run
+from django_delayq.calls import running
+from django_delayq.calls.running import run
+from django_delayq.calls.script import load_script
 from django_delayq.delivery import binding, changing, claiming, looking, storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
@@ -747,7 +748,7 @@ class TestCancellation:
         """As redis-py does on Python 3.11, whose wait_for returns a result that comes with the cancellation."""
         client.rpush(queue_name, 1)
         queue = blocking(lease=60)
-        original = call_module._aexecute
+        original = running._aexecute
 
         async def swallow(*args: Any) -> Any:
             current = asyncio.current_task()
@@ -759,7 +760,7 @@ class TestCancellation:
                 monkeypatch.undo()
             return await original(*args)
 
-        monkeypatch.setattr(call_module, "_aexecute", swallow)
+        monkeypatch.setattr(running, "_aexecute", swallow)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(queue.atake())
 

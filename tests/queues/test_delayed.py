@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.calls.call import load_script, run
+from django_delayq.calls.running import run
+from django_delayq.calls.script import load_script
 from django_delayq.delivery import looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import (

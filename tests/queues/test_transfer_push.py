@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.delivery import changing, claiming, looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.blocking import BlockingQueue

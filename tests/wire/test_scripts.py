@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.wire import scripts
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys

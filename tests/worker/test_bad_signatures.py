@@ -3,7 +3,7 @@
 import pytest
 
 from django_delayq import queue_handler, schedule
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
 from django_delayq.delivery import holding
 from django_delayq.delivery.states import State

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_delayq import BlockingQueue, NewerFormat, get_job, schedule
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
 from django_delayq.delivery import upgrading
 from django_delayq.delivery.states import State

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from django_delayq import schedule, schedule_many
-from django_delayq.calls.call import load_script, run
+from django_delayq.calls.running import run
+from django_delayq.calls.script import load_script
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import binding, claiming

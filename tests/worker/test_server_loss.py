@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import schedule, schedule_many
-from django_delayq.calls.call import Line
+from django_delayq.calls.line import Line
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.delivery.states import State
 from django_delayq.worker import loop as loops

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from django_delayq.calls.call import Line, run
+from django_delayq.calls.line import Line
+from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming

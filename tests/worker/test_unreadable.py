@@ -10,7 +10,7 @@ import time
 import pytest
 
 from django_delayq import delayed_task, get_job, queue_handler, schedule
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
 from django_delayq.delivery import looking, storing
 from django_delayq.delivery.states import State

@@ -6,7 +6,7 @@ import ssl
 import pytest
 
 from django_delayq import DelayedQueue, schedule
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import claiming, settling, storing

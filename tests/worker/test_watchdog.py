@@ -7,7 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
 from django_delayq import conf, schedule
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import claiming
 from django_delayq.delivery.states import State

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from django_delayq import conf
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
 from django_delayq.worker.memory import MemoryLimit

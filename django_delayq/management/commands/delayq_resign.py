@@ -10,7 +10,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.calls.call import run
+from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import upgrading
 from django_delayq.delivery.upgrading import ENROLLED_MS, FormatSet

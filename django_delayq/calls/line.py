@@ -1,0 +1,149 @@
+"""A connection that is kept, on which calls are made before anybody waits for them."""
+
+import select
+from collections import deque
+from typing import Any, Generic, TypeVar
+
+from redis.client import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.command import Question
+from django_delayq.calls.connections import borrow
+from django_delayq.calls.errors import raise_hidden
+from django_delayq.calls.running import run
+
+T = TypeVar("T")
+
+
+class UnderWay(Generic[T]):
+    """A call that was made on a `Line` and whose reply has not been read: the server works on it meanwhile."""
+
+    def __init__(self, line: "Line", call: "Call[T] | Question[T]") -> None:
+        self._line = line
+        self._call = call
+        #: What came: a reply, or an error of the server or of the connection.
+        self._told: Any = None
+        self._is_told = False
+
+    def tell(self, reply: Any) -> None:
+        self._told, self._is_told = reply, True
+
+    def finish(self) -> T:
+        """Wait for the reply; once. Errors of the server and of the connection are raised, also those of sending."""
+        if not self._is_told:
+            self._line.read_until(self)
+        call, told = self._call, self._told
+        if not isinstance(told, Exception):
+            return call.read(told)
+        if isinstance(told, NoScriptError) and isinstance(call, Call):
+            return run(self._line.client, call)
+        if isinstance(told, ResponseError):
+            raise_hidden(told)
+        raise told
+
+    @property
+    def is_told(self) -> bool:
+        return self._is_told
+
+
+class Line:
+    """A connection that is kept: calls that are made before anybody waits go out in one write.
+
+    It belongs to one thread. Where the server closed it while nothing was under way, nobody notices; an error of the
+    connection is the end of all that is under way, and the next call connects anew.
+    """
+
+    def __init__(self, client: Redis) -> None:
+        """``client`` lends the connection; a script that its server does not know yet is run by it."""
+        self.client = client
+        self._connection: Any = None
+        self._poll: Any = None
+        # Not sent yet.
+        self._packed: list[bytes] = []
+        self._unread: deque[UnderWay[Any]] = deque()
+
+    def ask(self, call: "Call[T] | Question[T]") -> UnderWay[T]:
+        """Make a call; it is sent with the others, by `flush` or when the first of them is waited for."""
+        under_way = UnderWay(self, call)
+        try:
+            if not self._unread:
+                self._make_ready()
+            self._packed += self._connection.pack_command(*call.command())
+        except Exception as error:
+            self._fail(error)
+            under_way.tell(error)
+        else:
+            self._unread.append(under_way)
+        return under_way
+
+    def flush(self) -> None:
+        """Send what was not sent yet."""
+        if self._packed:
+            packed, self._packed = b"".join(self._packed), []
+            try:
+                self._connection.send_packed_command([packed], check_health=False)
+            except Exception as error:
+                self._fail(error)
+            except BaseException:
+                self.close()
+                raise
+
+    def read_until(self, last: UnderWay[Any]) -> None:
+        """Take in the replies up to that of one call."""
+        self.flush()
+        while not last.is_told:
+            try:
+                reply = self._connection.read_response()
+            except ResponseError as error:
+                reply = error
+            except Exception as error:
+                self._fail(error)
+                return
+            except BaseException:
+                # Also an interrupt: the replies that are still to come must not be taken for others.
+                self.close()
+                raise
+            self._unread.popleft().tell(reply)
+
+    def rest(self) -> None:
+        """Give the connection back where nothing is under way, so that others of the client need none of their own."""
+        if self._connection is not None and not self._unread:
+            connection, self._connection, self._poll = self._connection, None, None
+            self.client.connection_pool.release(connection)
+
+    def close(self) -> None:
+        """Let go of the connection; what is under way gets no reply any more."""
+        self._fail(RedisConnectionError("the connection was closed"))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether there is something to read although nothing was asked: the server has closed it, a restart perhaps."""
+        return self._poll is not None and bool(self._poll.poll(0))
+
+    def _make_ready(self) -> None:
+        """Connect, unless it is."""
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = borrow(self.client.connection_pool)
+        elif self.is_stale:
+            connection.disconnect()
+        if connection._sock is None:
+            connection.connect()
+            self._poll = None
+        elif connection.health_check_interval:
+            connection.check_health()
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(connection._sock.fileno(), select.POLLIN)
+
+    def _fail(self, error: Exception) -> None:
+        connection, self._connection = self._connection, None
+        self._poll, self._packed = None, []
+        unread, self._unread = self._unread, deque()
+        for under_way in unread:
+            under_way.tell(error)
+        if connection is not None:
+            connection.disconnect()
+            self.client.connection_pool.release(connection)

@@ -1,0 +1,214 @@
+"""Calls made one at a time, by a sync or an asyncio client, and again where that is safe."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+from redis.asyncio import Redis as AsyncRedis
+from redis.client import Redis
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.connections import borrow
+from django_delayq.calls.errors import (
+    LOST,
+    MAY_HAVE_RUN,
+    TURNED_AWAY,
+    mark_unsent,
+    may_have_run,
+    raise_hidden,
+)
+from django_delayq.clock import boottime_ms
+
+T = TypeVar("T")
+
+
+#: Waits before a call is made again, s. A lost connection is quickly told; a silent server has cost its time-out.
+PAUSES_S = (0.05, 0.2, 0.5)
+
+
+def run(client: Redis, call: Call[T]) -> T:
+    """Make one call, and again where its reply was lost and that is safe.
+
+    The client is one that does not repeat by itself. Other errors of the server pass through; `may_have_run` tells
+    what they mean.
+    """
+    first_ms = boottime_ms()
+    try:
+        return _run(client, call)
+    except LOST as error:
+        repeats = _Repeats(call, first_ms, error)
+    for pause_s in repeats.pauses_s():
+        time.sleep(pause_s)
+        try:
+            return _run(client, repeats.call)
+        except LOST as error:
+            repeats.note(error)
+        except RedisError as error:
+            repeats.note(error)
+            raise
+    raise repeats.lost
+
+
+def _run(client: Redis, call: Call[T]) -> T:
+    try:
+        try:
+            reply = _execute(client, call.command())
+        except NoScriptError:
+            reply = _execute(client, call.full_command())
+    except ResponseError as error:
+        raise_hidden(error)
+        raise
+    if reply is None and call.full is not None:
+        return _run(client, call.full())
+    return call.read(reply)
+
+
+def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
+    connection = client.connection
+    if connection is None:
+        return _execute_pooled(client, command)
+    # A client with a connection of its own, see conf.get_client: the pool's bookkeeping would cost as much as the call.
+    if getattr(connection, "_sock", None) is None:
+        try:
+            connection.connect()
+        except LOST as error:
+            mark_unsent(error)
+            raise
+    try:
+        connection.send_command(*command)
+        return connection.read_response()
+    except ResponseError:
+        raise
+    except BaseException:
+        # Also an interrupt: the reply that is still to come must not be taken for the next one's.
+        connection.disconnect()
+        raise
+
+
+def _execute_pooled(client: Redis, command: tuple[Argument, ...]) -> Any:
+    # By hand, as execute_command() does not say whether it was the connecting that failed.
+    pool = getattr(client, "connection_pool", None)
+    if pool is None:
+        return client.execute_command(*command)
+    try:
+        connection = borrow(pool)
+    except LOST as error:
+        mark_unsent(error)
+        raise
+    try:
+        connection.send_command(*command)
+        return connection.read_response()
+    except ResponseError:
+        raise
+    except BaseException:
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+
+
+async def arun(client: AsyncRedis, call: Call[T]) -> T:
+    """`run` on an asyncio client."""
+    first_ms = boottime_ms()
+    try:
+        return await _arun(client, call)
+    except LOST as error:
+        repeats = _Repeats(call, first_ms, error)
+    for pause_s in repeats.pauses_s():
+        await asyncio.sleep(pause_s)
+        try:
+            return await _arun(client, repeats.call)
+        except LOST as error:
+            repeats.note(error)
+        except RedisError as error:
+            repeats.note(error)
+            raise
+    raise repeats.lost
+
+
+async def _arun(client: AsyncRedis, call: Call[T]) -> T:
+    try:
+        try:
+            reply = await _aexecute(client, call.command())
+        except NoScriptError:
+            reply = await _aexecute(client, call.full_command())
+    except ResponseError as error:
+        raise_hidden(error)
+        raise
+    if reply is None and call.full is not None:
+        return await _arun(client, call.full())
+    return call.read(reply)
+
+
+async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
+    pool = getattr(client, "connection_pool", None)
+    if pool is None or client.connection is not None:
+        return await client.execute_command(*command)
+    try:
+        connection = await borrow(pool)
+    except LOST as error:
+        mark_unsent(error)
+        if isinstance(error.__cause__, TURNED_AWAY):
+            # redis.asyncio wraps what redis raises as it is.
+            mark_unsent(error.__cause__)
+            raise error.__cause__ from None
+        raise
+    try:
+        await connection.send_command(*command)
+        return await connection.read_response()
+    finally:
+        await pool.release(connection)
+
+
+class _Repeats(Generic[T]):
+    """When a call whose reply was lost is made again, and what its last error says of all of them."""
+
+    def __init__(self, call: Call[T], first_ms: float, lost: Exception) -> None:
+        if call.repeat is None:
+            raise lost
+        self._call = call
+        self._first_ms = first_ms
+        self._may_have_run = False
+        self.lost = lost
+        self.note(lost)
+
+    def pauses_s(self) -> Iterator[float]:
+        """Yield how long to wait before each; ends where one more would not be known as a repeat."""
+        if isinstance(self.lost, AuthenticationError | AuthorizationError):
+            return
+        for pause_s in _pauses(self.lost):
+            passed_ms = boottime_ms() + pause_s * 1000 - self._first_ms
+            if self._may_have_run and passed_ms > self._call.window_ms:
+                self.lost.add_note(
+                    f"django-delayq: not asked again: the server tells a repeat for {self._call.window_ms / 1000:g} s"
+                    f" only, and {passed_ms / 1000:.1f} s have passed"
+                )
+                return
+            yield pause_s
+
+    @property
+    def call(self) -> Call[T]:
+        """What to send: as a repeat only where it is one."""
+        return self._call.again() if self._may_have_run else self._call
+
+    def note(self, error: Exception) -> None:
+        """Take in an error; an earlier try may have been carried out whatever the last one says."""
+        self.lost = error
+        if self._may_have_run and not isinstance(error, OutOfMemoryError):
+            # A full server refuses to store, so the repeat did not find it stored.
+            setattr(error, MAY_HAVE_RUN, True)
+        self._may_have_run = may_have_run(error)
+
+
+def _pauses(error: Exception) -> tuple[float, ...]:
+    return PAUSES_S[:1] if isinstance(error, RedisTimeoutError) else PAUSES_S

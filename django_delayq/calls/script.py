@@ -1,0 +1,158 @@
+"""The scripts: read from their files, with the preludes that they use before them, and bound to their keys by name."""
+
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from hashlib import sha1
+from importlib import resources
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script: the text sent to the server (what it uses of its preludes included) and the SHA-1 of it."""
+
+    name: str
+    source: str
+    sha: str
+    #: What it calls its keys, in their order; one that ends with ``?`` may be missing, behind the last may be more.
+    keys: tuple[str, ...] = ()
+
+
+class Keys(Hashable, Protocol):
+    """The keys of one queue."""
+
+    def key(self, name: str) -> str:
+        """Return a key by the name that the headers of scripts have for it."""
+
+
+#: How a definition in a prelude begins; it goes on to the next one.
+_DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
+
+
+@cache
+def load_script(packages: tuple[str, ...], name: str) -> Script:
+    """Read ``lua/<name>.lua`` of the first package and put what it uses of its preludes before it.
+
+    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``, which are looked for in the
+    ``lua`` folders of all the packages: the script's own layer and those below it, nearest first.
+
+    The server makes each function of a script anew at each call: what is not used would cost `schedule` an eighth
+    of its time there.
+    """
+    text = _find(packages[:1], name)
+    definitions: list[tuple[set[str], str]] = []
+    for prelude in preludes_of(text):
+        definitions += _definitions_of(_find(packages, f"_{prelude}"))
+    used, needed = _names_in(text), [text]
+    for names, definition in reversed(definitions):
+        if names & used:
+            used |= _names_in(definition)
+            needed.append(definition)
+    keys = keys_of(text)
+    source = _with_numbers("".join(reversed(needed)), keys, name)
+    return Script(
+        name, source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys
+    )
+
+
+def bind(
+    packages: tuple[str, ...],
+    name: str,
+    keys: Keys,
+    *,
+    more: Iterable[str] = (),
+    **named: str,
+) -> tuple[Script, tuple[str, ...]]:
+    """Return a script and its keys, in the order of its header: those named here, else those of the queue.
+
+    ``more`` are those behind them, which the header has as ``name?`` or ``name...``.
+    """
+    if named:
+        script, found = _bind(packages, name, keys, named)
+    else:
+        script, found = _bind_once(packages, name, keys)
+    if not more:
+        return script, found
+    if not script.keys or script.keys[-1][-1] not in "?.":
+        raise TypeError(f"{name}.lua takes no more keys than its header names")
+    return script, (*found, *more)
+
+
+def _bind(
+    packages: tuple[str, ...], name: str, keys: Keys, named: Mapping[str, str]
+) -> tuple[Script, tuple[str, ...]]:
+    script = load_script(packages, name)
+    if unknown := named.keys() - set(script.keys):
+        raise TypeError(f"{name}.lua has no key {min(unknown)!r} in its header")
+    return script, tuple(
+        named[key] if key in named else keys.key(key)
+        for key in script.keys
+        if key[-1] not in "?."
+    )
+
+
+@lru_cache(maxsize=16_384)
+def _bind_once(
+    packages: tuple[str, ...], name: str, keys: Keys
+) -> tuple[Script, tuple[str, ...]]:
+    return _bind(packages, name, keys, {})
+
+
+_KEYS = re.compile(r"^-- Keys     (.*(?:\n--          .*)*)", re.MULTILINE)
+
+
+def keys_of(text: str) -> tuple[str, ...]:
+    """Return the names in the ``-- Keys`` lines of a script's header."""
+    match = _KEYS.search(text)
+    return tuple(re.findall(r"[\w?.]+", match[1])) if match else ()
+
+
+def _with_numbers(source: str, keys: tuple[str, ...], script: str) -> str:
+    """Put what the server calls a key in place of its name: ``KEYS[3]`` for ``keys.leases``, their number for ``#keys``."""
+    numbers = {key.rstrip("?."): i for i, key in enumerate(keys, 1)}
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in numbers:
+            raise KeyError(
+                f"{script}.lua uses {match[0]}, which its header does not name"
+            )
+        return f"KEYS[{numbers[match[1]]}]"
+
+    source = re.sub(r"\bkeys\.(\w+)", number, source)
+    return source.replace(
+        "#keys", str(len([key for key in keys if key[-1] not in "?."]))
+    )
+
+
+def _definitions_of(prelude: str) -> list[tuple[set[str], str]]:
+    """Return what each definition of a prelude defines, and its text."""
+    found = list(_DEFINITION.finditer(prelude))
+    ends = [match.start() for match in found[1:]] + [len(prelude)]
+    return [
+        (set(match[1].split(", ")), prelude[match.start() : end])
+        for match, end in zip(found, ends, strict=True)
+    ]
+
+
+def _names_in(text: str) -> set[str]:
+    return set(re.findall(r"\w+", re.sub(r"--.*", "", text)))
+
+
+def preludes_of(text: str) -> list[str]:
+    """Return the names in the ``-- Prelude`` line of a script's header."""
+    for line in text.splitlines():
+        if line.startswith("-- Prelude  "):
+            return [
+                name.strip() for name in line.removeprefix("-- Prelude  ").split(",")
+            ]
+    return []
+
+
+def _find(packages: tuple[str, ...], name: str) -> str:
+    for package in packages:
+        file = resources.files(package).joinpath("lua", f"{name}.lua")
+        if file.is_file():
+            return file.read_text("utf-8")
+    raise FileNotFoundError(f"no lua/{name}.lua in {', '.join(packages)}")

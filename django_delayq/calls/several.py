@@ -1,0 +1,124 @@
+"""Several calls at once: in one pipeline, or as a stream that the server works on while the next is made."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from redis.asyncio import Redis as AsyncRedis
+from redis.client import Redis
+from redis.exceptions import NoScriptError, ResponseError
+
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.errors import LOST, unhidden
+
+T = TypeVar("T")
+
+
+#: Calls of a stream that the server may have before it.
+UNDER_WAY = 2
+
+
+def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
+    """Make several calls in one pipeline, once; not atomic as a whole. An error stands in its call's place."""
+    replies = _pipeline(client, [call.command() for call in calls])
+    unknown = _unknown(replies)
+    if unknown:
+        # NOSCRIPT means that nothing of it ran: those, and only those, are sent again.
+        for i, reply in zip(
+            unknown,
+            _pipeline(client, [calls[i].full_command() for i in unknown]),
+            strict=True,
+        ):
+            replies[i] = reply
+    return _read_all(calls, replies)
+
+
+async def arun_all(client: AsyncRedis, calls: Sequence[Call[T]]) -> list[T | Exception]:
+    """`run_all` on an asyncio client."""
+    replies = await _apipeline(client, [call.command() for call in calls])
+    unknown = _unknown(replies)
+    if unknown:
+        again = await _apipeline(client, [calls[i].full_command() for i in unknown])
+        for i, reply in zip(unknown, again, strict=True):
+            replies[i] = reply
+    return _read_all(calls, replies)
+
+
+def _pipeline(client: Redis, commands: list[tuple[Argument, ...]]) -> list[Any]:
+    if not commands:
+        return []
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return list(pipeline.execute(raise_on_error=False))
+
+
+async def _apipeline(
+    client: AsyncRedis, commands: list[tuple[Argument, ...]]
+) -> list[Any]:
+    if not commands:
+        return []
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return list(await pipeline.execute(raise_on_error=False))
+
+
+def _unknown(replies: Sequence[Any]) -> list[int]:
+    return [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+
+
+def _read_all(calls: Sequence[Call[T]], replies: Sequence[Any]) -> list[T | Exception]:
+    read: list[T | Exception] = []
+    for call, reply in zip(calls, replies, strict=True):
+        if isinstance(reply, ResponseError):
+            reply = unhidden(reply)
+        read.append(reply if isinstance(reply, Exception) else call.read(reply))
+    return read
+
+
+def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exception]:
+    """Make calls one after the other without waiting for each: while the server works, the next is made.
+
+    The client has a connection of its own. An error stands in its
+    call's place; a lost connection ends the stream.
+    """
+    connection = client.connection
+    assert connection is not None
+    under_way: deque[Call[T]] = deque()
+    failure: Exception | None = None
+    try:
+        for call in calls:
+            try:
+                if failure is None:
+                    connection.send_command(*call.command())
+            except LOST as error:
+                connection.disconnect()
+                failure = error
+            under_way.append(call)
+            if len(under_way) > UNDER_WAY or failure is not None:
+                reply, failure = _read_one(connection, under_way.popleft(), failure)
+                yield reply
+            if failure is not None:
+                break
+        while under_way:
+            reply, failure = _read_one(connection, under_way.popleft(), failure)
+            yield reply
+    except BaseException:
+        # Whatever made the calls failed, or whoever reads went away: replies are still to come.
+        connection.disconnect()
+        raise
+
+
+def _read_one(
+    connection: Any, call: Call[Any], failure: Exception | None
+) -> tuple[Any, Exception | None]:
+    if failure is not None:
+        return failure, failure
+    try:
+        return call.read(connection.read_response()), None
+    except ResponseError as error:
+        return unhidden(error), None
+    except LOST as error:
+        connection.disconnect()
+        return error, error

@@ -1,0 +1,71 @@
+import pytest
+
+from django_delayq.calls.script import bind, load_script, preludes_of
+from django_delayq.delivery.keys import DeliveryKeys
+
+WIRE = ("django_delayq.wire",)
+DELIVERY = ("django_delayq.delivery", *WIRE)
+
+
+class TestLoading:
+    def test_script_has_before_it_what_it_uses_of_its_preludes(self) -> None:
+        source = load_script(WIRE, "offer").source
+
+        text = source.index("-- Store one")
+        assert preludes_of(source[text:]) == [
+            "clock",
+            "count",
+            "window",
+            "frame",
+            "list",
+        ]
+        places = [
+            source.index(definition)
+            for definition in (
+                "local function read_clock",
+                "local function add_to",
+                "local function pack_frame",
+                "local function next_numbers",
+            )
+        ]
+        assert places == sorted(places)
+        assert places[-1] < text
+        # What it uses itself uses more; nothing here takes a frame out of the list.
+        assert "local UNLIKELY" in source
+        assert "local function locate_listed" not in source
+        assert "locate_listed(" in load_script(DELIVERY, "claim").source
+
+    def test_prelude_is_looked_for_beside_the_script_and_then_below(self) -> None:
+        loaded = load_script(DELIVERY, "schedule")
+
+        assert "local function read_locator" in loaded.source
+        assert "local function read_clock" in loaded.source
+
+    def test_text_is_read_once(self) -> None:
+        assert load_script(WIRE, "read") is load_script(WIRE, "read")
+
+    def test_missing_script_is_an_error(self) -> None:
+        with pytest.raises(FileNotFoundError):
+            load_script(WIRE, "nonsense")
+
+    @pytest.mark.parametrize(
+        ("text", "preludes"),
+        [
+            ("-- Does it.\n--\n-- Prelude  clock, frame\nreturn 1", ["clock", "frame"]),
+            ("-- Prelude  walk", ["walk"]),
+            ("-- Does it.\nreturn 1", []),
+            ("return '-- Prelude  no'", []),
+        ],
+    )
+    def test_header_names_the_preludes(self, text: str, preludes: list[str]) -> None:
+        assert preludes_of(text) == preludes
+
+
+def test_keys_that_no_header_names_are_refused() -> None:
+    packages = ("django_delayq.delivery", "django_delayq.wire")
+    keys = DeliveryKeys.of("q")
+
+    with pytest.raises(TypeError, match=r"leave\.lua has no key 'lease' in its header"):
+        bind(packages, "leave", keys, lease="k")
+    with pytest.raises(TypeError, match=r"leave\.lua takes no more keys"):
+        bind(packages, "leave", keys, more=("k",))
