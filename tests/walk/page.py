@@ -1,0 +1,218 @@
+"""The walks in docs/internals.md, made from what was recorded, so that they say what the code does.
+
+    python -m tests.walk.page
+
+writes them anew; a test compares them.
+"""
+
+import ast
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import django
+from django.conf import settings
+
+from tests.servers import Server, available_kinds
+from tests.test_layers import RANK, ROOT
+from tests.walk import walks
+from tests.walk.recorder import PROJECT, Function, Step
+from tests.walk.walks import Walk
+
+PAGE = Path(__file__).parents[2] / "docs" / "internals.md"
+#: The threads of a worker, by how their names begin.
+LOOP, TASK = "inline-worker", "delayq-task"
+#: What is handed in from the right and called from the left: the layer that calls, what its source calls, and why.
+HANDED_IN = {
+    ("calls", "call.read"): "A `Call` says how its reply is read.",
+    (
+        "calls",
+        "keys.key",
+    ): "The keys of a queue know their names: `Keys` is a protocol.",
+    ("calls", "_bind_once"): "A cache looks the same keys up, by their hash.",
+    (
+        "waiting",
+        "callback",
+    ): "Whoever subscribes to a channel says what a message does.",
+}
+
+
+@dataclass
+class Row:
+    """Functions of one file that are entered one after the other, the first of them from another file."""
+
+    file: str
+    called_from: str
+    functions: list[str] = field(default_factory=list)
+    #: In order; the values say nothing.
+    scripts: dict[str, None] = field(default_factory=dict)
+
+    def continues(self, file: str, called_from: str) -> bool:
+        """Return whether one more function of a file belongs into this row."""
+        return file == self.file and called_from in ("", self.called_from)
+
+    def __str__(self) -> str:
+        if self.file == PROJECT.file:
+            return f"| **the project** | its task, or its handler | {self.called_from} | The job runs | |"
+        shown = (name.removesuffix(".__init__") for name in self.functions)
+        names = dict.fromkeys(name.rpartition(".")[2] for name in shown)
+        cells = (
+            f"[{self.file}](../django_delayq/{self.file})",
+            ", ".join(f"`{name}`" for name in names),
+            self.called_from,
+            self._purpose(),
+            ", ".join(f"`{script}.lua`" for script in self.scripts),
+        )
+        return f"| {' | '.join(cells)} |"
+
+    def _purpose(self) -> str:
+        """Return the first sentence that one of the functions says of itself, or else their class, or their file."""
+        told = docstrings_of(self.file)
+        names = [*self.functions, self.functions[0].rpartition(".")[0], ""]
+        text = next(told[name] for name in names if told.get(name))
+        sentence = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
+        return sentence.rstrip(".:").replace("|", "\\|")
+
+
+@cache
+def docstrings_of(file: str) -> dict[str, str]:
+    """Return the docstrings of a file by the names of classes and functions; its own is ''."""
+    found: dict[str, str] = {}
+
+    def visit(node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{name}.{child.name}" if name else child.name
+                found[inner] = ast.get_docstring(child) or ""
+                visit(child, inner)
+
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    found[""] = ast.get_docstring(tree) or ""
+    visit(tree, "")
+    return found
+
+
+def is_upward(step: Step) -> bool:
+    """Return whether a step goes to a layer on the right of its caller's."""
+    if step.caller is None or step.function is PROJECT:
+        return False
+    return RANK[step.function.layer] > RANK[step.caller.layer]
+
+
+def is_handed_in(step: Step) -> bool:
+    """Return whether a step up goes through what `HANDED_IN` declares."""
+    return step.caller is not None and (step.caller.layer, step.expression) in HANDED_IN
+
+
+def parts_of(walk: Walk) -> dict[str, list[Step]]:
+    """Return the steps with the job in hand, by thread; the claim loop has a part before the run and one after it."""
+    parts: dict[str, list[Step]] = {
+        "The thread that calls schedule()": [],
+        "The claim loop: a claim": [],
+        "A thread of the worker: the run": [],
+        "The claim loop: the end": [],
+    }
+    caller, claim, run, end = parts.values()
+    for step in walk.in_hand():
+        if step.thread.startswith(TASK):
+            run.append(step)
+        elif step.thread != LOOP:
+            caller.append(step)
+        else:
+            (end if run else claim).append(step)
+    return parts
+
+
+def rows_of(steps: list[Step]) -> list[Row]:
+    """Return rows in the order in which each function first had the job in hand, or called one that had."""
+    rows: list[Row] = []
+    seen: dict[Function, Row] = {}
+    for step in steps:
+        if _is_inside_codec(step):
+            continue
+        for function in filter(None, (step.caller, step.function)):
+            if function not in seen:
+                came_from = _came_from(step) if function is step.function else ""
+                if not rows or not rows[-1].continues(function.file, came_from):
+                    rows.append(Row(function.file, came_from))
+                rows[-1].functions.append(function.name)
+                seen[function] = rows[-1]
+            if function.layer == "calls":
+                seen[function].scripts.update(dict.fromkeys(step.scripts))
+    return rows
+
+
+def _is_inside_codec(step: Step) -> bool:
+    """Return whether a codec calls a part of itself: how it reads a payload is no part of the walk."""
+    layers = {step.caller.layer if step.caller else "", step.function.layer}
+    return layers == {"codecs"}
+
+
+def _came_from(step: Step) -> str:
+    """Return what a row says of the call: the file of the caller, and by which name it has what was handed in."""
+    if step.caller is None or step.caller.file == step.function.file:
+        return ""
+    through = f", by `{step.expression}`" if is_upward(step) else ""
+    return f"{step.caller.file}{through}"
+
+
+HEAD = """\
+| file | functions | called from | what for | script |
+|---|---|---|---|---|"""
+
+
+def tables_of(walk: Walk) -> str:
+    """Return a table for each thread that the job passes through."""
+    tables = []
+    for title, steps in parts_of(walk).items():
+        if steps:
+            rows = "\n".join(map(str, rows_of(steps)))
+            tables.append(f"*{title}*\n\n{HEAD}\n{rows}")
+    return "\n\n".join(tables)
+
+
+def handed_in_table() -> str:
+    """Return the table of what may be called to the right."""
+    lines = ["| in the layer | calls | because |", "|---|---|---|"]
+    for (layer, expression), reason in HANDED_IN.items():
+        lines.append(f"| {layer} | `{expression}` | {reason} |")
+    return "\n".join(lines)
+
+
+def with_walks(text: str, job: Walk, element: Walk) -> str:
+    """Return the page with its walks made anew."""
+    for name, made in {
+        "handed in": handed_in_table(),
+        "walk of a job": tables_of(job),
+        "walk of an element": tables_of(element),
+    }.items():
+        before, start, rest = text.partition(f"<!-- {name}: ")
+        first, _, rest = rest.partition("\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->")
+        assert start, name
+        assert end, name
+        text = f"{before}{start}{first}\n\n{made}\n\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    """Record both walks on a server of one's own, and write the page."""
+    server = Server(available_kinds()[0]).start()
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {"job": {}, "element": {"REDISSON": walks.REDISSON}},
+    }
+    try:
+        with server.client() as client:
+            job = walks.walk_of_job(client, "job")
+            element = walks.walk_of_element(client, "element")
+    finally:
+        server.stop()
+    PAGE.write_text(with_walks(PAGE.read_text("utf-8"), job, element), "utf-8")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    django.setup()
+    main()

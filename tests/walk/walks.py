@@ -1,0 +1,114 @@
+"""Two walks that are recorded: of a job from `schedule()` to its end, and of an element as Redisson offers it.
+
+A worker inside this process runs them on a real server, in burst mode: it ends when nothing is due any more.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from django_delayq import delayed_task, queue_handler, schedule
+from django_delayq.wire.keys import QueueKeys
+from tests.polling import wait_until
+from tests.queues.java import now_ms
+from tests.walk.recorder import Recorder, Step
+from tests.worker.workers import InlineWorker
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "frames.jsonl"
+#: The Redisson that wrote the element, and the setting of its queue.
+REDISSON = "3.27.2"
+#: What the job is called with, and how it is recognised before it has a token.
+ARGUMENT = "the argument of the walk"
+#: What a step of a job that was given back holds: no thread came to run it within 50 ms, so this walk shows the load.
+STALLED = "Attempt.give_back"
+
+ran: list[object] = []
+
+
+@delayed_task(name="tests.walk")
+def walked(value: object) -> None:
+    ran.append(value)
+
+
+def golden_element() -> dict[str, Any]:
+    """Return the first element that this Redisson wrote with its default codec."""
+    rows = map(json.loads, GOLDEN.read_text("utf-8").splitlines())
+    return next(row for row in rows if row["version"] == REDISSON and row["default"])
+
+
+def walk_of_job(client: redis.Redis, queue: str) -> "Walk":
+    """Record a job from the call of `schedule()` to the end that the server is told."""
+
+    def offer() -> None:
+        schedule(walked.using(queue=queue), 0.001, ARGUMENT)
+
+    return _undisturbed(client, queue, offer, {ARGUMENT.encode()}, ARGUMENT)
+
+
+def walk_of_element(client: redis.Redis, queue: str) -> "Walk":
+    """Record an element from the commands of Redisson's offer to the end that the server is told."""
+    row = golden_element()
+    frame, payload = bytes.fromhex(row["frame"]), bytes.fromhex(row["destination"][0])
+    keys = QueueKeys.of(queue)
+    queue_handler(queue, name=f"handler of {queue}")(walked.function)
+
+    def offer() -> None:
+        client.zadd(keys.timeout_set, {frame: row["score"]})
+        client.rpush(keys.delay_queue, frame)
+        client.publish(keys.channel, int(row["score"]))
+
+    return _undisturbed(
+        client, queue, offer, {payload, row["value"].encode()}, row["value"]
+    )
+
+
+class Walk:
+    """What was recorded, and which of it had the job in hand."""
+
+    def __init__(self, steps: list[Step], texts: set[bytes]) -> None:
+        self.steps = steps
+        held = [step for step in steps if step.holds(texts)]
+        # From its lease on, a job is known by its token alone.
+        self._texts = texts.union(*(step.tokens for step in held))
+
+    def in_hand(self) -> list[Step]:
+        """Return the steps with the job among their arguments, each behind the one that called it."""
+        return [step for step in self.steps if step.holds(self._texts)]
+
+
+def _undisturbed(
+    client: redis.Redis,
+    queue: str,
+    offer: Callable[[], None],
+    texts: set[bytes],
+    value: object,
+) -> Walk:
+    # The first walk loads scripts and connects; later ones show what each job takes.
+    _record(client, queue, offer, value)
+    while True:
+        steps = _record(client, queue, offer, value)
+        if all(step.function.name != STALLED for step in steps):
+            return Walk(steps, texts)
+
+
+def _record(
+    client: redis.Redis, queue: str, offer: Callable[[], None], value: object
+) -> list[Step]:
+    ran.clear()
+    keys = QueueKeys.of(queue)
+    worker = InlineWorker([queue], is_burst=True, threads=1)
+    with Recorder(walked.function.__code__) as recorder:
+        offer()
+        wait_until(
+            lambda: client.zcount(keys.timeout_set, 0, now_ms(client)),
+            description="the job is due",
+        )
+        try:
+            worker.start().join()
+        finally:
+            worker.stop()
+    assert ran == [value]
+    return recorder.steps
