@@ -34,8 +34,8 @@ from django_delayq.calls.several import run_all
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.queues.transfer.push import QueuePush
+from django_delayq.wire.calls import offer
 from django_delayq.wire.frame import FrameFormat, pack
-from django_delayq.wire.scripts import offer
 from tests.servers import Server, available_kinds
 
 #: What RedissonDelayedQueue's pushTask does, command by command.

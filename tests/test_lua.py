@@ -21,8 +21,8 @@ from redis.exceptions import (
 from django_delayq.calls import script as script_module
 from django_delayq.calls.script import Script, keys_of, load_script, preludes_of
 from django_delayq.delivery import binding
-from django_delayq.queues import scripts as queues_scripts
-from django_delayq.repair import frames
+from django_delayq.queues import calls as queues_calls
+from django_delayq.repair import calls as repair_calls
 from tests import conftest
 from tests.delivery.rig import Rig, names_of
 from tests.delivery.tour import DRAINS, TOUR
@@ -39,8 +39,8 @@ PRELUDES = {path.stem.removeprefix("_"): path for path in sorted(ROOT.rglob("_*.
 PACKAGES = {
     packages[0].rpartition(".")[2]: packages
     for packages in (
-        queues_scripts.PACKAGES,
-        frames.PACKAGES,
+        queues_calls.PACKAGES,
+        repair_calls.PACKAGES,
         binding.PACKAGES,
         binding.PACKAGES[1:],
     )

@@ -20,15 +20,15 @@ from django_delayq.codecs import Codec
 from django_delayq.delivery import limits
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
-from django_delayq.queues import scripts
+from django_delayq.queues import calls
 from django_delayq.queues.connection import Clients, Given
 from django_delayq.queues.options import check_limit, options_of
 from django_delayq.queues.reading import read
 from django_delayq.queues.taking import Batch, Taker
 from django_delayq.redaction import show
 from django_delayq.waiting.lists import Peeks, WaitForAny
+from django_delayq.wire.calls import PAGE
 from django_delayq.wire.delay import parse_timeout_ms
-from django_delayq.wire.scripts import PAGE
 from django_delayq.wire.signing import looks_like_job
 
 T = TypeVar("T")
@@ -310,7 +310,7 @@ class BlockingQueue:
     def _offer(self, value: object) -> Steps[bool]:
         payload = self._codec.encode(value)
         if looks_like_job(payload):
-            yield Once(scripts.put(self._keys, payload))
+            yield Once(calls.put(self._keys, payload))
         else:
             yield Once(Command(("RPUSH", self._keys.queue.destination, payload)))
         return True

@@ -25,17 +25,17 @@ from django_delayq.codecs import Codec
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.exceptions import DecodeError
-from django_delayq.queues import scripts
+from django_delayq.queues import calls
 from django_delayq.queues.connection import Clients, Given
 from django_delayq.queues.options import check_limit, options_of, signed_for
 from django_delayq.queues.reading import read
 from django_delayq.queues.transfer.push import QueuePush, service
 from django_delayq.queues.transfer.task import QueueTransferTask
 from django_delayq.waiting.channel import ChannelListener
-from django_delayq.wire import scripts as wire_scripts
+from django_delayq.wire import calls as wire_calls
+from django_delayq.wire.calls import PAGE, START, Cursor, FramePage
 from django_delayq.wire.delay import Delay, parse_delay
 from django_delayq.wire.frame import FrameFormat, unpack
-from django_delayq.wire.scripts import PAGE, START, Cursor, FramePage
 
 T = TypeVar("T")
 
@@ -356,7 +356,7 @@ class DelayedQueue:
 
     def _offer(self, value: object, delay: Delay) -> Steps[None]:
         yield Once(
-            wire_scripts.offer(
+            wire_calls.offer(
                 self._keys.queue,
                 self._options.codec.encode(value),
                 parse_delay(delay),
@@ -366,7 +366,7 @@ class DelayedQueue:
         )
 
     def _read(self, cursor: Cursor, count: int = PAGE) -> Steps[FramePage]:
-        page: FramePage = yield wire_scripts.read(
+        page: FramePage = yield wire_calls.read(
             self._keys.queue,
             cursor,
             insertion_list=self._options.insertion_list,
@@ -378,8 +378,8 @@ class DelayedQueue:
         cursor = START
         payloads = [self._options.codec.encode(value)]
         while not cursor.is_at_end:
-            reply: scripts.Removed = yield Once(
-                scripts.remove(
+            reply: calls.Removed = yield Once(
+                calls.remove(
                     self._keys,
                     payloads,
                     "first",
@@ -413,7 +413,7 @@ class DelayedQueue:
         # Seen twice, where others took elements out in between, it is one.
         left: dict[bytes, None] = {}
         while not cursor.is_at_end:
-            reply: scripts.Removed = yield scripts.remove(
+            reply: calls.Removed = yield calls.remove(
                 self._keys,
                 payloads,
                 which,
@@ -426,10 +426,10 @@ class DelayedQueue:
             left |= dict.fromkeys(reply.left)
             if left and (
                 cursor.is_at_end
-                or len(left) >= scripts.TOGETHER
-                or sum(map(len, left)) >= scripts.TOGETHER_BYTES
+                or len(left) >= calls.TOGETHER
+                or sum(map(len, left)) >= calls.TOGETHER_BYTES
             ):
-                flags: list[bool] = yield scripts.withdraw(
+                flags: list[bool] = yield calls.withdraw(
                     self._keys,
                     list(left),
                     request=uuid4().hex,
@@ -448,7 +448,7 @@ class DelayedQueue:
             while batch:
                 if cursor.is_at_end:
                     return False
-                sought: wire_scripts.Sought = yield wire_scripts.contains(
+                sought: wire_calls.Sought = yield wire_calls.contains(
                     self._keys.queue,
                     batch,
                     cursor,
@@ -523,7 +523,7 @@ class DelayedQueue:
 
     def _withdraw(self, page: _Page) -> Steps[list[Any]]:
         """Take a page out that was read; returns the values that are ours."""
-        flags: list[bool] = yield scripts.withdraw(
+        flags: list[bool] = yield calls.withdraw(
             self._keys,
             page.frames,
             request=page.request,
@@ -537,7 +537,7 @@ class DelayedQueue:
         # frames, and may be repeated.
         cursor = START
         while len(taken) < limit and not cursor.is_at_end:
-            count = min(limit - len(taken), scripts.WITHDRAW_BATCH)
+            count = min(limit - len(taken), calls.WITHDRAW_BATCH)
             page = yield from self._read(cursor, count)
             frames, values, error = self._decode_first(page.frames)
             if error is not None and not taken and not values:
@@ -582,7 +582,7 @@ class DelayedQueue:
                 depth += 1
                 continue
             value = read(self._options.codec, payload, self.name)
-            (was_there,) = yield scripts.withdraw(
+            (was_there,) = yield calls.withdraw(
                 self._keys,
                 [frame],
                 request=uuid4().hex,
@@ -610,9 +610,7 @@ class DelayedQueue:
         has_begun = found_any = False
         left = 1
         while left or not has_begun:
-            reply: scripts.Cleared = yield scripts.clear(
-                self._keys, has_begun=has_begun
-            )
+            reply: calls.Cleared = yield calls.clear(self._keys, has_begun=has_begun)
             has_begun = has_begun or reply.has_begun
             found_any = found_any or reply.found_any
             left = reply.left

@@ -25,7 +25,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.settling import Rejected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError
-from django_delayq.queues import scripts
+from django_delayq.queues import calls
 from django_delayq.queues.reading import read
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class Taker:
         pause_ms, longest_ms = CONFIRM_PAUSE_MS
         while True:
             try:
-                flags: str = yield scripts.confirm(
+                flags: str = yield calls.confirm(
                     batch.keys,
                     batch.jobs,
                     owner=batch.owner,
@@ -190,7 +190,7 @@ class Taker:
             self._keep(batch)  # of an earlier call
             return
         try:
-            yield scripts.untake(
+            yield calls.untake(
                 batch.keys,
                 batch.jobs,
                 owner=batch.owner,

@@ -20,8 +20,8 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.repair import frames
-from django_delayq.repair.frames import FrameHead, FrameName, ListStep
+from django_delayq.repair import calls
+from django_delayq.repair.calls import FrameHead, FrameName, ListStep
 from django_delayq.repair.pacing import StepSizer, finished_first
 from django_delayq.repair.survey import (
     EMPTIED,
@@ -69,7 +69,7 @@ class Listing:
         """
         with self._holding():
             # Held from before the first look: what another fills in meanwhile is no longer missing.
-            self._step(frames.enlist(self.keys, (), **self._naming()))
+            self._step(calls.enlist(self.keys, (), **self._naming()))
             for _ in range(PASSES):
                 missing = self._find_missing()
                 self._fill(missing)
@@ -91,7 +91,7 @@ class Listing:
             while left > 0:
                 batch = min(self._sizer.batch, left)
                 step = self._step(
-                    frames.delist(self.keys, batch=batch, **self._naming())
+                    calls.delist(self.keys, batch=batch, **self._naming())
                 )
                 self.emptied += step.seen - step.listed
                 self.alone += step.listed
@@ -122,7 +122,7 @@ class Listing:
         done = 0
         while done < len(missing):
             part = missing[done : done + self._sizer.batch]
-            step = self._step(frames.enlist(self.keys, part, **self._naming()))
+            step = self._step(calls.enlist(self.keys, part, **self._naming()))
             self.filled += step.listed
             done += step.seen
             self.progress("filling the list", done, len(missing))

@@ -18,8 +18,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.repair import frames
-from django_delayq.repair.frames import FrameName, Kind
+from django_delayq.repair import calls
+from django_delayq.repair.calls import FrameName, Kind
 from django_delayq.repair.pacing import StepSizer, finished_first
 from django_delayq.repair.survey import (
     JAVA_BATCH,
@@ -76,7 +76,7 @@ class Reframing:
         listed = self.client.llen(self.keys.queue.delay_queue)
         for part in parts_of(names, lookups_of(listed)):
             with finished_first():
-                flags = run(self.client, frames.drop_delivered(self.keys, part))
+                flags = run(self.client, calls.drop_delivered(self.keys, part))
                 self.tally.dropped += sum(flags)
                 self.tally.steps += 1
 
@@ -105,7 +105,7 @@ class Reframing:
         It is rewritten last. Were it rewritten with the others, each retry would deliver again what can be read by
         then, ever more of it while this runs; as it is, only what the jam had delivered already.
         """
-        head = frames.survey(self.keys, "zset", batch=JAVA_BATCH)
+        head = calls.survey(self.keys, "zset", batch=JAVA_BATCH)
         for score, size, begin in run(self.client, head).frames:
             # Redisson looks from 0 on.
             if score is None or score < 0 or is_read_by(self.target, begin, size):
@@ -151,7 +151,7 @@ class Reframing:
         # Only now: a transfer that is woken while frames of the other format are left delivers again what lies ahead
         # of them.
         if changed:
-            run(self.client, frames.announce(self.keys))
+            run(self.client, calls.announce(self.keys))
 
     def _walk(
         self,
@@ -166,10 +166,10 @@ class Reframing:
         listed = self.client.llen(queue.delay_queue)
         total = listed if kind == "list" else self.client.zcard(queue.timeout_set)
         where = "delay queue" if kind == "list" else "timeout set"
-        place, done, changed = frames.START, 0, 0
+        place, done, changed = calls.START, 0, 0
         while not place.is_end:
             begun_ms = monotonic_ms()
-            call = frames.reframe(
+            call = calls.reframe(
                 self.keys,
                 kind,
                 self.target,

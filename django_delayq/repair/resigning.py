@@ -19,9 +19,9 @@ from django_delayq.delivery.upgrading import FormatSet, Step, Where
 from django_delayq.exceptions import DecodeError, EncodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
-from django_delayq.wire import scripts as wire_scripts
+from django_delayq.wire import calls as wire_calls
+from django_delayq.wire.calls import START
 from django_delayq.wire.frame import pack, unpack
-from django_delayq.wire.scripts import START
 from django_delayq.wire.signing import TOKEN_BEFORE, TOKEN_LENGTH, Keyring
 
 #: Payloads that one step reads: some 3 ms of the server's time, to be written anew.
@@ -165,7 +165,7 @@ class Resigning:
         while not cursor.is_at_end:
             page = run(
                 self._client,
-                wire_scripts.read(
+                wire_calls.read(
                     self._queue.keys.queue,
                     cursor,
                     insertion_list=insertion_list,

@@ -19,8 +19,8 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import EncodeError
-from django_delayq.repair import frames
-from django_delayq.repair.frames import FrameHead, FrameName, Kind
+from django_delayq.repair import calls
+from django_delayq.repair.calls import FrameHead, FrameName, Kind
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.signing import looks_like_job
@@ -208,10 +208,10 @@ def stretches(
     client: Redis, keys: DeliveryKeys, kind: Kind, total: int, progress: Progress
 ) -> Iterator[list[FrameHead]]:
     """Walk over the frames of a queue, ``total`` of them as far as is known, in bounded calls that change nothing."""
-    place, done = frames.START, 0
+    place, done = calls.START, 0
     what = "reading the timeout set" if kind == "zset" else "reading the delay queue"
     while not place.is_end:
-        _, place, stretch = run(client, frames.survey(keys, kind, place))
+        _, place, stretch = run(client, calls.survey(keys, kind, place))
         yield stretch
         done += len(stretch)
         progress(what, done, max(total, done))
@@ -291,7 +291,7 @@ def _confirm(
     confirmed: list[FrameName] = []
     done = 0
     for part in parts_of(names, lookups_of(survey.listed.total())):
-        flags = run(client, frames.drop_delivered(keys, part, is_drop=False))
+        flags = run(client, calls.drop_delivered(keys, part, is_drop=False))
         confirmed += (name for name, flag in zip(part, flags, strict=True) if flag)
         done += len(part)
         progress("looking for what was delivered already", done, len(names))

@@ -19,7 +19,7 @@ from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
 from django_delayq.health.problems import LONG_LIST
 from django_delayq.logs import get_log
-from django_delayq.repair import frames
+from django_delayq.repair import calls
 from django_delayq.repair.survey import is_numbered
 from django_delayq.wire import signing
 from django_delayq.wire.frame import format_of
@@ -163,7 +163,7 @@ class Upkeep:
         )
 
     def _is_offered_by_others(self) -> bool:
-        call = frames.survey(self._settings.keys, "list", batch=1)
+        call = calls.survey(self._settings.keys, "list", batch=1)
         return any(
             format_of(frame.head, frame.size) and not is_numbered(frame.head)
             for frame in run(self._client, call).frames

@@ -8,8 +8,8 @@ from django_delayq.calls.call import Call
 from django_delayq.delivery import looking, tending
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import Change, State
-from django_delayq.queues import scripts
-from django_delayq.repair import frames
+from django_delayq.queues import calls as queues_calls
+from django_delayq.repair import calls as repair_calls
 from tests.delivery.rig import Rig, locator, token
 
 #: The budget of every call here, and of those that have one of their own.
@@ -66,13 +66,17 @@ READS: dict[str, tuple[Callable[[Rig, list[int]], str], Callable[[Rig], object]]
     "survey of the timeout set": (
         fill_timeout_set,
         calling(
-            lambda rig: frames.survey(rig.keys, "zset", batch=500, byte_budget=BUDGET)
+            lambda rig: repair_calls.survey(
+                rig.keys, "zset", batch=500, byte_budget=BUDGET
+            )
         ),
     ),
     "survey of the delay queue": (
         fill_delay_queue,
         calling(
-            lambda rig: frames.survey(rig.keys, "list", batch=500, byte_budget=BUDGET)
+            lambda rig: repair_calls.survey(
+                rig.keys, "list", batch=500, byte_budget=BUDGET
+            )
         ),
     ),
 }
@@ -189,7 +193,7 @@ def test_clearing_frees_what_fits_the_budget(rig: Rig) -> None:
     for n in range(8):
         rig.schedule({f"j{n}": n}, size=LARGE)
 
-    assert rig.run(scripts.clear(rig.keys)).left == 4
+    assert rig.run(queues_calls.clear(rig.keys)).left == 4
     rig.is_checked = False
 
 

@@ -5,7 +5,7 @@ import pytest
 from django_delayq.delivery import looking
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import State
-from django_delayq.queues import scripts
+from django_delayq.queues import calls as queues_calls
 from django_delayq.wire.frame import FrameFormat, unpack
 from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, payload, token
 
@@ -459,7 +459,7 @@ def test_payload_that_moved_to_another_queue_runs_there(rig: Rig, mode: Mode) ->
     """poll_last_and_offer_first_to: it has been signed for the other queue."""
     rig.schedule({"a": 0})
     other = Rig(rig.client, f"{rig.keys.queue.name}-other")
-    call = scripts.withdraw(
+    call = queues_calls.withdraw(
         rig.keys,
         rig.frames(),
         request="once",

@@ -30,8 +30,8 @@ from redis.exceptions import ResponseError
 
 from django_delayq.calls.running import run
 from django_delayq.delivery.states import State
-from django_delayq.repair import frames, pacing, reframing
-from django_delayq.repair.frames import FrameName
+from django_delayq.repair import calls, pacing, reframing
+from django_delayq.repair.calls import FrameName
 from django_delayq.repair.pacing import StepSizer
 from django_delayq.repair.reframing import Reframing
 from django_delayq.repair.survey import (
@@ -67,10 +67,10 @@ def rewrite(rig: Rig, target: FrameFormat, **sizes: int) -> Counter[str]:
     """Rewrite with the rig's clock, step by step; returns what was done."""
     done: Counter[str] = Counter()
     for kind in ("list", "zset"):
-        place = frames.START
+        place = calls.START
         while not place.is_end:
             step = rig.run(
-                frames.reframe(
+                calls.reframe(
                     rig.keys,
                     kind,  # type: ignore[arg-type]
                     target,
@@ -321,9 +321,9 @@ def test_java_frame_that_looks_like_ours_is_looked_for_in_the_list(
             frame_format=frame_format,
             random_id=UNLISTED + b"\xff" * 6,
         )
-    place = frames.START
+    place = calls.START
     while not place.is_end:
-        step = rig.run(frames.reframe(rig.keys, "zset", target, place, lookups=9))
+        step = rig.run(calls.reframe(rig.keys, "zset", target, place, lookups=9))
         place = step.place
 
     assert set(rig.frames()) == set(members(rig))
@@ -369,9 +369,9 @@ def test_stretch_that_its_bytes_end_is_gone_on_with(rig: Rig, budget: int) -> No
     rig.is_checked = False
 
     for kind, count in (("list", 60), ("zset", 61)):
-        place, seen = frames.START, 0
+        place, seen = calls.START, 0
         while not place.is_end:
-            call = frames.survey(rig.keys, kind, place, byte_budget=budget)  # type: ignore[arg-type]
+            call = calls.survey(rig.keys, kind, place, byte_budget=budget)  # type: ignore[arg-type]
             _, place, stretch = rig.run(call)
             seen += len(stretch)
             assert sum(frame.size for frame in stretch[:-1]) < budget
@@ -387,9 +387,9 @@ def test_members_that_begin_alike_are_all_seen(rig: Rig) -> None:
     rig.client.zadd(rig.keys.queue.timeout_set, dict.fromkeys(alike, T0))
     rig.is_checked = False
 
-    place, seen = frames.START, []
+    place, seen = calls.START, []
     while not place.is_end:
-        call = frames.survey(rig.keys, "zset", place, batch=1)
+        call = calls.survey(rig.keys, "zset", place, batch=1)
         _, place, stretch = rig.run(call)
         seen += [frame.head for frame in stretch]
 
@@ -401,9 +401,9 @@ def test_a_step_looks_for_no_more_frames_than_it_may(rig: Rig) -> None:
         java_offer(rig, f"x{n}", n, frame_format=OLD)
     rig.schedule({"a": 1}, frame_format=OLD, insertion_list=False)
 
-    place, steps = frames.START, []
+    place, steps = calls.START, []
     while not place.is_end:
-        step = rig.run(frames.reframe(rig.keys, "zset", NEW, place, lookups=2))
+        step = rig.run(calls.reframe(rig.keys, "zset", NEW, place, lookups=2))
         place = step.place
         steps.append(step.rewritten)
 
@@ -463,7 +463,7 @@ def test_is_read_by_says_what_struct_unpack_does(
         else:
             is_read = True
 
-        assert is_read_by(redisson, data[: frames.HEAD_BYTES], len(data)) == is_read
+        assert is_read_by(redisson, data[: calls.HEAD_BYTES], len(data)) == is_read
 
 
 def jam(rig: Rig, redisson: FrameFormat, times: int = 1) -> None:
@@ -664,7 +664,7 @@ def test_what_was_listed_again_or_left_meanwhile_is_not_dropped(rig: Rig) -> Non
     gone = FrameName(T0, OLD, b"12345678")
     name = FrameName(T0, OLD, listed[:8])
 
-    flags = rig.run(frames.drop_delivered(rig.keys, [name, gone]))
+    flags = rig.run(calls.drop_delivered(rig.keys, [name, gone]))
 
     assert flags == [False, False]
     assert listed in members(rig)
@@ -715,7 +715,7 @@ def test_interrupt_waits_until_what_the_server_did_is_counted(
     def run_and_interrupt(client: Any, call: Any) -> Any:
         nonlocal asked
         step = run(client, call)
-        if isinstance(step, frames.Reframed):
+        if isinstance(step, calls.Reframed):
             asked += 1
             os.kill(os.getpid(), signal.SIGINT)
             if fails:
@@ -1019,7 +1019,7 @@ class MixedQueueMachine(RuleBasedStateMachine):
         self.delivered: Counter[str] = Counter()
         self.jammed: Counter[str] = Counter()
         self.garbage = 0
-        self.places: dict[tuple[str, FrameFormat], frames.Place] = {}
+        self.places: dict[tuple[str, FrameFormat], calls.Place] = {}
 
     @rule(frame_format=formats, wait=waits, many=st.integers(1, 6))
     def java_offers(self, frame_format: FrameFormat, wait: int, many: int) -> None:
@@ -1085,8 +1085,8 @@ class MixedQueueMachine(RuleBasedStateMachine):
     def a_step_of_a_rewrite(
         self, wanted: FrameFormat, kind: Any, batch: int, budget: int
     ) -> None:
-        place = self.places.get((kind, wanted), frames.START)
-        call = frames.reframe(
+        place = self.places.get((kind, wanted), calls.START)
+        call = calls.reframe(
             self.rig.keys,
             kind,
             wanted,
@@ -1097,7 +1097,7 @@ class MixedQueueMachine(RuleBasedStateMachine):
             now_us=self.rig.now_us,
         )
         step = self.rig.run(call)
-        self.places[kind, wanted] = frames.START if step.place.is_end else step.place
+        self.places[kind, wanted] = calls.START if step.place.is_end else step.place
 
     @rule(wanted=formats)
     def a_whole_rewrite(self, wanted: FrameFormat) -> None:

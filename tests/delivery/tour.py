@@ -11,8 +11,8 @@ from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.delivery.tending import Which
-from django_delayq.repair import frames
-from django_delayq.repair.frames import FrameName
+from django_delayq.repair import calls
+from django_delayq.repair.calls import FrameName
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, is_unlisted, payload, token
 
@@ -479,13 +479,13 @@ def _(rig: Rig) -> Callable[[], object]:
 @stop("survey of the timeout set", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(frames.survey(rig.keys, "zset"))
+    return lambda: rig.run(calls.survey(rig.keys, "zset"))
 
 
 @stop("survey of the delay queue", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(frames.survey(rig.keys, "list"))
+    return lambda: rig.run(calls.survey(rig.keys, "list"))
 
 
 @stop("enlist")
@@ -498,19 +498,19 @@ def _(rig: Rig) -> Callable[[], object]:
         )
         if is_unlisted(frame)
     ]
-    return lambda: rig.run(frames.enlist(rig.keys, names, run="r", step=1))
+    return lambda: rig.run(calls.enlist(rig.keys, names, run="r", step=1))
 
 
 @stop("delist", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(frames.delist(rig.keys, run="r", step=1, batch=100))
+    return lambda: rig.run(calls.delist(rig.keys, run="r", step=1, batch=100))
 
 
 @stop("reframe the delay queue", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(frames.reframe(rig.keys, "list", FrameFormat.DLC0))
+    return lambda: rig.run(calls.reframe(rig.keys, "list", FrameFormat.DLC0))
 
 
 @stop("reframe what is in the delay queue alone", drains=True)
@@ -518,14 +518,14 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.java_offer("x", 5)
     rig.java_offer("y", 5)
     rig.client.zrem(rig.keys.queue.timeout_set, *rig.frames()[:1])
-    return lambda: rig.run(frames.reframe(rig.keys, "list", FrameFormat.DLC0))
+    return lambda: rig.run(calls.reframe(rig.keys, "list", FrameFormat.DLC0))
 
 
 @stop("reframe the timeout set", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
     return lambda: rig.run(
-        frames.reframe(rig.keys, "zset", FrameFormat.DLC0, lookups=100)
+        calls.reframe(rig.keys, "zset", FrameFormat.DLC0, lookups=100)
     )
 
 
@@ -535,10 +535,10 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.java_offer("y", 5)
     rig.client.lrem(rig.keys.queue.delay_queue, 1, frame)
     name = FrameName(T0 + 5, rig.frame_format, frame[1:9])
-    return lambda: rig.run(frames.drop_delivered(rig.keys, [name]))
+    return lambda: rig.run(calls.drop_delivered(rig.keys, [name]))
 
 
 @stop("announce", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 5})
-    return lambda: rig.run(frames.announce(rig.keys))
+    return lambda: rig.run(calls.announce(rig.keys))

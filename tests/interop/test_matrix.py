@@ -17,9 +17,9 @@ from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError, EncodeError
+from django_delayq.wire.calls import offer
 from django_delayq.wire.delay import parse_delay
 from django_delayq.wire.frame import FrameFormat
-from django_delayq.wire.scripts import offer
 from tests.interop.codecs import ALL, TEXT, is_supported, java_name, python_name
 from tests.interop.left_out import LEFT_OUT, left_out
 from tests.interop.page import cell

@@ -14,10 +14,10 @@ import redis
 from django_delayq.calls.script import load_script
 from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.queues import scripts as queues
+from django_delayq.queues import calls as queues
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.wire import scripts as wire
+from django_delayq.wire import calls as wire
 from tests.interop.peers import Peer
 from tests.polling import wait_until
 from tests.servers import Server

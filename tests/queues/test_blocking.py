@@ -23,7 +23,7 @@ from django_delayq.exceptions import (
     InvalidDelay,
     MaybeScheduled,
 )
-from django_delayq.queues import scripts
+from django_delayq.queues import calls
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.waiting.lists import WaitForAny
 from tests.polling import takes_less_than, wait_until
@@ -389,7 +389,7 @@ class TestLeases:
         for claimed, expected in ((first, "0"), (second, "1")):
             repeated = confirm(keys, claimed, now_us=stepped_us)
             assert run(client, repeated) == expected
-        undo = scripts.untake(keys, first.jobs, owner=b"o" * 8)
+        undo = calls.untake(keys, first.jobs, owner=b"o" * 8)
         assert run(client, undo) == 0
 
     def test_put_back_restores_the_order_and_can_be_repeated(
@@ -397,7 +397,7 @@ class TestLeases:
     ) -> None:
         client.rpush(queue_name, 1, 2, 3, 4)
         claimed = run(client, claim(keys, limit=3, lease_ms=60_000))
-        undo = scripts.untake(keys, claimed.jobs, owner=b"o" * 8)
+        undo = calls.untake(keys, claimed.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 3
         assert run(client, undo) == 0
@@ -411,7 +411,7 @@ class TestLeases:
         client.rpush(queue_name, 1, 2)
         claimed = run(client, claim(keys, limit=2, lease_ms=60_000))
         run(client, confirm(keys, claimed))
-        undo = scripts.untake(keys, claimed.jobs, owner=b"o" * 8)
+        undo = calls.untake(keys, claimed.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 2
         assert run(client, undo) == 0
@@ -427,7 +427,7 @@ class TestLeases:
         later_us = wait_out(client, keys, 10**15)
         run(client, claim(keys, lease_ms=1_000, now_us=later_us))
 
-        undo = scripts.untake(keys, first.jobs, owner=b"o" * 8)
+        undo = calls.untake(keys, first.jobs, owner=b"o" * 8)
 
         assert run(client, undo) == 0
         assert client.zcard(keys.leases) == 1
@@ -441,7 +441,7 @@ class TestLeases:
         again = run(client, claim(keys, lease_ms=1_000, now_us=later_us))
         assert again.jobs[0].kills == 1
 
-        undo = scripts.untake(keys, again.jobs, owner=b"o" * 8, now_us=later_us)
+        undo = calls.untake(keys, again.jobs, owner=b"o" * 8, now_us=later_us)
         run(client, undo)
 
         third = run(client, claim(keys, lease_ms=1_000, now_us=later_us))
@@ -881,7 +881,7 @@ def wait_out(client: redis.Redis, keys: DeliveryKeys, from_us: int) -> int:
 
 
 def confirm(keys: DeliveryKeys, claimed: Any, now_us: int | None = None) -> Any:
-    return scripts.confirm(keys, claimed.jobs, owner=b"o" * 8, now_us=now_us)
+    return calls.confirm(keys, claimed.jobs, owner=b"o" * 8, now_us=now_us)
 
 
 def interrupt_after(count: int, client: redis.Redis, steps: Any) -> None:
@@ -905,5 +905,5 @@ def commands(client: redis.Redis) -> int:
 
 
 def sha_of(name: str) -> bytes:
-    packages = binding.PACKAGES if name == "claim" else scripts.PACKAGES
+    packages = binding.PACKAGES if name == "claim" else calls.PACKAGES
     return load_script(packages, name).sha.encode()

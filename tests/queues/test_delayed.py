@@ -20,8 +20,8 @@ from django_delayq.exceptions import (
     InvalidSettings,
     MaybeScheduled,
 )
+from django_delayq.queues import calls
 from django_delayq.queues import delayed as delayed_module
-from django_delayq.queues import scripts
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
 from django_delayq.wire.frame import FrameFormat, pack, unpack
@@ -497,8 +497,8 @@ class TestWhatWaits:
         retain: bool,
         together: int,
     ) -> None:
-        monkeypatch.setattr(scripts, "FAR", 100)
-        monkeypatch.setattr(scripts, "TOGETHER", together)
+        monkeypatch.setattr(calls, "FAR", 100)
+        monkeypatch.setattr(calls, "TOGETHER", together)
         queue = face(delayed())
         java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
         fill(queue, 1_900)
@@ -537,11 +537,11 @@ class TestWhatWaits:
         queue_name: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(scripts, "FAR", 10)
+        monkeypatch.setattr(calls, "FAR", 10)
         queue = delayed()
         fill(queue, 700)
         other = delayed()
-        withdraw, taken = scripts.withdraw, []
+        withdraw, taken = calls.withdraw, []
 
         def take_before(*args: Any, **options: Any) -> Any:
             if not taken:
@@ -549,7 +549,7 @@ class TestWhatWaits:
                 other.poll(50)
             return withdraw(*args, **options)
 
-        monkeypatch.setattr(scripts, "withdraw", take_before)
+        monkeypatch.setattr(calls, "withdraw", take_before)
 
         assert queue.remove_all([300, 301, 302])
 
@@ -633,7 +633,7 @@ class TestWhatWaits:
                 queue.offer(value, LATER)
             queue.poll()
             lost = proxy.lose_reply_to(
-                load_script(scripts.PACKAGES, "withdraw").sha.encode()
+                load_script(calls.PACKAGES, "withdraw").sha.encode()
             )
 
             assert queue.poll(10) == list(range(1, 11))
@@ -1006,7 +1006,7 @@ class TestJobsAmongTheElements:
         third = [new_job(f"ethird{number}") for number in range(500)]
         run(client, storing.schedule(keys, first))
         run(client, storing.schedule(keys, second))
-        cleared = run(client, scripts.clear(keys))
+        cleared = run(client, calls.clear(keys))
         assert cleared.left == 500
         run(client, storing.schedule(keys, third))
 

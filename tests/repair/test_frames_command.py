@@ -24,7 +24,7 @@ from redis.exceptions import ResponseError
 from django_delayq.management import progress
 from django_delayq.management.commands import delayq_frames
 from django_delayq.management.progress import ProgressLine
-from django_delayq.repair import frames
+from django_delayq.repair import calls
 from django_delayq.repair.reframing import Reframing
 from django_delayq.wire.frame import FrameFormat, format_of, pack
 from tests.delivery.rig import T0, Rig
@@ -501,7 +501,7 @@ def test_list_is_not_brought_out_of_line_with_the_settings(
 
 def test_second_list_command_is_told_to_wait(rig: Rig, call: Call) -> None:
     rig.schedule({"a": 9_000, "b": 9_000})
-    rig.run(frames.delist(rig.keys, run="other", step=1, batch=1))
+    rig.run(calls.delist(rig.keys, run="other", step=1, batch=1))
 
     with pytest.raises(CommandError, match="filled or emptied by another process"):
         call("--list", "off")

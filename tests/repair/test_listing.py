@@ -8,8 +8,8 @@ import pytest
 import redis
 
 from django_delayq.delivery.states import Change
-from django_delayq.repair import frames
-from django_delayq.repair.frames import FrameName, ListBusy, ListStep
+from django_delayq.repair import calls
+from django_delayq.repair.calls import FrameName, ListBusy, ListStep
 from django_delayq.repair.listing import Listing
 from django_delayq.repair.pacing import StepSizer
 from django_delayq.repair.survey import take_survey
@@ -241,9 +241,9 @@ def test_step_whose_reply_was_lost_is_done_once(rig: Rig, is_on: bool) -> None:
     if is_on:
         rig.client.delete(rig.keys.queue.delay_queue)
         names = [FrameName(T0 + 5, rig.frame_format, _id_of(lone))]
-        call = frames.enlist(rig.keys, names, run="me", step=1)
+        call = calls.enlist(rig.keys, names, run="me", step=1)
     else:
-        call = frames.delist(rig.keys, run="me", step=1, batch=4)
+        call = calls.delist(rig.keys, run="me", step=1, batch=4)
 
     first = rig.run(call)
     state = rig.state(), rig.frames()
@@ -278,13 +278,13 @@ def test_second_run_beside_the_first_is_refused_until_it_ended(rig: Rig) -> None
 
 def test_run_that_was_killed_is_in_nobodys_way_for_long(rig: Rig) -> None:
     rig.schedule({"a": 5, "b": 5})
-    rig.run(frames.delist(rig.keys, run="dead", step=1, batch=1, now_us=rig.now_us))
-    later = frames.delist(
+    rig.run(calls.delist(rig.keys, run="dead", step=1, batch=1, now_us=rig.now_us))
+    later = calls.delist(
         rig.keys, run="me", step=1, batch=1, now_us=rig.now_us + 30_000_000
     )
     with pytest.raises(ListBusy):
         rig.run(
-            frames.delist(
+            calls.delist(
                 rig.keys, run="me", step=1, batch=1, now_us=rig.now_us + 29_999_000
             )
         )
@@ -295,9 +295,9 @@ def test_run_that_was_killed_is_in_nobodys_way_for_long(rig: Rig) -> None:
 def test_dead_run_is_in_nobodys_way_where_the_clock_was_set_back(rig: Rig) -> None:
     rig.schedule({"a": 5, "b": 5})
     ahead_us = rig.now_us + 7_200_000_000
-    rig.run(frames.delist(rig.keys, run="dead", step=1, batch=1, now_us=ahead_us))
+    rig.run(calls.delist(rig.keys, run="dead", step=1, batch=1, now_us=ahead_us))
 
-    assert rig.run(frames.delist(rig.keys, run="me", step=1, batch=1)).seen == 1
+    assert rig.run(calls.delist(rig.keys, run="me", step=1, batch=1)).seen == 1
 
 
 def test_run_that_looked_before_another_filled_the_list_fills_nothing_in_twice(
@@ -355,7 +355,7 @@ def test_nothing_stays_in_the_list_where_the_counters_were_lost(rig: Rig) -> Non
 
 def test_steps_are_bounded_in_bytes(rig: Rig) -> None:
     rig.schedule({f"j{n}": 5 for n in range(20)}, size=1_000)
-    delist = frames.delist(rig.keys, run="me", step=1, batch=20, byte_budget=3_000)
+    delist = calls.delist(rig.keys, run="me", step=1, batch=20, byte_budget=3_000)
 
     assert 1 <= rig.run(delist).seen <= 4
 
@@ -367,7 +367,7 @@ def test_steps_are_bounded_in_bytes(rig: Rig) -> None:
             rig.keys.queue.timeout_set, 0, -1, withscores=True
         )
     ]
-    enlist = frames.enlist(rig.keys, names, run="me", step=1, byte_budget=3_000)
+    enlist = calls.enlist(rig.keys, names, run="me", step=1, byte_budget=3_000)
     assert 1 <= rig.run(enlist).seen <= 4
 
 

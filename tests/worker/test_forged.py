@@ -19,8 +19,8 @@ from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import new_token
 from django_delayq.jobs import registry
-from django_delayq.queues.scripts import confirm, untake
-from django_delayq.wire.scripts import offer
+from django_delayq.queues.calls import confirm, untake
+from django_delayq.wire.calls import offer
 from tests.polling import wait_until
 from tests.signed import signed
 from tests.worker.project import tasks

@@ -23,7 +23,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
-from django_delayq.repair.frames import ListBusy
+from django_delayq.repair.calls import ListBusy
 from django_delayq.repair.listing import Listing
 from django_delayq.repair.reframing import Reframing, Tally
 from django_delayq.repair.survey import (

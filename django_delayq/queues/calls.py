@@ -9,8 +9,8 @@ from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
+from django_delayq.wire.calls import PAGE, START, Cursor, walk
 from django_delayq.wire.frame import FrameFormat
-from django_delayq.wire.scripts import PAGE, START, Cursor, walk
 
 #: Frames of one `withdraw`: each is looked for from the end of the list.
 WITHDRAW_BATCH = 100

@@ -6,10 +6,10 @@ import pytest
 import redis
 
 from django_delayq.calls.running import run
-from django_delayq.wire import scripts
+from django_delayq.wire import calls
+from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import FrameFormat, pack, unpack
 from django_delayq.wire.keys import QueueKeys
-from django_delayq.wire.scripts import START, Cursor
 
 #: 2026-01-01, epoch ms.
 NOW_MS = 1_767_225_600_000
@@ -41,7 +41,7 @@ class TestOffer:
         when: str,
         start_time_ms: int,
     ) -> None:
-        returned = run(client, scripts.offer(keys, b"x", when, now_us=now_us))
+        returned = run(client, calls.offer(keys, b"x", when, now_us=now_us))
 
         ((frame, score),) = client.zrange(keys.timeout_set, 0, -1, withscores=True)
         assert returned == score == start_time_ms
@@ -56,7 +56,7 @@ class TestOffer:
         frame_format: FrameFormat,
         payload: bytes,
     ) -> None:
-        run(client, scripts.offer(keys, payload, "+0", frame_format=frame_format))
+        run(client, calls.offer(keys, payload, "+0", frame_format=frame_format))
 
         (frame,) = client.lrange(keys.delay_queue, 0, -1)
         at = 1 if frame_format is FrameFormat.BC0LC0 else 0
@@ -66,7 +66,7 @@ class TestOffer:
     def test_without_a_list_the_frame_says_so(
         self, client: redis.Redis, keys: QueueKeys
     ) -> None:
-        run(client, scripts.offer(keys, b"x", "+0", insertion_list=False))
+        run(client, calls.offer(keys, b"x", "+0", insertion_list=False))
 
         (frame,) = client.zrange(keys.timeout_set, 0, -1)
         assert frame[1:3] == b"\xd9U"
@@ -77,7 +77,7 @@ class TestOffer:
     ) -> None:
         for number in range(20):
             frame_format = list(FrameFormat)[number % 2]
-            call = scripts.offer(keys, b"x", "+0", frame_format=frame_format)
+            call = calls.offer(keys, b"x", "+0", frame_format=frame_format)
             run(client, call)
 
         ids = [
@@ -105,7 +105,7 @@ class TestWalk:
         while not cursor.is_at_end:
             found = run(
                 client,
-                scripts.read(keys, cursor, insertion_list=insertion_list, page=page),
+                calls.read(keys, cursor, insertion_list=insertion_list, page=page),
             )
             cursor = found.cursor
             yield found.frames, cursor
@@ -187,7 +187,7 @@ class TestWalk:
         while not cursor.is_at_end:
             sought = run(
                 client,
-                scripts.contains(
+                calls.contains(
                     keys,
                     [b"99", b"no", b"0", b"50"],
                     cursor,
