@@ -158,7 +158,7 @@ def test_codecs_that_are_not_read_are_refused(name):
 
 def test_compressing_codecs_are_known_by_guess():
     for payload in (
-        b"\x06\x14\x03hell\xef",
+        b"\0\0\0\x08\x06\x14\x03hell\xef",
         b"\0\0\0\x06\x60\x03hell\xef",
         b"\0\0\0\x06\x28\xb5\x2f\xfd",
     ):

@@ -75,8 +75,11 @@ def test_compressed_payload_is_told_and_refused_and_its_bytes_are_kept(row):
     payload, name = payload_of(row), row["codec"].partition("(")[0]
     codec = extra_codec(row["codec"], row["versions"][0])
 
-    # The two of LZ4 have one format.
-    assert probable_codecs(payload)[0] == name.replace("LZ4CodecV2", "LZ4Codec")
+    told = probable_codecs(payload)
+    if name == "SnappyCodecV2":  # nothing marks it
+        assert set(told) <= {"StringCodec", "ByteArrayCodec"}
+    else:  # the two of LZ4 have one format
+        assert told[0] == name.replace("LZ4CodecV2", "LZ4Codec")
     with pytest.raises(DecodeError, match=f"{name} is not supported") as caught:
         codec.decode(payload)
     assert caught.value.data == payload

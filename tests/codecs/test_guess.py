@@ -25,10 +25,10 @@ FIRST = {
     "JsonJackson3Codec": (0, 32),
     "TypedJsonJackson3Codec": (0, 0),
     "CborJacksonCodec": (73, 96),
-    "CborJackson3Codec": (26, 77),
+    "CborJackson3Codec": (23, 77),
     "MsgPackJacksonCodec": (94, 100),
     "SmileJacksonCodec": (86, 100),
-    "SmileJackson3Codec": (30, 100),
+    "SmileJackson3Codec": (26, 100),
     "MarshallingCodec": (100, 100),
     "Kryo5Codec": (100, 100),
     "FstCodec": (100, 100),
@@ -123,33 +123,34 @@ def _lz4(payload: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("inner", ["Kryo5Codec", "MarshallingCodec", "JsonJacksonCodec"])  # fmt: skip
-def test_what_compresses_is_known_by_its_shape_and_not_read(inner):
+def test_what_compresses_is_told_by_the_length_in_front_and_not_read(inner):
     payload = get_codec(inner).encode({"order": "订单", "number": 42})[:60]
     size = len(payload).to_bytes(4, "big")
     snappy = _snappy(payload)
 
-    assert probable_codecs(snappy)[0] == "SnappyCodecV2"
     assert probable_codecs(len(snappy).to_bytes(4, "big") + snappy)[0] == "SnappyCodec"
     assert probable_codecs(size + _lz4(payload))[0] == "LZ4Codec"
     assert probable_codecs(size + b"\x28\xb5\x2f\xfd" + payload)[0] == "ZStdCodec"
 
 
-def test_copies_of_what_compresses_are_followed():
-    # 20 times "ab": two literals, then copies of what was made so far.
-    snappy = bytes.fromhex("28 04 6162 96 0200")
+def test_what_was_longer_before_it_was_compressed_is_told():
+    # 20 times "ab": two letters, then copies of what was made so far.
     lz4 = bytes.fromhex("00000028 2f 6162 0200 0e 50 6162616261")
 
-    assert probable_codecs(snappy)[0] == "SnappyCodecV2"
     assert probable_codecs(lz4)[0] == "LZ4Codec"
 
 
-def test_bytes_that_are_no_text_are_no_text_of_message_pack_or_cbor():
+def test_payload_that_nothing_marks_as_compressed_fits_none_and_may_be_compressed():
     # SnappyCodecV2 of 4.7.0, "订单-1 " 20 times: b4 would be a text of 20 bytes, and 20 follow.
     snappy = bytes.fromhex("b40120e8aea2e58d952d3120fe0900fe0900aa0900")
 
-    assert probable_codecs(snappy)[0] == "SnappyCodecV2"
-    for payload in (b"\xa2\xff\xfe", b"\x62\xff\xfe", b"\xd9\x02\xff\xfe"):
-        assert probable_codecs(payload) == ("ByteArrayCodec",)
+    assert probable_codecs(snappy) == ("ByteArrayCodec",)
+    assert looks_like(snappy).endswith("or one that encrypts or compresses")
+
+
+@pytest.mark.parametrize("payload", [b"\xa2\xff\xfe", b"\x62\xff\xfe", b"\xd9\x02\xff\xfe"])  # fmt: skip
+def test_bytes_that_are_no_text_are_no_text_of_message_pack_or_cbor(payload):
+    assert probable_codecs(payload) == ("ByteArrayCodec",)
 
 
 def test_encrypted_payload_fits_none():
@@ -163,7 +164,7 @@ def test_words_name_what_is_nearly_as_likely():
     assert looks_like(b"\x03hell\xef") == "looks like Kryo5Codec"
     assert looks_like(b"42") == "looks like StringCodec or LongCodec or IntegerCodec"
     assert looks_like(b"\x9e" * 9) == (
-        "fits no codec known here: one of the peer's own, or one that encrypts"
+        "fits no codec known here: one of the peer's own, or one that encrypts or compresses"
     )
 
 
@@ -191,7 +192,7 @@ def test_anything_is_told_in_a_moment():
     payloads = [payload for some in written().values() for payload in some]
     odd = [
         spoilt(chance.choice(payloads)[:LOOKED_AT], payloads, chance)
-        for _ in range(20_000)
+        for _ in range(2_000)
     ]
     beginnings = {payload[:size] for payload in payloads for size in range(24)}
 
@@ -202,5 +203,5 @@ def test_anything_is_told_in_a_moment():
             assert probable_codecs(payload[:LOOKED_AT], size=size)
     taken = time.process_time() - started
 
-    # Measured: 7 µs of the processor each. One that is shared may take several times as long.
+    # Measured: 24 µs of the processor each. One that is shared may take several times as long.
     assert taken / (3 * len(everything)) < 200e-6

@@ -83,7 +83,7 @@ def test_codec_that_wraps_another_says_so_and_keeps_the_bytes(name):
 
 
 def test_every_codec_that_a_payload_is_told_to_be_of_is_one_to_set():
-    compressed = [b"\x06\x14\x03hell\xef", b"\0\0\0\x06\x60\x03hell\xef"]
+    compressed = [b"\0\0\0\x08\x06\x14\x03hell\xef", b"\0\0\0\x06\x60\x03hell\xef"]
 
     for name in {name for payload in compressed for name in probable_codecs(payload)}:
         assert get_codec(name).name == name

@@ -363,7 +363,7 @@ def _describe_codec(survey: Survey) -> str:
         return f"more than one, or one of their own: {told}; {of}"
     first, *others = names
     if first == "ByteArrayCodec":
-        return f"none that is known: bytes, encrypted, or a codec of their own; {of}"
+        return f"none that is known: bytes, encrypted, compressed, or a codec of their own; {of}"
     # It writes anything.
     others = [name for name in others if name != "ByteArrayCodec"]
     also = f", or {', '.join(others[:3])}" if others else ""
