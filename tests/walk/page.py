@@ -125,8 +125,12 @@ def parts_of(walk: Walk) -> dict[str, list[Step]]:
 
 
 def rows_of(steps: list[Step]) -> list[Row]:
-    """Return rows in the order in which each function first had the job in hand, or called one that had."""
+    """Return rows in the order in which each function first had the job in hand, or called one that had.
+
+    A script stands in the first row of a file that had its call.
+    """
     rows: list[Row] = []
+    scripts: set[str] = set()
     seen: dict[Function, Row] = {}
     for step in steps:
         if _is_inside_codec(step):
@@ -139,7 +143,9 @@ def rows_of(steps: list[Step]) -> list[Row]:
                 rows[-1].functions.append(function.name)
                 seen[function] = rows[-1]
             if function.layer == "calls":
-                seen[function].scripts.update(dict.fromkeys(step.scripts))
+                new = [script for script in step.scripts if script not in scripts]
+                seen[function].scripts.update(dict.fromkeys(new))
+                scripts.update(new)
     return rows
 
 
