@@ -9,32 +9,42 @@ BIN := $(VENV)/bin
 # What is installed, and with which Python: one file each, made anew when pyproject.toml changes.
 FOR_DEMO := $(VENV)/.demo-$(notdir $(PYTHON))
 FOR_TEST := $(VENV)/.test-$(notdir $(PYTHON))
+FOR_ALL := $(VENV)/.all-$(notdir $(PYTHON))
 FOR_LINT := $(VENV)/.lint-$(notdir $(PYTHON))
 VERSION := import sys; print(sys.version_info[:2])
+# Tests start hundreds of processes, which would each compile all that they import.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test versions interop fuzz lint bench
+.PHONY: help demo test test-all versions interop fuzz lint bench
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
 help: ## This list
-	@sed -n 's/^\([a-z]*\):.* ## /  make \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.* ## /  make \1\t/p' $(MAKEFILE_LIST)
 
 demo: $(FOR_DEMO) ## A site, a worker and a tour; DEMO_EXIT=1 ends it after the tour
 	@$(BIN)/python example_project/demo
 
-# Tests wait more than they work. A file's own are run one after the other.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Tests wait more than they compute: more processes than processors, each with servers of its own.
+PARALLEL := --numprocesses 8 --dist worksteal
 
-test: $(FOR_TEST) ## The tests; ARGS='tests/wire -x' for some of them, ARGS='-n 0 --pdb' for one at a time
+test: $(FOR_TEST) ## Each claim once; ARGS='tests/wire -x' for some tests, ARGS='-n 0 --pdb' for one at a time
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
+test-all: $(FOR_ALL) ## Every test: each server, Chromium, and where Java and Maven are, ten versions of Redisson
+	$(BIN)/python -m pytest --all $(PARALLEL) --ignore=tests/interop
+	$(BIN)/python -m pytest --all $(INTEROP)
+
 versions: ## What a version can change, on each Django and Python of the README; ARGS as for test
-	$(PYTHON) -m tests.versions $(PARALLEL) $(ARGS)
+	$(PYTHON) -m tests.versions --all $(PARALLEL) $(ARGS)
+
+# The tests of one file share the Java process of each version.
+INTEROP := --numprocesses 4 --dist loadfile tests/interop
 
 interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and docs/compatibility.md from that; needs Java and Maven
 	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \
-		$(BIN)/python -m pytest tests/interop $(ARGS)
+		$(BIN)/python -m pytest --all $(INTEROP) $(ARGS)
 
 # What we decode by hand, and others may have written.
 FUZZED := Kryo5Codec MarshallingCodec SmileJacksonCodec CborJacksonCodec MsgPackJacksonCodec
@@ -68,6 +78,12 @@ $(FOR_TEST): pyproject.toml
 	$(venv)
 	@$(PIP) --upgrade 'pip>=25.1'
 	@$(PIP) --editable '.[embedded]' --group test
+	@touch $@
+
+$(FOR_ALL): pyproject.toml
+	$(venv)
+	@$(PIP) --upgrade 'pip>=25.1'
+	@$(PIP) --editable '.[embedded]' --group test --group lint --group ci
 	@touch $@
 
 $(FOR_LINT): pyproject.toml

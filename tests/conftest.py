@@ -1,9 +1,10 @@
 """Fixtures of every test: a server of each kind, names that are used once, settings.
 
-A test that asks for ``server``, ``client``, ``queue_name`` or ``private_server`` runs once on
-each kind of server, and is marked ``redis``. Which kinds:
+A test that asks for ``server``, ``client``, ``queue_name`` or ``private_server`` is marked ``redis``,
+and runs on one kind of server:
 
---server KIND             (repeatable) only these
+--all                     on each kind that this machine has; also runs what `ONLY_WITH_ALL` marks
+--server KIND             (repeatable) on these kinds
 DELAYQ_TEST_SERVERS       the same, as ``valkey,redis7``
 DELAYQ_TEST_REQUIRE_SERVERS=1   a kind that was asked for and is missing fails its tests
 DELAYQ_TEST_URL           one server that runs already, and no other
@@ -13,6 +14,7 @@ import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,14 +35,18 @@ from tests.servers import (
     close_clients,
 )
 
-# A machine that is busy with other tests is no finding.
-settings.register_profile(
-    "busy",
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("busy")
+INTEROP = Path(__file__).parent / "interop"
+#: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
+ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
+
+# No deadline: a busy machine is not a finding.
+for profile, max_examples in (("quick", 20), ("all", 60)):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        max_examples=max_examples,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 # A shell that starts us in the background has us ignore Ctrl-C, and all that we start with us.
@@ -55,6 +61,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=KINDS,
         help="run the tests that need a server on this kind only (repeatable)",
     )
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="run every test, on every kind of server that this machine has",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("all" if config.getoption("--all") else "quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even read the tests beside a live Redisson: they are a sixth of all."""
+    if collection_path == INTEROP and not config.getoption("--all"):
+        return True
+    return None
+
+
+@pytest.hookimpl(trylast=True)  # when every folder has marked its own
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    if config.getoption("--all"):
+        return
+    left_out = [
+        item
+        for item in items
+        if any(item.get_closest_marker(name) for name in ONLY_WITH_ALL)
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,7 +131,8 @@ def _kinds(config: pytest.Config) -> list[str]:
     if named:
         return [kind.strip() for kind in named.split(",")]
     # With nothing installed the tests are there all the same, and say what is missing.
-    return available_kinds() or ["valkey"]
+    kinds = available_kinds() or ("valkey",)
+    return list(kinds if config.getoption("--all") else kinds[:1])
 
 
 @pytest.fixture(autouse=True)

@@ -75,7 +75,8 @@ def binary_of(kind: str) -> Path:
     return found
 
 
-def available_kinds() -> list[str]:
+@functools.cache
+def available_kinds() -> tuple[str, ...]:
     """Return the kinds this machine has a binary for."""
     kinds = []
     for kind in KINDS:
@@ -84,7 +85,7 @@ def available_kinds() -> list[str]:
         except ServerUnavailable:
             continue
         kinds.append(kind)
-    return kinds
+    return tuple(kinds)
 
 
 def _in_wheel(package: str, name: str) -> Path | None:

@@ -113,7 +113,7 @@ def test_commands_that_a_page_names_exist(document: Path) -> None:
         choices = re.search(r"^NAMES = (.*)$", text_of("benchmarks/__main__.py"), re.M)
         assert choices is not None
         assert name in ast.literal_eval(choices[1])
-    for name in re.findall(r"(?:^|\$ |`)make (\w+)(?=`| |$)", text, re.MULTILINE):
+    for name in re.findall(r"(?:^|\$ |`)make ([\w-]+)(?=`| |$)", text, re.MULTILINE):
         assert re.search(rf"^{name}:", text_of("Makefile"), re.MULTILINE), name
 
 

@@ -1,6 +1,7 @@
 """The one-way order of the package's layers, held as data and read off the sources, imports in functions included."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -95,6 +96,7 @@ class Imports(ast.NodeVisitor):
             self.found.append((full, node.lineno, self.depth > 0))
 
 
+@functools.cache
 def imports_of(module: str) -> list[tuple[str, int, bool]]:
     visitor = Imports(module)
     visitor.visit(ast.parse(MODULES[module].read_text("utf-8")))
