@@ -39,7 +39,7 @@ TESTS = (
     "tests/repair/test_frames_command.py",
     "tests/test_isolation.py",
     "tests/test_public_names.py",
-    "tests/health/test_problems.py",
+    "tests/health",
     "tests/waiting",
     "tests/worker/test_command.py",
     "tests/worker/test_database.py",

@@ -1,0 +1,94 @@
+"""What a live server tells of itself: version, role, memory, persistence."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from redis.client import Redis
+
+
+@dataclass
+class Facts:
+    """What could be found out; None or "" where it could not."""
+
+    product: str = "Redis"
+    version: tuple[int, ...] = ()
+    role: str = ""
+    maxmemory: int | None = None
+    used_memory: int | None = None
+    policy: str = ""
+    is_aof_on: bool | None = None
+    snapshots: str | None = None
+
+
+def ask(client: Redis) -> Facts:
+    """Ask a server for all it tells of itself: one round trip, whatever it refuses."""
+    pipeline: Any = client.pipeline(transaction=False)
+    pipeline.execute_command("HELLO")
+    pipeline.info()
+    settings = ("maxmemory", "maxmemory-policy", "appendonly", "save")
+    for name in settings:
+        pipeline.config_get(name)
+    hello, info, *configs = pipeline.execute(raise_on_error=False)
+    # Managed services and careful administrators refuse INFO, CONFIG or both: take what each of them tells.
+    facts = Facts()
+    if not isinstance(hello, Exception):
+        _take_hello(facts, hello)
+    if not isinstance(info, Exception):
+        _take_info(facts, info)
+    config = {
+        name: reply[name]
+        for name, reply in zip(settings, configs, strict=True)
+        if isinstance(reply, dict) and name in reply
+    }
+    _take_config(facts, config)
+    return facts
+
+
+def _take_hello(facts: Facts, hello: Any) -> None:
+    items = (
+        hello
+        if isinstance(hello, dict)
+        else dict(zip(hello[::2], hello[1::2], strict=False))
+    )
+    told = {text_of(key): value for key, value in items.items()}
+    facts.product = "Valkey" if text_of(told.get("server", "")) == "valkey" else "Redis"
+    facts.version = _numbers(text_of(told.get("version", "")))
+    facts.role = _role_name(text_of(told.get("role", "")))
+
+
+def _take_info(facts: Facts, info: dict[str, Any]) -> None:
+    if "valkey_version" in info:
+        facts.product = "Valkey"
+        facts.version = _numbers(str(info["valkey_version"]))
+    elif "redis_version" in info:
+        facts.product = "Redis"
+        facts.version = _numbers(str(info["redis_version"]))
+    facts.role = _role_name(str(info.get("role", ""))) or facts.role
+    facts.maxmemory = info.get("maxmemory")
+    facts.used_memory = info.get("used_memory")
+    facts.policy = str(info.get("maxmemory_policy", ""))
+    if "aof_enabled" in info:
+        facts.is_aof_on = bool(info["aof_enabled"])
+
+
+def _take_config(facts: Facts, config: dict[str, str]) -> None:
+    if facts.maxmemory is None and "maxmemory" in config:
+        facts.maxmemory = int(config["maxmemory"])
+    facts.policy = facts.policy or config.get("maxmemory-policy", "")
+    if facts.is_aof_on is None and "appendonly" in config:
+        facts.is_aof_on = config["appendonly"] == "yes"
+    facts.snapshots = config.get("save")
+
+
+def text_of(value: object) -> str:
+    """Return a reply as text, whether or not the client decodes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _role_name(role: str) -> str:
+    return {"master": "primary", "slave": "replica"}.get(role, role)

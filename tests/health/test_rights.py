@@ -1,0 +1,265 @@
+"""What is found out about the rights of users who may do little, on real servers."""
+
+import re
+import uuid
+from pathlib import Path
+
+import pytest
+import redis
+
+import django_delayq
+from django_delayq.calls.running import run
+from django_delayq.delivery import changing, claiming, settling, storing
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.storing import NewJob
+from django_delayq.health.problems import Level
+from django_delayq.health.rights import OTHERS, REMOVALS, TRIES, kinds_of
+from tests.conftest import keys_of
+from tests.delivery.rig import payload
+from tests.health.conftest import User
+from tests.health.told import problems_of, texts
+from tests.polling import wait_until
+from tests.servers import ExternalServer, Server
+
+#: All that is needed for queues of any name, as docs/settings.md has it.
+EVERY_COMMAND = [
+    f"+{name.lower()}"
+    for name in sorted({item.name for item in (*TRIES, *REMOVALS)} | set(OTHERS))
+]
+CHANNELS = ["resetchannels", "&redisson_delay_queue_channel:*", "&delayq_channel:*"]
+
+
+def patterns(queue: str) -> list[str]:
+    tag = DeliveryKeys.of(queue).queue.tag
+    return [f"~{queue}", f"~redisson_delay_queue*:{tag}", f"~delayq_*:{tag}*"]
+
+
+# The lists of what is tried
+
+
+def test_every_command_of_every_script_is_tried() -> None:
+    used = set()
+    for path in Path(django_delayq.__file__).parent.rglob("*.lua"):
+        used |= set(re.findall(r"['\"]([A-Z]{3,})['\"]", path.read_text("utf-8")))
+    used -= {"LIMIT", "WITHSCORES", "COUNT", "HEADER", "XX", "NX", "RANK", "MAXLEN"}
+    tried = {item.name for item in (*TRIES, *REMOVALS)} | set(OTHERS)
+
+    assert used - tried == set()
+    assert tried - used <= {
+        *("EVAL", "EVALSHA", "BLMOVE", "SUBSCRIBE", "UNSUBSCRIBE", "PING")
+    }
+
+
+def test_every_key_of_a_queue_is_tried() -> None:
+    keys = DeliveryKeys.of("q")
+    ours = {
+        getattr(keys, name)
+        for name in keys.__dataclass_fields__
+        if name not in ("queue", "channel")
+    }
+    shared = {
+        keys.queue.timeout_set,
+        keys.queue.delay_queue,
+        keys.queue.destination,
+    }
+
+    assert set(kinds_of(keys)) == ours | shared
+
+
+def test_keys_hold_what_is_expected(client: redis.Redis, queue_name: str) -> None:
+    keys = DeliveryKeys.of(queue_name)
+    for number in range(3):
+        token = "ABC"[number] * 22
+        job = NewJob(token, "+0", f"e{number}", payload(token))
+        run(client, storing.schedule(keys, [job]))
+    wait_until(
+        lambda: (
+            run(
+                client,
+                claiming.claim(
+                    keys,
+                    owner=b"12345678",
+                    request=uuid.uuid4().bytes[:8],
+                    limit=1,
+                    lease_ms=60_000,
+                    mode=Mode.DIRECT,
+                ),
+            ).jobs
+        ),
+        description="a due job",
+    )
+
+    kinds = kinds_of(keys)
+    seen = {
+        key.decode(): client.type(key).decode() for key in keys_of(client, queue_name)
+    }
+
+    assert len(seen) >= 7
+    assert seen == {key: kinds[key] for key in seen}
+
+
+# On a server
+
+
+def test_check_changes_nothing_that_is_there(
+    client: redis.Redis, queue_name: str
+) -> None:
+    keys = DeliveryKeys.of(queue_name)
+    for key, kind in kinds_of(keys).items():
+        if kind == "list":
+            client.rpush(key, "a", "b", "c")
+        elif kind == "zset":
+            client.zadd(key, {"a": 1, "b": 2})
+        else:
+            client.hset(key, mapping={"a": 1, "b": 2})
+    before = {key: client.dump(key) for key in keys_of(client, queue_name)}
+
+    assert problems_of(client, queue_name) == []
+
+    assert {key: client.dump(key) for key in keys_of(client, queue_name)} == before
+
+
+def test_user_with_these_rights_and_no_others_has_no_problems(
+    user: User, queue_name: str, no_keys_left: None
+) -> None:
+    client = user(*patterns(queue_name), *CHANNELS, *EVERY_COMMAND, "+hello", "+info")
+
+    assert problems_of(client, queue_name) == []
+
+
+def test_user_with_these_rights_can_do_all_that_a_worker_does(
+    user: User, queue_name: str
+) -> None:
+    client = user(*patterns(queue_name), *CHANNELS, *EVERY_COMMAND)
+    keys = DeliveryKeys.of(queue_name)
+    token = "x" * 22
+    job = NewJob(token, "+0", "ekey", payload(token))
+
+    run(client, storing.schedule(keys, [job]))
+    (leased,) = wait_until(
+        lambda: (
+            run(
+                client,
+                claiming.claim(
+                    keys,
+                    owner=b"12345678",
+                    request=uuid.uuid4().bytes[:8],
+                    limit=5,
+                    lease_ms=60_000,
+                ),
+            ).jobs
+        ),
+        description="a due job",
+    )
+    failed = settling.Failed(token, leased.fence, 60_000, b"{}")
+    assert run(client, settling.retry(keys, [failed])) == []
+    assert run(client, changing.reschedule(keys, token, "+5000"))[0] == "rescheduled"
+    assert run(client, changing.cancel(keys, token)) == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "eval",
+        "evalsha",
+        "time",
+        "blmove",
+        "publish",
+        "subscribe",
+        "zadd",
+        "hincrby",
+        "del",
+        "ltrim",
+        "pexpire",
+    ],
+)
+def test_missing_command_is_named(
+    user: User, client: redis.Redis, queue_name: str, missing: str
+) -> None:
+    limited = user("~*", "&*", "+@all", f"-{missing}")
+
+    found = problems_of(limited, queue_name)
+
+    (problem,) = [problem for problem in found if problem.level is Level.ERROR]
+    assert f"may not use {missing.upper()}." in problem.message
+    assert "no permissions" in problem.message or missing == "time"
+    assert problem.hint.endswith(f" +{missing}")
+    # What could not be removed goes by itself.
+    wait_until(
+        lambda: keys_of(client, queue_name) == [],
+        description="throwaway keys expired",
+    )
+
+
+def test_user_without_any_right_is_told_of_all_of_them(
+    user: User, queue_name: str
+) -> None:
+    found = problems_of(user(), queue_name)
+
+    assert found[0].level is Level.ERROR
+    for name in ("EVAL", "BLMOVE", "HDEL", "ZCARD", "PUBLISH", "SUBSCRIBE"):
+        assert name in found[0].message
+    assert found[-1].level is Level.INFO
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_missing_key_pattern_is_named(user: User, queue_name: str, number: int) -> None:
+    given = patterns(queue_name)
+    del given[number]
+    limited = user(*given, "&*", "+@all")
+
+    found = problems_of(limited, queue_name)
+
+    assert [problem.level for problem in found] == [Level.ERROR]
+    keys = DeliveryKeys.of(queue_name)
+    key = [queue_name, keys.queue.timeout_set, keys.leases][number]
+    assert "may not touch the key" in found[0].message
+    assert key in found[0].message or number == 2
+    assert set(patterns(queue_name)) <= set(found[0].hint.split())
+
+
+def test_pattern_of_results_is_needed_too(user: User, queue_name: str) -> None:
+    keys = DeliveryKeys.of(queue_name)
+    exact = [f"~{key}" for key in kinds_of(keys)]
+    limited = user(*exact, "&*", "+@all")
+
+    found = problems_of(limited, queue_name)
+
+    assert keys.result("*") in texts(found)
+
+
+def test_hint_of_the_key_problem_helps(
+    user: User, client: redis.Redis, queue_name: str
+) -> None:
+    odd = f"{queue_name}[1]*?"
+    limited = user("~nothing", "&*", "+@all")
+    found = problems_of(limited, odd)
+
+    client.execute_command(*found[0].hint.split())
+
+    assert problems_of(limited, odd) == []
+
+
+def test_right_to_read_alone_is_not_enough(
+    user: User, client: redis.Redis, server: Server | ExternalServer, queue_name: str
+) -> None:
+    if server.version < (7, 0):
+        pytest.skip("Redis 6.2 does not tell reading from writing")
+    limited = user("%R~*", "&*", "+@all")
+
+    found = problems_of(limited, queue_name)
+
+    assert "may not write the keys" in texts(found)
+
+
+def test_missing_channels_are_named(user: User, queue_name: str) -> None:
+    limited = user("~*", "resetchannels", CHANNELS[2], "+@all")
+
+    found = problems_of(limited, queue_name)
+
+    assert [problem.level for problem in found] == [Level.ERROR]
+    channel = DeliveryKeys.of(queue_name).queue.channel
+    assert f"may not use the channel {channel}" in found[0].message
+    assert found[0].hint.endswith(f" &{channel}")
+    assert "start them 2 s late" in found[0].message
