@@ -34,7 +34,14 @@ SCRIPTS = {
     for path in sorted(ROOT.rglob("*.lua"))
     if not path.name.startswith("_")
 }
-PRELUDES = {path.stem.removeprefix("_"): path for path in sorted(ROOT.rglob("_*.lua"))}
+SHARED = {path.stem.removeprefix("_"): path for path in sorted(ROOT.rglob("_*.lua"))}
+#: A prelude has definitions for several scripts, a part is a piece of one.
+PARTS = {
+    name: path
+    for name, path in SHARED.items()
+    if path.read_text("utf-8").startswith("-- Part of ")
+}
+PRELUDES = {name: path for name, path in SHARED.items() if name not in PARTS}
 #: Where the scripts of a layer and their preludes are: the layer itself and those below it.
 PACKAGES = {
     packages[0].rpartition(".")[2]: packages
@@ -55,7 +62,9 @@ def loaded(script: str) -> Script:
 
 
 def text_of(script: str) -> str:
-    return SCRIPTS[script].read_text("utf-8")
+    """Return a script with its parts and without its preludes."""
+    package, _, name = script.partition("/")
+    return script_module.text_of(PACKAGES[package], name)
 
 
 def split(text: str) -> tuple[str, str]:
@@ -337,6 +346,50 @@ def test_prelude_needs_what_it_uses_and_says_so(prelude: str) -> None:
     assert used <= needs_of(header)
     reachable = set().union(*(given[name] for name in needs_of(header)), GLOBALS)
     assert read - declared <= reachable
+
+
+def listed(header: str, what: str) -> set[str]:
+    """Return the names that the header of a part gives in one of its lines."""
+    match = re.search(
+        rf"^-- {what:<7}  (.*(?:\n--          .*)*)", header, re.MULTILINE
+    )
+    return set(re.findall(r"\w+", match[1])) if match else set()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_part_says_which_locals_of_its_script_it_uses_and_which_it_sets(
+    part: str,
+) -> None:
+    header, body = split(PARTS[part].read_text("utf-8"))
+    match = re.match(r"-- Part of (\w+): [a-z]", header)
+    assert match is not None
+    (script,) = (name for name in SCRIPTS if name.endswith(f"/{match[1]}"))
+    text = text_of(script)
+    of_script = names_in(text)[0]
+    declared, read, assigned = names_in(body)
+    uses, fills, sets = (listed(header, what) for what in ("Uses", "Fills", "Sets"))
+
+    filled = set(re.findall(r"\b(\w+)\[[^\]]+\](?:, \w+)* = ", body)) - declared
+
+    assert header in text, "it stands in its script"
+    assert assigned - declared == sets
+    assert uses | fills | sets == (read | assigned) - declared - GLOBALS - given_to(
+        text
+    )
+    assert len(uses) + len(fills) + len(sets) == len(uses | fills | sets)
+    assert uses | fills | sets <= of_script
+    assert filled <= fills
+
+
+def given_to(text: str) -> set[str]:
+    """Return the names that the preludes of a script define."""
+    return {
+        name
+        for prelude in preludes_of(text)
+        for line in split(PRELUDES[prelude].read_text("utf-8"))[1].splitlines()
+        for match in re.findall(r"^local (?:function )?(\w+(?:, \w+)*)", line)
+        for name in match.split(", ")
+    }
 
 
 @pytest.mark.parametrize("prelude", PRELUDES)

@@ -41,7 +41,7 @@ def load_script(packages: tuple[str, ...], name: str) -> Script:
     The server makes each function of a script anew at each call: what is not used would cost `schedule` an eighth
     of its time there.
     """
-    text = _find(packages[:1], name)
+    text = text_of(packages, name)
     definitions: list[tuple[set[str], str]] = []
     for prelude in preludes_of(text):
         definitions += _definitions_of(_find(packages, f"_{prelude}"))
@@ -98,6 +98,20 @@ def _bind_once(
     packages: tuple[str, ...], name: str, keys: Keys
 ) -> tuple[Script, tuple[str, ...]]:
     return _bind(packages, name, keys, {})
+
+
+#: Where a part of a script stands in it.
+_PART = re.compile(r"^ *-- Part  (\w+)$", re.MULTILINE)
+
+
+def text_of(packages: tuple[str, ...], name: str) -> str:
+    """Return a script without its preludes: a line ``-- Part  due`` in it stands for all of ``_due.lua``.
+
+    A part sees the locals of its script, and costs nothing where it stands in a branch that is not taken.
+    """
+    return _PART.sub(
+        lambda part: _find(packages[:1], f"_{part[1]}"), _find(packages[:1], name)
+    )
 
 
 _KEYS = re.compile(r"^-- Keys     (.*(?:\n--          .*)*)", re.MULTILINE)

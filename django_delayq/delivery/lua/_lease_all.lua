@@ -1,0 +1,29 @@
+-- Part of claim: the leases are written, and the jobs handed out.
+--
+-- Uses     now_ms, lease_ms, owner, request, leased, hand_out
+
+local ends, heads, bodies, late = {}, {}, {}, {}
+local lease_end = now_ms + lease_ms
+for i, job in ipairs(leased) do
+  local token, key = job.token, job.key
+  -- A unique key that begins with 's' is free from now on.
+  if key:byte(1) == 115 then
+    release_unique(keys.unique, key, token)
+    key = ''
+  end
+  ends[2 * i - 1], ends[2 * i] = lease_end, token
+  heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, job.attempts,
+    job.is_spared and job.kills + SPARED or job.kills, job.start, request, owner) .. key
+  if job.is_new then
+    bodies[#bodies + 1] = token
+    bodies[#bodies + 1] = job.payload
+  end
+  if job.flags >= 2 then late[#late + 1] = token end
+  hand_out(job)
+end
+redis.call('ZADD', keys.leases, unpack(ends))
+redis.call('HSET', keys.headers, unpack(heads))
+if #bodies > 0 then redis.call('HSET', keys.payloads, unpack(bodies)) end
+-- With the end of its leases, so that the entry of a process that vanished can be swept; and with what was late, of
+-- which the headers say nothing any more.
+redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end) .. table.concat(late, ' '))

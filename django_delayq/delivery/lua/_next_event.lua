@@ -1,0 +1,35 @@
+-- Part of claim: the end of every claim, which tells when the next event comes.
+--
+-- Uses     now_us, limit, mode, service, transferred, doubles, vanished, put_off
+-- Fills    reply
+
+-- When the first of a set comes. It is asked for once, and again where this has written to the set.
+local firsts = {}
+local function head_of(set)
+  if not firsts[set] then firsts[set] = tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge) end
+  return firsts[set]
+end
+
+local function finish()
+  local wait = math.huge
+  if mode ~= 'take' then
+    local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
+    if head then wait = tonumber(head) end
+  end
+  -- A caller without room learns only when the next transfer is due, and not what waits for room.
+  if limit > 0 then
+    if mode ~= 'take' then
+      wait = math.min(wait, head_of(keys.retries), head_of(keys.returned))
+    end
+    local head = redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2]
+    if head then
+      local lease_end = tonumber(head)
+      if is_spared(service, lease_end) then lease_end = service.till end
+      wait = math.min(wait, lease_end)
+    end
+    if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
+  end
+  if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
+  reply[3], reply[4], reply[5], reply[6] = transferred, doubles, #vanished, #put_off
+  return reply
+end

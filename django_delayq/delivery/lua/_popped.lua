@@ -1,0 +1,59 @@
+-- Part of claim: what lies in the destination queue, where others put it or transferred it.
+--
+-- Uses     now_ms, mode, format, seed, waiting, is_full, lease, is_copy
+-- Fills    seen, gone, cancelled, moved
+-- Sets     popped, doubles, byte_count
+
+-- A payload is a job's where the locator of that job has its MAC. All else is leased under a token of this claim.
+local function pop(payload)
+  local token, mac = token_of(payload)
+  local locator = token and redis.call('HGET', keys.locators, token)
+  local start, where, id, key, known = read_locator(locator)
+  local is_same, is_early, letter = start and mac == known, false, 'l'
+  local is_certain = is_same and (mode ~= 'direct' or where == 0)
+  if is_same and id == UNSURE then
+    is_certain, letter = false, 'f'
+    gone[#gone + 1] = token
+  end
+  -- Somebody else has transferred it, or has repeated what is still to come.
+  local own = is_certain and where ~= 0 and find_frame(keys.timeout_set, start, where, id, token, known)
+  if own then
+    is_certain = unpack_frame(own, format) == payload
+    is_early = is_certain and start > now_ms
+  end
+  -- A locator that cannot be read is of no use to anybody.
+  if (is_certain and not is_early) or (locator and not start) then gone[#gone + 1] = token end
+  local is_used = is_certain and not is_early and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1)
+  -- Somebody has put the beginning of its MAC before other bytes. Which of them is the job a script cannot tell.
+  if is_used and not is_copy(token, payload) then is_certain = false end
+  if is_early or is_certain and (is_used or how_ended(keys.ended, now_ms, token))
+      or (not is_certain and token and is_copy(token, payload)) then
+    doubles, byte_count = doubles + 1, byte_count + #payload
+    return
+  elseif not is_certain then
+    lease({ token = seed .. letter .. string.format('%05d', popped), attempts = 0, kills = 0, start = now_ms, key = '',
+      payload = payload, is_new = true, flags = 1 })
+    return
+  end
+  local job = { token = token, attempts = 0, kills = 0, start = start, key = key, payload = payload, is_new = true, flags = 0 }
+  local note = redis.call('HGET', keys.notes, token)
+  if not note then
+    lease(job)
+    return
+  end
+  seen[token], byte_count = payload, byte_count + #payload
+  if note == 'cancel' then
+    cancelled[#cancelled + 1] = job
+  else
+    job.start = tonumber(note)
+    moved[#moved + 1] = job
+  end
+end
+
+-- What is dropped, cancelled or moved fills no room, so it is bounded by itself. One at a time: anybody puts elements
+-- there, and behind small ones any number may be huge.
+while popped < math.min(waiting, MOST) and not is_full() do
+  local payload = redis.call('LINDEX', keys.destination, popped)
+  popped = popped + 1
+  pop(payload)
+end

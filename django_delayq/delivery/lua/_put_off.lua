@@ -1,0 +1,20 @@
+-- Part of claim: suspects that were not leased wait among the retries, each counted as it was.
+--
+-- Uses     now_ms, put_off_ms, put_off
+
+local waits, heads, till = {}, {}, now_ms + put_off_ms
+for i, job in ipairs(put_off) do
+  waits[2 * i - 1], waits[2 * i] = till, job.token
+  -- One that came from the retries keeps its header, which may say that it was late.
+  if job.was_leased then
+    heads[#heads + 1] = job.token
+    heads[#heads + 1] = struct.pack(HEADER, job.attempts, job.is_spared and job.kills + SPARED or job.kills, job.start,
+      NOBODY, NOBODY) .. job.key
+  end
+end
+redis.call('ZADD', keys.retries, unpack(waits))
+if #heads > 0 then
+  redis.call('HSET', keys.headers, unpack(heads))
+  -- Another process may have no suspect. Of what was among the retries all know when to look.
+  publish(keys.channel, till)
+end

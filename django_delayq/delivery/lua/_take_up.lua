@@ -1,0 +1,61 @@
+-- Part of claim: jobs that were with us before are taken up: expired leases, due retries, what was returned.
+--
+-- Uses     now_ms, mode, limit, max_kills, safe_kills, service, count, is_full, lease, head_of
+-- Fills    seen, expired, retried, returned, put_off, vanished, vanished_keys, buried
+-- Sets     suspects, byte_count
+
+-- Suspects that one call puts off.
+local PUT_OFF = 500
+
+-- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
+-- run, so all that is left of it goes. lease_end: nil for what was not leased.
+local function take_up(token, lease_end)
+  local attempts, kills, start, _, holder, key, was_spared = read_header(redis.call('HGET', keys.headers, token))
+  attempts, kills, start, key = attempts or 0, kills or 0, start or now_ms, key or ''
+  local spare = was_spared or lease_end and is_spared(service, lease_end)
+  -- Once: a job that takes its whole machine down each time would else be run for ever.
+  if lease_end and (was_spared or not spare) then kills = kills + 1 end
+  local is_over = max_kills >= 0 and kills > max_kills
+  local is_suspect = not is_over and safe_kills >= 0 and kills > safe_kills
+  if is_suspect and suspects == 0 then
+    -- It fills no room, and its payload is not read. Never leased, it counts no kill where the caller dies.
+    put_off[#put_off + 1] = { token = token, attempts = attempts, kills = kills, start = start, key = key,
+      is_spared = spare, was_leased = lease_end ~= nil }
+    return
+  end
+  local payload = redis.call('HGET', keys.payloads, token)
+  if not payload then
+    vanished[#vanished + 1] = token
+    vanished_keys[#vanished] = key
+  elseif is_over then
+    -- It fills no room, but its payload was read.
+    byte_count = byte_count + #payload
+    buried[#buried + 1] = { token = token, attempts = attempts, kills = kills, start = start, key = key }
+    seen[token] = payload
+  else
+    if is_suspect then suspects = suspects - 1 end
+    local flags = (token_of(payload) ~= token and 1 or 0) + (holder == LATE and 2 or 0)
+    lease({ token = token, attempts = attempts, kills = kills, start = start, key = key, payload = payload,
+      is_spared = spare, flags = flags })
+  end
+end
+
+-- Suspects that are put off hide nothing behind them.
+local function take_up_due(set, till, taken, is_lease)
+  local before
+  while not is_full() and #put_off < PUT_OFF and #put_off ~= before do
+    before = #put_off
+    local found = redis.call('ZRANGEBYSCORE', set, '-inf', till, 'WITHSCORES', 'LIMIT', #taken, limit - count)
+    for i = 1, #found, 2 do
+      if is_full() or #put_off == PUT_OFF then break end
+      taken[#taken + 1] = found[i]
+      take_up(found[i], is_lease and tonumber(found[i + 1]) or nil)
+    end
+  end
+end
+
+take_up_due(keys.leases, over_by(service, now_ms), expired, true)
+if mode ~= 'take' then
+  if head_of(keys.retries) <= now_ms then take_up_due(keys.retries, now_ms, retried) end
+  if head_of(keys.returned) <= now_ms then take_up_due(keys.returned, now_ms, returned) end
+end
