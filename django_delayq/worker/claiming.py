@@ -1,20 +1,281 @@
-"""A claim that was sent."""
+"""A round of claims: whose turn it is, and what the reply of each says of its queue."""
 
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping
 
-from django_delayq.calls.line import UnderWay
-from django_delayq.delivery.claiming import Claimed
-from django_delayq.worker.planning import Plan
+from redis.exceptions import RedisError
+
+from django_delayq.calls.line import Line
+from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.delivery import claiming
+from django_delayq.delivery.claiming import Claimed, Mode
+from django_delayq.logs import get_log
+from django_delayq.redaction import redact
+from django_delayq.waiting.alarm import Alarm
+from django_delayq.worker.asking import Asking
+from django_delayq.worker.crew import Crew
+from django_delayq.worker.dispatch import Dispatch
+from django_delayq.worker.ending import Ending
+from django_delayq.worker.outage import Outage
+from django_delayq.worker.planning import AHEAD_MS, NOTHING, Plan, Planner
+from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.settlement import Settlement, is_queues_own
+from django_delayq.worker.suspects import Suspects
+from django_delayq.worker.upkeep import ROUND_MS
+
+logger = get_log("django_delayq.worker")
+
+#: Where so much of a call's time goes into reading its reply, the server was still working.
+NOTICEABLE = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A claim that was sent."""
+class Claiming:
+    """Claims from the queues of a process, in order. Owned by the claim loop's thread."""
 
-    call: UnderWay[Claimed] | UnderWay[Claimed | None]
-    plan: Plan
-    sent_ms: float
-    #: For how long it puts suspects off.
-    put_off_ms: float
-    #: Not only for the few frames of a simple case.
-    is_whole: bool
+    def __init__(
+        self,
+        line: Line,
+        queues: Mapping[str, QueueState],
+        *,
+        lease_ms: int,
+        is_weighted: bool,
+        alarm: Alarm[str],
+        watch: Callable[[str], None],
+        crew: Crew,
+        settlement: Settlement,
+        outage: Outage,
+        suspects: Suspects,
+        ending: Ending,
+        planner: Planner,
+        asking: Asking,
+        dispatch: Dispatch,
+    ) -> None:
+        self._line = line
+        self._queues = queues
+        self._lease_ms = lease_ms
+        self._is_weighted = is_weighted
+        self._alarm = alarm
+        self._watch = watch
+        self._crew = crew
+        self._settlement = settlement
+        self._outage = outage
+        self._suspects = suspects
+        self._ending = ending
+        self._planner = planner
+        self._asking = asking
+        self._dispatch = dispatch
+
+    # Whose turn it is.
+
+    def round(self) -> bool:
+        """Claim from the queues that may have something, in order; False: wait for something to happen."""
+        is_progress = is_enough = is_later = False
+        planner = self._planner
+        planner.look_ms = float("inf")
+        for queue in self._order():
+            plan = planner.plan(queue, is_enough=is_enough, is_later=is_later)
+            if not plan.limit and not self._settlement.is_refused(queue.settings.name):
+                # It waits for room. One behind it, whose calls are worth less of it, must not take that away.
+                is_later = True
+            is_transfer = queue.is_due and queue.mode is Mode.SHARED
+            if not plan.limit and not is_transfer and queue.under_way is None:
+                # It stays ready.
+                continue
+            # The next reply is waited for, too.
+            self._crew.threads.wake()
+            try:
+                self._claim(queue, plan)
+            except Exception as error:
+                if isinstance(error, (RedisError, OSError)) and not is_queues_own(
+                    error
+                ):
+                    raise
+                self._set_aside(queue, error)
+                continue
+            if plan.limit and queue.is_ready and plan.only is None:
+                # It has more. Whose turn it is now is decided anew; for others there are only transfers.
+                is_enough = True
+            is_progress = is_progress or (
+                queue.is_ready if plan.limit else queue.is_due
+            )
+        return is_progress
+
+    def _order(self) -> list[QueueState]:
+        ready = [queue for queue in self._queues.values() if queue.is_ready]
+        if len(ready) < 2:
+            return ready
+        if self._is_weighted:
+            # A weighted shuffle: each queue leads as often as its weight says.
+            ready.sort(
+                key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
+            )
+        # What was asked ahead is ours already; and while it may hold a suspect, no other queue gives us one.
+        ready.sort(key=lambda queue: queue.under_way is None)
+        return ready
+
+    def _set_aside(self, queue: QueueState, error: Exception) -> None:
+        """One queue's keys are of the wrong type, or forbidden: the others go on, and it is tried again."""
+        self._outage.note_reply()
+        if str(error) != queue.problem:
+            logger.error(
+                "queue %s cannot be served, trying again: %s",
+                queue.settings.name,
+                redact(str(error)),
+                exc_info=not isinstance(error, RedisError),
+            )
+        queue.problem = str(error)
+        queue.expect_nothing()
+        queue.open_request = None
+        self._alarm.ring_in(queue.settings.name, -1)
+
+    def take_under_way(self) -> None:
+        """Read the replies to what was asked ahead: those jobs are ours, and nobody else would give them back."""
+        for queue in self._queues.values():
+            if queue.under_way is not None:
+                try:
+                    self._claim(queue, NOTHING)
+                except Exception as error:
+                    queue.open_request = None
+                    logger.warning(
+                        "queue %s: no reply to the last claim, its leases end by themselves: %s",
+                        queue.settings.name,
+                        error,
+                    )
+
+    # One claim.
+
+    def _claim(self, queue: QueueState, plan: Plan) -> None:
+        is_ahead = queue.under_way is not None
+        asked = queue.under_way or self._asking.ask(queue, plan)
+        queue.under_way = None
+        read_ms = monotonic_ms()
+        # Where this fails the request stays open, and is repeated.
+        reply = asked.call.finish()
+        if reply is None:
+            # More is to be done, and nothing was.
+            queue.few.note_miss(asked.sent_ms)
+            asked, is_ahead = self._asking.ask(queue, asked.plan), False
+            reply = asked.call.finish()
+            assert reply is not None
+        elif not asked.is_whole:
+            queue.few.note_hit()
+        if asked.is_whole and reply.jobs:
+            queue.few.note_whole(asked.sent_ms, self._lease_ms)
+        self._outage.note_reply()
+        queue.open_request = None
+        if queue.problem:
+            logger.warning("queue %s is served again", queue.settings.name)
+            queue.problem = ""
+        if self._is_newer(queue, reply.newer_format):
+            return
+        now_ms = monotonic_ms()
+        if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - asked.sent_ms):
+            # A reply that lay there already says nothing of how long the server took.
+            queue.sizer.learn(len(reply.jobs), now_ms - asked.sent_ms)
+            queue.transfer_sizer.learn(reply.transferred, now_ms - asked.sent_ms)
+        # The script reads the server's clock as it begins, nearer to the sending of the call than to its reply: from the
+        # middle on, the wait is hardly ever too short.
+        told_ms = now_ms if is_ahead else (asked.sent_ms + now_ms) / 2
+        self._expect(queue, reply, now_ms, told_ms, has_room=asked.plan.limit > 0)
+        # Before the next claim is sent, which replaces it.
+        since_ms = queue.open_since_ms
+        # Nothing may come between a reply and its jobs: whatever goes wrong with this is kept for `finish`.
+        self._asking.ask_ahead(queue, reply.jobs)
+        if reply.jobs:
+            middle_ms = asked.sent_ms if is_ahead else told_ms
+            middle_ms += boottime_ms() - monotonic_ms()
+            lease_end_ms = since_ms + self._lease_ms
+            offset_ms = reply.now_us / 1000 - middle_ms
+            self._dispatch.hand_out(
+                queue, reply, asked.plan.only, lease_end_ms, offset_ms
+            )
+        elif asked.plan.limit:
+            queue.had_sync = queue.had_async = False
+        if reply.put_off:
+            self._suspects.note_put_off(reply.put_off, now_ms + asked.put_off_ms)
+        if is_ahead or queue.under_way is not None:
+            self._crew.threads.wake()
+        if self._ending.stop_ms is None:
+            self._tend(queue, now_ms)
+
+    def _is_newer(self, queue: QueueState, newer: int) -> bool:
+        """Whether the queue has a later format than we read: then it is left alone, and looked at now and then."""
+        if newer != queue.newer_format:
+            queue.newer_format = newer
+            if newer:
+                # It claims nothing and looks after nothing there until it is another.
+                logger.error("%s", claiming.newer_format(queue.settings.name, newer))
+            else:
+                logger.warning("queue %s is claimed from again", queue.settings.name)
+        if newer:
+            queue.expect_nothing()
+            self._alarm.ring_in(queue.settings.name, -1)
+        return newer > 0
+
+    def _expect(
+        self,
+        queue: QueueState,
+        reply: Claimed,
+        now_ms: float,
+        told_ms: float,
+        *,
+        has_room: bool,
+    ) -> None:
+        """Take in what a reply says of the queue: when to look again, and what was lost there."""
+        name = queue.settings.name
+        queue.is_due = reply.wait_us == 0
+        queue.next_ms = queue.next_us = float("inf")
+        if reply.wait_us > 0:
+            queue.next_ms = now_ms + reply.wait_us / 1000
+            queue.next_us = reply.now_us + reply.wait_us
+        self._alarm.ring_in(name, reply.wait_us or -1, told_ms)
+        if has_room:
+            # A call without room says nothing of what waits for room: the queue stays ready, and the watch, which
+            # would see the same elements over and over, is left alone.
+            queue.is_ready = queue.is_due
+            if not queue.is_ready and not queue.is_watched:
+                queue.is_watched = True
+                self._arm(name)
+        if reply.doubles:
+            logger.warning(
+                "queue %s: %d payloads dropped, their jobs are known already",
+                name,
+                reply.doubles,
+            )
+        if reply.vanished:
+            logger.error(
+                "queue %s: %d jobs dropped, their payloads are gone from %s: somebody deleted them",
+                name,
+                reply.vanished,
+                queue.settings.keys.payloads,
+            )
+
+    def _arm(self, name: str) -> None:
+        try:
+            self._watch(name)
+        except RuntimeError as error:
+            # The jobs of this reply are not handed out yet, and would be nobody's.
+            self._crew.cannot_work(f"the watch of a destination queue: {error}")
+
+    # Now and then.
+
+    def _tend(self, queue: QueueState, now_ms: float) -> None:
+        """Look at held jobs and do a step of upkeep, when it is time; the former never just before a job is due."""
+        is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
+        is_looked_at = now_ms >= queue.held.next_ms and not is_soon
+        is_kept_up = now_ms >= queue.upkeep.next_ms
+        if not is_looked_at and not is_kept_up:
+            return
+        self._crew.threads.wake()
+        self._line.rest()
+        if is_looked_at:
+            planner = self._planner
+            limit = max(self._crew.threads.size, planner.common(planner.room()))
+            try:
+                if queue.held.turn(now_ms, limit):
+                    queue.is_ready = True
+            except RedisError as error:
+                queue.held.next_ms = now_ms + ROUND_MS
+                queue.upkeep.note(error)
+        if is_kept_up:
+            queue.upkeep.turn(now_ms)

@@ -11,6 +11,10 @@ class Pace:
     """
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: what was learnt has turned out to be wrong."""
         #: Jobs per ms; 0: not known yet.
         self.rate = 0.0
         # Since it was last measured: for how long there were jobs, up to when that is known, and how many have ended.

@@ -1,6 +1,28 @@
-"""How many jobs of which kind a queue may be asked for."""
+"""How many jobs of which kind a queue may be asked for, so that each begins soon after it was claimed.
 
+Where that was too many they are given back. A claim cannot choose between sync and async jobs.
+"""
+
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from django_delayq.clock import monotonic_ms
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.worker.crew import Crew
+from django_delayq.worker.ending import Ending
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.settlement import Settlement
+
+#: A worker claims no more than it can start within this time, so that no job waits in one while another is idle.
+AHEAD_MS = 10.0
+#: Jobs that were claimed ahead and still wait after this, because those before them take longer than was foreseen,
+#: are given back.
+STALLED_MS = 50.0
+#: With room for jobs of one kind only, sync or async, a worker looks past so many of the other kind at most, and looks
+#: again after this where it found some.
+LOOK_PAST = 100
+LOOK_PAUSE_MS = 1_000.0
 
 
 class Room(NamedTuple):
@@ -22,3 +44,112 @@ class Plan(NamedTuple):
 
 
 NOTHING = Plan(0)
+
+
+class Planner:
+    """Decides how much a queue is asked for. Owned by the claim loop's thread."""
+
+    def __init__(
+        self,
+        queues: Mapping[str, QueueState],
+        crew: Crew,
+        settlement: Settlement,
+        pace: Pace,
+        ending: Ending,
+    ) -> None:
+        self._queues = queues
+        self._crew = crew
+        self._settlement = settlement
+        self._pace = pace
+        self._ending = ending
+        #: When a queue may be looked at again for jobs of one kind; infinite: none waits for that. Each round of claims
+        #: begins by setting it to infinity.
+        self.look_ms = float("inf")
+
+    def plan(
+        self, queue: QueueState, *, is_enough: bool = False, is_later: bool = False
+    ) -> Plan:
+        """Decide what to ask a queue for now.
+
+        ``is_enough``: another one has more, which comes first; ``is_later``: another one waits for room.
+        """
+        crew = self._crew
+        if self._settlement.is_refused(queue.settings.name):
+            # What it gives us it does not take back.
+            return NOTHING
+        room = self.room(queue.sizer.call_ms)
+        common = 0 if is_enough or is_later else self.common(room)
+        # Where jobs are waiting here already, one call for many is cheaper than many for one.
+        enough = self.enough(queue)
+        if common >= enough or (common and not crew.queued()):
+            return Plan(min(common, queue.sizer.size))
+        if not crew.async_names:
+            return NOTHING
+        # There is room for one kind at most. What busy threads cannot start must not keep async jobs waiting, nor the
+        # other way round: a queue is claimed for the kind that can be started.
+        if room.coroutines:
+            if not crew.coroutines.queued():
+                return self._look(queue, Room(0, room.coroutines), queue.had_sync)
+        elif room.sync and not is_enough and not crew.threads.queued():
+            return self._look(queue, Room(room.sync, 0), queue.had_async)
+        return NOTHING
+
+    def room(self, call_ms: float = 0.0, begun: int = 0) -> Room:
+        """Return how many jobs may be taken on: what free threads can start, or is started within AHEAD_MS; and coroutines.
+
+        ``begun`` more are about to be handed out. Where a call takes long besides its jobs, they may take as long as
+        it does, and those that will have run when its reply comes leave room for others.
+        """
+        if self._ending.takes_no_more():
+            return NO_ROOM
+        crew, jobs_left = self._crew, self._crew.jobs_left
+        coroutines = crew.coroutines.count()
+        # What ended takes up no thread, whether the server knows it yet or not.
+        busy = len(crew.running) - coroutines - self._settlement.count()
+        busy += sum(
+            q.under_way.plan.limit for q in self._queues.values() if q.under_way
+        )
+        busy += begun
+        most = MAX_BATCH if jobs_left is None else min(jobs_left, MAX_BATCH)
+        rate = self._pace.rate
+        ahead = max(crew.threads.size, int(rate * max(AHEAD_MS, call_ms)))
+        threads = ahead - max(0, busy - int(rate * call_ms))
+        free = crew.coroutines.size - coroutines
+        return Room(max(0, min(threads, most)), max(0, min(free, most)))
+
+    def common(self, room: Room) -> int:
+        """Return how many jobs may be taken on of whatever kind they turn out to be."""
+        return min(room) if self._crew.async_names else room.sync
+
+    def enough(self, queue: QueueState) -> int:
+        """Return how many jobs are worth a call while others wait here: as many as cost what the call does, or most of
+        those that there is ever room for.
+        """
+        sizer = queue.sizer
+        most = min(sizer.size, int(self._pace.rate * max(AHEAD_MS, sizer.call_ms)) // 2)
+        worth = int(sizer.call_ms / sizer.job_ms) if sizer.job_ms else 0
+        return max(min(worth, most), min(self._crew.threads.size, sizer.size))
+
+    def _look(self, queue: QueueState, room: Room, had_others: bool) -> Plan:
+        if not had_others:
+            return Plan(min(max(room), queue.sizer.size), room)
+        again_ms = queue.had_ms + LOOK_PAUSE_MS
+        if monotonic_ms() < again_ms:
+            self.look_ms = min(self.look_ms, again_ms)
+            return NOTHING
+        return Plan(LOOK_PAST, room)
+
+    def give_back_stalled(self, now_ms: float) -> bool:
+        """Give back what waits here for longer than was foreseen, while others may be idle; returns whether some did."""
+        crew, is_stalled = self._crew, False
+        if crew.threads.queued() and now_ms > crew.submitted_ms + self._stalled_ms():
+            is_stalled = True
+            self._settlement.give_back(crew.uncount(crew.threads.take_back()))
+            self._pace.forget()
+        if now_ms > crew.submitted_async_ms + STALLED_MS and crew.coroutines.queued():
+            is_stalled = True
+            self._settlement.give_back(crew.uncount(crew.coroutines.take_back()))
+        return is_stalled
+
+    def _stalled_ms(self) -> float:
+        return max(STALLED_MS, *(q.sizer.call_ms for q in self._queues.values()))

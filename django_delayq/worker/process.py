@@ -119,8 +119,8 @@ class WorkerProcess:
             conf.make_client(**_renewal_deadlines(client, worker.lease_ms)),
             lease_ms=worker.lease_ms,
             executors=(self._threads, self._coroutines),
-            running=self.loop.running,
-            cannot_work=self.loop.cannot_work,
+            running=self.loop.crew.snapshot,
+            cannot_work=self.loop.crew.cannot_work,
             while_able=self._while_able,
         )
         self._heartbeat: Heartbeat | None = None
@@ -134,7 +134,7 @@ class WorkerProcess:
         if memory_limit is not None:
             self._memory = MemoryWatch(
                 memory_limit,
-                jobs=lambda: self.loop.finished,
+                jobs=lambda: self.loop.ends.finished,
                 retire=self.loop.retire,
             )
         # The supervisor's pipe and our own, once `heed` has been called.
@@ -144,7 +144,7 @@ class WorkerProcess:
         self.loop.job_ended(attempt)
 
     def _job_stuck(self, attempt: Attempt) -> None:
-        self.loop.job_stuck(attempt)
+        self.loop.crew.job_stuck(attempt)
 
     def _while_able(self) -> None:
         if self._heartbeat is not None:
@@ -153,16 +153,16 @@ class WorkerProcess:
             self._memory.look()
 
     def _cannot_work(self, why: str) -> None:
-        self.loop.cannot_work(why)
+        self.loop.crew.cannot_work(why)
 
     def _found_async(self, attempt: Attempt) -> None:
-        self.loop.found_async(attempt)
+        self.loop.crew.found_async(attempt)
 
     def _watch(self, queue: str) -> None:
         self._destinations.arm(queue, lambda: self.loop.destination_changed(queue))
 
     def run(self, before_giving_back: Callable[[], None] = lambda: None) -> int:
-        """Work; returns the exit status. ``before_giving_back`` is called last, see `ClaimLoop.end`."""
+        """Work; returns the exit status. ``before_giving_back`` is called last, see `Ending.finish`."""
         # The loop has work for a fraction of a ms: it should not wait 5 ms for a busy task to let go of the interpreter.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         try:
@@ -206,10 +206,10 @@ class WorkerProcess:
             return 1
         finally:
             self._watchdog.stop()
-        if self.loop.is_unable:
+        if self.loop.crew.is_unable:
             return UNABLE
         is_burst = self._options.is_burst
-        if self.loop.is_stuck or self.loop.is_retiring:
+        if self.loop.crew.stuck or self.loop.ending.is_retiring:
             return REPLACE_ME
         if self._options.max_jobs is not None and not is_burst:
             return REPLACE_ME
@@ -257,7 +257,7 @@ class WorkerProcess:
             self._listen(supervisor, signals, pulse)
         except BaseException as error:
             # A task has closed the pipes.
-            self.loop.cannot_work(f"signals are not heard: {class_name(error)}")
+            self.loop.crew.cannot_work(f"signals are not heard: {class_name(error)}")
 
     def _listen(self, supervisor: int, signals: int, pulse: Pulse) -> None:
         waiting, is_over = [supervisor, signals], False

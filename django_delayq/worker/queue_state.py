@@ -1,20 +1,55 @@
-"""What the claim loop knows of one queue."""
+"""What the claim loop knows of one queue. Owned by its thread."""
 
 from typing import TYPE_CHECKING
+
+from redis.client import Redis
 
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.claiming import Mode
 from django_delayq.worker.batch import BatchSizer
+from django_delayq.worker.held import HeldJobs
 from django_delayq.worker.upkeep import Upkeep
 
 if TYPE_CHECKING:
-    from django_delayq.worker.claiming import Asked
+    from django_delayq.worker.asking import Asked
+
+#: After a whole claim that leased something, `claim_few` is tried for this part of a lease: the record of the service,
+#: which only a whole claim writes, may be new enough. Where it did nothing twice in a row, it is not tried for so long.
+FEW_A_LEASE = 40
+NOT_FEW_MS = 1_000.0
+
+
+class FewClaims:
+    """Decides when `claim_few` is worth a try. Times are those of our monotonic clock."""
+
+    def __init__(self) -> None:
+        self._from_ms = self._till_ms = 0.0
+        # How often in a row it did nothing.
+        self._misses = 0
+
+    def is_worth_it(self, now_ms: float) -> bool:
+        return self._from_ms < now_ms < self._till_ms
+
+    def note_miss(self, sent_ms: float) -> None:
+        """It did nothing: more is to be done than it can."""
+        self._misses += 1
+        if self._misses > 1:
+            self._from_ms = sent_ms + NOT_FEW_MS
+
+    def note_hit(self) -> None:
+        self._misses = 0
+
+    def note_whole(self, sent_ms: float, lease_ms: int) -> None:
+        """A whole claim has leased something."""
+        self._till_ms = sent_ms + lease_ms / FEW_A_LEASE
 
 
 class QueueState:
-    """What the loop knows of one queue."""
+    """One queue: what may be there, what was asked of it and not answered, what its calls cost."""
 
-    def __init__(self, settings: QueueSettings, weight: float, upkeep: Upkeep) -> None:
+    def __init__(
+        self, client: Redis, settings: QueueSettings, weight: float, owner: bytes
+    ) -> None:
         self.settings = settings
         self.weight = weight
         self.mode = Mode.SHARED if settings.is_shared else Mode.DIRECT
@@ -26,12 +61,9 @@ class QueueState:
         self.open_request: bytes | None = None
         #: When it was first sent, by `boottime_ms`.
         self.open_since_ms = 0.0
-        #: From when until when `claim_few` may do, by our monotonic clock.
-        self.few_from_ms = self.few_till_ms = 0.0
-        #: How often in a row it did nothing.
-        self.few_misses = 0
         #: A claim that was sent ahead: while the server works on it the last one's jobs are handed out.
         self.under_way: Asked | None = None
+        self.few = FewClaims()
         #: When the next event is to be expected, by our monotonic clock.
         self.next_ms = float("inf")
         #: The same by the server's clock, epoch us; infinite: nothing is to be expected.
@@ -49,7 +81,14 @@ class QueueState:
         self.had_ms = 0.0
         self.sizer = BatchSizer()
         self.transfer_sizer = BatchSizer(first=100)
-        self.upkeep = upkeep
-        #: When to look for held jobs next; at the start, at once.
-        self.look_at_held_ms = 0.0
-        self.held_cursor = b""
+        self.upkeep = Upkeep(client, settings, owner)
+        self.held = HeldJobs(client, settings)
+
+    def expect_anything(self) -> None:
+        """There may be something to claim and to transfer."""
+        self.is_ready = self.is_due = True
+
+    def expect_nothing(self) -> None:
+        """Nothing is asked of it until its alarm rings."""
+        self.is_ready = self.is_due = False
+        self.next_ms = self.next_us = float("inf")

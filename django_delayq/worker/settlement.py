@@ -4,7 +4,7 @@ The threads that run jobs put attempts in; the loop tells the server, in batches
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,12 @@ class Settlement:
     def next_ms(self) -> float | None:
         """When to tell the server again what it refused."""
         return min(self._again_ms.values(), default=None)
+
+    def give_back(self, attempts: Iterable[Attempt]) -> None:
+        """Have the server told that these were not run."""
+        for attempt in attempts:
+            attempt.give_back()
+            self.ended.append(attempt)
 
     def settle(self, *, force: bool = False) -> tuple[list[Attempt], Exception | None]:
         """Tell the server; return what it knows now, and what else went wrong.

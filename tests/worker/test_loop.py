@@ -20,6 +20,7 @@ from django_delayq.worker import loop as loops
 from django_delayq.worker import planning, queue_state, upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
+from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.executors import ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME
 from tests.polling import wait_until
@@ -132,9 +133,9 @@ def test_an_idle_worker_hardly_talks_to_the_server(work, private_server, setting
 def idle_loop(configure, queue_name):
     """The loop of a worker that was not started; it has got through ten jobs a ms."""
     worker = InlineWorker([queue_name], threads=8)
-    worker.loop._pace.rate = 10.0
+    worker.loop._planner._pace.rate = 10.0
     # Else there would have to be room for as many coroutines.
-    worker.loop._async_names = frozenset()
+    worker.loop.crew.async_names = frozenset()
     worker.loop.queues[queue_name].sizer.size = 500
     yield worker.loop
     worker.stop()
@@ -161,9 +162,9 @@ def test_a_claim_is_as_large_as_what_begins_while_another_takes(
 ):
     queue = idle_loop.queues[queue_name]
     queue.sizer.call_ms = call_ms
-    idle_loop._running = dict.fromkeys(range(running))
+    idle_loop.crew.running = dict.fromkeys(range(running))
 
-    assert idle_loop._plan(queue).limit == room
+    assert idle_loop._planner.plan(queue).limit == room
 
 
 @pytest.mark.parametrize(
@@ -175,19 +176,19 @@ def test_while_jobs_wait_here_no_scan_is_paid_for_a_few(
 ):
     queue = idle_loop.queues[queue_name]
     queue.sizer.call_ms, queue.sizer.job_ms = call_ms, 0.05
-    idle_loop._running = dict.fromkeys(range(running))
-    monkeypatch.setattr(idle_loop._threads, "queued", lambda: 9)
+    idle_loop.crew.running = dict.fromkeys(range(running))
+    monkeypatch.setattr(idle_loop.crew.threads, "queued", lambda: 9)
 
-    assert idle_loop._plan(queue).limit == limit
+    assert idle_loop._planner.plan(queue).limit == limit
 
 
 def test_with_free_threads_a_scan_is_paid_for_a_single_job(idle_loop, queue_name):
     queue = idle_loop.queues[queue_name]
     queue.sizer.call_ms, queue.sizer.job_ms = 30, 0.05
-    idle_loop._pace.rate = 0.01
-    idle_loop._running = dict.fromkeys(range(7))
+    idle_loop._planner._pace.rate = 0.01
+    idle_loop.crew.running = dict.fromkeys(range(7))
 
-    assert idle_loop._plan(queue).limit == 1
+    assert idle_loop._planner.plan(queue).limit == 1
 
 
 # What is asked, and how often.
@@ -304,7 +305,7 @@ def test_without_weights_the_first_queue_comes_first(
     configure, work, records, queue_name, monkeypatch
 ):
     # On a busy machine the last of the first queue might be given back, and come after some of the second.
-    monkeypatch.setattr(loops, "STALLED_MS", 1e9)
+    monkeypatch.setattr(planning, "STALLED_MS", 1e9)
     configure(low={}, high={})
     low, high = f"{queue_name}-low", f"{queue_name}-high"
     schedule_many(tasks.note.using(queue=low).prepare(0, "low") for _ in range(100))
@@ -383,9 +384,9 @@ def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
             description="they have run",
         )
         # A pause of this machine makes the worker forget what it has learnt.
-        if n > 1 and worker.loop._pace.rate > 1:
+        if n > 1 and worker.loop._planner._pace.rate > 1:
             break
-    assert worker.loop._pace.rate > 1, "it has learnt that jobs take no time"
+    assert worker.loop._planner._pace.rate > 1, "it has learnt that jobs take no time"
 
     schedule_many(tasks.hold.using(queue=queue_name).prepare(0) for _ in range(30))
 
@@ -406,15 +407,15 @@ def test_jobs_that_were_claimed_ahead_of_slow_ones_are_given_back(
 def test_settlement_do_not_wait_for_what_is_queued(
     work, records, queue_name, monkeypatch
 ):
-    monkeypatch.setattr(loops, "STALLED_MS", 1e9)
+    monkeypatch.setattr(planning, "STALLED_MS", 1e9)
     worker = work(threads=1)
     schedule(tasks.nothing.using(queue=queue_name), 0)
     wait_until(
         lambda: counts(queue_name).counters.get("succeeded"), description="it runs"
     )
     # It believes that ten jobs take no time.
-    worker.loop._pace.rate = 1.0
-    worker.loop._pace.measure = lambda count, is_busy: None
+    worker.loop._planner._pace.rate = 1.0
+    worker.loop._planner._pace.measure = lambda count, is_busy: None
 
     schedule_many(
         tasks.nap.using(queue=queue_name, keep_result=60).prepare(0, 2)
@@ -501,11 +502,11 @@ def test_what_is_asked_ahead_brings_no_second_job_that_may_have_killed_its_worke
 ):
     # There is always room, and it asks for few at once: so it asks ahead whenever it may.
     room = planning.Room(40, 40)
-    monkeypatch.setattr(loops.ClaimLoop, "_room", lambda *_: room)
+    monkeypatch.setattr(planning.Planner, "room", lambda *_: room)
     monkeypatch.setattr(
         queue_state, "BatchSizer", lambda **_: BatchSizer(first=4, most=4)
     )
-    monkeypatch.setattr(loops, "STALLED_MS", 1e9)
+    monkeypatch.setattr(planning, "STALLED_MS", 1e9)
     leased = watch_suspects(monkeypatch, kills=3)
     schedule_many(tasks.nap.using(queue=queue_name).prepare(0, 0.1) for _ in range(8))
     lose_leases(client, queue_name, 8, times=1)
@@ -567,13 +568,13 @@ def watch_suspects(monkeypatch, *, kills):
     """Return how many suspects are leased, of each reply with jobs."""
     leased = []
 
-    def hand_out(loop, queue, reply, *rest):
+    def hand_out(dispatch, queue, reply, *rest):
         suspects = sum(job.kills == kills for job in reply.jobs)
-        leased.append(suspects + loop._has_suspect())
-        original(loop, queue, reply, *rest)
+        leased.append(suspects + dispatch._suspects.has_one())
+        original(dispatch, queue, reply, *rest)
 
-    original = loops.ClaimLoop._hand_out
-    monkeypatch.setattr(loops.ClaimLoop, "_hand_out", hand_out)
+    original = Dispatch.hand_out
+    monkeypatch.setattr(Dispatch, "hand_out", hand_out)
     return leased
 
 

@@ -14,7 +14,7 @@ from django_delayq import schedule, schedule_many
 from django_delayq.calls.line import Line
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.delivery.states import State
-from django_delayq.worker import loop as loops
+from django_delayq.worker import outage
 from tests.polling import wait_until
 from tests.servers import LASTING
 from tests.worker.conftest import every_server
@@ -172,7 +172,7 @@ def test_a_worker_looks_and_tries_again_often_enough_within_a_short_lease(
 
     def waiting(error):
         wait_for_server(error)
-        pauses.append(worker.loop._backoff_ms)
+        pauses.append(worker.loop._outage.pause_ms)
 
     monkeypatch.setattr(worker.loop, "_wait_for_server", waiting)
     lasting.kill()
@@ -374,7 +374,7 @@ def test_connections_that_cannot_be_made_lose_nothing(
     lasting, work, queue_name, monkeypatch
 ):
     # Nothing takes long, so the next claim is sent before the jobs of the last one are handed out.
-    monkeypatch.setattr(loops, "BACKOFF_MS", (1.0, 1.0))
+    monkeypatch.setattr(outage, "BACKOFF_MS", (1.0, 1.0))
     worker = work(lease_s=120)
     pool = worker.loop._client.connection_pool
     get_connection, chosen, failures = pool.get_connection, random.Random(1), []

@@ -80,7 +80,7 @@ class InlineWorker:
             {name: getattr(queue, name) for name in vars(queue) if name != "settings"}
             for queue in self.loop.queues.values()
         ]
-        running = [(each.id, each.verdict) for each in list(self.loop._running)]
+        running = [(each.id, each.verdict) for each in list(self.loop.crew.running)]
         stack = "".join(traceback.format_stack(frame)) if frame else "it has ended"
         return f"{queues}\n{running}\n{vars(self.loop)}\n{stack}"
 

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django_delayq import current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
 from django_delayq.jobs import formats
-from django_delayq.worker import loop, process, supervisor, time_limit, upkeep
+from django_delayq.worker import held, process, supervisor, time_limit, upkeep
 from django_delayq.worker.memory import Meter
 from tests.worker.records import ENVIRONMENT, Records, gate_of_test, record
 
@@ -27,7 +27,7 @@ process.CANCEL_S = 0.2
 if "WORKER_TEST_STUCK_AFTER" in os.environ:
     time_limit.STUCK_AFTER_S = float(os.environ["WORKER_TEST_STUCK_AFTER"])
 if "WORKER_TEST_LOOK_AT_HELD_MS" in os.environ:
-    loop.LOOK_AT_HELD_MS = float(os.environ["WORKER_TEST_LOOK_AT_HELD_MS"])
+    held.LOOK_AT_HELD_MS = float(os.environ["WORKER_TEST_LOOK_AT_HELD_MS"])
 if "WORKER_TEST_SOON_MS" in os.environ:
     supervisor.SOON_MS = float(os.environ["WORKER_TEST_SOON_MS"])
 if "WORKER_TEST_ROUND_MS" in os.environ:

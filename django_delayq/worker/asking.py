@@ -1,0 +1,115 @@
+"""What a claim asks a queue for, and when the next one is sent ahead of the jobs of the last."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from django_delayq.calls.line import Line, UnderWay
+from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.conf import WorkerSettings
+from django_delayq.delivery import claiming
+from django_delayq.delivery.claiming import Claimed, Leased, Mode
+from django_delayq.worker.crew import Crew
+from django_delayq.worker.ending import Ending
+from django_delayq.worker.planning import Plan, Planner
+from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.suspects import Suspects
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A claim that was sent."""
+
+    call: UnderWay[Claimed] | UnderWay[Claimed | None]
+    plan: Plan
+    sent_ms: float
+    #: For how long it puts suspects off.
+    put_off_ms: float
+    #: Not only for the few frames of a simple case.
+    is_whole: bool
+
+
+class Asking:
+    """Sends claims. Owned by the claim loop's thread."""
+
+    def __init__(
+        self,
+        line: Line,
+        queues: Mapping[str, QueueState],
+        worker: WorkerSettings,
+        *,
+        owner: bytes,
+        crew: Crew,
+        suspects: Suspects,
+        ending: Ending,
+        planner: Planner,
+    ) -> None:
+        self._line = line
+        self._queues = queues
+        self._lease_ms = worker.lease_ms
+        self._max_kills = worker.max_kills
+        self._owner = owner
+        self._crew = crew
+        self._suspects = suspects
+        self._ending = ending
+        self._planner = planner
+
+    def ask(self, queue: QueueState, plan: Plan) -> Asked:
+        sent_ms = monotonic_ms()
+        settings = queue.settings
+        is_few = (
+            queue.open_request is None
+            and plan.limit > 0
+            and queue.few.is_worth_it(sent_ms)
+            and queue.mode is Mode.DIRECT
+        )
+        # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
+        # The leases begin no earlier than it was first sent.
+        if queue.open_request is None:
+            queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
+        if is_few:
+            few = claiming.claim_few(
+                settings.keys,
+                owner=self._owner,
+                request=queue.open_request,
+                limit=plan.limit,
+                lease_ms=self._lease_ms,
+                frame_format=settings.frame_format,
+            )
+            # It puts nothing off.
+            return Asked(self._line.ask(few), plan, sent_ms, 0.0, False)
+        suspects = self._suspects
+        put_off_ms = suspects.put_off_ms()
+        call = claiming.claim(
+            settings.keys,
+            owner=self._owner,
+            request=queue.open_request,
+            limit=plan.limit,
+            lease_ms=self._lease_ms,
+            mode=queue.mode,
+            transfer_limit=queue.transfer_sizer.size,
+            max_kills=self._max_kills,
+            safe_kills=suspects.safe_kills,
+            takes_suspect=suspects.may_come_from(queue, self._queues.values()),
+            put_off_ms=put_off_ms,
+            frame_format=settings.frame_format,
+        )
+        return Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)
+
+    def ask_ahead(self, queue: QueueState, jobs: Sequence[Leased]) -> None:
+        """Send the next claim before the jobs of the last are handed out, where there is more and room for it."""
+        if not queue.is_ready or queue.mode is not Mode.DIRECT:
+            return
+        if self._ending.stop_ms is not None or self._crew.jobs_left is not None:
+            return
+        if any(other.is_ready for other in self._queues.values() if other is not queue):
+            # Whose turn it is then is not decided yet.
+            return
+        planner, safe_kills = self._planner, self._suspects.safe_kills
+        room = planner.common(planner.room(queue.sizer.call_ms, len(jobs)))
+        if room < planner.enough(queue):
+            return
+        # With a suspect among them the next claim must not bring another, and nobody knows of this one yet.
+        if all(job.kills <= safe_kills for job in jobs):
+            queue.under_way = self.ask(queue, Plan(min(room, queue.sizer.size)))
+            self._line.flush()

@@ -1,0 +1,83 @@
+"""The jobs of a reply on their way to what runs them, or back."""
+
+from django_delayq.clock import monotonic_ms
+from django_delayq.delivery.claiming import Claimed
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.crew import Crew
+from django_delayq.worker.ending import Ending
+from django_delayq.worker.ends import Ends
+from django_delayq.worker.planning import Room
+from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.settlement import Settlement
+from django_delayq.worker.suspects import Suspects
+
+
+class Dispatch:
+    """Makes attempts of leased jobs and hands them out. Owned by the claim loop's thread."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        settlement: Settlement,
+        ends: Ends,
+        suspects: Suspects,
+        ending: Ending,
+    ) -> None:
+        self._crew = crew
+        self._settlement = settlement
+        self._ends = ends
+        self._suspects = suspects
+        self._ending = ending
+        #: Jobs have come since the loop last set this to False.
+        self.has_had_jobs = True
+
+    def hand_out(
+        self,
+        queue: QueueState,
+        reply: Claimed,
+        only: Room | None,
+        lease_end_ms: float,
+        offset_ms: float,
+    ) -> None:
+        """Begin what came, but for what there is no room for: ``only`` so many of each kind, where not all may begin.
+
+        The leases end at ``lease_end_ms`` by `boottime_ms`; with ``offset_ms`` added that gives the server's time.
+        """
+        crew, suspects = self._crew, self._suspects
+        self.has_had_jobs = True
+        left = list(only or ())
+        had = [False, False]
+        put_back: list[Attempt] = []
+        begun, is_async = 0, False
+        # Each job costs what stands in this loop: nothing is looked up in it that stays the same.
+        is_stopping, safe_kills = self._ending.stop_ms is not None, suspects.safe_kills
+        settings, name = queue.settings, queue.settings.name
+        async_names, guess = crew.async_names, crew.is_async
+        running, submit = crew.running, crew.threads.submit
+        self._ends.note_busy()
+        for leased in reply.jobs:
+            attempt = Attempt(settings, leased, lease_end_ms, offset_ms)
+            running[attempt] = None
+            if async_names:
+                is_async = attempt.is_async = guess(name, leased)
+            had[is_async] = True
+            if is_stopping or (left and not left[is_async]):
+                put_back.append(attempt)
+                continue
+            if left:
+                left[is_async] -= 1
+            if leased.kills > safe_kills:
+                suspects.take_in(attempt)
+            elif is_async:
+                crew.begin(attempt)
+            else:
+                begun += 1
+                submit(attempt)
+        queue.had_sync, queue.had_async = had
+        queue.had_ms = monotonic_ms()
+        if begun:
+            crew.note_submitted(begun, queue.had_ms)
+        if put_back:
+            self._settlement.give_back(put_back)
+            # They wait there.
+            queue.is_ready = True

@@ -1,0 +1,94 @@
+"""When the server is told of jobs that ended, and what the process learns from their number: its pace."""
+
+import logging
+
+from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.logs import get_log
+from django_delayq.worker.attempt import Verdict
+from django_delayq.worker.crew import Crew
+from django_delayq.worker.outage import Outage
+from django_delayq.worker.pace import Pace
+from django_delayq.worker.settlement import Settlement
+
+logger = get_log("django_delayq.worker")
+
+#: Attempts that ended and are worth a call while jobs still wait in this process.
+SETTLE_BATCH = 100
+#: One that ended waits no longer than this for others.
+SETTLE_AFTER_MS = 5.0
+
+
+class Ends:
+    """Has the settlement made in time, and takes in its replies. Owned by the claim loop's thread."""
+
+    def __init__(
+        self, settlement: Settlement, crew: Crew, pace: Pace, outage: Outage
+    ) -> None:
+        self._settlement = settlement
+        self._crew = crew
+        self._pace = pace
+        self._outage = outage
+        #: How many jobs have run here. Other threads read it.
+        self.finished = 0
+        # Until when what has ended waits for more.
+        self._settle_ms: float | None = None
+        # When the server was told of ends, and what it said is still to be read.
+        self._has_told = False
+
+    def settle(self, *, force: bool, is_last: bool = False) -> None:
+        """Tell the server what has ended, and wait for its reply."""
+        self.tell(force=force, is_last=is_last)
+        self.learn()
+
+    def tell(self, *, force: bool = False, is_last: bool = False) -> None:
+        """Make the calls that tell the server what has ended; they go out with the next claim, or `learn`."""
+        settlement = self._settlement
+        if not settlement:
+            return
+        now_ms = monotonic_ms()
+        if not force and self._crew.queued() and len(settlement.ended) < SETTLE_BATCH:
+            if self._settle_ms is None:
+                self._settle_ms = now_ms + SETTLE_AFTER_MS
+            if now_ms < self._settle_ms:
+                return
+        self._settle_ms = None
+        if not is_last and not settlement.is_waiting:
+            again_ms = settlement.next_ms()
+            if again_ms is not None and now_ms < again_ms:
+                return
+        settlement.tell(force=is_last)
+        self.note_busy()
+        self._has_told = True
+
+    def learn(self) -> None:
+        """Take in what the server said to that."""
+        if not self._has_told:
+            return
+        self._has_told = False
+        settled, failure = self._settlement.learn()
+        count = 0
+        running, is_told = self._crew.running, logger.isEnabledFor(logging.INFO)
+        for attempt in settled:
+            running.pop(attempt, None)
+            if attempt.verdict is Verdict.SUCCEED:
+                count += 1
+                if not is_told and not attempt.is_lost:
+                    continue
+            elif attempt.verdict is not Verdict.GIVE_BACK:
+                # What is given back without being run says nothing of how long jobs take.
+                count += 1
+            attempt.log()
+        self.finished += count
+        threads = self._crew.threads
+        is_busy = threads.queued() > 0 or count >= threads.size
+        self._pace.measure(count, is_busy=is_busy)
+        if failure is not None:
+            raise failure
+        self._outage.note_reply()
+
+    def note_busy(self) -> None:
+        """Note until when jobs were there to be run; to be called before others are handed out."""
+        now_ms = until_ms = monotonic_ms()
+        if not self._crew.threads.queued():
+            until_ms += self._settlement.last_ended_ms - boottime_ms()
+        self._pace.note(now_ms, until_ms)

@@ -1,0 +1,55 @@
+"""Held jobs of one queue whose tasks this process knows: it lets them run, as many as it can soon start."""
+
+from redis.client import Redis
+
+from django_delayq.calls.running import run
+from django_delayq.conf import QueueSettings, get_keyring
+from django_delayq.delivery import holding
+from django_delayq.jobs.registry import all_tasks, get_handler
+from django_delayq.logs import get_log
+
+logger = get_log("django_delayq.worker")
+
+#: How often a process looks for held jobs whose tasks it knows, where any are held.
+LOOK_AT_HELD_MS = 5_000.0
+
+
+class HeldJobs:
+    """Looks at the held jobs of one queue; `turn` is called whenever `next_ms` has come. Owned by the claim loop."""
+
+    def __init__(self, client: Redis, settings: QueueSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._cursor = b""
+        #: When to look next, by our monotonic clock; at the start, at once.
+        self.next_ms = 0.0
+
+    def turn(self, now_ms: float, limit: int) -> bool:
+        """Release up to ``limit`` jobs; returns whether there were any.
+
+        Other workers are not woken: those that do not know the tasks would only hold the jobs again.
+        """
+        settings, keys = self._settings, self._settings.keys
+        self.next_ms = now_ms + LOOK_AT_HELD_MS
+        if not self._client.zcard(keys.held):
+            return False
+        names = [task.name for task in all_tasks()]
+        keyring = get_keyring()
+        names += [f"key {key}" for key in keyring.ids]
+        # A version that did not read it may have held what this one does.
+        names += [f"format {format}" for format in keyring.formats]
+        if get_handler(settings.name) is not None:
+            names.append("")
+        call = holding.release(keys, names, limit=limit, cursor=self._cursor)
+        reply = run(self._client, call)
+        self._cursor = reply.cursor
+        if reply.released >= limit or (reply.released and reply.cursor):
+            # There may be more. The next claim finds out, when there is room again.
+            self.next_ms = now_ms
+        if reply.quarantined:
+            logger.error(
+                "queue %s: %d jobs went to quarantine: they were held, and no worker that knows their tasks came in time",
+                settings.name,
+                reply.quarantined,
+            )
+        return reply.released > 0

@@ -1,0 +1,65 @@
+"""Whether the server serves this process, as far as that was logged, and how long to wait before asking it again."""
+
+from enum import Enum, auto
+
+from django_delayq import faults
+from django_delayq.logs import get_log
+
+logger = get_log("django_delayq.worker")
+
+#: Between attempts to reach a server that is away: from the first to the second of these, doubling. Never longer than
+#: `LOOKS_A_LEASE` says: when the server is back, leases that ended meanwhile are spared for a third of one.
+BACKOFF_MS = (50.0, 1_000.0)
+
+
+class Service(Enum):
+    """What the server does for this process."""
+
+    SERVING = auto()
+    AWAY = auto()
+    #: It answers, and will not take DELAYQ['CONNECTION'] as it is.
+    REFUSING = auto()
+
+
+class Outage:
+    """Logs when the server stops serving and when it is back, once each. Owned by the claim loop's thread."""
+
+    def __init__(self, longest_pause_ms: float) -> None:
+        self._service = Service.SERVING
+        self._longest_pause_ms = min(BACKOFF_MS[1], longest_pause_ms)
+        #: How long the next pause takes, ms.
+        self.pause_ms = min(BACKOFF_MS[0], longest_pause_ms)
+
+    def note_reply(self) -> None:
+        """The server serves us."""
+        self.pause_ms = min(BACKOFF_MS[0], self._longest_pause_ms)
+        if self._service is not Service.SERVING:
+            self._service = Service.SERVING
+            logger.warning("the server is back")
+
+    def note_error(self, error: Exception) -> None:
+        """Log why the server does not serve, once until that changes."""
+        is_misconfigured = faults.is_misconfigured(error)
+        service = Service.REFUSING if is_misconfigured else Service.AWAY
+        if service is self._service:
+            return
+        self._service = service
+        fault = faults.describe_fault(error)
+        if is_misconfigured:
+            logger.error(
+                "the server does not serve, trying again until it does: %s %s (%s)",
+                fault.what,
+                fault.hint,
+                fault.message,
+            )
+        else:
+            logger.warning(
+                "the server does not serve, trying again until it does: %s",
+                fault.message,
+            )
+
+    def next_pause_ms(self) -> float:
+        """Return how long to wait before the server is asked again; the next pause is twice as long."""
+        pause_ms = self.pause_ms
+        self.pause_ms = min(2 * pause_ms, self._longest_pause_ms)
+        return pause_ms
