@@ -374,7 +374,9 @@ def test_a_process_that_has_grown_is_replaced(program, records, queue_name, tmp_
     )
     pid, taken, limit, count = found.groups()
     assert 200 < float(taken) < 400
-    assert (float(limit), int(count)) == (200, 2)
+    assert float(limit) == 200
+    # It may be noticed before the server knows of the second one's end.
+    assert int(count) in (1, 2)
     (child,) = wait_until(
         lambda: len(found := worker.children()) == 1 and found != [int(pid)] and found,
         description="another process",
