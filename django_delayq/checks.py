@@ -19,7 +19,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
-from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import redact_url
 
 
@@ -136,7 +136,7 @@ def _missing_list(queue: conf.QueueSettings) -> checks.CheckMessage:
 
 
 def _check_payloads(
-    handler: DelayedTask[Any, Any], queue: conf.QueueSettings
+    handler: TaskDefinition, queue: conf.QueueSettings
 ) -> Sequence[checks.CheckMessage]:
     codec = queue.payload_codec
     if not isinstance(codec, UnsupportedCodec):
@@ -152,7 +152,7 @@ def _check_payloads(
 
 
 def _check_codec(
-    task: DelayedTask[Any, Any], queue: conf.QueueSettings
+    task: TaskDefinition, queue: conf.QueueSettings
 ) -> Sequence[checks.CheckMessage]:
     if not queue.is_shared:
         return []

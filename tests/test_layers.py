@@ -1,4 +1,7 @@
-"""The one-way order of the package's layers, held as data and read off the sources, imports in functions included."""
+"""The one-way order of the package's layers, held as data and read off the sources.
+
+Imports in functions count, and so do those for types: of two modules that name each other, neither can be read first.
+"""
 
 import ast
 import functools
@@ -63,19 +66,12 @@ INNER = [name for name in MODULES if name]
 
 
 class Imports(ast.NodeVisitor):
-    """The imports of one module: (full name, line, whether a function makes it); types only are left out."""
+    """The imports of one module: (full name, line, whether a function makes it)."""
 
     def __init__(self, module: str) -> None:
         self.module = module
         self.found: list[tuple[str, int, bool]] = []
         self.depth = 0
-
-    def visit_If(self, node: ast.If) -> None:
-        if ast.unparse(node.test) not in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            self.generic_visit(node)
-        else:
-            for other in node.orelse:
-                self.visit(other)
 
     def visit_FunctionDef(self, node: ast.AST) -> None:
         self.depth += 1
@@ -194,9 +190,7 @@ def test_no_module_is_named_for_nothing(module: str) -> None:
     assert module.rpartition(".")[2] not in vague or module in allowed
 
 
-def test_the_reader_of_imports_sees_those_in_functions_and_not_those_for_types() -> (
-    None
-):
+def test_the_reader_of_imports_sees_those_in_functions_and_those_for_types() -> None:
     source = """
 import a.b
 from c import d
@@ -225,9 +219,11 @@ except ImportError:
     assert [(full, inside) for full, _, inside in visitor.found] == [
         ("a.b", False),
         ("c.d", False),
+        ("e.f", False),
         ("g.h", False),
         ("i.j", True),
         ("k", False),
+        ("l", True),
         ("m", True),
         ("n", False),
     ]

@@ -1,14 +1,13 @@
 """One job in full, as labels and texts."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from django_delayq.admin.display import Content, Failure, Moment, clean, pretty_json
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import TaskNotFound
-from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import get_task
 
 #: What the score of a job in a state says.
@@ -88,14 +87,14 @@ def sections_of(
     return sections
 
 
-def _find_task(name: str) -> DelayedTask[Any, Any] | None:
+def _find_task(name: str) -> TaskDefinition | None:
     try:
         return get_task(name)
     except TaskNotFound:
         return None
 
 
-def _task(content: Content, task: DelayedTask[Any, Any] | None) -> list[Field]:
+def _task(content: Content, task: TaskDefinition | None) -> list[Field]:
     if content.is_foreign and content.task:
         return [
             Field("Task", content.task, "the handler of this queue's foreign payloads")
@@ -129,7 +128,7 @@ def _life(
     seen: Inspected,
     state: str,
     content: Content,
-    task: DelayedTask[Any, Any] | None,
+    task: TaskDefinition | None,
     queue: QueueSettings,
 ) -> list[Field]:
     fields = [Field("State", state, _STATE_NOTES.get(state, ""))]

@@ -1,26 +1,20 @@
 """``@delayed_task``: a function that can be called later, and still be called now."""
 
 import functools
-import hashlib
 import inspect
-import json
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from django_delayq import conf
-from django_delayq.delivery import storing
-from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
-from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
-from django_delayq.jobs.job import Job, is_unicode
+from django_delayq.exceptions import InvalidTask
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions
+from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import register, register_handler
 from django_delayq.jobs.sending import asend, send
 from django_delayq.redaction import show
-from django_delayq.wire.delay import Delay, parse_delay
+from django_delayq.wire.delay import Delay
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,12 +50,6 @@ class _Hint:
         )
 
 
-#: Some 31 years: nobody waits as long, but clocks and generated keys count from there.
-NO_DELAY_S = 10**9
-#: Bytes of the longest key that a function for `unique` may return: a locator, a header and a hash hold it each.
-MAX_UNIQUE_KEY = 1_024
-
-
 #: What only the decorator takes, and why.
 _FIXED = {
     "name": "workers know the task by it",
@@ -70,7 +58,7 @@ _FIXED = {
 }
 
 
-class DelayedTask(Generic[P, R]):
+class DelayedTask(TaskDefinition, Generic[P, R]):
     """A registered function. Call it and it runs here and now; `schedule` it and a worker runs it later."""
 
     def __init__(
@@ -80,19 +68,13 @@ class DelayedTask(Generic[P, R]):
         options: TaskOptions,
         base: TaskOptions | None = None,
     ) -> None:
-        self.function = function
-        self.name = name
-        self.options = options
-        #: As decorated; what differs in `options` goes with each job.
-        self.base = options if base is None else base
-        self.is_async = inspect.iscoroutinefunction(function)
-        self._signature = inspect.signature(function)
-        self._positional = _positional_range(self._signature)
-        self._optional = _optional_first(self._signature)
+        # First: an attribute of the function's own must not take the place of one of these.
         functools.update_wrapper(self, function)
+        super().__init__(function, name, options, base)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+        result: R = self.function(*args, **kwargs)
+        return result
 
     def __repr__(self) -> str:
         return f"<delayed_task {self.name}>"
@@ -122,174 +104,21 @@ class DelayedTask(Generic[P, R]):
             InvalidDelay, InvalidArguments, QueueNotFound: the call cannot be scheduled.
             EncodeError: its payload is larger than MAX_PAYLOAD_BYTES.
         """
-        when = parse_delay(delay)
-        settings = conf.get_settings()
-        options = self.options
-        queue = settings.queue(options.queue)
-        self._check_call(delay, args, kwargs)
-        plain_args, plain_kwargs = envelopes.plain(args, kwargs)
-        job: Job[R] = Job(
-            queue.name, storing.new_token(), self.name, plain_args, plain_kwargs
-        )
-        if options is not self.base:
-            job.options = options.carried(self.base)
-        payload = envelopes.encode(
-            envelopes.Envelope(self.name, plain_args, plain_kwargs, job.options),
-            job.token,
-            queue.name,
-            conf.get_keyring(),
-            queue.payload_codec if queue.is_shared else None,
-            formats.known(queue.name),
-        )
-        if len(payload) > settings.max_payload_bytes:
-            raise EncodeError(
-                f"job of {self.name!r} has {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'],"
-                f" {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
-            )
-        if options.unique:
-            job.unique = self._unique_key(args, kwargs)
-        unique = options.unique_until[0] + job.unique if job.unique else ""
-        job._unsent = NewJob(job.token, when, unique, payload)
-        return job
+        return prepare(self, delay, args, kwargs)
 
     def schedule(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Call this task later; see `django_delayq.schedule`."""
-        return send(self.prepare(delay, *args, **kwargs), self._on_commit())
+        return send(prepare(self, delay, args, kwargs), self.on_commit)
 
     async def aschedule(
         self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
     ) -> Job[R]:
         """`schedule` on the event loop."""
-        return await asend(self.prepare(delay, *args, **kwargs), self._on_commit())
-
-    def _on_commit(self) -> bool | str:
-        on_commit = self.options.on_commit
-        return conf.get_settings().on_commit if on_commit is None else on_commit
-
-    def _check_call(
-        self, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        least, most = self._positional
-        if not kwargs and least <= len(args) <= most:
-            if not args and self._optional:
-                self._warn_of_forgotten_delay(delay)
-            return
-        try:
-            self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            forgotten = (
-                f". The first argument of the call is the delay, {delay!r} here: was the delay forgotten?"
-                if not args and type(delay) in (int, float) and least
-                else ""
-            )
-            raise InvalidArguments(
-                f"{self.name}{self._signature} cannot be called with {_show_call(args, kwargs)}: {error}{forgotten}"
-            ) from error
-
-    def _warn_of_forgotten_delay(self, delay: Delay) -> None:
-        """Warn where a number stands alone that is more likely the argument than the delay."""
-        # A timedelta or a datetime is never meant as an argument.
-        if type(delay) not in (int, float):
-            return
-        if not _names_an_id(self._optional) and delay < NO_DELAY_S:  # type: ignore[operator]
-            return
-        warnings.warn(
-            f"{self.name} is scheduled in {delay!r} seconds and without arguments. If {delay!r} was meant as"
-            f" {self._optional!r}, the delay is missing before it: schedule(0, {delay!r}). If it is the delay, say"
-            f" so: timedelta(seconds={delay!r})",
-            stacklevel=_caller_level(),
-        )
-
-    def _unique_key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        unique = self.options.unique
-        if callable(unique):
-            key = unique(*args, **kwargs)
-            if not isinstance(key, str) or not key or not is_unicode(key):
-                raise InvalidArguments(
-                    f"unique of {self.name!r} returned {show(key)}; a key is a string, not empty"
-                )
-            if len(key.encode()) > MAX_UNIQUE_KEY:
-                raise InvalidArguments(
-                    f"unique of {self.name!r} returned a key of {len(key.encode()):,} bytes, and every call that meets"
-                    f" its job reads it; return one of at most {MAX_UNIQUE_KEY:,}, a hash of this one for example"
-                )
-            return f"{self.name}:{key}"
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        chosen = dict(bound.arguments)
-        if isinstance(unique, tuple):
-            unknown = set(unique) - set(chosen)
-            if unknown:
-                raise InvalidTask(
-                    f"unique of {self.name!r} names {sorted(unknown)[0]!r}, which is no parameter of it"
-                )
-            chosen = {name: chosen[name] for name in unique}
-        text = json.dumps(
-            envelopes.plain((), chosen)[1], sort_keys=True, separators=(",", ":")
-        )
-        return f"{self.name}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        return await asend(prepare(self, delay, args, kwargs), self.on_commit)
 
 
 for _name, _text in HINTS.items():
     setattr(DelayedTask, _name, _Hint(_name, _text))
-
-
-def _positional_range(signature: inspect.Signature) -> tuple[int, int]:
-    """Return how many positional arguments alone make a call that fits; an empty range where none do."""
-    least = most = 0
-    for parameter in signature.parameters.values():
-        if parameter.kind in (
-            parameter.POSITIONAL_ONLY,
-            parameter.POSITIONAL_OR_KEYWORD,
-        ):
-            most += 1
-            least += parameter.default is parameter.empty
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            most = 1 << 30
-        elif (
-            parameter.kind is parameter.KEYWORD_ONLY
-            and parameter.default is parameter.empty
-        ):
-            return 1, 0
-    return least, most
-
-
-def _optional_first(signature: inspect.Signature) -> str:
-    """Return the name of the first positional parameter where it has a default, else ""."""
-    for parameter in signature.parameters.values():
-        if (
-            parameter.kind
-            in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-            and parameter.default is not parameter.empty
-        ):
-            return parameter.name
-        break
-    return ""
-
-
-def _names_an_id(name: str) -> bool:
-    return name in ("id", "pk") or name.endswith(("_id", "_pk"))
-
-
-def _caller_level() -> int:
-    """Return the ``stacklevel`` of who called into this package, for the function that calls this."""
-    frame = sys._getframe(1)
-    level = 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith(
-        "django_delayq."
-    ):
-        frame = frame.f_back
-        level += 1
-    return level
-
-
-def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    # What does not fit is how many there are and what they are called: the values are the caller's own.
-    parts = [f"<{type(arg).__qualname__}>" for arg in args] + [
-        f"{name}=<{type(value).__qualname__}>" for name, value in kwargs.items()
-    ]
-    text = ", ".join(parts)
-    return f"({text if len(text) <= 200 else text[:200] + '…'})"
 
 
 @overload
@@ -324,7 +153,7 @@ def queue_handler(
 
     def decorate(function: Callable[[Any], R]) -> DelayedTask[[Any], R]:
         task = _make_task(function, name=name, options=read)
-        if task._positional[0] > 1 or task._positional[1] < 1:
+        if task.positional[0] > 1 or task.positional[1] < 1:
             raise InvalidTask(
                 f"{task.name!r} handles the payloads of queue {queue!r}, so it takes one argument, the value"
             )

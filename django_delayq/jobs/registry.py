@@ -7,24 +7,21 @@ imported, or it is quarantined.
 import difflib
 import heapq
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 from django_delayq.exceptions import InvalidTask, TaskNotFound
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import show
-
-if TYPE_CHECKING:
-    from django_delayq.jobs.decorator import DelayedTask
 
 #: A suggestion for an unknown name is looked for among so many names of about its length: 3 ms at most.
 MAX_CANDIDATES = 50
 #: A longer name gets no suggestion: to compare it costs its length each time.
 MAX_SUGGESTED = 200
 
-_tasks: "dict[str, DelayedTask[Any, Any]]" = {}
-_handlers: "dict[str, DelayedTask[Any, Any]]" = {}
+_tasks: dict[str, TaskDefinition] = {}
+_handlers: dict[str, TaskDefinition] = {}
 
 
-def register(task: "DelayedTask[Any, Any]") -> None:
+def register(task: TaskDefinition) -> None:
     """Enter a task under its name.
 
     Raises:
@@ -39,7 +36,7 @@ def register(task: "DelayedTask[Any, Any]") -> None:
     _suggestion.cache_clear()
 
 
-def register_handler(queue: str, task: "DelayedTask[Any, Any]") -> None:
+def register_handler(queue: str, task: TaskDefinition) -> None:
     """Enter the handler of a queue's foreign payloads.
 
     Raises:
@@ -53,7 +50,7 @@ def register_handler(queue: str, task: "DelayedTask[Any, Any]") -> None:
     _handlers[queue] = task
 
 
-def get_task(name: str) -> "DelayedTask[Any, Any]":
+def get_task(name: str) -> TaskDefinition:
     """Return the task of a name.
 
     Raises:
@@ -83,12 +80,12 @@ def _suggestion(name: str) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def get_handler(queue: str) -> "DelayedTask[Any, Any] | None":
+def get_handler(queue: str) -> TaskDefinition | None:
     """Return the handler of a queue's foreign payloads, if it has one."""
     return _handlers.get(queue)
 
 
-def all_tasks() -> "list[DelayedTask[Any, Any]]":
+def all_tasks() -> list[TaskDefinition]:
     """Return every registered task by name."""
     return [_tasks[name] for name in sorted(_tasks)]
 
@@ -98,11 +95,11 @@ def handled_queues() -> list[str]:
     return sorted(_handlers)
 
 
-def _is_same(one: "DelayedTask[Any, Any]", other: "DelayedTask[Any, Any]") -> bool:
+def _is_same(one: TaskDefinition, other: TaskDefinition) -> bool:
     # A module that is imported again, by a reload, brings its own functions again.
     return _place(one) == _place(other)
 
 
-def _place(task: "DelayedTask[Any, Any]") -> str:
+def _place(task: TaskDefinition) -> str:
     code = task.function.__code__
     return f"{task.function.__module__}.{task.function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"

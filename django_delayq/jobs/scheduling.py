@@ -1,15 +1,16 @@
 """`schedule` and `aschedule`: a task, a delay and its arguments."""
 
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from django_delayq.exceptions import InvalidTask
+from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import get_task
+from django_delayq.jobs.sending import asend, send
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
-
-if TYPE_CHECKING:
-    from django_delayq.jobs.decorator import DelayedTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,7 +18,7 @@ R = TypeVar("R")
 
 @overload
 def schedule(
-    task: "DelayedTask[P, R]", delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+    task: DelayedTask[P, R], delay: Delay, /, *args: P.args, **kwargs: P.kwargs
 ) -> Job[R]: ...
 @overload
 def schedule(task: str, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]: ...
@@ -31,12 +32,13 @@ def schedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
         InvalidDelay, InvalidArguments, InvalidTask, TaskNotFound, QueueNotFound: nothing was stored.
         redis.exceptions.RedisError: as the server or the connection said it, with a note on what became of the job.
     """
-    return _find(task).schedule(delay, *args, **kwargs)
+    found = _find(task)
+    return send(prepare(found, delay, args, kwargs), found.on_commit)
 
 
 @overload
 async def aschedule(
-    task: "DelayedTask[P, R]", delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+    task: DelayedTask[P, R], delay: Delay, /, *args: P.args, **kwargs: P.kwargs
 ) -> Job[R]: ...
 @overload
 async def aschedule(
@@ -44,15 +46,15 @@ async def aschedule(
 ) -> Job[Any]: ...
 async def aschedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
     """`schedule` on the event loop."""
-    return await _find(task).aschedule(delay, *args, **kwargs)
+    found = _find(task)
+    return await asend(prepare(found, delay, args, kwargs), found.on_commit)
 
 
-def _find(task: Any) -> "DelayedTask[Any, Any]":
+def _find(task: object) -> TaskDefinition:
     if isinstance(task, str):
         return get_task(task)
-    if not hasattr(task, "prepare"):
-        raise InvalidTask(
-            f"{show(task)} is no task, so it cannot be scheduled; decorate the function with @delayed_task"
-        )
-    found: DelayedTask[Any, Any] = task
-    return found
+    if isinstance(task, DelayedTask):
+        return task
+    raise InvalidTask(
+        f"{show(task)} is no task, so it cannot be scheduled; decorate the function with @delayed_task"
+    )

@@ -30,7 +30,7 @@ from django_delayq.exceptions import (
     TimeLimitExceeded,
 )
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.options import TaskOptions, seconds
@@ -58,7 +58,7 @@ QUICK_BYTES = 16_384
 
 
 #: What a payload says: the call to make. A bare tuple, as each job makes one.
-Read = tuple[DelayedTask[Any, Any], TaskOptions, list[Any], dict[str, Any]]
+Read = tuple[TaskDefinition, TaskOptions, list[Any], dict[str, Any]]
 
 
 class DoubleFound(DelayqError):
@@ -86,7 +86,7 @@ class Attempt:
     """A leased job with its task, and what became of it."""
 
     # Class attributes are the defaults: most attempts change few of them.
-    task: DelayedTask[Any, Any] | None = None
+    task: TaskDefinition | None = None
     options: TaskOptions | None = None
     args: list[Any] = []  # noqa: RUF012  replaced, never changed
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
@@ -256,7 +256,7 @@ class Attempt:
                 payload,
             )
 
-    def take(self, read: Read | BaseException) -> DelayedTask[Any, Any] | None:
+    def take(self, read: Read | BaseException) -> TaskDefinition | None:
         """Take in what `read` returned, and return the task; None where that already decides it."""
         if isinstance(read, BaseException):
             # Not by isinstance: that asks an exception that is something else for its class, which may raise.

@@ -23,7 +23,7 @@ from django.dispatch import receiver
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
-from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
 from django_delayq.worker import time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
@@ -306,7 +306,7 @@ class ThreadExecutor:
             self._orphans[index] = attempt
         self._died(f"a thread that runs tasks has ended: {class_name(error)}")
 
-    def _run(self, attempt: Attempt, task: DelayedTask[Any, Any]) -> None:
+    def _run(self, attempt: Attempt, task: TaskDefinition) -> None:
         limit: ThreadTimeLimit | None = None
         token = running_job.set(attempt.job)
         try:

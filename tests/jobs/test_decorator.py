@@ -18,7 +18,7 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
-from django_delayq.jobs.decorator import _positional_range
+from django_delayq.jobs.definition import positional_range
 from django_delayq.jobs.registry import all_tasks, get_handler, get_task
 from tests.jobs import samples
 
@@ -315,7 +315,7 @@ def test_calls_with_positions_alone_are_told_without_binding(
     function: Any, fitting: set[int]
 ) -> None:
     """The short cut and Python's own binding agree."""
-    least, most = _positional_range(inspect.signature(function))
+    least, most = positional_range(inspect.signature(function))
     for count in range(5):
         try:
             inspect.signature(function).bind(*range(count))

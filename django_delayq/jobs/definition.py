@@ -1,0 +1,73 @@
+"""A task as those know it that run it or look at it: a function, its name and its options.
+
+How it is called later is not known here.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from django_delayq.conf import get_settings
+from django_delayq.jobs.options import TaskOptions
+
+
+class TaskDefinition:
+    """A function with the name and the options of a task."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        options: TaskOptions,
+        base: TaskOptions | None = None,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.options = options
+        #: As decorated; what differs in `options` goes with each job.
+        self.base = options if base is None else base
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.call_signature = inspect.signature(function)
+        #: How many positional arguments alone make a call that fits.
+        self.positional = positional_range(self.call_signature)
+        #: Name of the first positional parameter where it has a default, else "".
+        self.optional_first = _optional_first(self.call_signature)
+
+    @property
+    def on_commit(self) -> bool | str:
+        """Whether its jobs are sent with the commit of a transaction, and of which database."""
+        on_commit = self.options.on_commit
+        return get_settings().on_commit if on_commit is None else on_commit
+
+
+def positional_range(signature: inspect.Signature) -> tuple[int, int]:
+    """Return how many positional arguments alone make a call that fits; an empty range where none do."""
+    least = most = 0
+    for parameter in signature.parameters.values():
+        if parameter.kind in (
+            parameter.POSITIONAL_ONLY,
+            parameter.POSITIONAL_OR_KEYWORD,
+        ):
+            most += 1
+            least += parameter.default is parameter.empty
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            most = 1 << 30
+        elif (
+            parameter.kind is parameter.KEYWORD_ONLY
+            and parameter.default is parameter.empty
+        ):
+            return 1, 0
+    return least, most
+
+
+def _optional_first(signature: inspect.Signature) -> str:
+    """Return the name of the first positional parameter where it has a default, else ""."""
+    for parameter in signature.parameters.values():
+        if (
+            parameter.kind
+            in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            and parameter.default is not parameter.empty
+        ):
+            return parameter.name
+        break
+    return ""

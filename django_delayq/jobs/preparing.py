@@ -1,0 +1,151 @@
+"""From a call of a task to a job that can be sent: its arguments are checked, its payload is signed."""
+
+import hashlib
+import json
+import sys
+import warnings
+from typing import Any
+
+from django_delayq import conf
+from django_delayq.delivery import storing
+from django_delayq.delivery.storing import NewJob
+from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.job import Job, is_unicode
+from django_delayq.redaction import show
+from django_delayq.wire.delay import Delay, parse_delay
+
+#: Some 31 years: nobody waits as long, but clocks and generated keys count from there.
+NO_DELAY_S = 10**9
+#: Bytes of the longest key that a function for `unique` may return: a locator, a header and a hash hold it each.
+MAX_UNIQUE_KEY = 1_024
+
+
+def prepare(
+    task: TaskDefinition, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Job[Any]:
+    """Make the job of one call; see `DelayedTask.prepare`."""
+    when = parse_delay(delay)
+    settings = conf.get_settings()
+    options = task.options
+    queue = settings.queue(options.queue)
+    _check_call(task, delay, args, kwargs)
+    plain_args, plain_kwargs = envelopes.plain(args, kwargs)
+    job: Job[Any] = Job(
+        queue.name, storing.new_token(), task.name, plain_args, plain_kwargs
+    )
+    if options is not task.base:
+        job.options = options.carried(task.base)
+    payload = envelopes.encode(
+        envelopes.Envelope(task.name, plain_args, plain_kwargs, job.options),
+        job.token,
+        queue.name,
+        conf.get_keyring(),
+        queue.payload_codec if queue.is_shared else None,
+        formats.known(queue.name),
+    )
+    if len(payload) > settings.max_payload_bytes:
+        raise EncodeError(
+            f"job of {task.name!r} has {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'],"
+            f" {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
+        )
+    if options.unique:
+        job.unique = _unique_key(task, args, kwargs)
+    unique = options.unique_until[0] + job.unique if job.unique else ""
+    job._unsent = NewJob(job.token, when, unique, payload)
+    return job
+
+
+def _check_call(
+    task: TaskDefinition, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    least, most = task.positional
+    if not kwargs and least <= len(args) <= most:
+        if not args and task.optional_first:
+            _warn_of_forgotten_delay(task, delay)
+        return
+    try:
+        task.call_signature.bind(*args, **kwargs)
+    except TypeError as error:
+        forgotten = (
+            f". The first argument of the call is the delay, {delay!r} here: was the delay forgotten?"
+            if not args and type(delay) in (int, float) and least
+            else ""
+        )
+        raise InvalidArguments(
+            f"{task.name}{task.call_signature} cannot be called with {_show_call(args, kwargs)}: {error}{forgotten}"
+        ) from error
+
+
+def _warn_of_forgotten_delay(task: TaskDefinition, delay: Delay) -> None:
+    """Warn where a number stands alone that is more likely the argument than the delay."""
+    # A timedelta or a datetime is never meant as an argument.
+    if type(delay) not in (int, float):
+        return
+    if not _names_an_id(task.optional_first) and delay < NO_DELAY_S:  # type: ignore[operator]
+        return
+    warnings.warn(
+        f"{task.name} is scheduled in {delay!r} seconds and without arguments. If {delay!r} was meant as"
+        f" {task.optional_first!r}, the delay is missing before it: schedule(0, {delay!r}). If it is the delay, say"
+        f" so: timedelta(seconds={delay!r})",
+        stacklevel=_caller_level(),
+    )
+
+
+def _unique_key(
+    task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    unique = task.options.unique
+    if callable(unique):
+        key = unique(*args, **kwargs)
+        if not isinstance(key, str) or not key or not is_unicode(key):
+            raise InvalidArguments(
+                f"unique of {task.name!r} returned {show(key)}; a key is a string, not empty"
+            )
+        if len(key.encode()) > MAX_UNIQUE_KEY:
+            raise InvalidArguments(
+                f"unique of {task.name!r} returned a key of {len(key.encode()):,} bytes, and every call that meets"
+                f" its job reads it; return one of at most {MAX_UNIQUE_KEY:,}, a hash of this one for example"
+            )
+        return f"{task.name}:{key}"
+    bound = task.call_signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    chosen = dict(bound.arguments)
+    if isinstance(unique, tuple):
+        unknown = set(unique) - set(chosen)
+        if unknown:
+            raise InvalidTask(
+                f"unique of {task.name!r} names {sorted(unknown)[0]!r}, which is no parameter of it"
+            )
+        chosen = {name: chosen[name] for name in unique}
+    text = json.dumps(
+        envelopes.plain((), chosen)[1], sort_keys=True, separators=(",", ":")
+    )
+    return f"{task.name}:{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _names_an_id(name: str) -> bool:
+    return name in ("id", "pk") or name.endswith(("_id", "_pk"))
+
+
+def _caller_level() -> int:
+    """Return the ``stacklevel`` of who called into this package, for the function that calls this."""
+    frame = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(
+        "django_delayq."
+    ):
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    # What does not fit is how many there are and what they are called: the values are the caller's own.
+    parts = [f"<{type(arg).__qualname__}>" for arg in args] + [
+        f"{name}=<{type(value).__qualname__}>" for name, value in kwargs.items()
+    ]
+    text = ", ".join(parts)
+    return f"({text if len(text) <= 200 else text[:200] + '…'})"
