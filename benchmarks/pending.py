@@ -55,7 +55,7 @@ def measure(kind: str, jobs: int) -> None:
                 (
                     what,
                     f"{used:.0f}",
-                    f"{len(call.unsent.payload)}",
+                    f"{len(call.draft.new.payload)}",
                     *(
                         f"{(client.memory_usage(key, samples=0) or 0) / jobs:.0f}"
                         for key in parts

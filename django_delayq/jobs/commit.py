@@ -6,9 +6,11 @@ until all the others have run, and is raised then, to whoever committed.
 
 import logging
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq.clock import monotonic_ms
@@ -25,7 +27,23 @@ _RUN_HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
 _TO_COME = "current_run_on_commit"
 
 
-class CommitHook:
+def send_with_commit(
+    job: Job[Any], send: Callable[[Job[Any]], object], using: str | None
+) -> None:
+    """Have a job sent when the transaction of a database has been committed."""
+    hook = _Hook(job, send)
+    # The database connection holds the hook until the commit, and drops it with a rollback.
+    held = weakref.ref(hook)
+
+    def awaits_commit() -> bool:
+        waiting = held()
+        return waiting is not None and not waiting.has_run
+
+    job.draft.awaits_commit = awaits_commit
+    transaction.on_commit(hook, using=using)
+
+
+class _Hook:
     """Sends one job when the transaction has been committed."""
 
     def __init__(self, job: Job[Any], send: Callable[[Job[Any]], object]) -> None:
@@ -40,13 +58,13 @@ class CommitHook:
             self._run(_hooks_to_come())
         finally:
             self.has_run = True
-            if not self._job._is_unsent:
+            if not self._job.is_unsent:
                 # The server is asked from now on. A handle that keeps nothing of this process can be pickled.
-                self._job._hook = None
+                self._job.draft.awaits_commit = None
 
     def _run(self, to_come: list[tuple[Any, Any, bool]] | None) -> None:
         job = self._job
-        if job.state is State.CANCELLED or not job._is_unsent:
+        if job.state is State.CANCELLED or not job.is_unsent:
             # Withdrawn; or sent by hand meanwhile, and whoever did that was told.
             return
         if to_come is None:

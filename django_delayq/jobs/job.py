@@ -4,7 +4,6 @@ Everything goes to the server by the job's id; nothing is kept here but what the
 is not known here.
 """
 
-import weakref
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, overload
@@ -51,6 +50,19 @@ WAIT_SLICE_S = 3.0
 FULL_PAUSE_S = 0.1
 
 
+class Draft:
+    """What this process has prepared of a job, and whether it has sent that."""
+
+    __slots__ = ("awaits_commit", "new", "sent_ms")
+
+    def __init__(self, new: NewJob) -> None:
+        self.new = new
+        #: When the server may have got it first, by `boottime_ms`; None: nothing was sent.
+        self.sent_ms: float | None = None
+        #: Whether the commit that sends it is still to come; None: it waits for none.
+        self.awaits_commit: Callable[[], bool] | None = None
+
+
 class Job(Generic[R_co]):
     """One call of a task, scheduled or found by its id.
 
@@ -58,14 +70,12 @@ class Job(Generic[R_co]):
     """
 
     __slots__ = (
-        "_has_lease",
-        "_hook",
-        "_sent_ms",
-        "_unsent",
+        "_draft",
         "args",
         "attempts",
         "created",
         "error",
+        "has_lease",
         "kills",
         "kwargs",
         "options",
@@ -84,6 +94,7 @@ class Job(Generic[R_co]):
         task: str | None,
         args: list[Any],
         kwargs: dict[str, Any],
+        draft: Draft | None = None,
     ) -> None:
         #: Name of the queue; with the token, the id.
         self.queue = queue
@@ -107,13 +118,9 @@ class Job(Generic[R_co]):
         self.unique = ""
         #: False: the unique key was held by another job, and this is that one.
         self.created = True
-        self._unsent: NewJob | None = None
-        # Set for the handle of a job that runs here.
-        self._has_lease: Callable[[], bool] | None = None
-        #: When the server may have got it first, by `boottime_ms`.
-        self._sent_ms: float | None = None
-        #: What sends it with the commit; the database connection holds that until then, or drops it with a rollback.
-        self._hook: weakref.ref[Any] | None = None
+        self._draft = draft
+        #: Set for the handle of a job that runs here: whether its lease is still this worker's.
+        self.has_lease: Callable[[], bool] | None = None
 
     @property
     def id(self) -> str:
@@ -140,13 +147,27 @@ class Job(Generic[R_co]):
         return hash(self.id)
 
     @property
-    def unsent(self) -> NewJob:
-        """What `DelayedTask.prepare` made to be sent."""
-        if self._unsent is None:
+    def draft(self) -> Draft:
+        """What this process has prepared to be sent.
+
+        Raises:
+            InvalidTask: the job was found by its id.
+        """
+        if self._draft is None:
             raise InvalidTask(
                 f"job {self.id} was not made by prepare(), so it cannot be sent; use reschedule() or run_now()"
             )
-        return self._unsent
+        return self._draft
+
+    @property
+    def is_unsent(self) -> bool:
+        """Whether this very object is all that there is of the job: nothing was sent."""
+        return self._draft is not None and self._draft.sent_ms is None
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether this process sent the job, so that the server may have it."""
+        return self._draft is not None and self._draft.sent_ms is not None
 
     @property
     def _keys(self) -> DeliveryKeys:
@@ -162,26 +183,24 @@ class Job(Generic[R_co]):
             LeaseLost: the lease was lost, or could not be renewed in time; the job may run elsewhere.
             InvalidTask: this is not what `current_job` returned.
         """
-        if self._has_lease is None:
+        if self.has_lease is None:
             raise InvalidTask(
                 f"job {self.id} does not run here, so it has no lease to check; call current_job().check() in its task"
             )
-        if not self._has_lease():
+        if not self.has_lease():
             raise LeaseLost(
                 f"the lease of job {self.id} is over, and it may be running elsewhere: stop writing"
             )
 
-    @property
-    def _is_unsent(self) -> bool:
-        """Whether this very object is all that there is of the job: nothing was sent."""
-        return self._unsent is not None and self._sent_ms is None
-
     def _look_here(self) -> State:
         """Tell the state of a job that was not sent."""
-        if self._hook is not None and self.state is State.UNCOMMITTED:
-            hook = self._hook()
-            if hook is None or hook.has_run:
-                self.state = State.MISSING
+        awaits_commit = self.draft.awaits_commit
+        if (
+            self.state is State.UNCOMMITTED
+            and awaits_commit is not None
+            and not awaits_commit()
+        ):
+            self.state = State.MISSING
         return self.state
 
     def refresh(self) -> State:
@@ -189,7 +208,7 @@ class Job(Generic[R_co]):
 
         One that waits for a commit is UNCOMMITTED; it is MISSING when the transaction was rolled back.
         """
-        if self._is_unsent:
+        if self.is_unsent:
             return self._look_here()
         return self._take(
             run(conf.get_client(), looking.inspect(self._keys, self.token))
@@ -197,7 +216,7 @@ class Job(Generic[R_co]):
 
     async def arefresh(self) -> State:
         """`refresh` on the event loop."""
-        if self._is_unsent:
+        if self.is_unsent:
             return self._look_here()
         client = await conf.get_async_client()
         return self._take(await arun(client, looking.inspect(self._keys, self.token)))
@@ -209,7 +228,7 @@ class Job(Generic[R_co]):
         commit is not sent then. On a queue shared with Java `state` is UNKNOWN where the job lay deep in the
         destination queue: no worker of ours will run it, but Java may have taken it.
         """
-        if self._is_unsent:
+        if self.is_unsent:
             # This very object is what the commit would send.
             self.state = State.CANCELLED
             return True
@@ -219,7 +238,7 @@ class Job(Generic[R_co]):
 
     async def acancel(self) -> bool:
         """`cancel` on the event loop."""
-        if self._is_unsent:
+        if self.is_unsent:
             # This very object is what the commit would send.
             self.state = State.CANCELLED
             return True
@@ -258,7 +277,7 @@ class Job(Generic[R_co]):
         Raises:
             InvalidDelay: see `parse_delay`.
         """
-        if self._is_unsent:
+        if self.is_unsent:
             return self._moved_here(delay)
         return self._moved(
             run(
@@ -269,7 +288,7 @@ class Job(Generic[R_co]):
 
     async def areschedule(self, delay: Delay) -> bool:
         """`reschedule` on the event loop."""
-        if self._is_unsent:
+        if self.is_unsent:
             return self._moved_here(delay)
         client = await conf.get_async_client()
         return self._moved(
@@ -423,7 +442,7 @@ class Job(Generic[R_co]):
         when = parse_delay(delay)
         if self._look_here() is not State.UNCOMMITTED:
             return False
-        self._unsent = self.unsent._replace(when=when)
+        self.draft.new = self.draft.new._replace(when=when)
         return True
 
     def _moved(self, reply: tuple[Change | State, int]) -> bool:
@@ -453,11 +472,11 @@ class Job(Generic[R_co]):
                 f"job {self.id} keeps no result, so there is nothing to wait for;"
                 " decorate the task with keep_result=seconds, or use task.using(keep_result=seconds)"
             )
-        if self._is_unsent:
+        if self.is_unsent:
             state = self._look_here()
             if state is State.CANCELLED:
                 self._check_alive(state)
-            if self._hook is None:
+            if self.draft.awaits_commit is None:
                 why = "schedule_many([job]) sends it"
             elif state is State.UNCOMMITTED:
                 why = (

@@ -13,7 +13,7 @@ from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.job import Job, is_unicode
+from django_delayq.jobs.job import Draft, Job, is_unicode
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
 
@@ -33,14 +33,11 @@ def prepare(
     queue = settings.queue(options.queue)
     _check_call(task, delay, args, kwargs)
     plain_args, plain_kwargs = envelopes.plain(args, kwargs)
-    job: Job[Any] = Job(
-        queue.name, storing.new_token(), task.name, plain_args, plain_kwargs
-    )
-    if options is not task.base:
-        job.options = options.carried(task.base)
+    carried = None if options is task.base else options.carried(task.base)
+    token = storing.new_token()
     payload = envelopes.encode(
-        envelopes.Envelope(task.name, plain_args, plain_kwargs, job.options),
-        job.token,
+        envelopes.Envelope(task.name, plain_args, plain_kwargs, carried),
+        token,
         queue.name,
         conf.get_keyring(),
         queue.payload_codec if queue.is_shared else None,
@@ -51,10 +48,12 @@ def prepare(
             f"job of {task.name!r} has {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'],"
             f" {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
         )
-    if options.unique:
-        job.unique = _unique_key(task, args, kwargs)
-    unique = options.unique_until[0] + job.unique if job.unique else ""
-    job._unsent = NewJob(job.token, when, unique, payload)
+    key = _unique_key(task, args, kwargs) if options.unique else ""
+    new = NewJob(token, when, options.unique_until[0] + key if key else "", payload)
+    job: Job[Any] = Job(
+        queue.name, token, task.name, plain_args, plain_kwargs, Draft(new)
+    )
+    job.options, job.unique = carried, key
     return job
 
 

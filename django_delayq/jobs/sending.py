@@ -1,6 +1,5 @@
 """From a prepared job to the server: `send`, `schedule_many` and their async twins."""
 
-import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
@@ -9,7 +8,6 @@ from operator import not_
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 from msgspec.structs import replace
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
@@ -30,7 +28,7 @@ from django_delayq.exceptions import InvalidTask, MaybeScheduled
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
-from django_delayq.jobs.commit import CommitHook
+from django_delayq.jobs.commit import send_with_commit
 from django_delayq.jobs.job import Job
 from django_delayq.redaction import show
 from django_delayq.wire import signing
@@ -43,12 +41,9 @@ SCHEDULE_BYTES = 1 << 20
 def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     """Send a prepared job, now or with the commit of the transaction."""
     if on_commit:
-        using = None if on_commit is True else on_commit
-        hook = CommitHook(job, send)
-        job._hook = weakref.ref(hook)
-        transaction.on_commit(hook, using=using)
+        send_with_commit(job, send, None if on_commit is True else on_commit)
         return job
-    sent_ms = job._sent_ms
+    sent_ms = job.draft.sent_ms
     try:
         client = _connected(conf.get_client)
         if not formats.is_known(job.queue):
@@ -67,7 +62,7 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     """`send` on the event loop; transactions live in Django's thread for the database."""
     if on_commit:
         return await sync_to_async(send)(job, on_commit)
-    sent_ms = job._sent_ms
+    sent_ms = job.draft.sent_ms
     try:
         client = await conf.get_async_client()
         if not formats.is_known(job.queue):
@@ -96,7 +91,7 @@ def _forget_sending(
 ) -> None:
     if not may_have_run(error):
         for job, sent_ms in zip(jobs, before, strict=True):
-            job._sent_ms = sent_ms
+            job.draft.sent_ms = sent_ms
 
 
 def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
@@ -114,7 +109,7 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
         became = f"no reply to scheduling {names}; it may be stored or not."
         if not isinstance(error, RedisConnectionError | RedisTimeoutError):
             became = f"{names} may be stored or not: the server stopped halfway."
-    elif any(job._sent_ms is not None for job in jobs):
+    elif any(job.was_sent for job in jobs):
         # The error is of a repeat, and says nothing of the first time.
         became = f"{names} may be stored or not: no reply came when it was sent before."
     else:
@@ -125,14 +120,15 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
 
 def _store(job: Job[Any]) -> Call[list[Scheduled]]:
     settings = _settings_for([job])
+    draft = job.draft
     call = storing.store(
         settings.keys,
-        job.unsent,
+        draft.new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
     )
-    if job._sent_ms is None:
-        job._sent_ms = boottime_ms()
+    if draft.sent_ms is None:
+        draft.sent_ms = boottime_ms()
         return call
     return _noted(call, [job])
 
@@ -141,7 +137,7 @@ def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
     settings = _settings_for(jobs)
     call = storing.schedule(
         settings.keys,
-        [job.unsent for job in jobs],
+        [job.draft.new for job in jobs],
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
     )
@@ -164,11 +160,12 @@ def _noted(
     first_ms = now_ms
     is_repeat = False
     for job in jobs:
-        if job._sent_ms is None:
-            job._sent_ms = now_ms
+        draft = job.draft
+        if draft.sent_ms is None:
+            draft.sent_ms = now_ms
         else:
             is_repeat = True
-            first_ms = min(first_ms, job._sent_ms)
+            first_ms = min(first_ms, draft.sent_ms)
     if is_repeat:
         call = replace(call.again(), window_ms=call.window_ms - (now_ms - first_ms))
     return call
@@ -178,23 +175,24 @@ def _write_as_known(jobs: Sequence[Job[Any]], settings: conf.QueueSettings) -> N
     """Write anew what was prepared while the queue was in another format."""
     format, keyring = formats.known(settings.name), conf.get_keyring()
     for job in jobs:
-        unsent = job.unsent
-        if envelopes.is_plainly_in(unsent.payload, format):
+        draft = job.draft
+        if envelopes.is_plainly_in(draft.new.payload, format):
             continue
-        new = envelopes.signed_anew(unsent.payload, settings, keyring, format)
-        if new is not None:
-            job._unsent = unsent._replace(payload=new)
+        payload = envelopes.signed_anew(draft.new.payload, settings, keyring, format)
+        if payload is not None:
+            draft.new = draft.new._replace(payload=payload)
 
 
 def _is_too_late(job: Job[Any]) -> bool:
     """Whether sending a job again could run it twice: the server may have forgotten that it had it."""
-    return job._sent_ms is not None and boottime_ms() - job._sent_ms > limits.REPEAT_MS
+    sent_ms = job.draft.sent_ms
+    return sent_ms is not None and boottime_ms() - sent_ms > limits.REPEAT_MS
 
 
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
     if not job.created and not scheduled.holder:
         # Sent again after the job that held its unique key had ended: this time it is itself.
-        job.token, job.created = job.unsent.token, True
+        job.token, job.created = job.draft.new.token, True
     if scheduled.beyond is not None:
         # A repeat: it was stored the first time, and has begun or ended since.
         job.state = scheduled.beyond
@@ -311,16 +309,16 @@ class _Sending:
                 raise InvalidTask(
                     f"{show(job)} is no job, so it cannot be sent; schedule_many takes what task.prepare(delay, …) returns"
                 )
-            unsent = job.unsent
-            if job.state is State.CANCELLED and job._is_unsent:
+            new = job.draft.new
+            if job.state is State.CANCELLED and job.is_unsent:
                 # Whoever withdrew it was told that it will not run.
                 continue
             is_full = self._batch and (
                 len(self._batch) == storing.SCHEDULE_BATCH
-                or size + len(unsent.payload) > SCHEDULE_BYTES
+                or size + len(new.payload) > SCHEDULE_BYTES
                 or job.queue != self._batch[0].queue
                 # The second time it is a repeat, and a call is one as a whole.
-                or unsent.token in tokens
+                or new.token in tokens
             )
             full = None
             if is_full:
@@ -328,8 +326,8 @@ class _Sending:
                 size, tokens = 0, set()
             # Kept before the call is handed out: after an error nobody comes back here.
             self._batch.append(job)
-            size += len(unsent.payload)
-            tokens.add(unsent.token)
+            size += len(new.payload)
+            tokens.add(new.token)
             if full is not None:
                 yield full
         last = self._begin()
@@ -342,13 +340,13 @@ class _Sending:
         Whether a job may be sent again is decided here and not when it came: the jobs behind it may take their time.
         """
         batch, self._batch = self._batch, []
-        is_late = [job._sent_ms is not None and _is_too_late(job) for job in batch]
+        is_late = [_is_too_late(job) for job in batch]
         if any(is_late):
             self._too_late += compress(batch, is_late)
             batch = list(compress(batch, map(not_, is_late)))
         if not batch:
             return None
-        self._under_way.append((batch, [job._sent_ms for job in batch]))
+        self._under_way.append((batch, [job.draft.sent_ms for job in batch]))
         return batch
 
     def take(self, reply: list[Scheduled] | Exception) -> None:
@@ -390,7 +388,7 @@ class _Sending:
                 f"django-delayq: what makes the jobs failed, so the rest of them is not known: {error!r}"
             )
         unsent = self._too_late + self._unsent
-        unknown = [job for job in unsent if job._sent_ms is not None]
+        unknown = [job for job in unsent if job.was_sent]
         is_ours = isinstance(self.failure, RedisError | None)
         if self.failure is not None and not is_ours and not self._sent and not unknown:
             raise self.failure

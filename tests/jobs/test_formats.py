@@ -145,7 +145,7 @@ def test_job_that_waited_for_its_commit_is_written_as_the_queue_says_then(
     formats.ask(hand.client, queue)
     with transaction.atomic():
         job = on(queue).using(on_commit=True).schedule(LATER, 1, 2)
-        assert format_of(job.unsent.payload) == 2
+        assert format_of(job.draft.new.payload) == 2
         put(1)
         clock.advance(formats.KEPT_MS)
 

@@ -711,8 +711,8 @@ def test_repeat_that_the_server_could_not_tell_is_refused(
     hand.succeed(hand.take(), keep=False)
     # As it is half a minute later.
     hand.client.delete(hand.keys.ended)
-    assert lost._sent_ms is not None
-    lost._sent_ms -= 30_000
+    assert lost.draft.sent_ms is not None
+    lost.draft.sent_ms -= 30_000
     other = on(queue).prepare(LATER, 2)
 
     with pytest.raises(MaybeScheduled, match=r"were sent more than 20 s ago") as late:
@@ -739,8 +739,8 @@ def test_repeat_that_becomes_too_late_while_the_next_job_is_made_is_refused(
         yield lost
         # As it is half a minute later.
         hand.client.delete(hand.keys.ended)
-        assert lost._sent_ms is not None
-        lost._sent_ms -= 30_000
+        assert lost.draft.sent_ms is not None
+        lost.draft.sent_ms -= 30_000
         yield other
 
     with pytest.raises(MaybeScheduled, match=r"were sent more than 20 s ago") as late:

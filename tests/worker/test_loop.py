@@ -806,7 +806,7 @@ def test_what_java_puts_into_the_list_is_taken_at_once(
         lambda: not worker.loop.queues[queue_name].is_ready, description="it is idle"
     )
 
-    client.rpush(shared, task.prepare(0).unsent.payload)
+    client.rpush(shared, task.prepare(0).draft.new.payload)
 
     wait_until(lambda: records.count("run") == 1, description="it has run")
 
