@@ -28,7 +28,7 @@ from django_delayq.jobs.options import TaskOptions
 from django_delayq.wire.frame import FrameFormat, unpack
 from django_delayq.wire.signing import Keyring
 from tests.codecs.vectors import VERSIONS
-from tests.test_readme import DOCUMENTS, ROOT, blocks_of
+from tests.pages import DOCUMENTS, ROOT, blocks_of
 
 DOCS = ROOT / "docs"
 LAYERS = ("wire", "delivery", "repair", "queues")

@@ -1,22 +1,11 @@
 """The code blocks of README.md and docs/ run: in a project made of them, with a worker, on the embedded server.
 
-What a block is, is told by its fence and its first line:
-
-===========================  =====================================================================
-```python, ``# shop/x.py``   that file of the app ``shop``; several of one path are put together
-```python, ``# settings.py`` checked as settings; its queues are those of the project
-```python                    executed, in order, in one namespace with ``order`` and the tasks
-```pycon                     a doctest in the same namespace
-```console                   its ``$ python manage.py …`` lines are parsed, not run
-===========================  =====================================================================
-
-``<!-- not run: the reason -->`` before the fence leaves it out. Other languages are not ours to run.
+What a block is, `tests.pages` says.
 """
 
 import doctest
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -24,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +22,8 @@ from django.core.management import load_command_class
 from django_delayq import conf
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
+from tests.pages import DOCUMENTS, PATH, README, ROOT, Block, blocks_of
 from tests.polling import wait_until
-
-ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-
-_FENCE = re.compile(r"^```(\w*)$")
-_NOT_RUN = re.compile(r"^<!-- not run: (\S.*) -->$")
-_PATH = re.compile(r"^# ((?:\w+/)*\w+\.py)$")
 
 MODELS = """
 from django.db import models
@@ -96,45 +77,6 @@ APPS = [
     "django_delayq",
     "shop",
 ]
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block of a page."""
-
-    language: str
-    text: str
-    #: Of the fence, from 1 on.
-    line: int
-    #: Why it is not run; "" where it is.
-    not_run: str
-
-    @property
-    def path(self) -> str | None:
-        """The file that it is, by its first line."""
-        match = _PATH.match(self.text.partition("\n")[0])
-        return match[1] if match and self.language == "python" else None
-
-
-def blocks_of(document: Path) -> list[Block]:
-    """Return the fenced blocks of a page."""
-    blocks: list[Block] = []
-    language, first, text, reason = None, 0, [], ""
-    previous = ""
-    for number, line in enumerate(document.read_text("utf-8").splitlines(), 1):
-        fence = _FENCE.match(line)
-        if language is None and fence:
-            language, first, text = fence[1], number, []
-            match = _NOT_RUN.match(previous)
-            reason = match[1] if match else ""
-        elif language is not None and line == "```":
-            blocks.append(Block(language, "\n".join(text) + "\n", first, reason))
-            language = None
-        elif language is not None:
-            text.append(line)
-        previous = line
-    assert language is None, f"{document.name}:{first}: the fence is not closed"
-    return blocks
 
 
 def settings_of(blocks: list[Block]) -> dict[str, Any]:
@@ -286,7 +228,7 @@ def test_first_screen_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
     lines = [
         line for block in (task, schedule, command) for line in block.text.splitlines()
     ]
-    code = [line for line in lines if line.strip() and not _PATH.match(line)]
+    code = [line for line in lines if line.strip() and not PATH.match(line)]
     assert len(code) < 20
     assert command.text == "$ python manage.py delayq_worker\n"
     project = Project(tmp_path, [task])

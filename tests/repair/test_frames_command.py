@@ -28,9 +28,9 @@ from django_delayq.repair import calls
 from django_delayq.repair.reframing import Reframing
 from django_delayq.wire.frame import FrameFormat, format_of, pack
 from tests.delivery.rig import T0, Rig
+from tests.pages import DOCUMENTS, ROOT, blocks_of
 from tests.polling import wait_until
 from tests.servers import Server
-from tests.test_readme import DOCUMENTS, ROOT, blocks_of
 
 OLD, NEW = FrameFormat.DLC0, FrameFormat.BC0LC0
 HELLO = {OLD: b"\x04\x3e\x05hello", NEW: b"\x03hell\xef"}
