@@ -23,6 +23,8 @@ import redis
 import redis.asyncio
 from hypothesis import HealthCheck, settings
 
+from django_delayq.embedded.server import find_binary
+from django_delayq.exceptions import EmbeddedServerError
 from tests.isolation import Registrations, restored
 from tests.polling import FakeClock
 from tests.servers import (
@@ -252,3 +254,14 @@ def delayq(settings: Any, server: Server | ExternalServer) -> None:
 def fake_clock() -> FakeClock:
     """A clock in ms that moves only when told."""
     return FakeClock()
+
+
+@pytest.fixture
+def embedded_server() -> None:
+    """Skip where no server program can be started for a project."""
+    try:
+        find_binary()
+    except EmbeddedServerError as error:
+        if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
+            pytest.fail(str(error))
+        pytest.skip(str(error))

@@ -1,28 +1,40 @@
-"""The pages, and the fenced blocks of each.
+"""The pages, the fenced blocks of each, and a process that runs Python blocks.
 
-What a block is, is told by its fence and its first line:
+A block's fence and first line say what it is:
 
 ===========================  =====================================================================
 ```python, ``# shop/x.py``   that file of the app ``shop``; several of one path are put together
 ```python, ``# settings.py`` checked as settings; its queues are those of the project
 ```python                    executed, in order, in one namespace with ``order`` and the tasks
 ```pycon                     a doctest in the same namespace
-```console                   its ``$ python manage.py …`` lines are parsed, not run
+```console                   its ``$ python manage.py …`` lines are parsed; the tutorial's are run
 ===========================  =====================================================================
 
-``<!-- not run: the reason -->`` before the fence leaves it out. Other languages are not ours to run.
+``<!-- not run: the reason -->`` before the fence leaves the block out. Other languages are not ours to run.
+``<!-- terminal: NAME -->`` runs the last command of a console block beside what follows.
 """
 
+import doctest
+import json
 import re
+import select
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"^```(\w*)$")
 _NOT_RUN = re.compile(r"^<!-- not run: (\S.*) -->$")
+_TERMINAL = re.compile(r"^<!-- terminal: (\w+) -->$")
 PATH = re.compile(r"^# ((?:\w+/)*\w+\.py)$")
 
 
@@ -36,6 +48,8 @@ class Block:
     line: int
     #: Why it is not run; "" where it is.
     not_run: str
+    #: Whose command goes on beside what follows; "" for the reader's first terminal.
+    terminal: str
 
     @property
     def path(self) -> str | None:
@@ -47,7 +61,7 @@ class Block:
 def blocks_of(document: Path) -> list[Block]:
     """Return the fenced blocks of a page."""
     blocks: list[Block] = []
-    language, first, text, reason = None, 0, [], ""
+    language, first, text, reason, terminal = None, 0, [], "", ""
     previous = ""
     for number, line in enumerate(document.read_text("utf-8").splitlines(), 1):
         fence = _FENCE.match(line)
@@ -55,11 +69,120 @@ def blocks_of(document: Path) -> list[Block]:
             language, first, text = fence[1], number, []
             match = _NOT_RUN.match(previous)
             reason = match[1] if match else ""
+            match = _TERMINAL.match(previous)
+            terminal = match[1] if match else ""
         elif language is not None and line == "```":
-            blocks.append(Block(language, "\n".join(text) + "\n", first, reason))
+            said = "\n".join(text) + "\n"
+            blocks.append(Block(language, said, first, reason, terminal))
             language = None
         elif language is not None:
             text.append(line)
         previous = line
     assert language is None, f"{document.name}:{first}: the fence is not closed"
     return blocks
+
+
+#: What differs from run to run, and what stands for it when two texts are compared.
+_MASKS = [
+    (re.compile(pattern, re.MULTILINE), mask)
+    for pattern, mask in (
+        (r":[\w-]{22}(?![\w-])", ":ID"),
+        (r"^\d\d:\d\d:\d\d\.\d{3} \d+ ", "TIME PID "),
+        (r"\b(late|took)_ms=[\d.]+", r"\1_ms=MS"),
+        (r"\b(Ran \d+ tests? in) [\d.]+s", r"\1 TIME"),
+        (r"\bdjango-delayq \d\S*", "django-delayq VERSION"),
+        (r"(127\.0\.0\.1):\d+", r"\1:PORT"),
+    )
+]
+
+
+def masked(text: str) -> str:
+    """Return a text with ids, times, ports and our version masked."""
+    for pattern, mask in _MASKS:
+        text = pattern.sub(mask, text)
+    return text
+
+
+class MaskedChecker(doctest.OutputChecker):
+    """Compare what a page shows with what came out, both masked; ``...`` stands for anything."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        flags = optionflags | doctest.ELLIPSIS
+        return super().check_output(masked(want), masked(got), flags)
+
+
+class Session:
+    """A Python process that runs blocks one after another in one namespace: see `serve`."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def run(self, document: Path, language: str, text: str, line: int) -> None:
+        """Run a block of a page.
+
+        Raises:
+            AssertionError: it failed, or printed something else than the page shows.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        said = json.dumps([str(document), language, text, line])
+        print(said, file=self._process.stdin, flush=True)
+        ready, _, _ = select.select([self._process.stdout], [], [], 300)
+        assert ready, f"{document.name}:{line}: not done within 300 s"
+        answer = self._process.stdout.readline()
+        assert answer, f"{document.name}:{line}: the process has ended"
+        fault = json.loads(answer)
+        assert not fault, fault
+
+
+@contextmanager
+def session(
+    command: list[str], *, cwd: Path, env: dict[str, str], log: Path
+) -> Iterator[Session]:
+    """Start a command that calls `serve`; what it prints itself goes to a file."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
+    with process:
+        try:
+            yield Session(process)
+        except BaseException:
+            process.kill()
+            raise
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(60)
+
+
+def serve() -> None:
+    """Run the blocks that stdin brings, one a line, and answer each with its fault, "" for none."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    names: dict[str, Any] = {"__name__": "__console__"}
+    for line in sys.stdin:
+        print(json.dumps(_fault_of(names, *json.loads(line))), file=answers, flush=True)
+
+
+def _fault_of(
+    names: dict[str, Any], document: str, language: str, text: str, line: int
+) -> str:
+    if language == "pycon":
+        report: list[str] = []
+        test = doctest.DocTestParser().get_doctest(
+            text, names, document, document, line
+        )
+        runner = doctest.DocTestRunner(checker=MaskedChecker(), verbose=False)
+        runner.run(test, out=report.append, clear_globs=False)
+        names.update(test.globs)
+        return "".join(report)
+    try:
+        exec(compile("\n" * line + text, document, "exec"), names)
+    except Exception:
+        return traceback.format_exc()
+    return ""

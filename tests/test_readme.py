@@ -3,14 +3,11 @@
 What a block is, `tests.pages` says.
 """
 
-import doctest
-import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +17,17 @@ import pytest
 from django.core.management import load_command_class
 
 from django_delayq import conf
-from django_delayq.embedded.server import find_binary
-from django_delayq.exceptions import EmbeddedServerError
-from tests.pages import DOCUMENTS, PATH, README, ROOT, Block, blocks_of
+from tests.pages import (
+    DOCUMENTS,
+    PATH,
+    README,
+    ROOT,
+    TUTORIAL,
+    Block,
+    Session,
+    blocks_of,
+    session,
+)
 from tests.polling import wait_until
 
 MODELS = """
@@ -70,6 +75,12 @@ from django.core.management import execute_from_command_line
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
 execute_from_command_line(sys.argv)
+"""
+NAMES = """
+from shop.models import Order
+from shop.tasks import *
+
+order = Order.objects.create()
 """
 APPS = [
     "django.contrib.contenttypes",
@@ -165,6 +176,18 @@ class Project:
             worker.send_signal(signal.SIGTERM)
             worker.wait(60)
 
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A process of the project that runs blocks, with `order` and the tasks."""
+        code = "import django; django.setup(); from tests.pages import serve; serve()"
+        command = [sys.executable, "-c", code]
+        log = self.folder / "session.log"
+        with session(
+            command, cwd=self.folder, env=self._environment, log=log
+        ) as blocks:
+            blocks.run(Path("names.py"), "python", NAMES, 0)
+            yield blocks
+
     @property
     def _environment(self) -> dict[str, str]:
         # Not DELAYQ_TEST_URL and the like: it is a project like any other.
@@ -180,21 +203,13 @@ class Project:
         }
 
 
-@pytest.fixture
-def embedded_server() -> None:
-    """A server program that the quick start can start."""
-    try:
-        find_binary()
-    except EmbeddedServerError as error:
-        if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-
-
 @pytest.mark.redis
 @pytest.mark.usefixtures("embedded_server")
 @pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT))
+    "document",
+    # The tutorial makes a project of its own, with the commands that it shows: test_tutorial.py.
+    [document for document in DOCUMENTS if document != TUTORIAL],
+    ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_blocks_of_a_page_run(document: Path, tmp_path: Path) -> None:
     blocks = blocks_of(document)
@@ -206,17 +221,13 @@ def test_blocks_of_a_page_run(document: Path, tmp_path: Path) -> None:
     if not running:
         return
     project = Project(tmp_path, blocks)
-    script = [
-        (block.language, block.text, block.line)
-        for block in running
-        if block.path is None
-    ]
-    (tmp_path / "blocks.json").write_text(json.dumps([str(document), script]))
 
     project.run("manage.py", "check", "--fail-level", "WARNING")
     project.run("manage.py", "migrate", "--run-syncdb", "--verbosity", "0")
-    with project.worker():
-        project.run("-m", "tests.test_readme", "blocks.json")
+    with project.worker(), project.session() as session:
+        for block in running:
+            if block.path is None:
+                session.run(document, block.language, block.text, block.line)
     if "shop/tests.py" in project.files:
         project.run("manage.py", "test")
 
@@ -276,37 +287,3 @@ def test_options_of_the_worker_on_a_page_exist(document: Path) -> None:
             _, found, arguments = line.partition("manage.py delayq_worker")
             if found:
                 parser.parse_args(shlex.split(arguments, comments=True))
-
-
-def run_blocks(file: Path) -> None:
-    """Run blocks in their order, in the project's process. Ends the process with 1 if one fails."""
-    import django
-
-    django.setup()
-
-    import shop.tasks  # type: ignore[import-not-found]
-    from shop.models import Order  # type: ignore[import-not-found]
-
-    document, blocks = json.loads(file.read_text())
-    names = {
-        name: value for name, value in vars(shop.tasks).items() if name[0] != "_"
-    } | {"order": Order.objects.create()}
-    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
-    for language, text, line in blocks:
-        if language == "pycon":
-            test = doctest.DocTestParser().get_doctest(
-                text, names, document, document, line
-            )
-            if runner.run(test, clear_globs=False).failed:
-                sys.exit(1)
-            names = test.globs
-        else:
-            try:
-                exec(compile("\n" * line + text, document, "exec"), names)
-            except Exception:
-                traceback.print_exc()
-                sys.exit(1)
-
-
-if __name__ == "__main__":
-    run_blocks(Path(sys.argv[1]))
