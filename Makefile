@@ -16,7 +16,7 @@ VERSION := import sys; print(sys.version_info[:2])
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-all versions interop fuzz lint bench
+.PHONY: help demo test test-all versions interop pictures fuzz lint bench
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
@@ -45,6 +45,10 @@ INTEROP := --numprocesses 4 --dist loadfile tests/interop
 interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and docs/compatibility.md from that; needs Java and Maven
 	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \
 		$(BIN)/python -m pytest --all $(INTEROP) $(ARGS)
+
+pictures: $(FOR_ALL) ## docs/pictures, light and dark; needs chromium and chromedriver
+	DELAYQ_TEST_REQUIRE_BROWSER=1 DELAYQ_TEST_SERVERS=valkey DELAYQ_PICTURES=docs/pictures \
+		$(BIN)/python -m pytest --all tests/admin/test_browser.py -k pictures $(ARGS)
 
 # What we decode by hand, and others may have written.
 FUZZED := Kryo5Codec MarshallingCodec SmileJacksonCodec CborJacksonCodec MsgPackJacksonCodec

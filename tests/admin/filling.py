@@ -148,7 +148,10 @@ class Queue:
         return run(self.client, looking.inspect(self.keys, token)).state
 
 
-def error(text: str, traceback: str = "", kind: str = "builtins.ValueError") -> bytes:
-    return envelopes.error_text(
-        text, kind=kind, traceback=traceback, at_ms=1_790_000_000_000
-    )
+def error(
+    text: str,
+    traceback: str = "",
+    kind: str = "builtins.ValueError",
+    at_ms: int = 1_790_000_000_000,
+) -> bytes:
+    return envelopes.error_text(text, kind=kind, traceback=traceback, at_ms=at_ms)

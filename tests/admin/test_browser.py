@@ -2,13 +2,14 @@
 
 DELAYQ_TEST_REQUIRE_BROWSER=1   a missing Chromium fails these tests
 DELAYQ_TEST_SCREENSHOTS=FOLDER  keep a picture of every page
-DELAYQ_PICTURES=docs/pictures   write those of the README anew, with -k readme
+DELAYQ_PICTURES=FOLDER          write the pictures of the README and the tutorial there: make pictures
 """
 
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import Client
 
+from django_delayq import delayed_task
+from django_delayq.clock import epoch_ms
 from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
@@ -143,6 +146,40 @@ class Visitor:
             self.check()
             self.driver.save_screenshot(str(Path(folder) / f"{name}-{size}.png"))
         self.driver.set_window_size(*SIZES["desktop"])
+
+    @contextmanager
+    def prefers(self, scheme: str) -> Iterator[None]:
+        """Have pages drawn in the light or in the dark scheme."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": features}
+        )
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+    def brightness(self) -> int:
+        """Return the sum of red, green and blue behind the page, 0 to 765."""
+        colours = "return getComputedStyle(document.body).backgroundColor"
+        found = re.findall(r"\d+", self.driver.execute_script(colours))
+        return sum(map(int, found[:3]))
+
+    def paint(self, file: Path, shown_as: dict[str, str]) -> None:
+        """Write a picture of the whole page, with some words in place of others."""
+        for word, other in shown_as.items():
+            self.driver.execute_script(
+                "document.body.innerHTML = document.body.innerHTML.replaceAll(...arguments)",
+                word,
+                other,
+            )
+        size = {"width": 1280, "deviceScaleFactor": 1, "mobile": False}
+        # From a low window on, so that the page is as high as what it shows.
+        for script in ("return 100", "return document.documentElement.scrollHeight"):
+            size["height"] = self.driver.execute_script(script)
+            self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.save_screenshot(str(file))
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 @pytest.fixture
@@ -328,33 +365,60 @@ def test_pages_look_like_the_admin(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_picture_of_the_readme(visitor: Visitor, queue: Queue, scheme: str) -> None:
-    """What the README shows, in either scheme of colours; kept where DELAYQ_PICTURES says."""
-    task = "shop.tasks.cancel_unpaid"
-    for number in range(6):
-        queue.schedule(500_000 + 97_000 * number, 4711 + number, task=task)
-    queue.retrying(4702, task=task)
-    queue.dead(4688, task=task)
-    visitor.driver.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-    )
-    visitor.driver.set_window_size(1200, 760)
+def test_pictures_of_the_docs(
+    visitor: Visitor, queue: Queue, settings: Any, scheme: str
+) -> None:
+    """What the README and the tutorial show, in either scheme of colours; kept where DELAYQ_PICTURES says."""
+    mail = Queue(queue.client, f"{queue.name}:mail")
+    settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {queue.name: {}, mail.name: {}}}
+    # Names that are used once are no sight; the longest comes first.
+    shown_as = {mail.name: "mail", queue.name: "default", "user0": "admin"}
 
-    visitor.open(url("queue", queue.name))
+    @delayed_task(name="shop.tasks.cancel_unpaid")
+    def cancel_unpaid(order_id: int) -> None: ...
 
-    colours = "return getComputedStyle(document.body).backgroundColor"
-    shade = sum(
-        map(int, re.findall(r"\d+", visitor.driver.execute_script(colours))[:3])
+    @delayed_task(name="shop.tasks.send_invoice", max_attempts=1)
+    def send_invoice(order_id: int) -> None: ...
+
+    @delayed_task(name="shop.tasks.send_reminder")
+    def send_reminder(address: str) -> None: ...
+
+    raised = "ConnectionError: the mail server is down"
+    trace = (
+        "Traceback (most recent call last):\n"
+        '  File "/srv/shop/tasks.py", line 20, in send_invoice\n'
+        '    raise ConnectionError("the mail server is down")\n'
+        f"{raised}\n"
     )
-    assert (shade > 384) is (scheme == "light")
-    assert len(visitor.find("#result_list tbody tr")) == 6
-    if folder := os.environ.get("DELAYQ_PICTURES"):
-        visitor.driver.execute_script(
-            "document.body.innerHTML = document.body.innerHTML.replaceAll(arguments[0], 'orders')",
-            queue.name,
+    why = error(raised, trace, "builtins.ConnectionError", at_ms=epoch_ms())
+    dead = queue.dead(
+        4688, task=send_invoice.name, error_text=why, insertion_list=False
+    )
+    queue.retrying(4702, task=cancel_unpaid.name, insertion_list=False)
+    tokens = [
+        queue.schedule(
+            500_000 + 97_000 * number,
+            4711 + number,
+            task=cancel_unpaid.name,
+            insertion_list=False,
         )
-        Path(folder).mkdir(exist_ok=True)
-        visitor.driver.save_screenshot(str(Path(folder) / f"admin-{scheme}.png"))
-    visitor.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    visitor.driver.set_window_size(*SIZES["desktop"])
+        for number in range(6)
+    ]
+    mail.schedule(
+        41_000, "zoe@example.com", task=send_reminder.name, insertion_list=False
+    )
+    pages = {
+        "queues": url("changelist"),
+        "queue": url("queue", queue.name),
+        "job": url("job", queue.name, dead),
+        "confirm": url("cancel", queue.name, tokens[0]),
+    }
+
+    with visitor.prefers(scheme):
+        for name, address in pages.items():
+            visitor.open(address)
+            assert (visitor.brightness() > 384) is (scheme == "light"), name
+            if name == "queue":
+                assert len(visitor.find("#result_list tbody tr")) == 6
+            if folder := os.environ.get("DELAYQ_PICTURES"):
+                visitor.paint(Path(folder) / f"{name}-{scheme}.png", shown_as)
