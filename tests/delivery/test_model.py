@@ -565,7 +565,6 @@ def test_random_operations_lose_nothing_and_deliver_nothing_twice(
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=60,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

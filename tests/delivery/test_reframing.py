@@ -1155,7 +1155,6 @@ def test_nothing_is_lost_and_all_is_delivered_in_any_mix(
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         lambda: MixedQueueMachine(client, queue_name),
         settings=settings(
-            max_examples=60,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -86,7 +86,9 @@ def test_a_task_may_use_a_pool_of_processes(start_worker, records, queue_name):
         (able.fork_async, "await", 1),
     ],
 )
-@pytest.mark.parametrize("time_limit", [None, 60])
+@pytest.mark.parametrize(
+    "time_limit", [None, pytest.param(60, marks=pytest.mark.exhaustive)]
+)
 def test_a_forked_child_leaves_the_task_and_is_no_second_worker(
     start_worker,
     records,

@@ -63,7 +63,10 @@ def is_over(queue):
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"REDISSON": "3.16.6"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"REDISSON": "3.16.6"}, marks=pytest.mark.exhaustive)],
+)
 def test_key_goes_out_of_use_while_workers_run_and_jobs_are_scheduled(
     lasting, use, records, keys_are, start_worker, queue_name, options
 ):
@@ -102,7 +105,10 @@ def test_key_goes_out_of_use_while_workers_run_and_jobs_are_scheduled(
     assert new.stop() == 0
 
 
-@pytest.mark.parametrize("options", [{}, {"REDISSON": "3.16.6"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"REDISSON": "3.16.6"}, marks=pytest.mark.exhaustive)],
+)
 def test_jobs_of_a_lost_key_wait_for_it_and_are_seen(
     lasting, use, records, keys_are, start_worker, queue_name, options
 ):
@@ -165,7 +171,10 @@ def test_jobs_of_a_lost_key_wait_for_it_and_are_seen(
     assert not any("held" in problem.msg for problem in found)
 
 
-@pytest.mark.parametrize("options", [{}, {"REDISSON": "3.16.6"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"REDISSON": "3.16.6"}, marks=pytest.mark.exhaustive)],
+)
 def test_two_projects_with_the_same_names_run_their_own_jobs(
     lasting, use, records, keys_are, start_worker, queue_name, options
 ):

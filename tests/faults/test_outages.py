@@ -79,7 +79,9 @@ def wait_for_renewal(queue_name, job):
     )
 
 
-@pytest.mark.parametrize("kind", ["suspended", "killed"])
+@pytest.mark.parametrize(
+    "kind", ["suspended", pytest.param("killed", marks=pytest.mark.exhaustive)]
+)
 def test_outage_longer_than_a_lease_doubles_nothing_that_runs(
     lasting, busy, ledger, queue_name, kind
 ):
@@ -96,7 +98,9 @@ def test_outage_longer_than_a_lease_doubles_nothing_that_runs(
     assert {run.kills for run in ledger.runs()} == {0}
 
 
-@pytest.mark.parametrize("kind", ["suspended", "killed"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("suspended", marks=pytest.mark.exhaustive), "killed"]
+)
 def test_what_ended_during_an_outage_is_settled_and_does_not_run_again(
     lasting, busy, ledger, queue_name, kind
 ):

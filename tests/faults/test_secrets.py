@@ -107,7 +107,9 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("is_debug", [True, False])
+@pytest.mark.parametrize(
+    "is_debug", [True, pytest.param(False, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("url", [*NOWHERE, *GARBAGE])
 def test_error_of_a_connection_shows_no_password(

@@ -108,6 +108,7 @@ def run_command(*arguments: str, environment: dict[str, str]) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_deploy_of_a_later_version_and_back_under_load(
     program, scheduler, client, records, settings, queue_name
 ):
