@@ -7,7 +7,7 @@ up with a few more requests.
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -44,8 +44,8 @@ class Pause:
         await asyncio.sleep(self.wait_ms / 1000)
 
 
-def perform(client: Redis, steps: Steps[T]) -> T:
-    """Do what an operation asks for."""
+def perform(client: Redis | Callable[[], Redis], steps: Steps[T]) -> T:
+    """Do what an operation asks for, with a client or one that a function returns when something is to be done."""
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -56,6 +56,8 @@ def perform(client: Redis, steps: Steps[T]) -> T:
             return returned
         result = error = None
         try:
+            if callable(client):
+                client = client()
             if isinstance(request, Call):
                 result = run(client, request)
             else:
@@ -64,7 +66,9 @@ def perform(client: Redis, steps: Steps[T]) -> T:
             error = raised
 
 
-async def aperform(client: aio.Redis, steps: Steps[T]) -> T:
+async def aperform(
+    client: aio.Redis | Callable[[], Awaitable[aio.Redis]], steps: Steps[T]
+) -> T:
     """`perform` on an asyncio client.
 
     Once the task was cancelled, what is left to do is done beside it: a second cancellation does not stop it.
@@ -83,6 +87,8 @@ async def aperform(client: aio.Redis, steps: Steps[T]) -> T:
             return returned
         result = error = None
         try:
+            if callable(client):
+                client = await client()
             if is_cancelled:
                 result = await _shielded(client, request)
             else:

@@ -7,12 +7,10 @@ the answer for a while; where it has none, it writes the oldest, which everybody
 from typing import Any
 
 from django.core.signals import setting_changed
-from redis.asyncio import Redis as AsyncRedis
-from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq.calls.errors import mark_unsent
-from django_delayq.calls.running import arun, run
+from django_delayq.calls.steps import Steps
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import upgrading
 from django_delayq.delivery.keys import DeliveryKeys
@@ -40,7 +38,7 @@ def is_known(queue: str) -> bool:
     return monotonic_ms() < _known.get(queue, (0, 0.0))[1]
 
 
-def ask(client: Redis, queue: str) -> int:
+def asking(queue: str) -> Steps[int]:
     """Ask the server which format to write.
 
     Raises:
@@ -48,27 +46,12 @@ def ask(client: Redis, queue: str) -> int:
     """
     asked_ms = monotonic_ms()
     try:
-        found = run(client, upgrading.read_format(DeliveryKeys.of(queue)))
+        found = yield upgrading.read_format(DeliveryKeys.of(queue))
     except RedisError as error:
         mark_unsent(error)
         raise
-    return _keep(queue, found.written, asked_ms)
-
-
-async def aask(client: AsyncRedis, queue: str) -> int:
-    """`ask` on the event loop."""
-    asked_ms = monotonic_ms()
-    try:
-        found = await arun(client, upgrading.read_format(DeliveryKeys.of(queue)))
-    except RedisError as error:
-        mark_unsent(error)
-        raise
-    return _keep(queue, found.written, asked_ms)
-
-
-def _keep(queue: str, found: int, asked_ms: float) -> int:
     # Below the oldest nothing can be written here; what is written in the oldest waits then for those who read it.
-    format = max(signing.OLDEST, min(found, signing.FORMAT))
+    format = max(signing.OLDEST, min(int(found.written), signing.FORMAT))
     _known[queue] = format, asked_ms + KEPT_MS
     return format
 

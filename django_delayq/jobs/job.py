@@ -16,7 +16,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq import conf
 from django_delayq.calls.command import Command
-from django_delayq.calls.running import arun, run
 from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import changing, limits, looking
@@ -208,18 +207,16 @@ class Job(Generic[R_co]):
 
         One that waits for a commit is UNCOMMITTED; it is MISSING when the transaction was rolled back.
         """
-        if self.is_unsent:
-            return self._look_here()
-        return self._take(
-            run(conf.get_client(), looking.inspect(self._keys, self.token))
-        )
+        return perform(conf.get_client, self._refreshing())
 
     async def arefresh(self) -> State:
         """`refresh` on the event loop."""
+        return await aperform(conf.get_async_client, self._refreshing())
+
+    def _refreshing(self) -> Steps[State]:
         if self.is_unsent:
             return self._look_here()
-        client = await conf.get_async_client()
-        return self._take(await arun(client, looking.inspect(self._keys, self.token)))
+        return self._take((yield looking.inspect(self._keys, self.token)))
 
     def cancel(self) -> bool:
         """Cancel the job unless it runs; True: it will not run.
@@ -228,46 +225,41 @@ class Job(Generic[R_co]):
         commit is not sent then. On a queue shared with Java `state` is UNKNOWN where the job lay deep in the
         destination queue: no worker of ours will run it, but Java may have taken it.
         """
-        if self.is_unsent:
-            # This very object is what the commit would send.
-            self.state = State.CANCELLED
-            return True
-        return self._cancelled(
-            run(conf.get_client(), changing.cancel(self._keys, self.token))
-        )
+        return perform(conf.get_client, self._cancelling())
 
     async def acancel(self) -> bool:
         """`cancel` on the event loop."""
+        return await aperform(conf.get_async_client, self._cancelling())
+
+    def _cancelling(self) -> Steps[bool]:
         if self.is_unsent:
             # This very object is what the commit would send.
             self.state = State.CANCELLED
             return True
-        client = await conf.get_async_client()
-        return self._cancelled(
-            await arun(client, changing.cancel(self._keys, self.token))
-        )
+        change = yield changing.cancel(self._keys, self.token)
+        if isinstance(change, State):
+            self.state = change
+        else:
+            is_cancelled = change is Change.CANCELLED
+            self.state = State.CANCELLED if is_cancelled else State.UNKNOWN
+        return self.state is State.CANCELLED
 
     def discard(self) -> bool:
         """Delete a dead letter or a quarantined payload for good; False: it is neither."""
-        self.refresh()
-        if self.state not in (State.DEAD, State.QUARANTINED):
-            return False
-        call = changing.discard(self._keys, [self.token], state=self.state)
-        return self._discarded(run(conf.get_client(), call))
+        return perform(conf.get_client, self._discarding())
 
     async def adiscard(self) -> bool:
         """`discard` on the event loop."""
-        await self.arefresh()
+        return await aperform(conf.get_async_client, self._discarding())
+
+    def _discarding(self) -> Steps[bool]:
+        yield from self._refreshing()
         if self.state not in (State.DEAD, State.QUARANTINED):
             return False
-        client = await conf.get_async_client()
-        call = changing.discard(self._keys, [self.token], state=self.state)
-        return self._discarded(await arun(client, call))
-
-    def _discarded(self, count: int) -> bool:
+        count = yield changing.discard(self._keys, [self.token], state=self.state)
         if count:
             self.state = State.FAILED
-        return count == 1
+        return bool(count)
 
     def reschedule(self, delay: Delay) -> bool:
         """Give the job another start time unless it runs; True: it has it. Its id and attempts stay.
@@ -277,52 +269,47 @@ class Job(Generic[R_co]):
         Raises:
             InvalidDelay: see `parse_delay`.
         """
-        if self.is_unsent:
-            return self._moved_here(delay)
-        return self._moved(
-            run(
-                conf.get_client(),
-                changing.reschedule(self._keys, self.token, parse_delay(delay)),
-            )
-        )
+        return perform(conf.get_client, self._rescheduling(delay))
 
     async def areschedule(self, delay: Delay) -> bool:
         """`reschedule` on the event loop."""
+        return await aperform(conf.get_async_client, self._rescheduling(delay))
+
+    def _rescheduling(self, delay: Delay) -> Steps[bool]:
+        when = parse_delay(delay)
         if self.is_unsent:
-            return self._moved_here(delay)
-        client = await conf.get_async_client()
-        return self._moved(
-            await arun(
-                client,
-                changing.reschedule(self._keys, self.token, parse_delay(delay)),
-            )
-        )
+            if self._look_here() is not State.UNCOMMITTED:
+                return False
+            self.draft.new = self.draft.new._replace(when=when)
+            return True
+        reply = yield changing.reschedule(self._keys, self.token, when)
+        change, start_time_ms = reply
+        if isinstance(change, State):
+            self.state = change
+            return False
+        is_moved = change is Change.RESCHEDULED
+        self.state = State.SCHEDULED if is_moved else State.UNKNOWN
+        self.start_time_ms = start_time_ms
+        return is_moved
 
     def run_now(self) -> bool:
         """Make the job due now; a dead letter or a quarantined payload starts over. False: it runs already, or is gone."""
-        if self.reschedule(0):
-            return True
-        if self.state not in (State.DEAD, State.QUARANTINED):
-            return False
-        return self._replayed(
-            run(
-                conf.get_client(),
-                changing.replay(self._keys, [self.token], state=self.state),
-            )
-        )
+        return perform(conf.get_client, self._running_now())
 
     async def arun_now(self) -> bool:
         """`run_now` on the event loop."""
-        if await self.areschedule(0):
+        return await aperform(conf.get_async_client, self._running_now())
+
+    def _running_now(self) -> Steps[bool]:
+        if (yield from self._rescheduling(0)):
             return True
         if self.state not in (State.DEAD, State.QUARANTINED):
             return False
-        client = await conf.get_async_client()
-        return self._replayed(
-            await arun(
-                client, changing.replay(self._keys, [self.token], state=self.state)
-            )
-        )
+        count = yield changing.replay(self._keys, [self.token], state=self.state)
+        if count:
+            self.state = State.DUE
+            self.attempts = self.kills = 0
+        return bool(count)
 
     # The call of an async task makes a coroutine; its job brings what that returns.
     @overload
@@ -429,37 +416,6 @@ class Job(Generic[R_co]):
             envelope.options,
         )
 
-    def _cancelled(self, change: Change | State) -> bool:
-        if isinstance(change, Change):
-            self.state = (
-                State.CANCELLED if change is Change.CANCELLED else State.UNKNOWN
-            )
-            return change is Change.CANCELLED
-        self.state = change
-        return change is State.CANCELLED
-
-    def _moved_here(self, delay: Delay) -> bool:
-        when = parse_delay(delay)
-        if self._look_here() is not State.UNCOMMITTED:
-            return False
-        self.draft.new = self.draft.new._replace(when=when)
-        return True
-
-    def _moved(self, reply: tuple[Change | State, int]) -> bool:
-        change, start_time_ms = reply
-        if isinstance(change, State):
-            self.state = change
-            return False
-        self.state = State.SCHEDULED if change is Change.RESCHEDULED else State.UNKNOWN
-        self.start_time_ms = start_time_ms
-        return change is Change.RESCHEDULED
-
-    def _replayed(self, count: int) -> bool:
-        if count:
-            self.state = State.DUE
-            self.attempts = self.kills = 0
-        return count == 1
-
     def _check_waitable(self) -> None:
         keeps = self.options is not None and self.options.get("keep_result")
         # Of a job that has ended only its result tells that it was kept.
@@ -558,19 +514,24 @@ def get_job(job_id: str) -> Job[Any]:
         JobNotFound: no job has this id (any more), or it is no id at all.
         QueueNotFound: its queue is not configured.
     """
-    job = _handle(job_id)
-    if job.refresh() is State.MISSING:
-        key = job._keys.result(job.token)
-        _found(job, conf.get_client().lindex(key, 0))
-    return job
+    return perform(conf.get_client, _finding(job_id))
 
 
 async def aget_job(job_id: str) -> Job[Any]:
     """`get_job` on the event loop."""
+    return await aperform(conf.get_async_client, _finding(job_id))
+
+
+def _finding(job_id: str) -> Steps[Job[Any]]:
     job = _handle(job_id)
-    if await job.arefresh() is State.MISSING:
-        client = await conf.get_async_client()
-        _found(job, await client.lindex(job._keys.result(job.token), 0))
+    if (yield from job._refreshing()) is State.MISSING:
+        # It may have ended: its result may be kept for longer than the server remembers that.
+        text = yield Command(("LINDEX", job._keys.result(job.token), 0))
+        if text is None:
+            raise JobNotFound(
+                f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, or never was"
+            )
+        job.state = State(envelopes.read_result(text)["state"])
     return job
 
 
@@ -592,15 +553,6 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _found(job: Job[Any], result: bytes | str | None) -> None:
-    """Take how a job has ended from its result, which may be kept for longer than that is remembered."""
-    if result is None:
-        raise JobNotFound(
-            f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, or never was"
-        )
-    job.state = State(envelopes.read_result(result)["state"])
 
 
 def job_of_row(queue: str, state: State, row: PageRow) -> Job[Any]:

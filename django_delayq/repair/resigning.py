@@ -12,6 +12,7 @@ from typing import Any
 from redis.client import Redis
 
 from django_delayq.calls.running import run
+from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import holding, looking, upgrading
@@ -111,7 +112,7 @@ class Resigning:
     def steps(self) -> Iterator[None]:
         """Sign all that waits, is due, was tried, is held or was given up."""
         if self._format is None:
-            self._format = formats.ask(self._client, self._queue.name)
+            self._format = perform(self._client, formats.asking(self._queue.name))
         for _ in range(LOOKS):
             self._signed += self._seen.signed
             self._seen = Tally()

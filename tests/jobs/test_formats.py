@@ -20,6 +20,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.calls.steps import perform
 from django_delayq.delivery import holding, upgrading
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.states import State
@@ -89,8 +90,7 @@ def test_version_that_writes_one_format_asks_nobody(
     queue: str, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand.client.hset(hand.keys.control, "format", 7)
-    monkeypatch.delattr(formats, "ask")
-    monkeypatch.delattr(formats, "aask")
+    monkeypatch.delattr(formats, "asking")
 
     jobs = [
         schedule(on(queue), LATER, 1, 2),
@@ -142,7 +142,7 @@ def test_job_that_waited_for_its_commit_is_written_as_the_queue_says_then(
     queue: str, hand: Hand, later: Any, put: Any, clock: FakeClock
 ) -> None:
     put(2)
-    formats.ask(hand.client, queue)
+    perform(hand.client, formats.asking(queue))
     with transaction.atomic():
         job = on(queue).using(on_commit=True).schedule(LATER, 1, 2)
         assert format_of(job.draft.new.payload) == 2
@@ -208,7 +208,7 @@ def test_job_is_moved_in_a_format_that_the_other_queue_surely_reads(
 
     with DelayedQueue(queue) as delayed:
         delayed.poll_last_and_offer_first_to(f"{queue}-2")
-        formats.ask(client, f"{queue}-2")
+        perform(client, formats.asking(f"{queue}-2"))
         delayed.poll_last_and_offer_first_to(f"{queue}-2")
 
     moved = client.lrange(other.keys.queue.destination, 0, -1)
