@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar, overload
 
+import msgspec
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -49,17 +50,14 @@ WAIT_SLICE_S = 3.0
 FULL_PAUSE_S = 0.1
 
 
-class Draft:
+class Draft(msgspec.Struct):
     """What this process has prepared of a job, and whether it has sent that."""
 
-    __slots__ = ("awaits_commit", "new", "sent_ms")
-
-    def __init__(self, new: NewJob) -> None:
-        self.new = new
-        #: When the server may have got it first, by `boottime_ms`; None: nothing was sent.
-        self.sent_ms: float | None = None
-        #: Whether the commit that sends it is still to come; None: it waits for none.
-        self.awaits_commit: Callable[[], bool] | None = None
+    new: NewJob
+    #: When the server may have got it first, by `boottime_ms`; None: nothing was sent.
+    sent_ms: float | None = None
+    #: Whether the commit that sends it is still to come; None: it waits for none.
+    awaits_commit: Callable[[], bool] | None = None
 
 
 class Job(Generic[R_co]):

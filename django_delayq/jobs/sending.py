@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, islice
-from operator import not_
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -28,7 +27,7 @@ from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.commit import send_with_commit
-from django_delayq.jobs.job import Job
+from django_delayq.jobs.job import Draft, Job
 from django_delayq.redaction import show
 from django_delayq.wire import signing
 
@@ -45,14 +44,15 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     if on_commit:
         send_with_commit(job, send, None if on_commit is True else on_commit)
         return job
-    sent_ms = job.draft.sent_ms
+    draft = job.draft
+    sent_ms = draft.sent_ms
     try:
         client = _connected(conf.get_client)
         if not formats.is_known(job.queue):
             perform(client, formats.asking(job.queue))
-        _take(job, run(client, _store(job))[0])
+        _take(job, run(client, _store(job.queue, draft))[0])
     except RedisError as error:
-        _forget_sending([job], [sent_ms], error)
+        _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
         raise
     if not job.created:
@@ -64,14 +64,15 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     """`send` on the event loop; transactions live in Django's thread for the database."""
     if on_commit:
         return await sync_to_async(send)(job, on_commit)
-    sent_ms = job.draft.sent_ms
+    draft = job.draft
+    sent_ms = draft.sent_ms
     try:
         client = await conf.get_async_client()
         if not formats.is_known(job.queue):
             await aperform(client, formats.asking(job.queue))
-        _take(job, (await arun(client, _store(job)))[0])
+        _take(job, (await arun(client, _store(job.queue, draft)))[0])
     except RedisError as error:
-        _forget_sending([job], [sent_ms], error)
+        _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
         raise
     if not job.created:
@@ -89,11 +90,11 @@ def _connected(get_client: Callable[[], Redis]) -> Redis:
 
 
 def _forget_sending(
-    jobs: Sequence[Job[Any]], before: Sequence[float | None], error: Exception
+    drafts: Sequence[Draft], before: Sequence[float | None], error: Exception
 ) -> None:
     if not may_have_run(error):
-        for job, sent_ms in zip(jobs, before, strict=True):
-            job.draft.sent_ms = sent_ms
+        for draft, sent_ms in zip(drafts, before, strict=True):
+            draft.sent_ms = sent_ms
 
 
 def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
@@ -120,9 +121,8 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
     error.add_note(f"django-delayq: {became} {fault.what} {fault.hint}{advice}")
 
 
-def _store(job: Job[Any]) -> Call[list[Scheduled]]:
-    settings = _settings_for([job])
-    draft = job.draft
+def _store(queue: str, draft: Draft) -> Call[list[Scheduled]]:
+    settings = _settings_for(queue, [draft])
     call = storing.store(
         settings.keys,
         draft.new,
@@ -132,37 +132,36 @@ def _store(job: Job[Any]) -> Call[list[Scheduled]]:
     if draft.sent_ms is None:
         draft.sent_ms = boottime_ms()
         return call
-    return _noted(call, [job])
+    return _noted(call, [draft])
 
 
-def _call(jobs: Sequence[Job[Any]]) -> Call[list[Scheduled]]:
-    settings = _settings_for(jobs)
+def _call(queue: str, drafts: Sequence[Draft]) -> Call[list[Scheduled]]:
+    settings = _settings_for(queue, drafts)
     call = storing.schedule(
         settings.keys,
-        [job.draft.new for job in jobs],
+        [draft.new for draft in drafts],
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
     )
-    return _noted(call, jobs)
+    return _noted(call, drafts)
 
 
-def _settings_for(jobs: Sequence[Job[Any]]) -> conf.QueueSettings:
-    """Return the settings of the queue of jobs that are to be sent, once they are in its format."""
-    settings = conf.get_settings().queues[jobs[0].queue]
+def _settings_for(queue: str, drafts: Sequence[Draft]) -> conf.QueueSettings:
+    """Return the settings of a queue, once what is to be sent is in its format."""
+    settings = conf.get_settings().queues[queue]
     if signing.FORMAT != signing.OLDEST:
-        _write_as_known(jobs, settings)
+        _write_as_known(drafts, settings)
     return settings
 
 
 def _noted(
-    call: Call[list[Scheduled]], jobs: Sequence[Job[Any]]
+    call: Call[list[Scheduled]], drafts: Sequence[Draft]
 ) -> Call[list[Scheduled]]:
     """Return a call of jobs as it is to be made: as a repeat where one of them may have been sent; and note that they are."""
     now_ms = boottime_ms()
     first_ms = now_ms
     is_repeat = False
-    for job in jobs:
-        draft = job.draft
+    for draft in drafts:
         if draft.sent_ms is None:
             draft.sent_ms = now_ms
         else:
@@ -173,11 +172,10 @@ def _noted(
     return call
 
 
-def _write_as_known(jobs: Sequence[Job[Any]], settings: conf.QueueSettings) -> None:
+def _write_as_known(drafts: Sequence[Draft], settings: conf.QueueSettings) -> None:
     """Write anew what was prepared while the queue was in another format."""
     format, keyring = formats.known(settings.name), conf.get_keyring()
-    for job in jobs:
-        draft = job.draft
+    for draft in drafts:
         if envelopes.is_plainly_in(draft.new.payload, format):
             continue
         payload = envelopes.signed_anew(draft.new.payload, settings, keyring, format)
@@ -185,10 +183,9 @@ def _write_as_known(jobs: Sequence[Job[Any]], settings: conf.QueueSettings) -> N
             draft.new = draft.new._replace(payload=payload)
 
 
-def _is_too_late(job: Job[Any]) -> bool:
+def _is_too_late(sent_ms: float) -> bool:
     """Whether sending a job again could run it twice: the server may have forgotten that it had it."""
-    sent_ms = job.draft.sent_ms
-    return sent_ms is not None and boottime_ms() - sent_ms > limits.REPEAT_MS
+    return boottime_ms() - sent_ms > limits.REPEAT_MS
 
 
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
@@ -259,8 +256,11 @@ class _Sending:
     def __init__(self, jobs: Iterable[Job[Any]]) -> None:
         self._jobs = iter(jobs)
         self._batch: list[Job[Any]] = []
+        self._drafts: list[Draft] = []
         #: With when each was sent first, before this.
-        self._under_way: deque[tuple[list[Job[Any]], list[float | None]]] = deque()
+        self._under_way: deque[
+            tuple[list[Job[Any]], list[Draft], list[float | None]]
+        ] = deque()
         self._sent: list[Job[Any]] = []
         self._unsent: list[Job[Any]] = []
         self._too_late: list[Job[Any]] = []
@@ -269,21 +269,21 @@ class _Sending:
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
         """Yield one call a batch, for a stream that does not wait for replies; ends where an error comes up."""
         try:
-            for batch in self._batches():
-                if not formats.is_known(batch[0].queue):
+            for queue, drafts in self._batches():
+                if not formats.is_known(queue):
                     # The stream has the client of this thread, so this is another.
-                    perform(conf.get_client, formats.asking(batch[0].queue))
-                yield _call(batch)
+                    perform(conf.get_client, formats.asking(queue))
+                yield _call(queue, drafts)
         except Exception as error:
             self._fail_to_make(error)
 
     def steps(self) -> Steps[None]:
         """Make the calls one after the other, and take in the replies; ends where an error comes up."""
         try:
-            for batch in self._batches():
-                if not formats.is_known(batch[0].queue):
-                    yield from formats.asking(batch[0].queue)
-                call = _call(batch)
+            for queue, drafts in self._batches():
+                if not formats.is_known(queue):
+                    yield from formats.asking(queue)
+                call = _call(queue, drafts)
                 try:
                     reply = yield call
                 except RedisError as error:
@@ -299,15 +299,16 @@ class _Sending:
             mark_unsent(error)
         self.fail(error)
 
-    def _batches(self) -> Iterator[list[Job[Any]]]:
-        """Yield the jobs of one call: of one queue, bounded in number and size."""
+    def _batches(self) -> Iterator[tuple[str, list[Draft]]]:
+        """Yield a queue and what one call sends to it, bounded in number and size."""
         size, tokens = 0, set[str]()
         for job in self._jobs:
             if not isinstance(job, Job):
                 raise InvalidTask(
                     f"{show(job)} is no job, so it cannot be sent; schedule_many takes what task.prepare(delay, …) returns"
                 )
-            new = job.draft.new
+            draft = job.draft
+            new = draft.new
             if job.state is State.CANCELLED and job.is_unsent:
                 # Whoever withdrew it was told that it will not run.
                 continue
@@ -324,6 +325,7 @@ class _Sending:
                 size, tokens = 0, set()
             # Kept before the call is handed out: after an error nobody comes back here.
             self._batch.append(job)
+            self._drafts.append(draft)
             size += len(new.payload)
             tokens.add(new.token)
             if full is not None:
@@ -332,27 +334,32 @@ class _Sending:
         if last is not None:
             yield last
 
-    def _begin(self) -> list[Job[Any]] | None:
+    def _begin(self) -> tuple[str, list[Draft]] | None:
         """Return what of the batch may be sent; None: nothing.
 
         Whether a job may be sent again is decided here and not when it came: the jobs behind it may take their time.
         """
         batch, self._batch = self._batch, []
-        is_late = [_is_too_late(job) for job in batch]
+        drafts, self._drafts = self._drafts, []
+        sent_ms = [draft.sent_ms for draft in drafts]
+        is_late = [sent is not None and _is_too_late(sent) for sent in sent_ms]
         if any(is_late):
             self._too_late += compress(batch, is_late)
-            batch = list(compress(batch, map(not_, is_late)))
+            is_left = [not late for late in is_late]
+            batch = list(compress(batch, is_left))
+            drafts = list(compress(drafts, is_left))
+            sent_ms = list(compress(sent_ms, is_left))
         if not batch:
             return None
-        self._under_way.append((batch, [job.draft.sent_ms for job in batch]))
-        return batch
+        self._under_way.append((batch, drafts, sent_ms))
+        return batch[0].queue, drafts
 
     def take(self, reply: list[Scheduled] | Exception) -> None:
         """Take in the reply to the oldest call that is under way."""
-        batch, before = self._under_way.popleft()
+        batch, drafts, before = self._under_way.popleft()
         if isinstance(reply, Exception):
             self.fail(reply)
-            _forget_sending(batch, before, reply)
+            _forget_sending(drafts, before, reply)
             self._unsent += batch
             return
         for job, scheduled in zip(batch, reply, strict=True):
@@ -365,7 +372,7 @@ class _Sending:
 
     def note(self, error: BaseException) -> None:
         """Say on what goes through to the caller, an interrupt mostly, what it has left."""
-        unknown = sum(len(batch) for batch, _ in self._under_way)
+        unknown = sum(len(batch) for batch, _, _ in self._under_way)
         error.add_note(
             f"django-delayq: {len(self._sent)} jobs are scheduled, {unknown} may be"
         )
@@ -374,7 +381,7 @@ class _Sending:
         """Return the jobs, or raise with those that are not known to be stored."""
         if self.failure is None and not self._too_late:
             return self._sent
-        for batch, _ in self._under_way:
+        for batch, _, _ in self._under_way:
             self._unsent += batch
         self._unsent += self._batch
         try:
