@@ -45,7 +45,10 @@ class Pause:
 
 
 def perform(client: Redis | Callable[[], Redis], steps: Steps[T]) -> T:
-    """Do what an operation asks for, with a client or one that a function returns when something is to be done."""
+    """Do what an operation asks for.
+
+    ``client`` may be a function that returns one: an operation that asks for nothing then needs no server.
+    """
     result: Any = None
     error: BaseException | None = None
     while True:
