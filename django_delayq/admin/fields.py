@@ -34,7 +34,7 @@ _STATE_NOTES = {
     "retrying": "Waits for its next attempt.",
     "held": "A worker had it that does not know its task, or the key it is signed with. Start a worker that does, and it runs.",
     "succeeded": "Ended well. That is forgotten half a minute after the end.",
-    "failed": "Failed for good, and is not kept as a dead letter.",
+    "failed": "Was a dead letter or in quarantine, and was discarded.",
     "cancelled": "Was cancelled.",
     "expired": "Was too late to matter; it did not run.",
     "taken": "Was taken from the destination queue.",

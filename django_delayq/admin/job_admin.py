@@ -53,7 +53,7 @@ _GRAVES = (State.DEAD, State.QUARANTINED)
 _TOO_LATE = {
     State.RUNNING: "is running already: a worker was first",
     State.SUCCEEDED: "has succeeded already",
-    State.FAILED: "has failed already",
+    State.FAILED: "was discarded already",
     State.CANCELLED: "is cancelled already",
     State.EXPIRED: "has expired already",
     State.TAKEN: "was taken already",

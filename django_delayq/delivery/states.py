@@ -6,16 +6,18 @@ from enum import StrEnum
 class State(StrEnum):
     """Where a job is in its life."""
 
-    #: Waits for the commit of a database transaction; the server does not know it yet.
+    #: Prepared and not sent: it waits for the commit of a transaction, or for `schedule_many`. Only this process knows it.
     UNCOMMITTED = "uncommitted"
+    #: Its start time is to come.
     SCHEDULED = "scheduled"
+    #: Its start time has come and no worker has it: it is a frame, lies in the destination queue, or was given back.
     DUE = "due"
     RUNNING = "running"
     RETRYING = "retrying"
-    #: A worker had it that does not know its task; kept for one that does.
+    #: The worker that had it does not know its task or its key; it is kept for one that does.
     HELD = "held"
     SUCCEEDED = "succeeded"
-    #: Failed for good, and not kept: a dead letter that was discarded.
+    #: It was a dead letter or in quarantine, and was discarded, by hand or because its time to be kept was over.
     FAILED = "failed"
     CANCELLED = "cancelled"
     #: Too late to matter; it did not run.
@@ -24,9 +26,10 @@ class State(StrEnum):
     TAKEN = "taken"
     DEAD = "dead"
     QUARANTINED = "quarantined"
-    #: The server did not find it: it is in a destination queue too long to be searched, or Java has taken it.
+    #: The server knows the job and not where it is: deep in a destination queue, taken by Java, or begun before it was
+    #: sent again.
     UNKNOWN = "unknown"
-    #: The server knows no job of this id (any more).
+    #: The server knows no job of this id (any more), or the transaction that it waited for was rolled back.
     MISSING = "missing"
 
 
