@@ -2,31 +2,18 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from django_delayq.calls.line import Line, UnderWay
+from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
-from django_delayq.delivery.claiming import Claimed, Leased, Mode
+from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
-from django_delayq.worker.planning import Plan, Planner
+from django_delayq.worker.plan import Asked, Plan
+from django_delayq.worker.planning import Planner
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.suspects import Suspects
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A claim that was sent."""
-
-    call: UnderWay[Claimed] | UnderWay[Claimed | None]
-    plan: Plan
-    sent_ms: float
-    #: For how long it puts suspects off.
-    put_off_ms: float
-    #: Not only for the few frames of a simple case.
-    is_whole: bool
 
 
 class Asking:

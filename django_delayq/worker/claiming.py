@@ -17,7 +17,8 @@ from django_delayq.worker.crew import Crew
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.outage import Outage
-from django_delayq.worker.planning import AHEAD_MS, NOTHING, Plan, Planner
+from django_delayq.worker.plan import NOTHING, Plan
+from django_delayq.worker.planning import AHEAD_MS, Planner
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement, is_queues_own
 from django_delayq.worker.suspects import Suspects

@@ -6,7 +6,7 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.ends import Ends
-from django_delayq.worker.planning import Room
+from django_delayq.worker.plan import Room
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement
 from django_delayq.worker.suspects import Suspects

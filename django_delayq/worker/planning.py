@@ -4,13 +4,13 @@ Where that was too many they are given back. A claim cannot choose between sync 
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.pace import Pace
+from django_delayq.worker.plan import NO_ROOM, NOTHING, Plan, Room
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement
 
@@ -23,27 +23,6 @@ STALLED_MS = 50.0
 #: again after this where it found some.
 LOOK_PAST = 100
 LOOK_PAUSE_MS = 1_000.0
-
-
-class Room(NamedTuple):
-    """How many jobs of each kind this process can take on."""
-
-    sync: int
-    coroutines: int
-
-
-NO_ROOM = Room(0, 0)
-
-
-class Plan(NamedTuple):
-    """What to ask a queue for."""
-
-    limit: int
-    #: There is room for one kind only: what comes of the other, and what is too much, is given back.
-    only: Room | None = None
-
-
-NOTHING = Plan(0)
 
 
 class Planner:

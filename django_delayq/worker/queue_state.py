@@ -1,17 +1,13 @@
 """What the claim loop knows of one queue. Owned by its thread."""
 
-from typing import TYPE_CHECKING
-
 from redis.client import Redis
 
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.claiming import Mode
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.held import HeldJobs
+from django_delayq.worker.plan import Asked
 from django_delayq.worker.upkeep import Upkeep
-
-if TYPE_CHECKING:
-    from django_delayq.worker.asking import Asked
 
 #: After a whole claim that leased something, `claim_few` is tried for this part of a lease: the record of the service,
 #: which only a whole claim writes, may be new enough. Where it did nothing twice in a row, it is not tried for so long.

@@ -17,7 +17,7 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import binding, claiming
 from django_delayq.delivery.states import State
 from django_delayq.worker import loop as loops
-from django_delayq.worker import planning, queue_state, upkeep
+from django_delayq.worker import plan, planning, queue_state, upkeep
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.dispatch import Dispatch
@@ -501,7 +501,7 @@ def test_what_is_asked_ahead_brings_no_second_job_that_may_have_killed_its_worke
     work, records, queue_name, client, monkeypatch
 ):
     # There is always room, and it asks for few at once: so it asks ahead whenever it may.
-    room = planning.Room(40, 40)
+    room = plan.Room(40, 40)
     monkeypatch.setattr(planning.Planner, "room", lambda *_: room)
     monkeypatch.setattr(
         queue_state, "BatchSizer", lambda **_: BatchSizer(first=4, most=4)
