@@ -80,7 +80,9 @@ def ensure_server(
     home = directory.resolve() / ".delayq"
     with _mutex:
         try:
-            _make_home(home)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(home, mode=0o700)
+            guardian.check_home(home)
             _hold_users_lock(home)
             # One at a time: the first one starts the guardian, the others find it.
             with guardian.locked(home / "start.lock"):
@@ -97,11 +99,6 @@ def ensure_server(
                 f"Make it writable, {_INSTEAD}."
             ) from error
     return f"unix://{quote(str(path))}?db=0"
-
-
-def _make_home(home: Path) -> None:
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(home, mode=0o700)
 
 
 def _hide_from_git(home: Path) -> None:
@@ -146,11 +143,7 @@ def _reach(home: Path, linger_s: float, binary: Path | None) -> Path:
             server = binary or find_binary(home)
             _start_guardian(home, server, linger_s, is_last_try=tries >= TRIES)
         path = guardian.recorded_socket(home)
-        if (
-            path is not None
-            and (link := guardian.connect(path, ANSWER_TIMEOUT_S)) is not None
-        ):
-            link.close()
+        if path is not None and guardian.answers(path, ANSWER_TIMEOUT_S):
             return path
         if time.monotonic() >= deadline:
             raise EmbeddedServerError(
@@ -172,7 +165,7 @@ def _start_guardian(
     """
     ours, theirs = socket.socketpair()
     with ours:
-        with theirs, guardian.append_to(home / "guardian.log") as log:
+        with theirs, (home / "guardian.log").open("ab") as log:
             # By path and isolated: it must not import this package, which takes longer than
             # all the rest, nor anything that happens to lie in the user's folder.
             command = [sys.executable, "-I", "-S", guardian.__file__]
@@ -186,11 +179,10 @@ def _start_guardian(
                 pass_fds=[theirs.fileno()],
                 check=False,
             )
-        answer = _read_message(ours, START_TIMEOUT_S)
-    what, _, why = answer.partition("\n")
-    if what in (guardian.READY, guardian.NOT_NEEDED):
+        why = _read_message(ours, START_TIMEOUT_S)
+    if why == "":
         return
-    if what == guardian.REFUSED:
+    if why is not None:
         raise EmbeddedServerError(
             f"The embedded server did not start: {why}\n"
             f"See {str(home / 'server.log')!r}, {_INSTEAD}."
@@ -256,7 +248,8 @@ def wheel_binary() -> Path | None:
     return None
 
 
-def _read_message(link: socket.socket, timeout_s: float) -> str:
+def _read_message(link: socket.socket, timeout_s: float) -> str | None:
+    """Read what the guardian tells; None: it ended without a word."""
     link.settimeout(timeout_s)
     told = b""
     try:
@@ -266,12 +259,12 @@ def _read_message(link: socket.socket, timeout_s: float) -> str:
             told += part
     except TimeoutError:
         pass
-    return told.rstrip(b"\0").decode(errors="replace")
+    return told[:-1].decode(errors="replace") if told.endswith(b"\0") else None
 
 
 def _tail(log: Path) -> str:
     try:
-        text = guardian.read_file(log).decode(errors="replace")
+        text = log.read_bytes().decode(errors="replace")
         return "\n".join(text.splitlines()[-12:])
     except OSError:
         return ""
