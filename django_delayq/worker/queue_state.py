@@ -2,9 +2,9 @@
 
 from redis.client import Redis
 
+from django_delayq.calls.batch import BatchSizer
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.claiming import Mode
-from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.held import HeldJobs
 from django_delayq.worker.plan import Asked
 from django_delayq.worker.upkeep import Upkeep

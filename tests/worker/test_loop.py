@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from django_delayq import schedule, schedule_many
+from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.running import run
 from django_delayq.calls.script import load_script
 from django_delayq.clock import monotonic_ms
@@ -19,7 +20,6 @@ from django_delayq.delivery.states import State
 from django_delayq.worker import loop as loops
 from django_delayq.worker import plan, planning, queue_state, upkeep
 from django_delayq.worker.attempt import Attempt
-from django_delayq.worker.batch import BatchSizer
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.executors import ThreadExecutor
 from django_delayq.worker.process import DONE, REPLACE_ME

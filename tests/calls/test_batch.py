@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from django_delayq.worker.batch import CALL_SHARE, TARGET_MS, BatchSizer
+from django_delayq.calls.batch import CALL_SHARE, TARGET_MS, BatchSizer
 
 
 def claim(
