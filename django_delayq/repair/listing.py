@@ -16,13 +16,14 @@ from typing import Any
 from redis.client import Redis
 from redis.exceptions import RedisError
 
+from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.repair import calls
 from django_delayq.repair.calls import FrameHead, FrameName, ListStep
-from django_delayq.repair.pacing import StepSizer, finished_first
+from django_delayq.repair.pacing import finished_first, step_sizer
 from django_delayq.repair.survey import (
     EMPTIED,
     LISTED,
@@ -57,7 +58,7 @@ class Listing:
     left_out: int = 0
     steps: int = 0
     _run: str = field(default_factory=lambda: secrets.token_urlsafe(8))
-    _sizer: StepSizer = field(default_factory=StepSizer)
+    _sizer: BatchSizer = field(default_factory=step_sizer)
 
     def fill(self) -> None:
         """Put what waits and is not in the list there: ours in the order of arrival, then Java's by start time.
@@ -89,7 +90,7 @@ class Listing:
         with self._holding():
             total = left = self.client.llen(queue.delay_queue)
             while left > 0:
-                batch = min(self._sizer.batch, left)
+                batch = min(self._sizer.size, left)
                 step = self._step(
                     calls.delist(self.keys, batch=batch, **self._naming())
                 )
@@ -103,7 +104,6 @@ class Listing:
     @contextmanager
     def _holding(self) -> Iterator[None]:
         """Begin, and let others begin when this has ended; where the server is lost, they may in half a minute."""
-        self._sizer.measure(self.client)
         try:
             yield
         except RedisError:
@@ -121,7 +121,7 @@ class Listing:
     def _fill(self, missing: list[FrameName]) -> None:
         done = 0
         while done < len(missing):
-            part = missing[done : done + self._sizer.batch]
+            part = missing[done : done + self._sizer.size]
             step = self._step(calls.enlist(self.keys, part, **self._naming()))
             self.filled += step.listed
             done += step.seen

@@ -7,42 +7,21 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import inf
 from types import FrameType
 
-from redis.client import Redis
-
-from django_delayq.clock import monotonic_ms
+from django_delayq.calls.batch import BatchSizer
 from django_delayq.delivery.limits import MAX_BATCH
 
-#: What one step should take of the server's time, ms.
+#: What the frames of one step should take of the server's time, ms.
 TARGET_MS = 3.0
 FIRST_BATCH = 64
 
 
-@dataclass(slots=True)
-class StepSizer:
-    """Learns how many frames one step takes on."""
-
-    batch: int = FIRST_BATCH
-    #: Of a call that does nothing: distance is no reason for small steps.
-    _round_trip_ms: float = inf
-
-    def measure(self, client: Redis) -> None:
-        """Find out how far away the server is."""
-        for _ in range(5):
-            begun_ms = monotonic_ms()
-            client.ping()
-            self._round_trip_ms = min(self._round_trip_ms, monotonic_ms() - begun_ms)
-
-    def learn(self, seen: int, took_ms: float) -> None:
-        """Take in how many frames a step has seen, and how long it took, the way there and back included."""
-        took_ms -= self._round_trip_ms
-        if took_ms > 2 * TARGET_MS:
-            self.batch = max(4, min(self.batch, max(seen, 4)) // 2)
-        elif seen >= self.batch and took_ms < TARGET_MS:
-            self.batch = min(MAX_BATCH, self.batch * 3 // 2 + 1)
+def step_sizer(first: int = FIRST_BATCH) -> BatchSizer:
+    """Make what learns how many frames one step takes on; most of its time is for them, however far the server is."""
+    return BatchSizer(
+        first=first, least=2, most=MAX_BATCH, target_ms=TARGET_MS, call_share=0.0
+    )
 
 
 @contextmanager

@@ -15,12 +15,13 @@ from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.repair import calls
 from django_delayq.repair.calls import FrameName, Kind
-from django_delayq.repair.pacing import StepSizer, finished_first
+from django_delayq.repair.pacing import finished_first, step_sizer
 from django_delayq.repair.survey import (
     JAVA_BATCH,
     Progress,
@@ -69,7 +70,7 @@ class Reframing:
     target: FrameFormat
     progress: Progress = ignore_progress
     tally: Tally = field(default_factory=Tally)
-    _sizer: StepSizer = field(default_factory=StepSizer)
+    _sizer: BatchSizer = field(default_factory=step_sizer)
 
     def drop_delivered(self, names: Sequence[FrameName]) -> None:
         """Take what a survey found to be delivered already out of the timeout set, where it still is so."""
@@ -82,7 +83,6 @@ class Reframing:
 
     def run(self) -> Tally:
         """Rewrite everything, and wake the transfers that were stuck."""
-        self._sizer.measure(self.client)
         stop = self._find_stop()
         start_time_ms, held = stop or (None, b"")
         # The delay queue first: there the place of each frame is known, with no search.
@@ -115,7 +115,6 @@ class Reframing:
 
     def follow(self) -> Iterator[Tally]:
         """Go on rewriting what is offered in the other format, until the caller has enough; yields after each look."""
-        self._sizer.measure(self.client)
         news = threading.Event()
         listener = ChannelListener(self.client, name="delayq-frames")
         # Counted as one of ours, too.
@@ -176,7 +175,7 @@ class Reframing:
                 place,
                 until_ms=until_ms,
                 held=held,
-                batch=self._sizer.batch,
+                batch=self._sizer.size,
                 lookups=lookups_of(listed),
             )
             with finished_first():

@@ -204,7 +204,7 @@ class Resigning:
                 if (new := self._new(payload)) is not None
             ]
             self._write(Where.DESTINATION, items)
-            self._learn(part)
+            self._fit(part)
             last -= step
             yield
 
@@ -222,12 +222,12 @@ class Resigning:
                 is not None
             ]
             self._write(Where.PAYLOADS, items)
-            self._learn(list(part.values()))
+            self._fit(list(part.values()))
             yield
             if not cursor:
                 return
 
-    def _learn(self, part: Sequence[bytes]) -> None:
+    def _fit(self, part: Sequence[bytes]) -> None:
         """Decide how many payloads the next step reads: few at first, as one alone may be huge."""
         size = sum(map(len, part))
         fitting = STEP_BYTES * len(part) // size if size else STEP

@@ -106,7 +106,7 @@ class Planner:
         """
         sizer = queue.sizer
         most = min(sizer.size, int(self._pace.rate * max(AHEAD_MS, sizer.call_ms)) // 2)
-        worth = int(sizer.call_ms / sizer.job_ms) if sizer.job_ms else 0
+        worth = int(sizer.call_ms / sizer.element_ms) if sizer.element_ms else 0
         return max(min(worth, most), min(self._crew.threads.size, sizer.size))
 
     def _look(self, queue: QueueState, room: Room, had_others: bool) -> Plan:

@@ -5,6 +5,7 @@ from redis.client import Redis
 from django_delayq.calls.batch import BatchSizer
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.worker.held import HeldJobs
 from django_delayq.worker.plan import Asked
 from django_delayq.worker.upkeep import Upkeep
@@ -13,6 +14,8 @@ from django_delayq.worker.upkeep import Upkeep
 #: which only a whole claim writes, may be new enough. Where it did nothing twice in a row, it is not tried for so long.
 FEW_A_LEASE = 40
 NOT_FEW_MS = 1_000.0
+#: Jobs that a claim may always ask for, and elements that it may transfer.
+LEAST_BATCH = 8
 
 
 class FewClaims:
@@ -75,8 +78,8 @@ class QueueState:
         #: The last reply had sync jobs, async jobs; and when it came.
         self.had_sync = self.had_async = False
         self.had_ms = 0.0
-        self.sizer = BatchSizer()
-        self.transfer_sizer = BatchSizer(first=100)
+        self.sizer = BatchSizer(first=64, least=LEAST_BATCH, most=MAX_BATCH)
+        self.transfer_sizer = BatchSizer(first=100, least=LEAST_BATCH, most=MAX_BATCH)
         self.upkeep = Upkeep(client, settings, owner)
         self.held = HeldJobs(client, settings)
 

@@ -7,29 +7,34 @@ import pytest
 from django_delayq.calls.batch import CALL_SHARE, TARGET_MS, BatchSizer
 
 
+def claims(first: int = 64) -> BatchSizer:
+    """Make the sizer of a worker's claims."""
+    return BatchSizer(first=first, least=8, most=500)
+
+
 def claim(
-    sizer: BatchSizer, call_ms: float, job_ms: float, room: int = 500
+    sizer: BatchSizer, call_ms: float, element_ms: float, room: int = 500
 ) -> tuple[int, float]:
     """Make one call of a server that takes so long; returns the jobs that came, and how long it took."""
     jobs = min(sizer.size, room)
-    took_ms = call_ms + jobs * job_ms
+    took_ms = call_ms + jobs * element_ms
     sizer.learn(jobs, took_ms)
     return jobs, took_ms
 
 
-@pytest.mark.parametrize("job_ms", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize("element_ms", [0.01, 0.05, 0.2])
 @pytest.mark.parametrize("call_ms", [0.2, 3.0, 30.0, 100.0])
 def test_batch_grows_until_its_jobs_cost_nearly_as_much_as_the_call(
-    call_ms: float, job_ms: float
+    call_ms: float, element_ms: float
 ) -> None:
-    sizer = BatchSizer()
+    sizer = claims()
     # A worker that has just begun has room for few.
     for room in (8, 8, 16, 40, 90):
-        claim(sizer, call_ms, job_ms, room)
+        claim(sizer, call_ms, element_ms, room)
 
-    calls = [claim(sizer, call_ms, job_ms) for _ in range(60)]
+    calls = [claim(sizer, call_ms, element_ms) for _ in range(60)]
 
-    fitting = min(500, max(TARGET_MS, CALL_SHARE * call_ms) / job_ms)
+    fitting = min(500, max(TARGET_MS, CALL_SHARE * call_ms) / element_ms)
     sizes = [jobs for jobs, _ in calls[20:]]
     assert 0.8 * fitting <= sum(sizes) / len(sizes) <= 1.1 * fitting
     # Far enough below twice the call, and what is bounded without it, for a call that is not like the others.
@@ -37,18 +42,18 @@ def test_batch_grows_until_its_jobs_cost_nearly_as_much_as_the_call(
 
 
 def test_a_scan_and_the_jobs_are_told_apart() -> None:
-    sizer, chance = BatchSizer(), random.Random(1)
+    sizer, chance = claims(), random.Random(1)
 
     for _ in range(40):
         claim(sizer, 30 + chance.uniform(-1, 1), 0.05, chance.randrange(20, 400))
 
     assert sizer.call_ms == pytest.approx(30, rel=0.1)
-    assert sizer.job_ms == pytest.approx(0.05, rel=0.2)
+    assert sizer.element_ms == pytest.approx(0.05, rel=0.2)
 
 
 def test_calls_of_one_size_alone_are_followed_by_larger_ones() -> None:
     """What eight jobs take does not tell whether each takes an eighth of that."""
-    sizer = BatchSizer(first=8)
+    sizer = claims(first=8)
 
     calls = [claim(sizer, 6.0, 0.02)[0] for _ in range(12)]
 
@@ -57,7 +62,7 @@ def test_calls_of_one_size_alone_are_followed_by_larger_ones() -> None:
 
 
 def test_large_jobs_make_small_batches() -> None:
-    sizer = BatchSizer()
+    sizer = claims()
 
     calls = [claim(sizer, 0.2, 1.0) for _ in range(10)]
 
@@ -67,7 +72,7 @@ def test_large_jobs_make_small_batches() -> None:
 
 
 def test_batch_follows_a_list_that_grows_and_shrinks() -> None:
-    sizer, chance = BatchSizer(), random.Random(2)
+    sizer, chance = claims(), random.Random(2)
 
     sizes = []
     for call_ms in (1.0, 30.0, 1.0):
@@ -80,7 +85,7 @@ def test_batch_follows_a_list_that_grows_and_shrinks() -> None:
 
 
 def test_one_call_that_was_held_up_changes_little() -> None:
-    sizer, chance = BatchSizer(), random.Random(3)
+    sizer, chance = claims(), random.Random(3)
     for _ in range(40):
         claim(sizer, 0.5, 0.02, chance.randrange(20, 500))
     before = sizer.size
@@ -92,16 +97,54 @@ def test_one_call_that_was_held_up_changes_little() -> None:
     assert max(sizes) > before / 3
 
 
+def test_elements_that_suddenly_cost_much_more_make_few_long_calls() -> None:
+    """One slow call may be somebody else's doing; two in a row are not."""
+    sizer = BatchSizer(first=64, least=2, most=500, target_ms=3.0, call_share=0.0)
+    for _ in range(60):
+        claim(sizer, 0.2, 0.004)
+
+    calls = [claim(sizer, 0.2, 0.1) for _ in range(60)]
+
+    assert calls[0][0] == 500
+    assert sum(took_ms > 6.0 for _, took_ms in calls) == 3
+    assert all(2.0 < took_ms < 4.0 for _, took_ms in calls[3:])
+
+
+@pytest.mark.parametrize("far_ms", [0.2, 50.0])
+def test_elements_that_cost_more_than_a_call_may_are_taken_by_twos_and_fours(
+    far_ms: float,
+) -> None:
+    sizer = BatchSizer(first=64, least=2, most=500, target_ms=3.0, call_share=0.0)
+
+    calls = [claim(sizer, far_ms, 2.0)[0] for _ in range(60)]
+
+    assert calls[:2] == [64, 32]
+    assert all(jobs <= 4 for jobs in calls[2:])
+
+
+def test_bounds_hold_from_the_next_call_on() -> None:
+    sizer = claims()
+
+    sizer.bound(100, 200)
+    assert sizer.size == 100
+    for _ in range(10):
+        claim(sizer, 0.2, 0.001)
+    assert sizer.size == 200
+
+    sizer.bound(8, 50)
+    assert sizer.size == 50
+
+
 def test_a_call_that_brings_nothing_teaches_nothing() -> None:
-    sizer = BatchSizer(first=64)
+    sizer = claims()
 
     sizer.learn(0, 1_000.0)
 
-    assert (sizer.size, sizer.call_ms, sizer.job_ms) == (64, 0.0, 0.0)
+    assert (sizer.size, sizer.call_ms, sizer.element_ms) == (64, 0.0, 0.0)
 
 
 def test_few_that_were_there_do_not_make_a_batch_grow() -> None:
-    sizer = BatchSizer(first=64)
+    sizer = claims()
 
     for _ in range(20):
         sizer.learn(10, 0.5)

@@ -32,7 +32,7 @@ from django_delayq.calls.running import run
 from django_delayq.delivery.states import State
 from django_delayq.repair import calls, pacing, reframing
 from django_delayq.repair.calls import FrameName
-from django_delayq.repair.pacing import StepSizer
+from django_delayq.repair.pacing import step_sizer
 from django_delayq.repair.reframing import Reframing
 from django_delayq.repair.survey import (
     Jam,
@@ -694,7 +694,7 @@ def test_retries_during_a_run_deliver_nothing_that_the_jam_had_not(
         with suppress(ResponseError):
             rig.java_transfer(frame_format=target)
 
-    Reframing(rig.client, rig.keys, target, retry, _sizer=StepSizer(7)).run()
+    Reframing(rig.client, rig.keys, target, retry, _sizer=step_sizer(7)).run()
 
     assert steps > 30
     while rig.java_transfer(frame_format=target):
@@ -724,7 +724,7 @@ def test_interrupt_waits_until_what_the_server_did_is_counted(
 
     monkeypatch.setattr(reframing, "run", run_and_interrupt)
     before = signal.getsignal(signal.SIGINT)
-    interrupted = Reframing(rig.client, rig.keys, NEW, _sizer=StepSizer(7))
+    interrupted = Reframing(rig.client, rig.keys, NEW, _sizer=step_sizer(7))
 
     with pytest.raises(KeyboardInterrupt):
         interrupted.run()
@@ -749,7 +749,7 @@ def test_run_that_is_interrupted_after_any_step_can_be_run_again(
         if next(left) == 0:
             raise KeyboardInterrupt
 
-    interrupted = Reframing(rig.client, rig.keys, NEW, interrupt, _sizer=StepSizer(7))
+    interrupted = Reframing(rig.client, rig.keys, NEW, interrupt, _sizer=step_sizer(7))
     try:
         interrupted.run()
     except KeyboardInterrupt:
@@ -769,12 +769,16 @@ def test_run_that_is_interrupted_after_any_step_can_be_run_again(
 
 
 def test_steps_shrink_where_the_server_is_slow_and_grow_where_it_is_quick() -> None:
-    sizer = StepSizer(64, 50.0)
-    sizer.learn(64, 50.5)
-    assert sizer.batch > 64
-    for _ in range(10):
-        sizer.learn(64, 90.0)
-    assert sizer.batch == 4
+    sizer = step_sizer(64)
+    # The server is 50 ms away, which is no reason for small steps.
+    for _ in range(20):
+        sizer.learn(sizer.size, 50 + 0.005 * sizer.size)
+    assert sizer.size > 64
+    for _ in range(20):
+        sizer.learn(sizer.size, 50 + 2 * sizer.size)
+    for _ in range(20):
+        assert sizer.size <= 4
+        sizer.learn(sizer.size, 50 + 2 * sizer.size)
     assert lookups_of(0) == 100
     assert lookups_of(50_000) == 1
 

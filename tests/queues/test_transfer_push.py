@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import redis
 
+from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.running import run
 from django_delayq.delivery import changing, claiming, looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.queues.transfer import push
-from django_delayq.queues.transfer.push import FIRST_BATCH, QueuePush, next_batch
+from django_delayq.queues.transfer.push import FIRST_BATCH, MAX_BATCH, QueuePush, bounds
 from django_delayq.waiting.alarm import CAP_MS
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.frame import FrameFormat, pack, unpack
@@ -413,12 +413,24 @@ class TestWakeUps:
             assert 2 <= calls <= 2 * caps + 3
 
 
+def new_sizer() -> BatchSizer:
+    return BatchSizer(first=FIRST_BATCH, least=FIRST_BATCH // 4, most=MAX_BATCH)
+
+
+def next_batch(took_ms: float) -> int:
+    """Return the size of the call after one that took so long."""
+    sizer = new_sizer()
+    sizer.bound(*bounds(0))
+    sizer.learn(FIRST_BATCH, took_ms)
+    return sizer.size
+
+
 class TestPush:
     def test_batch_grows_while_calls_are_quick_and_shrinks_when_they_are_not(
         self,
     ) -> None:
-        assert FIRST_BATCH < next_batch(FIRST_BATCH, 0.5, 0) <= 1.1 * FIRST_BATCH
-        assert FIRST_BATCH > next_batch(FIRST_BATCH, 50, 0) >= 0.8 * FIRST_BATCH
+        assert FIRST_BATCH < next_batch(0.5) <= 1.51 * FIRST_BATCH
+        assert FIRST_BATCH > next_batch(50) >= 0.5 * FIRST_BATCH
 
     @pytest.mark.parametrize(
         ("listed", "slow", "quick"),
@@ -427,12 +439,14 @@ class TestPush:
     def test_batch_is_worth_the_scan_of_the_list_that_it_costs(
         self, listed: int, slow: int, quick: int
     ) -> None:
-        at_worst = at_best = FIRST_BATCH
+        at_worst, at_best = new_sizer(), new_sizer()
         for _ in range(100):
-            at_worst = next_batch(at_worst, 10_000, listed)
-            at_best = next_batch(at_best, 0.1, listed)
+            for sizer, element_ms in ((at_worst, 10.0), (at_best, 0.001)):
+                sizer.bound(*bounds(listed))
+                sizer.learn(sizer.size, sizer.size * element_ms)
+                assert slow <= sizer.size <= quick
 
-        assert (at_worst, at_best) == (slow, quick)
+        assert (at_worst.size, at_best.size) == (slow, quick)
 
     def test_push_measures_full_batches_only(
         self,
@@ -444,16 +458,21 @@ class TestPush:
         java = JavaQueue(client, queue_name, FrameFormat.BC0LC0)
         for number in range(3 * FIRST_BATCH):
             java.offer_at(b"%d" % number, 0)
-        # What a call takes decides of it, and that may be just what it should.
-        monkeypatch.setattr(push, "next_batch", lambda batch, *_: batch + 1)
         queue_push = QueuePush(client, keys)
+        sizer = queue_push.sizer
+
+        # What a call takes decides of it, and that may be just what it should.
+        def learn(moved: int, took_ms: float) -> None:
+            sizer.size = moved + 1
+
+        monkeypatch.setattr(sizer, "learn", learn)
 
         assert queue_push() == (FIRST_BATCH, 0)
-        assert queue_push.batch == FIRST_BATCH + 1
+        assert sizer.size == FIRST_BATCH + 1
         assert queue_push() == (FIRST_BATCH + 1, 0)
-        assert queue_push.batch == FIRST_BATCH + 2
+        assert sizer.size == FIRST_BATCH + 2
         assert queue_push() == (FIRST_BATCH - 1, -1)
-        assert queue_push.batch == FIRST_BATCH + 2
+        assert sizer.size == FIRST_BATCH + 2
         queue_push.close()
 
     def test_push_that_lost_its_reply_moved_nothing_twice(

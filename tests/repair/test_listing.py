@@ -11,7 +11,7 @@ from django_delayq.delivery.states import Change
 from django_delayq.repair import calls
 from django_delayq.repair.calls import FrameName, ListBusy, ListStep
 from django_delayq.repair.listing import Listing
-from django_delayq.repair.pacing import StepSizer
+from django_delayq.repair.pacing import step_sizer
 from django_delayq.repair.survey import take_survey
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.delivery.rig import T0, Rig, is_unlisted, name_in, names_of
@@ -33,14 +33,14 @@ def rig(
 
 
 def fill(rig: Rig, batch: int = 3) -> Listing:
-    listing = Listing(rig.client, rig.keys, _sizer=StepSizer(batch))
+    listing = Listing(rig.client, rig.keys, _sizer=step_sizer(batch))
     listing.fill()
     return listing
 
 
 def empty(rig: Rig, batch: int = 3) -> Listing:
     rig.delisted |= rig.java_frames
-    listing = Listing(rig.client, rig.keys, _sizer=StepSizer(batch))
+    listing = Listing(rig.client, rig.keys, _sizer=step_sizer(batch))
     listing.empty()
     return listing
 
@@ -161,7 +161,7 @@ def test_what_came_meanwhile_is_left_in_the_list(rig: Rig) -> None:
         # As a process does that still keeps the list; it would go on for ever.
         rig.schedule({f"late{next(steps)}": 1_000})
 
-    Listing(rig.client, rig.keys, offer, _sizer=StepSizer(3)).empty()
+    Listing(rig.client, rig.keys, offer, _sizer=step_sizer(3)).empty()
 
     count = next(steps)
     assert 1 <= count <= 9
@@ -178,7 +178,7 @@ def test_what_came_meanwhile_without_the_list_is_filled_in_too(rig: Rig) -> None
             rig.schedule({f"late{n}": 1_000}, insertion_list=False)
             rig.schedule({f"listed{n}": 1_000}, insertion_list=True)
 
-    listing = Listing(rig.client, rig.keys, offer, _sizer=StepSizer(3))
+    listing = Listing(rig.client, rig.keys, offer, _sizer=step_sizer(3))
     listing.fill()
 
     assert listing.filled == 11
@@ -195,7 +195,7 @@ def test_jobs_that_start_meanwhile_are_not_filled_in(rig: Rig) -> None:
     def claim(what: str, done: int, total: int) -> None:
         started.extend(names_of(rig.claim(2)))
 
-    Listing(rig.client, rig.keys, claim, _sizer=StepSizer(3)).fill()
+    Listing(rig.client, rig.keys, claim, _sizer=step_sizer(3)).fill()
 
     assert started
     assert set(listed(rig)).isdisjoint(started)
@@ -216,7 +216,7 @@ def test_run_that_is_interrupted_after_any_step_can_be_run_again(
         if what.endswith("ing the list") and next(left) == 0:
             raise KeyboardInterrupt
 
-    first = Listing(rig.client, rig.keys, interrupt, _sizer=StepSizer(3))
+    first = Listing(rig.client, rig.keys, interrupt, _sizer=step_sizer(3))
     try:
         first.fill() if is_on else first.empty()
     except KeyboardInterrupt:
@@ -270,7 +270,7 @@ def test_second_run_beside_the_first_is_refused_until_it_ended(rig: Rig) -> None
                 empty(rig)
             refused.append(done)
 
-    Listing(rig.client, rig.keys, start_another, _sizer=StepSizer(3)).fill()
+    Listing(rig.client, rig.keys, start_another, _sizer=step_sizer(3)).fill()
 
     assert refused
     assert empty(rig).emptied == 6
@@ -435,7 +435,7 @@ def test_workers_producers_and_java_go_on_meanwhile(rig: Rig, is_on: bool) -> No
     thread.start()
     try:
         for _ in range(3):
-            listing = Listing(rig.client, rig.keys, _sizer=StepSizer(5))
+            listing = Listing(rig.client, rig.keys, _sizer=step_sizer(5))
             listing.fill() if is_on else listing.empty()
     finally:
         ended.set()

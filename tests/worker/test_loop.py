@@ -175,7 +175,7 @@ def test_while_jobs_wait_here_no_scan_is_paid_for_a_few(
     idle_loop, queue_name, monkeypatch, call_ms, running, limit
 ):
     queue = idle_loop.queues[queue_name]
-    queue.sizer.call_ms, queue.sizer.job_ms = call_ms, 0.05
+    queue.sizer.call_ms, queue.sizer.element_ms = call_ms, 0.05
     idle_loop.crew.running = dict.fromkeys(range(running))
     monkeypatch.setattr(idle_loop.crew.threads, "queued", lambda: 9)
 
@@ -184,7 +184,7 @@ def test_while_jobs_wait_here_no_scan_is_paid_for_a_few(
 
 def test_with_free_threads_a_scan_is_paid_for_a_single_job(idle_loop, queue_name):
     queue = idle_loop.queues[queue_name]
-    queue.sizer.call_ms, queue.sizer.job_ms = 30, 0.05
+    queue.sizer.call_ms, queue.sizer.element_ms = 30, 0.05
     idle_loop._planner._pace.rate = 0.01
     idle_loop.crew.running = dict.fromkeys(range(7))
 
@@ -504,7 +504,7 @@ def test_what_is_asked_ahead_brings_no_second_job_that_may_have_killed_its_worke
     room = plan.Room(40, 40)
     monkeypatch.setattr(planning.Planner, "room", lambda *_: room)
     monkeypatch.setattr(
-        queue_state, "BatchSizer", lambda **_: BatchSizer(first=4, most=4)
+        queue_state, "BatchSizer", lambda **_: BatchSizer(first=4, least=4, most=4)
     )
     monkeypatch.setattr(planning, "STALLED_MS", 1e9)
     leased = watch_suspects(monkeypatch, kills=3)

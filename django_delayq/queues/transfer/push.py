@@ -2,6 +2,7 @@
 
 from redis.client import Redis
 
+from django_delayq.calls.batch import BatchSizer
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
@@ -12,8 +13,6 @@ from django_delayq.wire.frame import FrameFormat
 
 #: Redisson's batch, and where ours begins. RedissonDelayedQueue.java:71.
 FIRST_BATCH = 100
-#: What a call may take beside the scans of the delay queue, ms.
-BUDGET_MS = 4.0
 #: One scan of the delay queue, ms for each frame in it: 3 to 4 ms for 100,000.
 SCAN_MS = 35e-6
 #: What an element costs that is searched for in the list, ms.
@@ -27,21 +26,17 @@ DEADLINE_S = 2.0
 service = QueueTransferService()
 
 
-def next_batch(batch: int, took_ms: float, listed: int) -> int:
-    """Size the next call by how long a full one took, and by how many frames are in the delay queue.
+def bounds(listed: int) -> tuple[int, int]:
+    """Return the least and the most elements of a call, by how many frames are in the delay queue.
 
     A call pays for one scan of the list, whatever it moves. So the longer the list, the more it has to move: at least
     what takes three quarters of the scan's time, however slow the server seems to be; at most what takes as long as one.
     """
-    scan_ms = SCAN_MS * listed
-    worth_a_scan = scan_ms / ELEMENT_MS
-    smallest = FIRST_BATCH / 4 + 0.75 * worth_a_scan
+    worth_a_scan = SCAN_MS * listed / ELEMENT_MS
+    least = round(FIRST_BATCH / 4 + 0.75 * worth_a_scan)
     # Without the list an element costs a quarter.
-    largest = min(4 * FIRST_BATCH + worth_a_scan, MAX_BATCH)
-    aim_ms = BUDGET_MS + 1.7 * scan_ms
-    # In small steps: one slow answer may be somebody else's.
-    factor = min(max(aim_ms / max(took_ms, 0.1), 0.8), 1.1)
-    return round(min(max(batch * factor, smallest), largest))
+    most = min(round(4 * FIRST_BATCH + worth_a_scan), MAX_BATCH)
+    return min(least, most), most
 
 
 class QueuePush:
@@ -53,7 +48,9 @@ class QueuePush:
         keys: DeliveryKeys,
         frame_format: FrameFormat = FrameFormat.BC0LC0,
     ) -> None:
-        self.batch = FIRST_BATCH
+        self.sizer = BatchSizer(
+            first=FIRST_BATCH, least=FIRST_BATCH // 4, most=MAX_BATCH
+        )
         self._keys = keys
         self._frame_format = frame_format
         # Not the client's own pool, which repeats what failed for seconds, and reads without a deadline.
@@ -65,12 +62,14 @@ class QueuePush:
         begun_ms = monotonic_ms()
         moved, wait_us = self._connection.run(
             claiming.transfer(
-                self._keys, batch=self.batch, frame_format=self._frame_format
+                self._keys, batch=self.sizer.size, frame_format=self._frame_format
             )
         )
-        if wait_us == 0 and moved >= self.batch:
+        took_ms = monotonic_ms() - begun_ms
+        if wait_us == 0 and moved >= self.sizer.size:
             listed = self._connection.command("LLEN", self._keys.queue.delay_queue)
-            self.batch = next_batch(self.batch, monotonic_ms() - begun_ms, listed)
+            self.sizer.bound(*bounds(listed))
+            self.sizer.learn(moved, took_ms)
         return PushResult(moved, wait_us)
 
     def close(self) -> None:
