@@ -5,7 +5,6 @@ from django.utils.module_loading import autodiscover_modules
 
 from django_delayq import checks, conf
 from django_delayq.jobs.envelope import signed_for
-from django_delayq.queues.connection import set_default_connection
 from django_delayq.queues.options import set_default_options, set_signer
 
 
@@ -17,7 +16,6 @@ class DelayqConfig(AppConfig):
     def ready(self) -> None:
         conf.hide_password()
         checks.register_all()
-        set_default_connection(lambda: (conf.get_shared_client, conf.get_async_client))
         set_default_options(conf.queue_options)
         set_signer(signed_for)
         autodiscover_modules("tasks")

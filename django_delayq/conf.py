@@ -4,14 +4,10 @@ Read by `get_settings` inside functions, never at import; cached, and forgotten 
 has changed. What is wrong is collected by `find_problems`, which ``manage.py check`` prints and `get_settings` raises.
 """
 
-import asyncio
 import difflib
 import math
 import os
-import threading
-import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,26 +17,16 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django_redis import get_redis_connection
-from redis import ConnectionPool, Redis
-from redis.asyncio import ConnectionPool as AsyncConnectionPool
-from redis.asyncio import Redis as AsyncRedis
-from redis.asyncio.connection import Connection as AsyncConnection
-from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
-from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.connection import SSLConnection, UnixDomainSocketConnection
-from redis.retry import Retry
 
-from django_delayq.calls.call import CallPacker
+from django_delayq.clients.clients import own
+from django_delayq.clients.server import Server
+from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
-from django_delayq.queues.connection import is_readable
 from django_delayq.queues.options import QueueOptions
 from django_delayq.redaction import (
     SecretUrl,
-    conceal,
     hide,
     is_secret_name,
     redact,
@@ -49,12 +35,6 @@ from django_delayq.redaction import (
 )
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import Keyring
-
-#: Seconds without a byte after which a connection counts as dead.
-SOCKET_TIMEOUT_S = 5.0
-#: Seconds to wait for a connection.
-CONNECT_TIMEOUT_S = 3.0
-
 
 #: No number of a `Backoff` is larger: 31 years in seconds, and far from where a float overflows.
 MAX_BACKOFF = 10**9
@@ -686,14 +666,6 @@ def setting_names() -> dict[str, str]:
     return names
 
 
-# Clients. One pool a process; redis-py's pools notice a fork by themselves.
-
-_lock = threading.Lock()
-_pool: ConnectionPool | None = None
-_shared: Redis | None = None
-_thread = threading.local()
-
-
 def connection_url() -> str | None:
     """Return the URL to connect to, or None where CONNECTION names a django-redis alias.
 
@@ -722,16 +694,19 @@ def connection_url() -> str | None:
     return settings.connection if "://" in settings.connection else None
 
 
-def _pool_parts() -> tuple[type, dict[str, Any]]:
-    """Return the connection class and its arguments, from the URL or the alias."""
+def find_server() -> Server:
+    """Return the server of the settings, from the URL or the alias.
+
+    Raises:
+        InvalidSettings, EmbeddedServerError: see `connection_url`.
+    """
     url = connection_url()
     if url is not None:
-        pool = ConnectionPool.from_url(url)
-    else:
-        alias = get_settings().connection
-        assert alias is not None
-        pool = _alias_pool(alias)
-    return pool.connection_class, conceal(pool.connection_kwargs)
+        # A limit on the connections of a pool is not one on those of the threads, which keep theirs.
+        return replace(Server.at(url), max_connections=None)
+    alias = get_settings().connection
+    assert alias is not None
+    return Server.of_pool(_alias_pool(alias))
 
 
 def _alias_pool(alias: str) -> Any:
@@ -757,150 +732,16 @@ def _no_alias(alias: str, why: str) -> InvalidSettings:
     )
 
 
-def _own_arguments(arguments: dict[str, Any], retry: Any) -> dict[str, Any]:
-    own = {**arguments, "retry": retry, "decode_responses": False, "encoding": "utf-8"}
-    own.pop("retry_on_error", None)
-    own.pop("retry_on_timeout", None)
-    own.setdefault("socket_timeout", SOCKET_TIMEOUT_S)
-    own.setdefault("socket_connect_timeout", CONNECT_TIMEOUT_S)
-    return own
-
-
-# redis-py repeats whatever it sent; which calls may be repeated, and how, is for ``calls.running`` to know.
-def _retry(cls: type) -> Any:
-    return cls(NoBackoff(), 0)
-
-
-def get_client() -> Redis:
-    """Return the client of this thread, with a connection of its own; every reply comes as bytes.
-
-    Raises:
-        InvalidSettings, EmbeddedServerError: see `connection_url`.
-        redis.exceptions.ConnectionError: the server cannot be reached.
-    """
-    global _pool
-    client: Redis | None = getattr(_thread, "client", None)
-    if client is not None and client.connection_pool is _pool:
-        return client
-    with _lock:
-        if _pool is None:
-            _pool = _make_pool({})
-        pool = _pool
-    # Freed with its thread; the connection goes back to the pool then.
-    client = _thread.client = Redis(connection_pool=pool, single_connection_client=True)
-    return client
-
-
-@contextmanager
-def lent_client() -> Iterator[Redis]:
-    """Lend out this thread's client; who asks for it meanwhile gets another.
-
-    For a stream: the replies that are still to come are not for whatever else this thread does between its calls.
-    """
-    client = get_client()
-    _thread.client = None
-    try:
-        yield client
-    finally:
-        _thread.client = client
-
-
-def get_shared_client() -> Redis:
-    """Return one client for all threads of this process, for objects that are handed around: queues.
-
-    Raises:
-        InvalidSettings, EmbeddedServerError: see `connection_url`.
-    """
-    global _shared
-    with _lock:
-        if _shared is None:
-            _shared = make_client()
-        return _shared
-
-
-def make_client(**overrides: Any) -> Redis:
-    """Make a client with a pool of its own, for callers that need other timeouts; the caller closes it."""
-    client = Redis(connection_pool=_make_pool(overrides))
-    client.auto_close_connection_pool = True
-    return client
-
-
-def _make_pool(overrides: dict[str, Any]) -> ConnectionPool:
-    cls, arguments = _pool_parts()
-    own = {"command_packer": CallPacker(), **_own_arguments(arguments, _retry(Retry))}
-    return ConnectionPool(connection_class=cls, **own | overrides)
-
-
-def _forget_after_fork() -> None:
-    # The parent goes on with its connections: a child that used them would read the parent's replies.
-    global _pool, _shared, _thread, _lock
-    _pool, _shared, _thread, _lock = None, None, threading.local(), threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-_ASYNC_CLASSES = (
-    (UnixDomainSocketConnection, AsyncUnixConnection),
-    (SSLConnection, AsyncSSLConnection),
-)
-
-
-def make_async_client(**overrides: Any) -> AsyncRedis:
-    """Make an asyncio client; it belongs to the running event loop, and its maker closes it."""
-    cls, arguments = _pool_parts()
-    async_class: type = AsyncConnection
-    for sync_class, twin in _ASYNC_CLASSES:
-        if issubclass(cls, sync_class):
-            async_class = twin
-    own = _own_arguments(conceal(arguments, is_async=True), _retry(AsyncRetry))
-    own |= overrides
-    own.pop("parser_class", None)  # django-redis names one, which cannot wait
-    client = AsyncRedis(
-        connection_pool=AsyncConnectionPool(connection_class=async_class, **own)
-    )
-    client.auto_close_connection_pool = True
-    return client
-
-
-_async_clients: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[AsyncRedis, AsyncGenerator[None, None]]]" = weakref.WeakKeyDictionary()
-
-
-async def get_async_client() -> AsyncRedis:
-    """Return the client of the running event loop; it is closed with the loop."""
-    loop = asyncio.get_running_loop()
-    if loop not in _async_clients:
-        client = make_async_client()
-        keeper = _close_with_loop(client)
-        await anext(keeper)
-        _async_clients[loop] = client, keeper
-    return _async_clients[loop][0]
-
-
-async def _close_with_loop(client: AsyncRedis) -> AsyncGenerator[None, None]:
-    # asyncio.run() closes the generators that are still open when its loop ends.
-    try:
-        yield
-    finally:
-        await client.aclose()
-
-
 def forget_connections(**kwargs: Any) -> None:
     """Drop the cached settings and the connections; connected to ``setting_changed``."""
-    global _pool, _shared
     setting = kwargs.get("setting", "DELAYQ")
     if setting in ("DELAYQ", "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
         get_keyring.cache_clear()
     if setting not in ("DELAYQ", "CACHES", "DEBUG", "BASE_DIR"):
         return
     hide_password()
-    with _lock:
-        get_settings.cache_clear()
-        pools = [pool for pool in (_pool, _shared and _shared.connection_pool) if pool]
-        _pool = _shared = None
-        _async_clients.clear()
-    for pool in pools:
-        pool.disconnect()
+    get_settings.cache_clear()
+    own.forget()
 
 
 def queue_options(name: str) -> QueueOptions | None:
@@ -914,5 +755,9 @@ def queue_options(name: str) -> QueueOptions | None:
         insertion_list=queue.keeps_list,
     )
 
+
+own.find = find_server
+get_client, lent_client, get_shared_client = own.of_thread, own.lent, own.shared
+make_client, get_async_client = own.make, own.of_loop
 
 setting_changed.connect(forget_connections, dispatch_uid="django_delayq")

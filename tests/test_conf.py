@@ -18,6 +18,7 @@ from django.test import override_settings
 
 from django_delayq import conf
 from django_delayq.calls.call import CallPacker
+from django_delayq.clients.server import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
 from django_delayq.codecs import get_codec
 from django_delayq.conf import (
     Backoff,
@@ -32,6 +33,7 @@ from django_delayq.conf import (
 )
 from django_delayq.embedded import server
 from django_delayq.exceptions import InvalidSettings, NotSigned, QueueNotFound
+from django_delayq.queues.blocking import BlockingQueue
 from django_delayq.redaction import hide
 from django_delayq.wire.frame import FrameFormat
 from tests.polling import await_until, wait_until
@@ -645,9 +647,36 @@ def test_client_has_deadlines_and_returns_bytes(
 
     arguments = conf.get_client().connection_pool.connection_kwargs
 
-    assert arguments["socket_timeout"] == conf.SOCKET_TIMEOUT_S
-    assert arguments["socket_connect_timeout"] == conf.CONNECT_TIMEOUT_S
+    assert arguments["socket_timeout"] == SOCKET_TIMEOUT_S
+    assert arguments["socket_connect_timeout"] == CONNECT_TIMEOUT_S
     assert conf.get_client().echo("x") == b"x"
+
+
+def test_threads_may_be_more_than_the_connections_of_a_pool(
+    settings: Any, server: Server | ExternalServer
+) -> None:
+    """Each keeps one: the limit of a URL would have all others fail."""
+    sign = "&" if "?" in server.socket_url else "?"
+    settings.DELAYQ = {"CONNECTION": f"{server.socket_url}{sign}max_connections=1"}
+    kept = [conf.get_client()]
+
+    thread = threading.Thread(target=lambda: kept.append(conf.get_client()))
+    thread.start()
+    thread.join()
+
+    assert all(client.ping() for client in kept)
+    assert len(kept) == 2
+
+
+def test_queue_object_and_jobs_of_a_thread_share_a_connection(
+    delayq: None, queue_name: str
+) -> None:
+    queue = BlockingQueue(queue_name)
+
+    assert queue.poll() is None
+    assert queue._clients.at_hand() is conf.get_client()
+    queue.close()
+    assert conf.get_client().ping()
 
 
 def test_client_packs_calls_as_they_are(delayq: None) -> None:

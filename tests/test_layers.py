@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent / "django_delayq"
 LAYERS = [
     ["exceptions", "clock", "later", "logs", "redaction"],
     ["calls"],
+    ["clients"],
     ["wire"],
     ["codecs"],
     ["waiting"],

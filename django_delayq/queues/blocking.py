@@ -15,13 +15,13 @@ from redis.exceptions import RedisError
 from django_delayq.calls.command import Command
 from django_delayq.calls.once import Once
 from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import Clients, Given
 from django_delayq.clock import monotonic_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery import limits
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.queues import calls
-from django_delayq.queues.connection import Clients, Given
 from django_delayq.queues.options import check_limit, options_of
 from django_delayq.queues.reading import read
 from django_delayq.queues.taking import Batch, Taker
@@ -72,7 +72,7 @@ class BlockingQueue:
         self.name = name
         self._keys = DeliveryKeys.of(name)
         self._codec = options_of(name, codec=codec).codec
-        self._clients = Clients(connection)
+        self._clients = Clients.of(connection)
         if (
             isinstance(lease, bool)
             or not isinstance(lease, int | float)
@@ -248,10 +248,10 @@ class BlockingQueue:
     # How it is done
 
     def _perform(self, steps: Steps[T]) -> T:
-        return perform(self._clients.of_thread(), steps)
+        return perform(self._clients.at_hand(), steps)
 
     async def _aperform(self, steps: Steps[T]) -> T:
-        return await aperform(await self._clients.asynchronous(), steps)
+        return await aperform(await self._clients.of_loop(), steps)
 
     def _poll_from_any(
         self, timeout: float | timedelta, names: Sequence[str]

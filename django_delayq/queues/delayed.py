@@ -20,13 +20,13 @@ from django_delayq.calls.command import Command
 from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.once import Once
 from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import Clients, Given
 from django_delayq.clock import boottime_ms
 from django_delayq.codecs import Codec
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.exceptions import DecodeError
 from django_delayq.queues import calls
-from django_delayq.queues.connection import Clients, Given
 from django_delayq.queues.options import check_limit, options_of, signed_for
 from django_delayq.queues.reading import read
 from django_delayq.queues.transfer.push import QueuePush, service
@@ -99,7 +99,7 @@ class DelayedQueue:
             frame_format=frame_format,
             insertion_list=insertion_list,
         )
-        self._clients = Clients(connection)
+        self._clients = Clients.of(connection)
         # The client that the transfer was begun with, and the process that it runs in.
         self._held: Redis | None = None
         self._lock = threading.Lock()
@@ -108,7 +108,7 @@ class DelayedQueue:
         self._left_over: list[Any] = []
         self._pid = 0
         self._is_destroyed = False
-        if not self._clients.is_default:
+        if not self._clients.is_own:
             self._hold()
 
     def __repr__(self) -> str:
@@ -304,11 +304,11 @@ class DelayedQueue:
 
     def _perform(self, steps: Steps[T]) -> T:
         self._hold()
-        return perform(self._clients.sync(), steps)
+        return perform(self._clients.shared(), steps)
 
     async def _aperform(self, steps: Steps[T]) -> T:
         self._hold()
-        return await aperform(await self._clients.asynchronous(), steps)
+        return await aperform(await self._clients.of_loop(), steps)
 
     def _hold(self) -> None:
         """Be one of those who transfer; again after a fork, where the thread is gone."""
@@ -318,7 +318,7 @@ class DelayedQueue:
         if self._held is not None:
             service.resume(self._held, self.name)
             return
-        client = self._held = self._clients.sync()
+        client = self._held = self._clients.shared()
 
         def make_task(listener: ChannelListener) -> QueueTransferTask:
             return QueueTransferTask(

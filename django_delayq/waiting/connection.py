@@ -19,22 +19,9 @@ from redis.retry import Retry
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.connections import node_of
+from django_delayq.clients.server import POOL_ARGUMENTS
 
 T = TypeVar("T")
-
-#: Bookkeeping of the pool that a connection comes from; one without a pool does not take it.
-POOL_ARGUMENTS = (
-    "maint_notifications_config",
-    "maint_notifications_pool_handler",
-    "oss_cluster_maint_notifications_handler",
-    "orig_host_address",
-    "orig_socket_timeout",
-    "orig_socket_connect_timeout",
-    "event_dispatcher",
-    "himport_registry",
-    "cache",
-    "cache_config",
-)
 
 
 class Readable(Protocol):

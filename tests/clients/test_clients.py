@@ -10,16 +10,13 @@ import pytest
 import redis
 import redis.asyncio
 
-from django_delayq.codecs import get_codec
+from django_delayq.clients import server as servers
+from django_delayq.clients.clients import Clients, nowhere, own
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.exceptions import EncodeError, InvalidSettings
-from django_delayq.queues import connection, options
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.queues.blocking import BlockingQueue
-from django_delayq.queues.connection import Clients, set_default_connection
 from django_delayq.queues.delayed import DelayedQueue
-from django_delayq.queues.options import QueueOptions, options_of, set_default_options
 from django_delayq.queues.transfer.push import service
-from django_delayq.wire.frame import FrameFormat
 from tests.polling import wait_until
 from tests.queues.java import make_due
 from tests.servers import Server
@@ -28,25 +25,20 @@ LATER = 600
 
 
 @pytest.fixture(autouse=True)
-def _no_defaults() -> Iterator[None]:
-    """Forget what the application has registered, and bring it back."""
-    provider, defaults = connection._default, options._default
-    set_default_connection(None)
-    set_default_options(None)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget where the settings say that the process's own server is, and bring it back."""
+    own.forget()
+    monkeypatch.setattr(own, "find", nowhere)
     yield
-    set_default_connection(provider)
-    set_default_options(defaults)
+    own.forget()
 
 
 @pytest.fixture
-def default(client: redis.Redis, async_client: redis.asyncio.Redis) -> None:
-    async def provide() -> redis.asyncio.Redis:
-        return async_client
-
-    set_default_connection(lambda: (lambda: client, provide))
+def default(client: redis.Redis) -> None:
+    own.find = lambda: servers.Server.of(client)
 
 
-class TestDefaultConnection:
+class TestOwnClients:
     def test_nothing_to_connect_to_is_an_error_that_says_what_to_do(self) -> None:
         with pytest.raises(InvalidSettings, match="give connection="):
             BlockingQueue("q").poll()
@@ -84,11 +76,12 @@ class TestDefaultConnection:
     def test_destroy_ends_the_transfer_that_was_begun_though_the_default_changed(
         self, client: redis.Redis, server: Server, queue_name: str
     ) -> None:
-        set_default_connection(lambda: (lambda: client, lambda: None))  # type: ignore[arg-type, return-value]
+        own.find = lambda: servers.Server.of(client)
         queue = DelayedQueue(queue_name)
         queue.offer("x", LATER)
         other = redis.Redis.from_url(server.url, db=1)
-        set_default_connection(lambda: (lambda: other, lambda: None))  # type: ignore[arg-type, return-value]
+        own.forget()
+        own.find = lambda: servers.Server.of(other)
 
         queue.destroy()
 
@@ -175,57 +168,6 @@ class TestCluster:
             assert blocking.poll_from_any(0.05, "other", "{q}:2") is None
 
 
-class TestOptions:
-    def test_without_settings_it_is_json_in_the_newer_format_with_a_list(self) -> None:
-        found = options_of("q", codec=None)
-
-        assert found == QueueOptions(
-            codec=get_codec("json"),
-            frame_format=FrameFormat.BC0LC0,
-            insertion_list=True,
-        )
-
-    def test_what_is_named_wins_over_the_settings(self) -> None:
-        set_default_options(
-            lambda name: QueueOptions(
-                codec=get_codec("StringCodec"),
-                frame_format=FrameFormat.DLC0,
-                insertion_list=False,
-            )
-        )
-
-        assert options_of("q", codec=None).codec.name == "StringCodec"
-        assert options_of("q", codec="LongCodec").codec.name == "LongCodec"
-        found = options_of("q", codec=None, frame_format="4.7.0", insertion_list=False)
-        assert (found.frame_format, found.insertion_list) == (FrameFormat.BC0LC0, False)
-        left = options_of("q", codec="LongCodec")
-        assert (left.frame_format, left.insertion_list) == (FrameFormat.DLC0, False)
-
-    @pytest.mark.parametrize("listed", [True, False])
-    def test_all_writers_of_a_queue_agree_on_its_list(self, listed: bool) -> None:
-        set_default_options(
-            lambda name: QueueOptions(codec=get_codec("json"), insertion_list=listed)
-        )
-
-        assert (
-            options_of("q", codec=None, insertion_list=listed).insertion_list is listed
-        )
-        with pytest.raises(InvalidSettings, match=f"'q', whose settings say {listed}"):
-            options_of("q", codec=None, insertion_list=not listed)
-
-    def test_queue_that_the_settings_do_not_know_has_the_defaults(self) -> None:
-        set_default_options(lambda name: None)
-
-        assert options_of("q", codec=None).codec.name == get_codec("json").name
-
-    @pytest.mark.parametrize(
-        "given", [{"codec": "NoCodec"}, {"codec": None, "frame_format": "1.0"}]
-    )
-    def test_what_does_not_exist_is_refused(self, given: Any) -> None:
-        with pytest.raises(EncodeError):
-            options_of("q", **given)
-
-
 def test_objects_leave_no_thread_and_no_connection_behind(
     private_server: Callable[..., Server],
 ) -> None:
@@ -251,20 +193,20 @@ class TestConnectionOfAThread:
     def test_two_threads_that_make_the_client_at_once_have_the_same(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        make = redis.Redis.from_url
+        make = servers.Server.pool
         second_makes, first_has_it = threading.Event(), threading.Event()
         waits_for = iter([second_makes, first_has_it])
 
-        def make_in_turn(url: str, **options: Any) -> redis.Redis:
+        def make_in_turn(server: servers.Server) -> redis.ConnectionPool:
             if (event := next(waits_for)) is first_has_it:
                 second_makes.set()
             assert event.wait(timeout=60)
-            return make(url, **options)
+            return make(server)
 
-        monkeypatch.setattr(redis.Redis, "from_url", make_in_turn)
-        clients = Clients("redis://127.0.0.1:1")
+        monkeypatch.setattr(servers.Server, "pool", make_in_turn)
+        clients = Clients.of("redis://127.0.0.1:1")
         with ThreadPoolExecutor(2) as threads:
-            made = [threads.submit(clients.sync) for _ in range(2)]
+            made = [threads.submit(clients.shared) for _ in range(2)]
             first = next(as_completed(made, timeout=60)).result()
             first_has_it.set()
             assert all(client.result(timeout=60) is first for client in made)
@@ -273,15 +215,15 @@ class TestConnectionOfAThread:
     def test_a_connection_that_takes_too_long_is_left_to_the_call(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        clients = Clients("redis://127.0.0.1:1")
-        shared = clients.sync()
+        clients = Clients.of("redis://127.0.0.1:1")
+        shared = clients.shared()
 
-        def make(**options: Any) -> redis.Redis:
+        def take_too_long(*names: str) -> Any:
             raise redis.TimeoutError("it took too long")
 
-        monkeypatch.setattr(connection, "Redis", make)
+        monkeypatch.setattr(shared.connection_pool, "get_connection", take_too_long)
 
-        assert clients.of_thread() is shared
+        assert clients.at_hand() is shared
 
     def test_each_thread_that_takes_keeps_one_until_it_ends(
         self, private_server: Callable[..., Server]
@@ -372,35 +314,3 @@ class TestConnectionOfAThread:
             queue.offer("x")
 
             assert queue.poll() == "x"
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "redis://h/abc",
-        "redis://h:6379/1/2",
-        "redis://h/-1",
-        "rediss://h/0x1",
-        "redis://h/ 1",
-        "redis://h?pasword=secret",
-        "redis://h?protocol=7",
-        "unix://:a/b@/run/redis.sock",
-    ],
-)
-def test_url_that_redis_py_would_misread_is_refused(url: str) -> None:
-    """It would take another database or path, or raise a TypeError at the first command."""
-    with pytest.raises(InvalidSettings, match="its database a number"):
-        BlockingQueue("q", connection=url)
-
-
-@pytest.mark.parametrize(
-    "url", ["redis://h", "redis://h/", "redis://h/3", "rediss://h/3/", "redis://h?db=3"]
-)
-def test_url_with_or_without_a_database_is_read(url: str) -> None:
-    BlockingQueue("q", connection=url)
-
-
-@pytest.mark.parametrize("lease", [0, -1, float("nan"), float("inf"), "5", True, None])
-def test_lease_that_is_no_time_is_refused(lease: Any) -> None:
-    with pytest.raises(InvalidSettings, match="seconds above 0"):
-        BlockingQueue("q", connection="redis://h", lease=lease)

@@ -1,0 +1,248 @@
+"""The clients of one server, made when they are needed: of a thread, shared by threads, of an event loop.
+
+A queue object has those of the connection that it was given. Everything else shares the process's `own`, which the
+settings lead to their server.
+"""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from redis import asyncio as aio
+from redis.client import Redis
+from redis.connection import ConnectionPool
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from django_delayq.clients.server import Server
+from django_delayq.clients.url import read_url
+from django_delayq.exceptions import InvalidSettings
+from django_delayq.redaction import show
+
+#: What ``connection=`` takes.
+Given = Redis | aio.Redis | str
+
+
+class Clients:
+    """Makes and keeps the clients of one server; replies are bytes. Serves any number of threads and event loops.
+
+    A forked child makes its own: it would read the replies of its parent.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Server],
+        *,
+        given: Redis | aio.Redis | None = None,
+        key: Hashable = None,
+    ) -> None:
+        """``find`` says where the server is, whenever a pool is made.
+
+        A client that was ``given`` is used itself where its kind, sync or async, is asked for. Objects with the same
+        ``key`` share the clients of event loops.
+        """
+        #: Says where the server is.
+        self.find = find
+        self._given = given
+        self._key = self if key is None else key
+        # One at most. A dictionary, because it is filled in one step: of two that threads make at once, one is dropped
+        # before anybody has it.
+        self._made: dict[str, _Made] = {}
+        _all.add(self)
+
+    @classmethod
+    def of(cls, connection: Given | None) -> "Clients":
+        """Return those of a client or a URL; for None the process's own.
+
+        Raises:
+            InvalidSettings: it is something else.
+        """
+        if connection is None:
+            return own
+        if isinstance(connection, str):
+            url = read_url(connection)
+            return cls(lambda: Server.at(url), key=url)
+        if not isinstance(connection, Redis | aio.Redis) and not hasattr(
+            connection, "get_node_from_key"
+        ):
+            raise InvalidSettings(
+                "connection has to be a redis.Redis, a redis.asyncio.Redis or a URL;"
+                f" got {show(connection)}"
+            )
+        # One that decodes would return text.
+        is_used = (
+            isinstance(connection, Redis | aio.Redis)
+            and not Server.of(connection).decodes
+        )
+        return cls(
+            lambda: Server.of(connection),
+            given=connection if is_used else None,
+            key=id(connection),
+        )
+
+    @property
+    def is_own(self) -> bool:
+        """Whether these are the process's own."""
+        return self is own
+
+    def shared(self) -> Redis:
+        """Return a client for all threads, whose pool lends it a connection for each call.
+
+        Raises:
+            InvalidSettings, EmbeddedServerError: there is no server to connect to.
+        """
+        if isinstance(self._given, Redis):
+            return self._given
+        return self._get().shared
+
+    def of_thread(self) -> Redis:
+        """Return the client of this thread, with a connection of its own; the one that was given, where it serves.
+
+        The bookkeeping of a pool costs as much as a call.
+
+        Raises:
+            InvalidSettings, EmbeddedServerError: there is no server to connect to.
+            redis.exceptions.ConnectionError: the server cannot be reached.
+        """
+        try:
+            client: Redis = self._made["made"].of_threads.client
+        except (KeyError, AttributeError):
+            pass
+        else:
+            return client
+        if isinstance(self._given, Redis):
+            return self._given
+        made = self._get()
+        # It goes with its thread, or with us; the connection then returns to the pool.
+        client = Redis(connection_pool=made.pool, single_connection_client=True)
+        made.of_threads.client = client
+        return client
+
+    def at_hand(self) -> Redis:
+        """Return the client of this thread, or where it cannot connect the shared one, so that the call meets the error.
+
+        Raises:
+            InvalidSettings, EmbeddedServerError: there is no server to connect to.
+        """
+        try:
+            return self.of_thread()
+        except (RedisConnectionError, RedisTimeoutError):
+            return self.shared()
+
+    @contextmanager
+    def lent(self) -> Iterator[Redis]:
+        """Lend this thread's client to a stream; what else the thread asks meanwhile, it asks through another.
+
+        The replies that are still to come belong to the stream.
+        """
+        client = self.of_thread()
+        of_threads = self._get().of_threads
+        vars(of_threads).pop("client", None)
+        try:
+            yield client
+        finally:
+            of_threads.client = client
+
+    def make(self, **overrides: Any) -> Redis:
+        """Make a client with a pool of its own, for a caller that needs other time-outs and closes it."""
+        client = Redis(connection_pool=self.find().pool(**overrides))
+        client.auto_close_connection_pool = True
+        return client
+
+    async def of_loop(self) -> aio.Redis:
+        """Return the client of the running event loop, which is closed with the loop; or the one that was given.
+
+        Raises:
+            InvalidSettings, EmbeddedServerError: there is no server to connect to.
+        """
+        if isinstance(self._given, aio.Redis):
+            return self._given
+        of_loop = _of_loops.setdefault(asyncio.get_running_loop(), {})
+        if self._key not in of_loop:
+            client = aio.Redis(connection_pool=self.find().async_pool())
+            client.auto_close_connection_pool = True
+            keeper = _close_with_loop(client)
+            await anext(keeper)
+            of_loop[self._key] = _OfLoop(client, keeper, self.find)
+        return of_loop[self._key].client
+
+    def close(self) -> None:
+        """Close what was made for threads, unless it is the process's own; the next use makes another."""
+        if not self.is_own and (made := self._made.pop("made", None)) is not None:
+            made.pool.disconnect()
+
+    def forget(self) -> None:
+        """Drop all that was made, because the server is another one now."""
+        made = self._made.pop("made", None)
+        for of_loop in list(_of_loops.values()):
+            of_loop.pop(self._key, None)
+        if made is not None:
+            made.pool.disconnect()
+
+    def forget_after_fork(self) -> None:
+        """Drop what the parent goes on with."""
+        self._made.clear()
+
+    def _get(self) -> "_Made":
+        return self._made.get("made") or self._made.setdefault(
+            "made", _Made(self.find().pool())
+        )
+
+
+class _Made:
+    """A pool, and the clients whose connections it lends."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.pool = pool
+        self.shared = Redis(connection_pool=pool)
+        self.of_threads = threading.local()
+
+
+class _OfLoop(NamedTuple):
+    client: aio.Redis
+    #: Closes the client; open as long as the loop.
+    keeper: AsyncGenerator[None, None]
+    #: Holds what it was made from, so that nothing else gets its id.
+    find: Callable[[], Server]
+
+
+_of_loops: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, dict[Hashable, _OfLoop]
+] = weakref.WeakKeyDictionary()
+
+
+async def _close_with_loop(client: aio.Redis) -> AsyncGenerator[None, None]:
+    # asyncio.run() closes the generators that are still open when its loop ends.
+    try:
+        yield
+    finally:
+        await client.aclose()
+
+
+def nowhere() -> Server:
+    """Be the place of a server that nobody has named.
+
+    Raises:
+        InvalidSettings: always; the message says what to do.
+    """
+    raise InvalidSettings(
+        "no connection: give connection=redis.Redis(...) or a URL such as 'redis://localhost:6379/0',"
+        " or add 'django_delayq' to INSTALLED_APPS and set DELAYQ['CONNECTION']"
+    )
+
+
+_all: weakref.WeakSet[Clients] = weakref.WeakSet()
+#: The clients of this process. The settings say where their server is, as soon as they are read.
+own = Clients(nowhere)
+
+
+def _forget_after_fork() -> None:
+    for clients in list(_all):
+        clients.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,144 @@
+"""A server as redis-py's connections know it, and the pools that lead to it, sync and async.
+
+What every pool of ours has in common stands here: time-outs, replies as bytes, no retries, a concealed password.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.asyncio.connection import AbstractConnection as AsyncAbstractConnection
+from redis.asyncio.connection import Connection as AsyncConnection
+from redis.asyncio.connection import ConnectionPool as AsyncConnectionPool
+from redis.asyncio.connection import SSLConnection as AsyncSSLConnection
+from redis.asyncio.connection import UnixDomainSocketConnection as AsyncUnixConnection
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.connection import (
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.retry import Retry
+
+from django_delayq.calls.call import CallPacker
+from django_delayq.calls.connections import node_of
+from django_delayq.exceptions import InvalidSettings
+from django_delayq.redaction import conceal
+
+#: Seconds without a byte after which a connection counts as dead. redis-py before 8 would wait forever.
+SOCKET_TIMEOUT_S = 5.0
+#: Seconds to wait for a connection.
+CONNECT_TIMEOUT_S = 3.0
+#: Bookkeeping of the pool that a connection comes from; a connection without a pool does not take it.
+POOL_ARGUMENTS = (
+    "maint_notifications_config",
+    "maint_notifications_pool_handler",
+    "oss_cluster_maint_notifications_handler",
+    "orig_host_address",
+    "orig_socket_timeout",
+    "orig_socket_connect_timeout",
+    "event_dispatcher",
+    "himport_registry",
+    "cache",
+    "cache_config",
+)
+# redis-py repeats whatever it sent. Which calls may be repeated, and how often, is for ``calls.running`` to know.
+_RETRIES = {"retry_on_error", "retry_on_timeout"}
+# What a connection of the other kind cannot use.
+_OF_ONE_KIND = {
+    "command_packer",
+    "connection_pool",
+    "parser_class",
+    "redis_connect_func",
+}
+_TWINS: tuple[tuple[type, type], ...] = (
+    (UnixDomainSocketConnection, AsyncUnixConnection),
+    (SSLConnection, AsyncSSLConnection),
+    (Connection, AsyncConnection),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server, and how to connect to it."""
+
+    #: Of redis-py, sync or async.
+    connection_class: type
+    arguments: Mapping[str, Any] = field(repr=False)
+    #: Of one pool; None: redis-py's default.
+    max_connections: int | None = None
+
+    @classmethod
+    def at(cls, url: str) -> "Server":
+        """Return the server at a URL."""
+        pool = ConnectionPool.from_url(url)
+        return cls(pool.connection_class, pool.connection_kwargs, pool.max_connections)
+
+    @classmethod
+    def of(cls, client: Any) -> "Server":
+        """Return the server of a client, sync or async; of a cluster's client, one of the nodes."""
+        return cls.of_pool(node_of(client, None).connection_pool)
+
+    @classmethod
+    def of_pool(cls, pool: Any) -> "Server":
+        """Return the server that a pool leads to."""
+        return cls(pool.connection_class, pool.connection_kwargs)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether replies come as text and not as bytes."""
+        return bool(self.arguments.get("decode_responses"))
+
+    def pool(self, **overrides: Any) -> ConnectionPool:
+        """Return a new pool; nothing connects yet."""
+        arguments = self._arguments(is_async=False)
+        arguments.setdefault("command_packer", CallPacker())
+        arguments["retry"] = Retry(NoBackoff(), 0)
+        return ConnectionPool(
+            connection_class=self._class(is_async=False),
+            max_connections=self.max_connections,
+            **arguments | overrides,
+        )
+
+    def async_pool(self) -> AsyncConnectionPool:
+        """Return a new asyncio pool; it belongs to the event loop that uses it first."""
+        arguments = self._arguments(is_async=True)
+        arguments["retry"] = AsyncRetry(NoBackoff(), 0)
+        return AsyncConnectionPool(
+            connection_class=self._class(is_async=True),
+            max_connections=self.max_connections,
+            **arguments,
+        )
+
+    def _is_async(self) -> bool:
+        return issubclass(self.connection_class, AsyncAbstractConnection)
+
+    def _class(self, *, is_async: bool) -> type:
+        cls = self.connection_class
+        if self._is_async() is is_async:
+            return cls
+        for twins in _TWINS:
+            if issubclass(cls, twins) and not cls.__name__.startswith("Sentinel"):
+                return twins[is_async]
+        raise InvalidSettings(
+            f"cannot make the other kind of client, sync or async, from one with connections of type {cls.__name__};"
+            " give a URL, or use the methods of the kind that it has"
+        )
+
+    def _arguments(self, *, is_async: bool) -> dict[str, Any]:
+        left_out = _RETRIES.union(POOL_ARGUMENTS)
+        if self._is_async() is is_async:
+            left_out.discard("maint_notifications_config")
+        else:
+            left_out |= _OF_ONE_KIND
+        arguments = {
+            name: value
+            for name, value in self.arguments.items()
+            if name not in left_out
+        }
+        arguments |= {"decode_responses": False, "encoding": "utf-8"}
+        arguments.setdefault("socket_timeout", SOCKET_TIMEOUT_S)
+        arguments.setdefault("socket_connect_timeout", CONNECT_TIMEOUT_S)
+        return conceal(arguments, is_async=is_async)

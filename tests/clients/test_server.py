@@ -1,0 +1,50 @@
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from django_delayq.clients.server import Server
+from django_delayq.exceptions import InvalidSettings
+
+URL = "unix:///run/redis.sock?db=3&client_name=jobs&max_connections=7"
+
+
+@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
+def test_pools_of_both_kinds_lead_to_the_server_of_a_client(kind: Any) -> None:
+    server = Server.of(kind.from_url(URL, decode_responses=True))
+
+    for pool in (server.pool(), server.async_pool()):
+        arguments = pool.connection_kwargs
+        assert arguments["path"] == "/run/redis.sock"
+        assert (arguments["db"], arguments["client_name"]) == (3, "jobs")
+        assert arguments["decode_responses"] is False
+        assert pool.make_connection() is not None
+
+
+def test_pool_of_ours_has_a_twin_as_well() -> None:
+    """It packs calls in a way that no asyncio connection knows."""
+    server = Server.of_pool(Server.at(URL).pool())
+
+    assert server.async_pool().make_connection() is not None
+
+
+def test_limit_of_a_url_is_that_of_its_pools() -> None:
+    server = Server.at(URL)
+
+    assert server.pool().max_connections == 7
+    assert server.async_pool().max_connections == 7
+
+
+def test_class_of_connections_without_a_twin_is_an_error_that_says_what_to_do() -> None:
+    class Own(redis.connection.AbstractConnection):
+        pass
+
+    server = Server(Own, {})
+
+    with pytest.raises(InvalidSettings, match="type Own; give a URL"):
+        server.async_pool()
+
+
+def test_server_shows_no_password() -> None:
+    assert "secret" not in repr(Server.at("redis://:secret@h"))
