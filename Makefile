@@ -42,7 +42,7 @@ versions: ## What a version can change, on each Django and Python of the README;
 # The tests of one file share the Java process of each version.
 INTEROP := --numprocesses 4 --dist loadfile tests/interop
 
-interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and docs/compatibility.md from that; needs Java and Maven
+interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and the pages of docs/ on it; needs Java and Maven
 	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \
 		$(BIN)/python -m pytest --all $(INTEROP) $(ARGS)
 

@@ -1,4 +1,4 @@
-"""docs/compatibility.md, from what the tests of the matrix came to."""
+"""docs/compatibility.md and its detail page, from the results of the matrix of tests."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,10 +16,13 @@ POINTS = {
     1: "Java offers and transfers, Python takes",
     2: "Java offers and dies, Python transfers; Python takes, and Java",
     3: "Python offers and ends, Java transfers; Java takes, and Python",
-    4: "both transfer and both consume: each element once",
-    5: "each side sees and changes what the other offered",
-    6: "a handler runs what Java offered; Java takes what a view scheduled and offered",
+    4: "Both transfer and both consume: each element once",
+    5: "Each side sees and changes what the other offered",
+    6: "A handler runs what Java offered; Java takes what a view scheduled and offered",
 }
+
+#: Those of a page: newest first.
+_NEWEST_FIRST = tuple(reversed(VERSIONS))
 
 _cells: dict[tuple[str, str, int], str] = {}
 #: Codec, what Redisson cannot do, and label → versions.
@@ -37,7 +40,7 @@ def cell(point: int) -> Any:
 
 
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Remember what a cell's test came to."""
+    """Remember the result of a cell's test."""
     point = getattr(getattr(item, "function", None), "point", None)
     if point is None or (report.when != "call" and report.passed):
         return
@@ -47,7 +50,7 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def has_cells() -> bool:
-    """Whether any cell's test was run."""
+    """Return whether any cell's test ran."""
     return bool(_cells)
 
 
@@ -58,27 +61,35 @@ def note_refusal(version: str, codec: str, label: str, how: str) -> None:
 
 
 def word_of(version: str, codec: str, point: int) -> str:
-    """Return the word of a cell; one that did not run is a FAIL."""
+    """Return the word of a cell; a cell that did not run is a FAIL."""
     if is_supported(version, codec):
         return _cells.get((version, codec, point), "FAIL")
-    # One test says that it is refused clearly and loses nothing.
+    # One test proves that it is refused clearly and that nothing is lost.
     return "unsupported" if _cells.get((version, codec, 0)) == "pass" else "FAIL"
 
 
 def write(target: Path) -> None:
-    """Write the page."""
-    target.write_text("\n".join(_lines()) + "\n", encoding="utf-8")
+    """Write the page, and the detail beside it as ``NAME-detail.md``."""
+    detail = target.with_stem(f"{target.stem}-detail")
+    for file, lines in ((target, _summary()), (detail, _detail())):
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _lines() -> Iterator[str]:
+def _summary() -> Iterator[str]:
     yield _INTRODUCTION
     yield from _table(
-        ["codec", *VERSIONS], (_summary(codec) for codec in _all_codecs())
+        ["codec", *_NEWEST_FIRST], (_summary_of(codec) for codec in _all_codecs())
     )
     yield _SIX_WAYS
-    for point, text in POINTS.items():
-        yield f"{point}. {text}."
-    for version in VERSIONS:
+    yield from _ways()
+    yield _SIGNED
+    yield _UNSUPPORTED
+
+
+def _detail() -> Iterator[str]:
+    yield _DETAIL
+    yield from _ways()
+    for version in _NEWEST_FIRST:
         yield f"\n## Redisson {version}\n"
         rows = (
             [
@@ -88,7 +99,6 @@ def _lines() -> Iterator[str]:
             for codec in codecs_of(version)
         )
         yield from _table(["codec", *map(str, POINTS)], rows)
-    yield _SIGNED
     yield _VALUES
     yield from (f"* {label}" for label in VALUES)
     yield _REFUSED
@@ -101,7 +111,11 @@ def _lines() -> Iterator[str]:
             for each in LEFT_OUT
         ),
     )
-    yield _UNSUPPORTED
+
+
+def _ways() -> Iterator[str]:
+    for point, text in POINTS.items():
+        yield f"{point}. {text}."
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
@@ -111,14 +125,16 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
 
 def _all_codecs() -> list[str]:
     return [
-        *dict.fromkeys(codec for version in VERSIONS for codec in codecs_of(version))
+        *dict.fromkeys(
+            codec for version in _NEWEST_FIRST for codec in codecs_of(version)
+        )
     ]
 
 
-def _summary(codec: str) -> list[str]:
+def _summary_of(codec: str) -> list[str]:
     return [
         "its default" if codec == "default" else f"`{codec}`",
-        *(_word_of_all(version, codec) for version in VERSIONS),
+        *(_word_of_all(version, codec) for version in _NEWEST_FIRST),
     ]
 
 
@@ -153,56 +169,64 @@ def _of(versions: tuple[str, ...]) -> str:
 _INTRODUCTION = """\
 # Compatibility with Redisson
 
-What a real Redisson and django-delayq do with the same queue, tried.
-Each cell is a run of both on one server, the Redisson from its own jars in a Java process of its own.
-`make interop` writes this page from what its tests came to; don't edit it.
+A real Redisson and django-delayq on the same queue, tried.
+Each cell is a run of both on one server; Redisson runs from its own jars in a Java process.
+`make interop` writes this page and [its detail](compatibility-detail.md) from the results of its tests; don't edit them.
 
-* `pass`: its tests passed.
-* `unsupported`: it is [refused clearly, and nothing is lost](#not-supported), which has a test, too.
-* `FAIL`: they did not pass, or did not run.
+* `pass`: the tests passed.
+* `unsupported`: the codec is [refused clearly, and nothing is lost](#not-supported), which has a test.
+* `FAIL`: the tests failed, or did not run.
 * `–`: the version has no such codec.
-
 """
 
 _SIX_WAYS = """
-A cell is `pass` here when it is so in each of six ways, which stand below for each version:
+A cell is `pass` when each of six ways passes; the [detail](compatibility-detail.md) has a table for each version:
 """
 
 #: Of test_signed.py.
 _SIGNED = """
 ## Signed jobs
 
-A job travels as text or as a map, whatever the codec, and what is signed of it is one string.
-Tried with Redisson 3.16.6 and 4.7.0, and each codec that can hold text or bytes (`tests/interop/test_signed.py`):
+Whatever the codec, a job travels as text or as a map, and its signature covers one string.
+`tests/interop/test_signed.py` tries this with Redisson 3.16.6 and 4.7.0, and with each codec that can hold text or bytes:
 
-* taken out and offered again by Python, then by Java, and the other way round, from and to both queues: it runs once, with the arguments that it was scheduled with;
-* moved by `pollLastAndOfferFirstTo`: it runs in its own queue, and is data in another;
-* forged by Java in nine ways, each as text and as a map: data, and the real job runs once;
-* copied by Java while it waits, and repeated after it ended: it runs once;
-* written by Java with every other codec: it runs once, or is kept in the quarantine."""
-
-_VALUES = """
-## What was sent
-
-In ways 1 to 3, each of these that the version writes with the codec and can read again itself.
-What arrives has to have the Java type that Redisson itself reads from its own bytes, and the bytes that Python writes have to be those of Redisson, to the last one.
-"""
-
-_REFUSED = """
-What Redisson itself cannot write with a codec, or not read back, is not sent with it.
-The codecs of text, numbers and bytes get their own kind only.
-"""
-
-_LEFT_OUT = """
-These travel, too, but not as from Redisson to Redisson.
-One that is listed and comes out the same fails its test, so the list stays true.
-"""
+* A job that Python takes and offers again, and then Java, or the other way round, from and to both queues, runs once, with the arguments that it was scheduled with.
+* A job that `pollLastAndOfferFirstTo` moves runs in its own queue, and is data in another.
+* A job that Java forges in nine ways, each as text and as a map, is data, and the real job runs once.
+* A job that Java copies while it waits, and repeats after it ended, runs once.
+* A job that Java writes with any other codec runs once, or is kept in the quarantine."""
 
 _UNSUPPORTED = """
 ## Not supported
 
 `FstCodec`, the default of Redisson 3.10 to 3.12, and `SerializationCodec` write the fields of an object in an order that only its class file tells.
 
-* To offer with them is an `EncodeError` that says so.
+* Offering with them is an `EncodeError` that says so.
 * What Java offers with them is transferred like anything else, and Java can take it.
-* Who takes it here gets a `DecodeError` with the raw bytes in `data`, and they are kept in the quarantine; with `ByteArrayCodec` they are a value like any other."""
+* Taking it here raises a `DecodeError` with the raw bytes in `data`; a worker keeps them in the quarantine.
+* With `ByteArrayCodec` they are a value like any other."""
+
+_DETAIL = """\
+# Compatibility with Redisson, in detail
+
+Every cell of [compatibility.md](compatibility.md), in each of six ways, then what was sent and what was not.
+The words are explained there:
+"""
+
+_VALUES = """
+## What was sent
+
+Ways 1 to 3 send each of these values that the version writes with the codec and reads back itself.
+What arrives must have the Java type that Redisson reads from its own bytes.
+The bytes that Python writes must be Redisson's, to the last one.
+"""
+
+_REFUSED = """
+A value is not sent with a codec if Redisson itself cannot write it, or cannot read it back.
+The codecs of text, numbers and bytes get their own kind only.
+"""
+
+_LEFT_OUT = """
+These values travel too, but not as from Redisson to Redisson.
+A listed value that comes out the same fails its test, so the list stays true.
+"""
