@@ -28,7 +28,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, payload: bytes) -> object:
-        """Read a payload from whomever. Only ever builds plain values, never calls a class.
+        """Read a payload, whoever wrote it: build plain values, call no class.
 
         Raises:
             DecodeError: the bytes are not of this codec, or say more than Python can hold.

@@ -1,14 +1,14 @@
 """Codecs of Redisson that we know by name only, and what to do instead of them.
 
 FstCodec and SerializationCodec write a Java object's fields in an order that only its class file
-tells. The others wrap a codec that Java's program chose, which nothing in the payload names.
+tells. The others wrap a codec that the Java program chose, and no payload names it.
 """
 
 from django_delayq.exceptions import DecodeError, EncodeError
 
 
 class UnsupportedCodec:
-    """Refuses every value and every payload; the raw bytes stay with whoever has them."""
+    """Refuses every value and every payload; the error keeps the raw bytes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class UnsupportedCodec:
         )
 
 
-#: What is said of those that wrap another codec.
+#: The advice for codecs that wrap another one.
 WRAPPING = {
     **dict.fromkeys(
         ("LZ4Codec", "LZ4CodecV2", "SnappyCodec", "SnappyCodecV2", "ZStdCodec"),
@@ -43,7 +43,7 @@ WRAPPING = {
     " of: set that one",
 }
 
-#: All that are refused; nobody is offered these.
+#: All codecs that are refused. Messages suggest none of them.
 REFUSED = ("FstCodec", "SerializationCodec", *WRAPPING)
 
 _ADVICE = (

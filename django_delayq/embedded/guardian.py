@@ -123,9 +123,9 @@ def _check_owner(found: os.stat_result, path: Path) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace a file of HOME as a whole: whoever reads it meanwhile sees the old one or the new one.
+    """Replace a file of HOME as a whole: a reader sees the old one or the new one.
 
-    One writer at a time: whoever calls it holds the start lock or the guardian's.
+    The caller holds the start lock or the guardian's, so there is one writer at a time.
     """
     new = path.with_name(f"{path.name}.new")
     new.write_text(text)
@@ -441,7 +441,7 @@ def runtime_folder() -> Path:
     """Return a folder that only we may enter, short enough for the path of a socket in it.
 
     Raises:
-        ServerRefused: there is none, for lack of rights or of room.
+        ServerRefused: no folder is writable for us alone, or short enough.
     """
     tried = [os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"), "/tmp"]
     for parent in tried:
@@ -460,7 +460,7 @@ def runtime_folder() -> Path:
 
 
 def _is_socket_of_ours(path: Path) -> bool:
-    # A server removes what lies where it is to listen: whoever wrote the record could name any file of ours.
+    # A server removes the file at the path where it listens, and a planted record could name any file of ours.
     if path.parent.name != f"delayq-{os.getuid()}" or not _is_private(path.parent):
         return False
     return path.is_socket() or not os.path.lexists(path)

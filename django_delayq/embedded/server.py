@@ -1,7 +1,7 @@
 """The embedded server: a real Valkey or Redis for the project, the machine's own or that of a wheel.
 
-This is the users' side. Whoever comes first starts a guardian process, which starts the server
-and stops it with the last user; how they find each other is told in `django_delayq.embedded.guardian`.
+This is the users' side. The first user starts a guardian process, which starts the server and
+stops it with the last user; `django_delayq.embedded.guardian` says how they find each other.
 For development: a server of your own is one setting away, ``DELAYQ["CONNECTION"]``.
 """
 

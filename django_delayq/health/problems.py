@@ -1,7 +1,7 @@
 """What a live server is asked before a worker relies on it: version, memory, persistence, role, rights, keys.
 
 A few round trips and a few milliseconds, whatever waits in the queues. ``facts`` and ``rights`` find out, and this
-says what it means. Who calls it decides what a problem is worth; nothing here knows of Django.
+says what it means. The caller decides what to do about a problem; nothing here knows of Django.
 """
 
 import re
@@ -21,7 +21,7 @@ from django_delayq.health.facts import Facts, ask
 from django_delayq.health.rights import Rights, kinds_of
 from django_delayq.wire import signing
 
-#: Frames in a queue's insertion list from which on its upkeep is felt: a scan of it takes 3 ms.
+#: An insertion list of more frames is felt: one scan of it takes 3 ms.
 LONG_LIST = 100_000
 #: The oldest servers that know every command of ours.
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
@@ -39,7 +39,7 @@ class Level(StrEnum):
 
 
 class ServerProblem(NamedTuple):
-    """Something about the server that one should know before one relies on it."""
+    """Something about the server to know before relying on it."""
 
     level: Level
     message: str
@@ -51,7 +51,7 @@ def find_server_problems(
 ) -> list[ServerProblem]:
     """Ask a server whether it can serve these queues, given by name; the worst comes first.
 
-    ``key_ids`` are those of the keys that this project has; None: what is signed with others is not looked for.
+    ``key_ids`` are the ids of this project's keys; None: jobs signed with other keys are not looked for.
 
     Raises:
         redis.exceptions.ConnectionError: it does not answer, or does not let us in.
@@ -175,7 +175,7 @@ def _formats(
 ) -> Iterator[ServerProblem]:
     found = run_all(client, [upgrading.read_format(keys) for keys in queues])
     for keys, reply in zip(queues, found, strict=True):
-        # What the user lacks for it is said of the commands themselves.
+        # Missing rights are reported with the commands themselves.
         if not isinstance(reply, Exception):
             yield from find_newer(keys.queue.name, reply)
 
@@ -197,7 +197,7 @@ def _missing_keys(
 ) -> Iterator[ServerProblem]:
     found = run_all(client, [holding.held_names(keys) for keys in queues])
     for keys, held in zip(queues, found, strict=True):
-        # What the user lacks for it is said of the commands themselves.
+        # Missing rights are reported with the commands themselves.
         if not isinstance(held, Exception):
             for problem in find_missing(held, key_ids):
                 yield problem._replace(

@@ -25,9 +25,9 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.health.facts import Facts, text_of
 from django_delayq.waiting.connection import DedicatedConnection
 
-#: What a throwaway key lives at most, should we be cut off before we delete it.
+#: How long a throwaway key lives if we are cut off before we delete it.
 THROWAWAY_MS = 5000
-#: A socket that says nothing for so long is dead.
+#: A socket that is silent for so long is dead.
 DEADLINE_S = 5.0
 
 
@@ -39,7 +39,7 @@ class Try(NamedTuple):
     name: str
     #: What follows the key.
     args: tuple[str | int | float, ...] = ()
-    #: Makes a key where there is none.
+    #: It makes the key if that does not exist.
     creates: bool = False
 
 
@@ -261,7 +261,7 @@ class Rights:
             # Returns at once where the list has something, else after a tenth of a second.
             ("BLMOVE", ("BLMOVE", first, first, "LEFT", "LEFT", 0.01)),
             ("RENAME", ("RENAME", first, second)),
-            # Long past: whoever listens looks once more at what it knows.
+            # A time long past: listeners look once more at what they know.
             ("PUBLISH", ("PUBLISH", self.keys[0].channel, "0")),
         ]
         if may_create:

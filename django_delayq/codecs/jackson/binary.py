@@ -1,6 +1,6 @@
 """Redisson's Jackson codecs in binary coats: CborJacksonCodec, MsgPackJacksonCodec, Smile…
 
-A coat turns a tree (see ``jackson_tree``) into bytes and back.
+A coat turns a tree (see ``tree``) into bytes and back.
 """
 
 from collections.abc import Callable

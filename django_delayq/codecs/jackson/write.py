@@ -1,7 +1,7 @@
 """Values to Jackson trees: which of them carry their class, and in which shape.
 
 Redisson sets default typing for everything that is not final. Inside a collection every number
-but Integer and Double carries its class; at top level only what is not final does, and Long.
+but Integer and Double carries its class; at top level only values of non-final classes do, and Long.
 """
 
 import re
@@ -52,7 +52,7 @@ from django_delayq.redaction import show
 #: for it (of an object, or of an array of numbers).
 TOP, ELEMENT, FIELD = range(3)
 
-#: Arrays of what is final; Jackson writes them, and Java's immutable collections, without class.
+#: Arrays of final classes. Jackson writes these, and Java's immutable collections, without their class.
 _FINAL_ARRAY = re.compile(r"\[+(?:[ZBCSIJFD]|Ljava\.lang\.(?:String|Integer|Boolean|Double|Float"
                           r"|Short|Byte|Character);)")  # fmt: skip
 _FINAL_COLLECTION = "java.util.ImmutableCollections$"

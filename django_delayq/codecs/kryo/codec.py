@@ -1,7 +1,7 @@
 """Kryo5Codec: Redisson's default since 3.19.
 
-Kryo names the class of an object and nothing of what is in it. So an object of your own class, and
-an enum's constant, are read and written only if their class is declared, which is a line or two.
+Kryo names the class of an object and none of its fields. So objects of your own classes, and constants
+of enums, are read and written only if their class is declared, which takes a line or two.
 """
 
 from django_delayq.codecs.kryo.kinds import Classes, Declarations, KryoDialect
@@ -59,8 +59,8 @@ class Kryo5Codec:
         """Read a payload.
 
         Raises:
-            DecodeError: it is none, is nested too deep, holds an object of a class that is not
-                declared, or a map whose keys Python cannot tell apart.
+            DecodeError: the payload is not Kryo's, is nested too deep, holds an object of a class that
+                is not declared, or a map whose keys Python cannot tell apart.
         """
         try:
             return KryoReader(payload, self._dialect, self._declared).read()

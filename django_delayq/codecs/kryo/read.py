@@ -77,7 +77,7 @@ class KryoReader(KryoInput):
         """Return the value of the payload.
 
         Raises:
-            DecodeError: it is none, holds what Python cannot, or an object of an unknown class.
+            DecodeError: the payload is not Kryo's, or holds an object of an unknown class or a value that Python has not.
         """
         value = self.value(_ANY, 0)
         if self.source.left:
@@ -151,7 +151,7 @@ class KryoReader(KryoInput):
         )
 
     def _counted(self, start: int) -> None:
-        """Take note of an element that had no byte of its own."""
+        """Count an element that took no byte of the payload."""
         if self.source.position == start:
             self._free -= 1
             if self._free < 0:

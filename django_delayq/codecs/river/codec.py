@@ -49,8 +49,8 @@ class MarshallingCodec:
         """Read a payload.
 
         Raises:
-            DecodeError: it is none, is nested too deep, contains itself, or holds a map whose
-                keys Python cannot tell apart.
+            DecodeError: the payload is not River's, is nested too deep, contains itself, or holds a map
+                whose keys Python cannot tell apart.
         """
         try:
             return RiverReader(payload).read()

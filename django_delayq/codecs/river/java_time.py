@@ -52,7 +52,7 @@ def write(value: object) -> bytes:
     """Return the block of a Ser for a date, time, naive datetime, timedelta, Instant or JavaValue.
 
     Raises:
-        EncodeError: the value is none of ``java.time``.
+        EncodeError: ``java.time`` has no such value.
     """
     name = getattr(value, "class_name", "")
     if isinstance(value, Instant):

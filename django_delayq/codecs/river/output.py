@@ -153,7 +153,7 @@ class RiverOutput:
             self._classes[name] = len(self._classes)
 
     def _class(self, name: str, items: Iterable[object]) -> None:
-        """Write the class of an array's elements, finding it by what is in the array."""
+        """Write the class of an array's elements, found by looking at them."""
         if name in tags.TAG_OF_CLASS:
             self._out.append(tags.TAG_OF_CLASS[name])
             return

@@ -2,7 +2,7 @@
 
 Payloads say which class an object is of and what its fields are called, so any object can be read
 without its class. Nothing is looked up or called by name; the JDK's own classes are recognised by
-``river_resolve``. Cycles are refused: what Python makes of a payload is a tree.
+``resolve``. Cycles are refused: what Python makes of a payload is a tree.
 """
 
 from collections.abc import Callable
@@ -58,7 +58,7 @@ class RiverReader(RiverInput):
         """Return the value of the payload.
 
         Raises:
-            DecodeError: it is none, or holds what Python cannot.
+            DecodeError: the payload is not River's, or holds a value that Python has not.
         """
         version = self.source.byte()
         if version == 0:
