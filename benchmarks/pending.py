@@ -69,11 +69,11 @@ def measure(kind: str, jobs: int) -> None:
 
 
 def _used(client: redis.Redis) -> int:
-    from django_delayq import conf
+    from django_delayq.clients.clients import own_clients
 
     # Slow calls are remembered with their arguments, and what has sent the jobs has buffers, which count as well.
     client.slowlog_reset()
-    sender = conf.get_client().connection
+    sender = own_clients.of_thread().connection
     assert sender is not None
     sender.disconnect()
     while len(client.client_list()) > 1:

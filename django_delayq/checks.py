@@ -14,6 +14,7 @@ from django_redis.cache import RedisCache
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.clients.clients import own_clients
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
@@ -38,7 +39,7 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     try:
         settings = conf.get_settings()
         problems = find_server_problems(
-            conf.get_shared_client(), settings.queues, key_ids=_key_ids()
+            own_clients.shared(), settings.queues, key_ids=_key_ids()
         )
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)

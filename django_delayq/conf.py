@@ -18,7 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django_redis import get_redis_connection
 
-from django_delayq.clients.clients import own
+from django_delayq.clients.clients import own_clients
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
@@ -741,7 +741,7 @@ def forget_connections(**kwargs: Any) -> None:
         return
     hide_password()
     get_settings.cache_clear()
-    own.forget()
+    own_clients.forget()
 
 
 def queue_options(name: str) -> QueueOptions | None:
@@ -756,8 +756,6 @@ def queue_options(name: str) -> QueueOptions | None:
     )
 
 
-own.find = find_server
-get_client, lent_client, get_shared_client = own.of_thread, own.lent, own.shared
-make_client, get_async_client = own.make, own.of_loop
+own_clients.find = find_server
 
 setting_changed.connect(forget_connections, dispatch_uid="django_delayq")

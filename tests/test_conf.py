@@ -18,6 +18,7 @@ from django.test import override_settings
 
 from django_delayq import conf
 from django_delayq.calls.call import CallPacker
+from django_delayq.clients.clients import own_clients
 from django_delayq.clients.server import CONNECT_TIMEOUT_S, SOCKET_TIMEOUT_S
 from django_delayq.codecs import get_codec
 from django_delayq.conf import (
@@ -616,27 +617,27 @@ def test_client_speaks_to_the_server_of_the_url(
 ) -> None:
     client.set(queue_name, "x")
 
-    assert conf.get_client().get(queue_name) == b"x"
-    assert conf.get_client() is conf.get_client()
+    assert own_clients.of_thread().get(queue_name) == b"x"
+    assert own_clients.of_thread() is own_clients.of_thread()
 
 
 def test_client_of_another_thread_is_another(delayq: None) -> None:
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(conf.get_client()))
+    thread = threading.Thread(target=lambda: found.append(own_clients.of_thread()))
     thread.start()
     thread.join()
 
-    assert found[0] is not conf.get_client()
+    assert found[0] is not own_clients.of_thread()
     assert found[0].ping()
     found[0].close()
 
 
 def test_client_is_a_new_one_after_a_change(delayq: None, settings: Any) -> None:
-    first = conf.get_client()
+    first = own_clients.of_thread()
     settings.DELAYQ = dict(settings.DELAYQ)
 
-    assert conf.get_client() is not first
-    assert conf.get_client().ping()
+    assert own_clients.of_thread() is not first
+    assert own_clients.of_thread().ping()
 
 
 def test_client_has_deadlines_and_returns_bytes(
@@ -645,11 +646,11 @@ def test_client_has_deadlines_and_returns_bytes(
     sign = "&" if "?" in server.socket_url else "?"
     settings.DELAYQ = {"CONNECTION": f"{server.socket_url}{sign}decode_responses=True"}
 
-    arguments = conf.get_client().connection_pool.connection_kwargs
+    arguments = own_clients.of_thread().connection_pool.connection_kwargs
 
     assert arguments["socket_timeout"] == SOCKET_TIMEOUT_S
     assert arguments["socket_connect_timeout"] == CONNECT_TIMEOUT_S
-    assert conf.get_client().echo("x") == b"x"
+    assert own_clients.of_thread().echo("x") == b"x"
 
 
 def test_threads_may_be_more_than_the_connections_of_a_pool(
@@ -658,9 +659,9 @@ def test_threads_may_be_more_than_the_connections_of_a_pool(
     """Each keeps one: the limit of a URL would have all others fail."""
     sign = "&" if "?" in server.socket_url else "?"
     settings.DELAYQ = {"CONNECTION": f"{server.socket_url}{sign}max_connections=1"}
-    kept = [conf.get_client()]
+    kept = [own_clients.of_thread()]
 
-    thread = threading.Thread(target=lambda: kept.append(conf.get_client()))
+    thread = threading.Thread(target=lambda: kept.append(own_clients.of_thread()))
     thread.start()
     thread.join()
 
@@ -674,21 +675,21 @@ def test_queue_object_and_jobs_of_a_thread_share_a_connection(
     queue = BlockingQueue(queue_name)
 
     assert queue.poll() is None
-    assert queue._clients.at_hand() is conf.get_client()
+    assert queue._clients.at_hand() is own_clients.of_thread()
     queue.close()
-    assert conf.get_client().ping()
+    assert own_clients.of_thread().ping()
 
 
 def test_client_packs_calls_as_they_are(delayq: None) -> None:
     """Else each argument of each job costs a look at it, which nothing but a profile would show."""
-    connection = conf.get_client().connection
+    connection = own_clients.of_thread().connection
     assert connection is not None
 
     assert isinstance(connection._command_packer, CallPacker)
 
 
 def test_client_may_have_other_timeouts(delayq: None) -> None:
-    with conf.make_client(socket_timeout=1.5) as client:
+    with own_clients.make(socket_timeout=1.5) as client:
         assert client.ping()
         assert client.connection_pool.connection_kwargs["socket_timeout"] == 1.5
 
@@ -710,7 +711,7 @@ def test_alias_of_django_redis_leads_to_its_server(
     settings.DELAYQ = {"CONNECTION": "jobs"}
     client.set(queue_name, "x")
 
-    ours = conf.get_client()
+    ours = own_clients.of_thread()
 
     assert conf.connection_url() is None
     assert ours.get(queue_name) == b"x"
@@ -730,7 +731,7 @@ async def test_alias_of_django_redis_serves_the_event_loop_too(
     settings.DELAYQ = {"CONNECTION": "default"}
     client.set(queue_name, "x")
 
-    ours = await conf.get_async_client()
+    ours = await own_clients.of_loop()
 
     assert await ours.get(queue_name) == b"x"
 
@@ -755,7 +756,7 @@ def test_alias_that_leads_nowhere_is_told(
     with pytest.raises(
         InvalidSettings, match="DELAYQ\\['CONNECTION'\\] is 'jobs'"
     ) as e:
-        conf.get_client()
+        own_clients.of_thread()
 
     assert text in str(e.value)
 
@@ -764,7 +765,7 @@ def test_missing_connection_is_told_outside_of_debug(settings: Any) -> None:
     settings.DELAYQ = {}
 
     with pytest.raises(InvalidSettings, match="The embedded server serves DEBUG only"):
-        conf.get_client()
+        own_clients.of_thread()
 
 
 def test_missing_connection_means_the_embedded_server_in_debug(
@@ -793,16 +794,16 @@ def test_embedded_server_serves_a_client(settings: Any, tmp_path: Path) -> None:
     settings.DEBUG = True
     settings.DELAYQ = {"EMBEDDED_DIR": tmp_path}
 
-    assert conf.get_client().ping()
+    assert own_clients.of_thread().ping()
 
 
 # The event loop's client
 
 
 async def test_client_of_a_loop_is_one(delayq: None) -> None:
-    first = await conf.get_async_client()
+    first = await own_clients.of_loop()
 
-    assert await conf.get_async_client() is first
+    assert await own_clients.of_loop() is first
     assert await first.ping()
 
 
@@ -810,7 +811,7 @@ def test_client_is_closed_with_its_loop(
     delayq: None, client: redis.Redis, queue_name: str
 ) -> None:
     async def use() -> None:
-        ours = await conf.get_async_client()
+        ours = await own_clients.of_loop()
         await ours.client_setname(queue_name)
         assert queue_name in names()
 
@@ -824,7 +825,7 @@ def test_client_is_closed_with_its_loop(
 
 def test_two_loops_have_two_clients(delayq: None) -> None:
     async def use() -> Any:
-        ours = await conf.get_async_client()
+        ours = await own_clients.of_loop()
         assert await ours.ping()
         return ours
 
@@ -834,11 +835,11 @@ def test_two_loops_have_two_clients(delayq: None) -> None:
 async def test_change_of_settings_brings_another_client_to_a_loop(
     delayq: None, settings: Any, client: redis.Redis, queue_name: str
 ) -> None:
-    first = await conf.get_async_client()
+    first = await own_clients.of_loop()
     await first.client_setname(queue_name)
     settings.DELAYQ = dict(settings.DELAYQ)
 
-    second = await conf.get_async_client()
+    second = await own_clients.of_loop()
 
     assert second is not first
     assert await second.ping()

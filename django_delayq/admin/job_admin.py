@@ -31,6 +31,7 @@ from django_delayq.admin.paths import from_path_part, to_path_part
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
+from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import changing, holding, looking, upgrading
 from django_delayq.delivery.looking import Counts, Inspected
@@ -130,7 +131,7 @@ class JobAdmin(_ModelAdmin):
         settings = conf.get_settings()
         queues = list(settings.queues.values())
         replies = run_all(
-            conf.get_client(), [looking.counts(queue.keys) for queue in queues]
+            own_clients.of_thread(), [looking.counts(queue.keys) for queue in queues]
         )
         if replies and all(isinstance(reply, Exception) for reply in replies):
             raise replies[0]  # type: ignore[misc]
@@ -220,7 +221,7 @@ class JobAdmin(_ModelAdmin):
         """Show one job in full: one call."""
         self._check_may_view(request)
         settings, token = self._queue(queue), from_path_part(token)
-        seen = run(conf.get_client(), looking.inspect(settings.keys, token))
+        seen = run(own_clients.of_thread(), looking.inspect(settings.keys, token))
         context = self._job_context(request, settings, token, seen)
         if seen.state is State.MISSING:
             return self._render(request, "gone", context, status=404)
@@ -508,7 +509,7 @@ class _Act:
             token,
         )
         self.keys = settings.keys
-        self.client = conf.get_client()
+        self.client = own_clients.of_thread()
         #: As it was before; afterwards there may be nothing to name it by.
         self.seen = self.run(looking.inspect(self.keys, token))
 
@@ -555,7 +556,7 @@ class _Act:
 
 def _replies(calls: list[Call[Any]]) -> list[Any]:
     """Make calls in one round trip; the first error is raised."""
-    replies = run_all(conf.get_client(), calls)
+    replies = run_all(own_clients.of_thread(), calls)
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply

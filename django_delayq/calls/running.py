@@ -77,7 +77,7 @@ def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
     connection = client.connection
     if connection is None:
         return _execute_pooled(client, command)
-    # A client with a connection of its own, see conf.get_client: the pool's bookkeeping would cost as much as the call.
+    # A client with a connection of its own, see `Clients.of_thread`: the pool's bookkeeping would cost as much as the call.
     if getattr(connection, "_sock", None) is None:
         try:
             connection.connect()

@@ -1,6 +1,6 @@
 """The clients of one server, made when they are needed: of a thread, shared by threads, of an event loop.
 
-A queue object has those of the connection that it was given. Everything else shares the process's `own`, which the
+A queue object has those of the connection that it was given. Everything else shares the process's `own_clients`, which the
 settings lead to their server.
 """
 
@@ -62,7 +62,7 @@ class Clients:
             InvalidSettings: it is something else.
         """
         if connection is None:
-            return own
+            return own_clients
         if isinstance(connection, str):
             url = read_url(connection)
             return cls(lambda: Server.at(url), key=url)
@@ -87,7 +87,7 @@ class Clients:
     @property
     def is_own(self) -> bool:
         """Whether these are the process's own."""
-        return self is own
+        return self is own_clients
 
     def shared(self) -> Redis:
         """Return a client for all threads, whose pool lends it a connection for each call.
@@ -237,7 +237,7 @@ def nowhere() -> Server:
 
 _all: weakref.WeakSet[Clients] = weakref.WeakSet()
 #: The clients of this process. The settings say where their server is, as soon as they are read.
-own = Clients(nowhere)
+own_clients = Clients(nowhere)
 
 
 def _forget_after_fork() -> None:

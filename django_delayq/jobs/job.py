@@ -18,6 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from django_delayq import conf
 from django_delayq.calls.command import Command
 from django_delayq.calls.steps import Pause, Steps, aperform, perform
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.keys import DeliveryKeys
@@ -205,11 +206,11 @@ class Job(Generic[R_co]):
 
         One that waits for a commit is UNCOMMITTED; it is MISSING when the transaction was rolled back.
         """
-        return perform(conf.get_client, self._refreshing())
+        return perform(own_clients.of_thread, self._refreshing())
 
     async def arefresh(self) -> State:
         """`refresh` on the event loop."""
-        return await aperform(conf.get_async_client, self._refreshing())
+        return await aperform(own_clients.of_loop, self._refreshing())
 
     def _refreshing(self) -> Steps[State]:
         if self.is_unsent:
@@ -223,11 +224,11 @@ class Job(Generic[R_co]):
         commit is not sent then. On a queue shared with Java `state` is UNKNOWN where the job lay deep in the
         destination queue: no worker of ours will run it, but Java may have taken it.
         """
-        return perform(conf.get_client, self._cancelling())
+        return perform(own_clients.of_thread, self._cancelling())
 
     async def acancel(self) -> bool:
         """`cancel` on the event loop."""
-        return await aperform(conf.get_async_client, self._cancelling())
+        return await aperform(own_clients.of_loop, self._cancelling())
 
     def _cancelling(self) -> Steps[bool]:
         if self.is_unsent:
@@ -244,11 +245,11 @@ class Job(Generic[R_co]):
 
     def discard(self) -> bool:
         """Delete a dead letter or a quarantined payload for good; False: it is neither."""
-        return perform(conf.get_client, self._discarding())
+        return perform(own_clients.of_thread, self._discarding())
 
     async def adiscard(self) -> bool:
         """`discard` on the event loop."""
-        return await aperform(conf.get_async_client, self._discarding())
+        return await aperform(own_clients.of_loop, self._discarding())
 
     def _discarding(self) -> Steps[bool]:
         yield from self._refreshing()
@@ -267,11 +268,11 @@ class Job(Generic[R_co]):
         Raises:
             InvalidDelay: see `parse_delay`.
         """
-        return perform(conf.get_client, self._rescheduling(delay))
+        return perform(own_clients.of_thread, self._rescheduling(delay))
 
     async def areschedule(self, delay: Delay) -> bool:
         """`reschedule` on the event loop."""
-        return await aperform(conf.get_async_client, self._rescheduling(delay))
+        return await aperform(own_clients.of_loop, self._rescheduling(delay))
 
     def _rescheduling(self, delay: Delay) -> Steps[bool]:
         when = parse_delay(delay)
@@ -292,11 +293,11 @@ class Job(Generic[R_co]):
 
     def run_now(self) -> bool:
         """Make the job due now; a dead letter or a quarantined payload starts over. False: it runs already, or is gone."""
-        return perform(conf.get_client, self._running_now())
+        return perform(own_clients.of_thread, self._running_now())
 
     async def arun_now(self) -> bool:
         """`run_now` on the event loop."""
-        return await aperform(conf.get_async_client, self._running_now())
+        return await aperform(own_clients.of_loop, self._running_now())
 
     def _running_now(self) -> Steps[bool]:
         if (yield from self._rescheduling(0)):
@@ -327,7 +328,7 @@ class Job(Generic[R_co]):
             InvalidDelay: ``timeout`` is no number of seconds.
             InvalidTask: the task keeps no result.
         """
-        client = conf.get_client()
+        client = own_clients.of_thread()
         return perform(client, self._waiting(timeout, _silence_s(client)))
 
     def _waiting(
@@ -373,7 +374,7 @@ class Job(Generic[R_co]):
     async def await_result(self, timeout: float | timedelta | None = None) -> R_co: ...
     async def await_result(self, timeout: float | timedelta | None = None) -> Any:
         """`wait` on the event loop."""
-        client = await conf.get_async_client()
+        client = await own_clients.of_loop()
         return await aperform(client, self._waiting(timeout, _silence_s(client)))
 
     def _take(self, seen: Inspected) -> State:
@@ -512,12 +513,12 @@ def get_job(job_id: str) -> Job[Any]:
         JobNotFound: no job has this id (any more), or it is no id at all.
         QueueNotFound: its queue is not configured.
     """
-    return perform(conf.get_client, _finding(job_id))
+    return perform(own_clients.of_thread, _finding(job_id))
 
 
 async def aget_job(job_id: str) -> Job[Any]:
     """`get_job` on the event loop."""
-    return await aperform(conf.get_async_client, _finding(job_id))
+    return await aperform(own_clients.of_loop, _finding(job_id))
 
 
 def _finding(job_id: str) -> Steps[Job[Any]]:

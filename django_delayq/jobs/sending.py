@@ -18,6 +18,7 @@ from django_delayq.calls.errors import mark_unsent, may_have_run
 from django_delayq.calls.running import arun, run
 from django_delayq.calls.several import run_stream
 from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import limits, storing
 from django_delayq.delivery.states import State
@@ -47,7 +48,7 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     draft = job.draft
     sent_ms = draft.sent_ms
     try:
-        client = _connected(conf.get_client)
+        client = _connected(own_clients.of_thread)
         if not formats.is_known(job.queue):
             perform(client, formats.asking(job.queue))
         _take(job, run(client, _store(job.queue, draft))[0])
@@ -67,7 +68,7 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     draft = job.draft
     sent_ms = draft.sent_ms
     try:
-        client = await conf.get_async_client()
+        client = await own_clients.of_loop()
         if not formats.is_known(job.queue):
             await aperform(client, formats.asking(job.queue))
         _take(job, (await arun(client, _store(job.queue, draft)))[0])
@@ -221,7 +222,7 @@ def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
             # By itself: it brings the script to a server that has not seen it.
             sending.take(_run_or_error(call))
         if sending.failure is None:
-            with conf.lent_client() as client:
+            with own_clients.lent() as client:
                 for reply in run_stream(client, stream):
                     sending.take(reply)
     except RedisError as error:
@@ -236,7 +237,7 @@ async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     """`schedule_many` on the event loop."""
     sending = _Sending(jobs)
     try:
-        await aperform(await conf.get_async_client(), sending.steps())
+        await aperform(await own_clients.of_loop(), sending.steps())
     except BaseException as error:
         sending.note(error)
         raise
@@ -245,7 +246,7 @@ async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
 
 def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
     try:
-        return run(_connected(conf.get_client), call)
+        return run(_connected(own_clients.of_thread), call)
     except RedisError as error:
         return error
 
@@ -272,7 +273,7 @@ class _Sending:
             for queue, drafts in self._batches():
                 if not formats.is_known(queue):
                     # The stream has the client of this thread, so this is another.
-                    perform(conf.get_client, formats.asking(queue))
+                    perform(own_clients.of_thread, formats.asking(queue))
                 yield _call(queue, drafts)
         except Exception as error:
             self._fail_to_make(error)

@@ -15,6 +15,7 @@ from redis.client import Redis
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
@@ -79,7 +80,7 @@ class WorkerProcess:
     ) -> None:
         self._options = options
         worker = options.worker
-        client = conf.make_client()
+        client = own_clients.make()
         self._timer = HashedWheelTimer(name="delayq-time-limits")
         self._threads = ThreadExecutor(
             worker.threads,
@@ -116,7 +117,7 @@ class WorkerProcess:
             else None,
         )
         self._watchdog = Watchdog(
-            conf.make_client(**_renewal_deadlines(client, worker.lease_ms)),
+            own_clients.make(**_renewal_deadlines(client, worker.lease_ms)),
             lease_ms=worker.lease_ms,
             executors=(self._threads, self._coroutines),
             running=self.loop.crew.snapshot,

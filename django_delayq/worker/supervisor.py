@@ -16,8 +16,8 @@ from django.db import connections
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq import conf
 from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.logs import get_log
@@ -258,7 +258,7 @@ class Supervisor:
         if not self._orphans or monotonic_ms() < self._recover_ms:
             return
         try:
-            client = conf.make_client()
+            client = own_clients.make()
             try:
                 while self._orphans:
                     count = self._recover_owner(client, self._orphans[0])

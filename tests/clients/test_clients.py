@@ -11,7 +11,7 @@ import redis
 import redis.asyncio
 
 from django_delayq.clients import server as servers
-from django_delayq.clients.clients import Clients, nowhere, own
+from django_delayq.clients.clients import Clients, nowhere, own_clients
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.queues.blocking import BlockingQueue
@@ -27,15 +27,15 @@ LATER = 600
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget where the settings say that the process's own server is, and bring it back."""
-    own.forget()
-    monkeypatch.setattr(own, "find", nowhere)
+    own_clients.forget()
+    monkeypatch.setattr(own_clients, "find", nowhere)
     yield
-    own.forget()
+    own_clients.forget()
 
 
 @pytest.fixture
 def default(client: redis.Redis) -> None:
-    own.find = lambda: servers.Server.of(client)
+    own_clients.find = lambda: servers.Server.of(client)
 
 
 class TestOwnClients:
@@ -76,12 +76,12 @@ class TestOwnClients:
     def test_destroy_ends_the_transfer_that_was_begun_though_the_default_changed(
         self, client: redis.Redis, server: Server, queue_name: str
     ) -> None:
-        own.find = lambda: servers.Server.of(client)
+        own_clients.find = lambda: servers.Server.of(client)
         queue = DelayedQueue(queue_name)
         queue.offer("x", LATER)
         other = redis.Redis.from_url(server.url, db=1)
-        own.forget()
-        own.find = lambda: servers.Server.of(other)
+        own_clients.forget()
+        own_clients.find = lambda: servers.Server.of(other)
 
         queue.destroy()
 

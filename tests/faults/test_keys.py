@@ -10,7 +10,8 @@ from django.core.management import call_command
 
 from django_delayq import schedule, schedule_many
 from django_delayq.calls.running import run
-from django_delayq.conf import get_client, get_keyring, get_settings
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import get_keyring, get_settings
 from django_delayq.delivery import holding
 from django_delayq.delivery.states import State
 from tests.polling import wait_until
@@ -47,7 +48,7 @@ def start_worker(program, settings, queue_name, records):
 
 def held_for(queue):
     keys = get_settings().queue(queue).keys
-    return run(get_client(), holding.held_names(keys)).counts
+    return run(own_clients.of_thread(), holding.held_names(keys)).counts
 
 
 def is_over(queue):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from django_delayq import conf
+from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.states import State
 from tests.polling import wait_until
 from tests.worker.project import tasks
@@ -72,9 +73,9 @@ def wait_for_service(queue_name):
 def wait_for_renewal(queue_name, job):
     keys = conf.get_settings().queue(queue_name).keys
     token = job.id.rpartition(":")[2]
-    first_end_ms = conf.get_client().zscore(keys.leases, token)
+    first_end_ms = own_clients.of_thread().zscore(keys.leases, token)
     wait_until(
-        lambda: conf.get_client().zscore(keys.leases, token) > first_end_ms,
+        lambda: own_clients.of_thread().zscore(keys.leases, token) > first_end_ms,
         description="its lease was renewed",
     )
 

@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from django_delayq import DelayedQueue, aschedule, conf, schedule
+from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from tests.jobs.samples import add
@@ -215,8 +216,8 @@ def test_settings_and_clients_show_no_password(settings: Any, url: str) -> None:
     settings.DELAYQ = {"CONNECTION": url}
 
     read = conf.get_settings()
-    shown = f"{read!r} {read} {settings.DELAYQ!r} {conf.make_client()!r}"
-    shown += repr(conf.make_client().connection_pool.connection_kwargs)
+    shown = f"{read!r} {read} {settings.DELAYQ!r} {own_clients.make()!r}"
+    shown += repr(own_clients.make().connection_pool.connection_kwargs)
 
     assert SECRET not in shown
     # The value itself is what it was, for whoever connects with it.

@@ -7,7 +7,7 @@ import pytest
 
 from django_delayq import delayed_task, schedule
 from django_delayq.calls.running import run
-from django_delayq.conf import get_client
+from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
@@ -120,7 +120,7 @@ def test_job_that_runs_is_not_cancelled_or_moved_when_its_lease_has_run_out(
 
     def is_over():
         call = looking.inspect(DeliveryKeys.of(queue_name), job.token)
-        seen = run(get_client(), call)
+        seen = run(own_clients.of_thread(), call)
         return 0 < seen.score_ms < seen.now_ms
 
     wait_until(is_over, description="the lease has run out")

@@ -20,7 +20,8 @@ from django_delayq import (
     schedule,
 )
 from django_delayq.calls.running import run
-from django_delayq.conf import get_client, get_settings
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import get_settings
 from django_delayq.delivery import looking
 from django_delayq.delivery.states import State
 from django_delayq.wire.signing import LENGTH
@@ -125,7 +126,7 @@ def work_off(*queues: str) -> None:
 def quarantined(queue: str) -> list[Any]:
     keys = get_settings().queue(queue).keys
     page = looking.page(keys, State.QUARANTINED, count=200)
-    return run(get_client(), page).rows
+    return run(own_clients.of_thread(), page).rows
 
 
 # Taken out and put in again

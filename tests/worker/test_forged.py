@@ -13,7 +13,8 @@ from django_delayq import (
     schedule,
 )
 from django_delayq.calls.running import run
-from django_delayq.conf import get_client, get_settings
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import get_settings
 from django_delayq.delivery import claiming, looking
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import State
@@ -81,7 +82,7 @@ def handled(queue):
 
 def payload_of(job) -> bytes:
     keys = get_settings().queue(job.queue).keys
-    return run(get_client(), looking.inspect(keys, job.token)).payload
+    return run(own_clients.of_thread(), looking.inspect(keys, job.token)).payload
 
 
 def envelope_of(job) -> dict[str, str]:
@@ -242,7 +243,10 @@ def test_what_is_forged_is_data_where_our_own_api_moves_it(
 ):
     codec = get_settings().queue(queue).payload_codec
     forged = signed(tasks.note.name, f"{queue}-other", "forged", codec=codec)
-    run(get_client(), offer(get_settings().queue(queue).keys.queue, forged, "+3600000"))
+    run(
+        own_clients.of_thread(),
+        offer(get_settings().queue(queue).keys.queue, forged, "+3600000"),
+    )
     with DelayedQueue(queue) as delayed:
         assert delayed.poll_last_and_offer_first_to(queue) is not None
 
@@ -266,11 +270,11 @@ def test_a_job_that_an_interrupted_caller_puts_back_runs_once(
     call = claiming.claim(
         keys, owner=owner, request=b"r" * 8, limit=1, lease_ms=60_000, mode=Mode.TAKE
     )
-    taken = run(get_client(), call).jobs
+    taken = run(own_clients.of_thread(), call).jobs
     if is_confirmed:
-        assert run(get_client(), confirm(keys, taken, owner=owner)) == "1"
+        assert run(own_clients.of_thread(), confirm(keys, taken, owner=owner)) == "1"
 
-    assert run(get_client(), untake(keys, taken, owner=owner)) == 1
+    assert run(own_clients.of_thread(), untake(keys, taken, owner=owner)) == 1
 
     work(threads=1)
     wait_until(lambda: records.count("run") == 1, description="it runs")
@@ -297,13 +301,18 @@ def test_a_job_that_was_taken_when_it_was_due_and_offered_again_runs_once(
 
 def offer_as_java(queue, payload):
     """Store a payload that is due, and nothing beside it."""
-    run(get_client(), offer(get_settings().queue(queue).keys.queue, payload, "+0"))
+    run(
+        own_clients.of_thread(),
+        offer(get_settings().queue(queue).keys.queue, payload, "+0"),
+    )
 
 
 def transfer(queue):
     """Transfer the one that is due, as a `DelayedQueue` does; it is due with the next ms."""
     call = claiming.transfer(get_settings().queue(queue).keys, batch=10)
-    wait_until(lambda: run(get_client(), call).moved == 1, description="it is due")
+    wait_until(
+        lambda: run(own_clients.of_thread(), call).moved == 1, description="it is due"
+    )
 
 
 def test_a_job_that_was_taken_out_and_offered_again_many_times_is_no_double(

@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 
 from django_delayq import conf, schedule
 from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import claiming
 from django_delayq.delivery.states import State
@@ -80,7 +81,7 @@ def test_a_loop_that_is_blocked_for_longer_than_a_lease_ends_its_process(
     records.let_go()
     # As its supervisor does.
     keys = conf.get_settings().queue(queue_name).keys
-    run(conf.get_client(), claiming.recover(keys, owner=worker.owner))
+    run(own_clients.of_thread(), claiming.recover(keys, owner=worker.owner))
     work()
     wait_until(lambda: records.count("start") == 2, description="it runs again")
     assert records.all("start")[1]["kills"] == 1
@@ -96,7 +97,7 @@ def test_a_renewal_that_fails_is_not_tried_again_at_once(monkeypatch):
 
     monkeypatch.setattr(watchdogs, "renew", renew)
     watchdog = Watchdog(
-        conf.make_client(),
+        own_clients.make(),
         lease_ms=300,
         executors=(),
         running=list,
@@ -121,7 +122,7 @@ def test_a_renewal_that_one_queue_refuses_is_tried_again_soon_and_told_once(
 
     monkeypatch.setattr(watchdogs, "renew", renew)
     watchdog = Watchdog(
-        conf.make_client(),
+        own_clients.make(),
         # The second renewal would be due in a hundred seconds.
         lease_ms=300_000,
         executors=(),

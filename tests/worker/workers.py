@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from django_delayq import conf
 from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
 from django_delayq.worker.memory import MemoryLimit
@@ -262,7 +263,7 @@ def is_alive(pid: int) -> bool:
 def counts(queue: str) -> Counts:
     """Count a queue."""
     keys = conf.get_settings().queue(queue).keys
-    return run(conf.get_client(), looking.counts(keys))
+    return run(own_clients.of_thread(), looking.counts(keys))
 
 
 def delayq_environment(delayq: Mapping[str, Any], records: Path) -> dict[str, str]:

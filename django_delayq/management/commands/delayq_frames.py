@@ -17,6 +17,7 @@ from redis.client import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_delayq import conf
+from django_delayq.clients.clients import own_clients
 from django_delayq.codecs import CODEC_NAMES
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError
@@ -134,7 +135,7 @@ class Command(CommandWithExamples):
             keys = DeliveryKeys.of(options["queue"])
             if options["list"]:
                 _check_setting(options["queue"], options["list"] == "on")
-            client = conf.make_client()
+            client = own_clients.make()
         except DelayqError as error:
             raise CommandError(str(error)) from error
         self._changes = False

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import upgrading
 from django_delayq.delivery.upgrading import ENROLLED_MS, FormatSet
@@ -82,7 +83,7 @@ class Command(CommandWithExamples):
                 for name in dict.fromkeys(options["queues"]) or sorted(settings.queues)
             ]
             self._check_format(options["format"], keyring)
-            client = conf.make_client()
+            client = own_clients.make()
         except DelayqError as error:
             raise CommandError(str(error)) from error
         try:

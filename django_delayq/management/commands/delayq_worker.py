@@ -19,6 +19,7 @@ from django.utils.autoreload import StatReloader, get_child_arguments
 from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
+from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import registry
@@ -236,7 +237,7 @@ class Command(CommandWithExamples):
         self.stdout.flush()
 
     def _check_server(self, options: WorkerOptions) -> None:
-        client = conf.make_client()
+        client = own_clients.make()
         try:
             names = [queue.name for queue, _ in options.queues]
             for problem in find_server_problems(
