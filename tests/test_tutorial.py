@@ -86,9 +86,14 @@ class Terminal:
             self._process.wait(60)
 
     def expect(self, shown: str) -> None:
-        """Wait until the command has printed what the page shows next."""
-        text = re.escape(masked(shown.strip("\n"))).replace(r"\.\.\.", ".*?")
-        pattern = re.compile(f"^{text}", re.MULTILINE | re.DOTALL)
+        """Wait until the command has printed, in this order, the lines that the page shows next.
+
+        Lines between them are not the page's: a worker on a busy machine may have more to say.
+        """
+        lines = [line for line in masked(shown).splitlines() if line != "..."]
+        pattern = re.compile(
+            "^" + r"$\n(?:.*\n)*?".join(map(re.escape, lines)) + "$", re.MULTILINE
+        )
 
         def is_printed() -> bool:
             found = pattern.search(self.printed, self._shown)
@@ -97,7 +102,7 @@ class Terminal:
             return bool(found)
 
         try:
-            wait_until(is_printed, description=shown, timeout=60)
+            wait_until(is_printed, description=shown, timeout=120)
         except AssertionError as error:
             error.add_note(f"printed so far:\n{self.printed[self._shown :]}")
             raise
