@@ -1,7 +1,7 @@
 """The alarm of a transfer or claim loop: one deadline a queue, waited for by one thread.
 
-It decides when to look, not what to do: whoever waits makes a push or a claim for each key that rang and
-tells the alarm, with `Alarm.ring_in`, what the reply said about the next event.
+It decides when to look, not what to do. The thread that waits makes a push or a claim for each key that rang, and tells
+the alarm, with `Alarm.ring_in`, what the reply said about the next event.
 """
 
 import math
@@ -19,11 +19,11 @@ K = TypeVar("K", bound=Hashable)
 
 #: The safety wake-up: no lost message and no dropped subscription delays an element by more than this.
 CAP_MS = 2_000
-#: Longest time before a deadline to ring. A server that has idled answers after 1.7 ms instead of 0.15.
+#: The longest lead, the time before a deadline to ring. A server that has idled answers after 1.7 ms instead of 0.15.
 MAX_LEAD_MS = 2.5
-#: Shortest: a timed wait ends this late on an idle machine, at best.
+#: The shortest lead: even on an idle machine a timed wait ends this late.
 MIN_LEAD_MS = 0.3
-#: A server that was asked so short a time ago has not dozed off, and the clocks have not parted.
+#: Within this time of a call the server has not dozed off, and its clock and ours have not drifted apart.
 AWAKE_MS = 5.0
 #: The end of a short wait, spent awake: a sleep ends 0.2 ms late, or 0.5 ms where the processor dozes.
 SPIN_MS = 0.3
@@ -36,7 +36,7 @@ class Lead:
         self.ms = 1.5
 
     def learn(self, needed_ms: float) -> None:
-        """Take in how long it took from the moment to ring to the answer; up at once, down slowly."""
+        """Take in the time from the moment to ring to the answer. The lead grows at once and shrinks slowly."""
         aim_ms = needed_ms + 0.2
         rate = 0.5 if aim_ms > self.ms else 0.05
         self.ms += rate * (min(aim_ms, 2 * MAX_LEAD_MS) - self.ms)
@@ -58,11 +58,11 @@ class _Entry:
 class Alarm(Generic[K]):
     """Rings for a key when its deadline comes, when it is woken, and at the latest after the cap.
 
-    On an idle machine it rings twice a deadline: some ms early, so that whoever waits wakes the server, which tells
-    the time left to the microsecond, and precisely then. Under load, where the next deadline is nearer
-    than `AWAKE_MS`, it rings once.
+    On an idle machine it rings twice for each deadline. The first ring comes some ms early: the caller then wakes the
+    server, which tells the time left to the microsecond. The second comes at the deadline. Under load, where the next
+    deadline is nearer than `AWAKE_MS`, it rings once.
 
-    `wake` may be called from any thread; everything else belongs to the one that waits.
+    `wake` may be called from any thread; everything else belongs to the thread that waits.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Alarm(Generic[K]):
     def ring_in(self, key: K, wait_us: float, told_ms: float | None = None) -> None:
         """Set the deadline of a key, from the reply to a push: us until the next event, -1 when none waits.
 
-        ``told_ms`` is when the server said so, by the clock of the alarm; now, unless given. It is for the ring at the
-        deadline. The one before counts from now: the lead has room for the way of a reply, and that of a call.
+        ``told_ms`` is when the server said so, by the clock of the alarm; by default it is now. The ring at the
+        deadline counts from it. The early ring counts from now: the lead has room for the way of a reply and of a call.
         """
         now_ms = self._clock()
         before = self._entries.get(key)
@@ -101,7 +101,7 @@ class Alarm(Generic[K]):
             return
         entry.ring_ms = (now_ms if told_ms is None else told_ms) + wait_ms
         if before is not None:
-            # The second ring of a deadline, or the third where the second came a moment early.
+            # This is the second ring of a deadline, or the third if the second came a moment early.
             entry.is_precise = before.asked_ms is not None or (
                 before.is_precise and wait_ms <= SPIN_MS
             )
@@ -113,7 +113,7 @@ class Alarm(Generic[K]):
             self._woken.remove(key)
 
     def wake(self, key: K) -> None:
-        """Ring for a key now; kept until the next `wait` where nobody waits. From any thread."""
+        """Ring for a key now, or at the next `wait` if nobody waits. Any thread may call this."""
         self._woken.append(key)
         # Another thread may have been quicker.
         with suppress(RuntimeError):
@@ -129,7 +129,7 @@ class Alarm(Generic[K]):
     def wait(self, timeout_ms: float = math.inf) -> set[K]:
         """Wait until something rings, and return the keys that do; none after ``timeout_ms``.
 
-        A key that rang is silent until the next `ring_in`, or for the time of the cap where none comes.
+        A key that rang is silent until the next `ring_in`, or for the time of the cap.
         """
         give_up_ms = self._clock() + timeout_ms
         while True:

@@ -1,4 +1,4 @@
-"""Threads that start with their first use, end when told, and are forgotten by a fork."""
+"""Threads that start with their first use, end when told, and are forgotten in a forked child."""
 
 import os
 import threading
@@ -27,8 +27,8 @@ A = TypeVar("A", bound=Actor)
 class Background(Generic[A]):
     """At most one daemon thread, that runs an actor made for it.
 
-    ``lock`` guards what the owner shares with the actor, too. A forked child has no threads, and whatever its
-    parent's held is in an unknown state: there ``lock`` is a new one and the next `ensure` starts anew.
+    ``lock`` also guards what the owner shares with the actor. A forked child has none of these threads, and what they
+    held is in an unknown state: there ``lock`` is a new one, and the next `ensure` starts anew.
     """
 
     def __init__(self, make: Callable[[], A], *, name: str) -> None:
@@ -46,7 +46,7 @@ class Background(Generic[A]):
         return self._actor
 
     def ensure(self) -> A:
-        """Return the actor that runs; start one first where none does."""
+        """Return the actor that runs; start one first if none does."""
         with self.lock:
             if self._actor is None:
                 actor = self._make()
@@ -59,7 +59,7 @@ class Background(Generic[A]):
             return self._actor
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """End the thread and wait for that, ``timeout_s`` at most; called by the thread itself, don't wait."""
+        """End the thread and wait for that, ``timeout_s`` at most; if the thread itself calls this, don't wait."""
         with self.lock:
             actor, thread = self._actor, self._thread
             self._actor = self._thread = None

@@ -1,7 +1,7 @@
 """Messages of pub/sub channels, on one connection for all of them.
 
-A message only says that it is worth looking; so does every new subscription, because messages before it were
-lost. Nobody may rely on either: the alarm's cap stays.
+A message only says that it is worth looking. So does every new subscription, because messages before it were lost.
+Nobody may rely on either: the alarm's cap stays.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ logger = get_log(__name__)
 #: Takes the message; None says that the channel was subscribed to, for the first time or again.
 Callback = Callable[[bytes | None], None]
 
-#: After this much silence the server is asked for a sign of life. Until then whoever listens looks by itself.
+#: After this much silence the server is asked for a sign of life. Until then the listener's owner looks by itself.
 PING_AFTER_MS = 5_000
 #: How long any answer may take; then the connection counts as dead, and a new one is made.
 DEADLINE_MS = 2_000
@@ -38,7 +38,7 @@ REFUSED_MS = 30_000
 
 
 def ignore_message(message: bytes | None) -> None:
-    """Take no note: the callback of who subscribes to be counted."""
+    """Ignore a message: the callback of a process that subscribes only to be counted."""
 
 
 class ChannelListener:
@@ -46,7 +46,7 @@ class ChannelListener:
 
     A channel that the server's ACL forbids is logged once and asked for again now and then; the others are heard.
 
-    Callbacks run in that thread: they are to wake somebody and return. The thread starts with the first
+    Callbacks run in that thread: they should wake somebody and return. The thread starts with the first
     `subscribe`, and ends with `stop`. In a forked child nothing is subscribed.
     """
 
@@ -79,14 +79,14 @@ class _Listening:
         self._trouble = Trouble(logger, is_outage_told=False)
         #: Replaced, never changed, so that the thread reads it without the lock.
         self._callbacks: dict[str, tuple[Callback, ...]] = {}
-        #: Those who are still to hear that their channel is subscribed to.
+        #: Callbacks that are still to be told that their channel is subscribed to.
         self._newcomers: list[tuple[str, Callback]] = []
         # Owned by the thread: asked for, and acknowledged by the server.
         self._requested: set[str] = set()
         self._subscribed: set[str] = set()
         # What was sent and has no answer, in order: a refusal does not name what it refuses.
         self._unanswered: deque[tuple[str, str]] = deque()
-        # Channels that the ACL forbids, and when to ask again; and those of which the log says so.
+        # Channels that the ACL forbids, and when to ask again; and those that were logged as forbidden.
         self._refused: dict[str, float] = {}
         self._told: set[str] = set()
         self._heard_ms = 0.0
@@ -248,5 +248,5 @@ class _Listening:
         try:
             callback(message)
         except Exception:
-            # One bad listener is not to deafen the others.
+            # One bad callback must not keep messages from the others.
             logger.exception("a callback of a channel failed")

@@ -1,4 +1,4 @@
-"""Telling a trouble once: when it begins, when it becomes another, and not at every attempt to get over it."""
+"""Logs a trouble once when it begins and when it changes, and not at every attempt to get over it."""
 
 import logging
 
@@ -13,8 +13,8 @@ from django_delayq.redaction import redact
 class Trouble:
     """Why something that is tried again and again does not work; owned by the thread that tries.
 
-    A server that is away is the trouble of everything that needs it, and one of them tells it. ``is_outage_told``
-    says whether this one does; the others mention it at level DEBUG.
+    A server that is away troubles everything that needs it, and one part of a process logs that. ``is_outage_told``
+    says whether this is the part; the others log it at level DEBUG.
     """
 
     def __init__(self, logger: logging.Logger | Log, *, is_outage_told: bool) -> None:
@@ -23,8 +23,8 @@ class Trouble:
         self._kind: object = None
 
     def note(self, error: Exception, what: str, *, again_ms: int) -> None:
-        """Log what cannot be done, why, and when it is tried again; at level DEBUG where that has been said."""
-        # Refused, reset and timed out follow each other in one outage.
+        """Log what cannot be done, why, and when it is tried again; at level DEBUG if that was logged already."""
+        # Connections are refused, reset and timed out by turns in one outage.
         kind = "outage" if is_outage(error) else f"{type(error)} {error}"
         is_told = kind == self._kind
         if kind == "outage" and not self._is_outage_told:
@@ -36,13 +36,13 @@ class Trouble:
         )
 
     def is_over(self) -> None:
-        """It works: the next trouble is a new one."""
+        """Take note that it works: the next trouble is a new one."""
         self._kind = None
 
 
 def is_outage(error: Exception) -> bool:
-    """Return whether nothing of this process can use the server: it is away, or does not let us in."""
-    # Whose account is wrong is a ConnectionError, too. A database that is not there is refused to each new connection.
+    """Return whether nothing in this process can use the server: it is away, or does not let us in."""
+    # A wrong account is a ConnectionError as well. Each new connection to a missing database is refused.
     return isinstance(
         error,
         RedisConnectionError | RedisTimeoutError | InvalidResponse | OSError,

@@ -1,8 +1,7 @@
 """Waiting for a list to hold something, without taking anything out of it.
 
-``BLMOVE q q LEFT LEFT`` blocks until the list has an element, and puts it back where it was: a peek, so that no
-wait can lose what it waits for. It returns at once while the list has anything: arm it only after a claim
-that said nothing waits.
+``BLMOVE q q LEFT LEFT`` blocks until the list has an element, and puts it back where it was. It is a peek: no wait can
+lose what it waits for. It returns at once while the list has an element, so arm it only after a claim found nothing.
 """
 
 import threading
@@ -24,13 +23,13 @@ from django_delayq.waiting.trouble import Trouble
 
 logger = get_log(__name__)
 
-#: How long the server is asked to wait at once, by somebody who takes what comes.
+#: How long one call has the server wait for somebody who takes what comes.
 BLOCK_MS = 2_000
-#: The same for a watch, whose owner looks by itself now and then: an idle worker is to ask little.
+#: The same for a watch, whose owner looks by itself now and then: an idle worker asks little.
 WATCH_MS = 5_000
 #: The answer may take this much longer; then the connection counts as dead.
 DEADLINE_MS = 1_500
-#: After an error (no memory for BLMOVE, no right to it, no server): the cap looks meanwhile.
+#: The pause after an error (no memory for BLMOVE, no right to it, no server). Meanwhile the alarm's cap has us look.
 BACKOFF_MS = 1_000
 
 
@@ -42,7 +41,7 @@ class Peek:
         self._connection = DedicatedConnection(
             client, deadline_s=(WATCH_MS + DEADLINE_MS) / 1000, key=key
         )
-        #: When there has to be an answer, or the connection is dead; None while nothing is in flight.
+        #: Without an answer by then the connection is dead; None while nothing is in flight.
         self.deadline_ms: float | None = None
 
     def begin(self, wait_ms: float = BLOCK_MS) -> None:
@@ -57,7 +56,7 @@ class Peek:
             self._connection.close()
             self._connection.connect()
         wait_ms = min(max(wait_ms, 1), WATCH_MS)
-        # In ms and never 0, which would be for ever.
+        # To the millisecond and never 0, which would wait for ever.
         self._connection.send(
             "BLMOVE", self.key, self.key, "LEFT", "LEFT", f"{wait_ms / 1000:.3f}"
         )
@@ -99,7 +98,7 @@ class Peek:
 
 
 class DestinationWatch:
-    """Watches lists in a thread of its own, one connection each, and says once when one holds something.
+    """Watches lists in a thread of its own, over one connection each, and calls back once when one holds something.
 
     The thread starts with the first `arm` and ends with `stop`. In a forked child nothing is armed.
     """
@@ -110,8 +109,8 @@ class DestinationWatch:
     def arm(self, key: str, callback: Callable[[], None]) -> None:
         """Call back once, in the watch's thread, as soon as the list holds something.
 
-        Armed again before that, the later callback replaces the earlier one. Errors are logged and the
-        watch goes on; until it works again the caller's cap has to do.
+        If it is armed again before that, the later callback replaces the earlier one. Errors are logged and the watch
+        goes on; until it works again, the caller relies on its cap.
         """
         with self._background.lock:
             self._background.ensure().arm(key, callback)
@@ -178,7 +177,7 @@ class _Watching:
             for key in forgotten:
                 self._close(key)
                 self._troubles.pop(key, None)
-            # One that was disarmed has its answer read all the same: unread, it would end every wait.
+            # A peek that was disarmed still has its answer read: unread, it would end every wait.
             for key in {*armed, *(peek.key for peek in self._in_flight())}:
                 self._look_at(key, is_armed=key in armed)
             wait_readable([self._waker, *self._in_flight()], self._until_next_s(armed))
@@ -217,7 +216,7 @@ class _Watching:
         try:
             callback()
         except Exception:
-            # One bad callback is not to end the watch of other lists.
+            # One bad callback must not end the watch of other lists.
             logger.exception("the callback for %r failed", key)
 
     def _in_flight(self) -> list[Peek]:

@@ -1,4 +1,4 @@
-"""What a claim asks a queue for, and when the next one is sent ahead of the jobs of the last."""
+"""What a claim asks a queue for, and when the next claim is sent before the jobs of the last are handed out."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -50,8 +50,8 @@ class Asking:
             and queue.few.is_worth_it(sent_ms)
             and queue.mode is Mode.DIRECT
         )
-        # Kept until a reply comes: only the same request again brings back leases that were given to a lost reply.
-        # The leases begin no earlier than it was first sent.
+        # Kept until a reply comes: if the reply is lost, only the same request brings its leases back.
+        # They begin no earlier than it was first sent.
         if queue.open_request is None:
             queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
         if is_few:
@@ -84,19 +84,19 @@ class Asking:
         return Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)
 
     def ask_ahead(self, queue: QueueState, jobs: Sequence[Leased]) -> None:
-        """Send the next claim before the jobs of the last are handed out, where there is more and room for it."""
+        """Send the next claim before the jobs of the last are handed out, if the queue has more and there is room."""
         if not queue.is_ready or queue.mode is not Mode.DIRECT:
             return
         if self._ending.stop_ms is not None or self._crew.jobs_left is not None:
             return
         if any(other.is_ready for other in self._queues.values() if other is not queue):
-            # Whose turn it is then is not decided yet.
+            # The next round decides whose turn it is.
             return
         planner, safe_kills = self._planner, self._suspects.safe_kills
         room = planner.common(planner.room(queue.sizer.call_ms, len(jobs)))
         if room < planner.enough(queue):
             return
-        # With a suspect among them the next claim must not bring another, and nobody knows of this one yet.
+        # A suspect among these jobs is not noted yet, and the next claim must not bring a second one.
         if all(job.kills <= safe_kills for job in jobs):
             queue.under_way = self.ask(queue, Plan(min(room, queue.sizer.size)))
             self._line.flush()

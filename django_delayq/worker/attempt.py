@@ -57,12 +57,12 @@ _HERE = os.path.join(os.path.dirname(__file__), "")
 QUICK_BYTES = 16_384
 
 
-#: What a payload says: the call to make. A bare tuple, as each job makes one.
+#: The call that a payload asks for. A bare tuple, because each job makes one.
 Read = tuple[TaskDefinition, TaskOptions, list[Any], dict[str, Any]]
 
 
 class DoubleFound(DelayqError):
-    """Raised while a payload is read: the job that it is has run."""
+    """Raised while a payload is read whose job has run already."""
 
 
 class Verdict(StrEnum):
@@ -72,9 +72,9 @@ class Verdict(StrEnum):
     RETRY = "retrying"
     BURY = "dead"
     QUARANTINE = "quarantined"
-    #: Too late to begin.
+    #: It was too late to begin.
     EXPIRE = "expired"
-    #: For a worker that knows its task or its key.
+    #: It waits for a worker that knows its task or its key.
     HOLD = "held"
     #: It was not run, and nothing counts.
     GIVE_BACK = "given_back"
@@ -97,11 +97,11 @@ class Attempt:
     retry_delay_ms = 0
     started_ms = 0.0
     ended_ms = 0.0
-    #: Another may have the job: what becomes of it here changes nothing.
+    #: Another worker may have the job: what becomes of it here changes nothing.
     is_lost = False
     #: What the task raised, for the log.
     exception: BaseException | None = None
-    #: What is said of it in the log.
+    #: What the log says of it.
     message = ""
     #: It came to its end without being run.
     is_expired = False
@@ -115,7 +115,7 @@ class Attempt:
     is_late = False
     #: It does not react to its time limit.
     is_stuck = False
-    #: It goes to the event loop, as far as that can be told without decoding the payload.
+    #: It goes to the event loop, by what can be told without decoding the payload.
     is_async = False
 
     def __init__(
@@ -151,7 +151,7 @@ class Attempt:
         return not self.is_lost and boottime_ms() < self.lease_end_ms
 
     def read_if_quick(self) -> Read | BaseException | None:
-        """Do as `read` where that takes a fraction of a ms: it runs no codec, and the payload is small. None: it may not."""
+        """Do as `read` if that takes a fraction of a ms: no codec runs and the payload is small. Else return None."""
         leased = self.leased
         payload = leased.payload
         if (
@@ -180,8 +180,8 @@ class Attempt:
                 self._check_readable()
             return self._read_call(self.leased.payload)
         except BaseException as error:
-            # Any exception: a project's own codec may raise what it likes, and must not end the process again and
-            # again with whatever else it has leased.
+            # Any exception: a project's own codec may raise what it likes. It must not end the process again and again,
+            # together with everything else that is leased here.
             return error
 
     def _read_call(self, payload: bytes) -> Read:
@@ -218,11 +218,11 @@ class Attempt:
         return handler, handler.options, [value], {}
 
     def _find_job(self) -> Envelope | None:
-        """Return the job that somebody has put in again, with the token of another time or none that a script can find.
+        """Return the job that somebody has put in again, under an old token or one that no script can find.
 
         Raises:
-            NotSigned: it only looks like one.
-            DoubleFound: it is one that has just run.
+            NotSigned: the payload only looks like a job.
+            DoubleFound: the job has just run.
         """
         leased, queue = self.leased, self.queue
         # Whatever codec wrote it, the name of the token begins so.
@@ -246,7 +246,7 @@ class Attempt:
         return envelope
 
     def _check_readable(self) -> None:
-        # What looks like a job may be anybody's. One as we write it needs no codec, and takes little time.
+        # A payload that looks like a job may be anybody's. A job as we write it needs no codec and takes little time.
         settings, payload = get_settings(), self.leased.payload
         most = max(settings.max_foreign_bytes, settings.max_payload_bytes)
         if not envelopes.is_readable(payload, most):
@@ -257,7 +257,7 @@ class Attempt:
             )
 
     def take(self, read: Read | BaseException) -> TaskDefinition | None:
-        """Take in what `read` returned, and return the task; None where that already decides it."""
+        """Take in what `read` returned, and return the task; None if the verdict is clear already."""
         if isinstance(read, BaseException):
             # Not by isinstance: that asks an exception that is something else for its class, which may raise.
             if type(read) is DoubleFound:
@@ -311,8 +311,8 @@ class Attempt:
         if self.has_lease:
             return True
         if not self.is_lost:
-            # Somebody else may have it by now; where nobody has, it is free again at once. No kill counts, but the
-            # second time in a row: a job that takes longer than a lease to get to its start would never get there.
+            # If nobody else has the job by now, it is free again at once. That counts as a kill only the second time in
+            # a row: a job that takes longer than a lease to get to its start would never get there.
             self.is_late = True
             self.give_back()
             self.message = "its lease ended before it began"
@@ -358,7 +358,7 @@ class Attempt:
         return self.queue.time_limit_s
 
     def succeed(self, value: object) -> None:
-        """The function returned."""
+        """Record that the function returned."""
         if value is not None and (kind := _kind_of_unrun(value)):
             self.fail(
                 InvalidTask(
@@ -394,7 +394,7 @@ class Attempt:
             )
 
     def give_up(self) -> None:
-        """It does not react to its time limit, and its process has to go."""
+        """Record that it does not react to its time limit, so that its process has to be replaced."""
         is_reading = self.task is None
         error = (
             time_limit.exceeds(time_limit.READING, time_limit.READING_LIMIT_S)
@@ -408,7 +408,7 @@ class Attempt:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """The function raised, or ran too long: again later, or never again. Nothing it raised can break this."""
+        """Record that the function raised or ran too long: it is retried or buried. No exception can break this."""
         try:
             self._fail(error)
         except BaseException:
@@ -417,7 +417,7 @@ class Attempt:
             self._fail_in_few_words(error)
 
     def _fail_in_few_words(self, error: BaseException) -> None:
-        """Do as `fail`, and ask nothing of the exception but the name of its class."""
+        """Do as `fail`, but ask the exception only for the name of its class."""
         self._say_little(error, "failed")
         most = self.queue.max_attempts
         if self.options is not None and self.options.max_attempts is not None:
@@ -443,8 +443,8 @@ class Attempt:
         failures = self.leased.attempts + 1
         most = self.options.max_attempts or self.queue.max_attempts
         if isinstance(error, LeaseLost) and not self.has_lease:
-            # It has stopped because another may run it. Whether one does is the server's to say, when the lease ends
-            # there: that counts as a kill, as of a worker that died, and not as a failure.
+            # It stopped because another worker may run it. The server knows whether one does, once the lease ends there:
+            # that counts as a kill, like the death of a worker, and not as a failure.
             self.is_lost = True
         is_retryable = isinstance(error, (*base.retry_on, TimeLimitExceeded))
         if is_retryable and not isinstance(error, base.no_retry_on) and failures < most:
@@ -464,7 +464,7 @@ class Attempt:
     def _note(self, error: BaseException, kind: str) -> None:
         self.message = text_of(error)
         text = ""
-        # What we raise about a payload says all there is to say; where in our code is of no use.
+        # Our own errors about a payload need no traceback: the place in our code is of no use.
         if kind == "failed" or not isinstance(error, DelayqError):
             self.exception = error.with_traceback(_trimmed(error.__traceback__))
             text = _traceback_of(error)
@@ -473,7 +473,7 @@ class Attempt:
         )
 
     def give_back(self) -> None:
-        """It was not run, or was stopped by the worker's own end: nothing counts."""
+        """Record that it was not run, or was stopped by the worker's own end: nothing counts."""
         self.verdict = Verdict.GIVE_BACK
 
     @property
@@ -525,7 +525,7 @@ class Attempt:
         return job
 
     def log(self) -> None:
-        """Write the one line that a job's end is worth; what the task raised goes with it."""
+        """Log the end of the job in one line, with the exception that the task raised."""
         verdict, exception = self.verdict, self.exception
         # Its traceback holds the frames of the task, and whatever those hold.
         self.exception = None
@@ -533,7 +533,7 @@ class Attempt:
         if self.is_lost:
             level = logging.WARNING
         elif verdict is not Verdict.SUCCEED and not self.waits_for_key:
-            # Of a missing key one error has told all there is to do, however many jobs wait for it.
+            # One error has said what to do about a missing key, however many jobs wait for it.
             level = _LEVELS.get(verdict, logging.INFO)
         if not logger.isEnabledFor(level):
             return
@@ -546,7 +546,7 @@ class Attempt:
             "outcome": "lost" if self.is_lost else word,
             "attempt": self.leased.attempts + 1,
         }
-        # A retry has waited for its turn, and a job that was not run for nothing.
+        # A retry has waited for its turn, and a job that was not run has no start to be late.
         if self.started_ms and not self.leased.attempts:
             fields["late_ms"] = round(self.late_ms, 1)
         if self.started_ms:
@@ -570,7 +570,7 @@ class Attempt:
 def _kind_of_unrun(value: object) -> str | None:
     """Say what a function returned where that only begins when somebody waits for it or loops over it."""
     if isinstance(value, CoroutineType):
-        # Or Python would warn that it was never awaited: we say that.
+        # Else Python would warn that it was never awaited, which we say ourselves.
         value.close()
         return "a coroutine"
     if isinstance(value, GeneratorType | AsyncGeneratorType):
@@ -627,7 +627,7 @@ def text_of(error: BaseException) -> str:
     try:
         text = str(error)
     except BaseException:
-        # Whatever it raises, and be it SystemExit: nobody asked for it.
+        # Whatever it raises, even SystemExit, must not get further.
         text = "(its text cannot be made)"
     name = class_name(error)
     text = f"{name}: {text}" if text else name

@@ -76,13 +76,13 @@ class Claiming:
         for queue in self._order():
             plan = planner.plan(queue, is_enough=is_enough, is_later=is_later)
             if not plan.limit and not self._settlement.is_refused(queue.settings.name):
-                # It waits for room. One behind it, whose calls are worth less of it, must not take that away.
+                # It waits for room. A later queue, whose calls are worth a claim with less room, must not take that.
                 is_later = True
             is_transfer = queue.is_due and queue.mode is Mode.SHARED
             if not plan.limit and not is_transfer and queue.under_way is None:
                 # It stays ready.
                 continue
-            # The next reply is waited for, too.
+            # Threads work while we wait for the reply.
             self._crew.threads.wake()
             try:
                 self._claim(queue, plan)
@@ -94,7 +94,7 @@ class Claiming:
                 self._set_aside(queue, error)
                 continue
             if plan.limit and queue.is_ready and plan.only is None:
-                # It has more. Whose turn it is now is decided anew; for others there are only transfers.
+                # It has more. The next round decides whose turn it is; until then others only transfer.
                 is_enough = True
             is_progress = is_progress or (
                 queue.is_ready if plan.limit else queue.is_due
@@ -110,12 +110,12 @@ class Claiming:
             ready.sort(
                 key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
             )
-        # What was asked ahead is ours already; and while it may hold a suspect, no other queue gives us one.
+        # What was asked ahead is ours already; and while it may hold a suspect, no other queue may give us one.
         ready.sort(key=lambda queue: queue.under_way is None)
         return ready
 
     def _set_aside(self, queue: QueueState, error: Exception) -> None:
-        """One queue's keys are of the wrong type, or forbidden: the others go on, and it is tried again."""
+        """Leave out a queue whose keys have the wrong type or are forbidden, and try again later; the others go on."""
         self._outage.note_reply()
         if str(error) != queue.problem:
             logger.error(
@@ -130,7 +130,7 @@ class Claiming:
         self._alarm.ring_in(queue.settings.name, -1)
 
     def take_under_way(self) -> None:
-        """Read the replies to what was asked ahead: those jobs are ours, and nobody else would give them back."""
+        """Read the replies to claims that were sent ahead: their jobs are ours, and only we can give them back."""
         for queue in self._queues.values():
             if queue.under_way is not None:
                 try:
@@ -150,10 +150,10 @@ class Claiming:
         asked = queue.under_way or self._asking.ask(queue, plan)
         queue.under_way = None
         read_ms = monotonic_ms()
-        # Where this fails the request stays open, and is repeated.
+        # If this fails, the request stays open and is repeated.
         reply = asked.call.finish()
         if reply is None:
-            # More is to be done, and nothing was.
+            # The script found more to do than it can, and did nothing.
             queue.few.note_miss(asked.sent_ms)
             asked, is_ahead = self._asking.ask(queue, asked.plan), False
             reply = asked.call.finish()
@@ -171,16 +171,16 @@ class Claiming:
             return
         now_ms = monotonic_ms()
         if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - asked.sent_ms):
-            # A reply that lay there already says nothing of how long the server took.
+            # A reply that had already arrived does not say how long the server took.
             queue.sizer.learn(len(reply.jobs), now_ms - asked.sent_ms)
             queue.transfer_sizer.learn(reply.transferred, now_ms - asked.sent_ms)
-        # The script reads the server's clock as it begins, nearer to the sending of the call than to its reply: from the
-        # middle on, the wait is hardly ever too short.
+        # The script reads the server's clock when it begins, which is nearer to the call's sending than to its reply. A
+        # wait that is counted from the middle is hardly ever too short.
         told_ms = now_ms if is_ahead else (asked.sent_ms + now_ms) / 2
         self._expect(queue, reply, now_ms, told_ms, has_room=asked.plan.limit > 0)
         # Before the next claim is sent, which replaces it.
         since_ms = queue.open_since_ms
-        # Nothing may come between a reply and its jobs: whatever goes wrong with this is kept for `finish`.
+        # Nothing may come between a reply and its jobs: an error of this call is kept for its `finish`.
         self._asking.ask_ahead(queue, reply.jobs)
         if reply.jobs:
             middle_ms = asked.sent_ms if is_ahead else told_ms
@@ -200,11 +200,11 @@ class Claiming:
             self._tend(queue, now_ms)
 
     def _is_newer(self, queue: QueueState, newer: int) -> bool:
-        """Whether the queue has a later format than we read: then it is left alone, and looked at now and then."""
+        """Return whether the queue has a later format than we read; such a queue is only looked at now and then."""
         if newer != queue.newer_format:
             queue.newer_format = newer
             if newer:
-                # It claims nothing and looks after nothing there until it is another.
+                # Until the format changes, this process claims nothing there and does no upkeep.
                 logger.error("%s", claiming.newer_format(queue.settings.name, newer))
             else:
                 logger.warning("queue %s is claimed from again", queue.settings.name)
@@ -231,8 +231,8 @@ class Claiming:
             queue.next_us = reply.now_us + reply.wait_us
         self._alarm.ring_in(name, reply.wait_us or -1, told_ms)
         if has_room:
-            # A call without room says nothing of what waits for room: the queue stays ready, and the watch, which
-            # would see the same elements over and over, is left alone.
+            # A claim without room does not tell whether jobs wait for room. So the queue stays ready, and no watch
+            # is set, which would see the same elements again and again.
             queue.is_ready = queue.is_due
             if not queue.is_ready and not queue.is_watched:
                 queue.is_watched = True
@@ -255,13 +255,13 @@ class Claiming:
         try:
             self._watch(name)
         except RuntimeError as error:
-            # The jobs of this reply are not handed out yet, and would be nobody's.
+            # Raising here would leave the jobs of this reply to nobody: they are not handed out yet.
             self._crew.cannot_work(f"the watch of a destination queue: {error}")
 
     # Now and then.
 
     def _tend(self, queue: QueueState, now_ms: float) -> None:
-        """Look at held jobs and do a step of upkeep, when it is time; the former never just before a job is due."""
+        """Look at held jobs and do a step of upkeep when it is time; held jobs wait while a job is about to be due."""
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
         is_looked_at = now_ms >= queue.held.next_ms and not is_soon
         is_kept_up = now_ms >= queue.upkeep.next_ms

@@ -56,7 +56,7 @@ class Crew:
         return list(self.running)
 
     def job_stuck(self, attempt: Attempt) -> None:
-        """A task ignores its time limit: this process has to go."""
+        """Take note that a task ignores its time limit: this process has to be replaced."""
         attempt.is_stuck = True
         self.stuck.append(attempt)
         logger.error(
@@ -67,7 +67,7 @@ class Crew:
         self._wake()
 
     def cannot_work(self, why: str) -> None:
-        """Something that runs jobs has died: this process has to go."""
+        """Take note that something that runs jobs has died: this process has to be replaced."""
         if not self._inability:
             self._inability = why
             logger.error("this process cannot go on and will be replaced: %s", why)
@@ -133,19 +133,19 @@ class Crew:
         return self.uncount(attempts)
 
     def uncount(self, attempts: list[Attempt]) -> list[Attempt]:
-        """Take what was counted as begun, and was not, out of the number of jobs; returns it."""
+        """Take attempts that were counted as begun, and have not begun, out of the count; return them."""
         if self.jobs_left is not None:
             self.jobs_left += len(attempts)
         return attempts
 
     def orphans(self) -> list[Attempt]:
-        """Return what runs nowhere, because what ran it has died: its lease is left to end, as that of a dead process."""
+        """Return attempts whose thread or loop has died. Their leases are left to end, as those of a dead process."""
         if not self._inability:
             return []
         return self.threads.orphans() + self.coroutines.orphans()
 
     def hopeless(self) -> list[Attempt]:
-        """Return the orphans, and what runs on an executor that gives no sign of life."""
+        """Return the orphans, and the attempts on an executor that gives no sign of life."""
         attempts = self.orphans()
         for executor in (self.threads, self.coroutines):
             if executor.is_stuck:

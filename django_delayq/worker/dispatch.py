@@ -39,9 +39,10 @@ class Dispatch:
         lease_end_ms: float,
         offset_ms: float,
     ) -> None:
-        """Begin what came, but for what there is no room for: ``only`` so many of each kind, where not all may begin.
+        """Begin the jobs of a reply, and give back what must not begin.
 
-        The leases end at ``lease_end_ms`` by `boottime_ms`; with ``offset_ms`` added that gives the server's time.
+        ``only``: how many of each kind may begin; None: all. ``lease_end_ms`` is by `boottime_ms`; ``offset_ms``, added
+        to that clock, gives the server's.
         """
         crew, suspects = self._crew, self._suspects
         self.has_had_jobs = True
@@ -49,7 +50,7 @@ class Dispatch:
         had = [False, False]
         put_back: list[Attempt] = []
         begun, is_async = 0, False
-        # Each job costs what stands in this loop: nothing is looked up in it that stays the same.
+        # Each job pays for each line of this loop: what stays the same is looked up before it.
         is_stopping, safe_kills = self._ending.stop_ms is not None, suspects.safe_kills
         settings, name = queue.settings, queue.settings.name
         async_names, guess = crew.async_names, crew.is_async

@@ -67,8 +67,8 @@ class Ending:
     def finish(self, before_giving_back: Callable[[], None]) -> None:
         """Settle, and give back what still runs: the process is about to end.
 
-        That comes last, and ``before_giving_back`` is for all else that takes time: from then on another worker may
-        run the same jobs.
+        Giving back comes last, because from then on another worker may run the same jobs: everything else that takes
+        time belongs into ``before_giving_back``.
 
         Raises:
             redis.exceptions.RedisError, OSError: the server is not there; the leases end by themselves.
@@ -99,7 +99,7 @@ class Ending:
 def leave(
     client: Redis, line: Line, queues: Iterable[DeliveryKeys], owner: bytes
 ) -> None:
-    """Forget the last requests of this process: each would stay as long as its queue."""
+    """Have the server forget the last requests of this process, which it would keep as long as their queues."""
     line.rest()
     calls = [claiming.leave(keys, owner=owner) for keys in queues]
     try:

@@ -30,9 +30,9 @@ class Ends:
         self._outage = outage
         #: How many jobs have run here. Other threads read it.
         self.finished = 0
-        # Until when what has ended waits for more.
+        # Until when ends wait for more of them, to go out together.
         self._settle_ms: float | None = None
-        # When the server was told of ends, and what it said is still to be read.
+        # Ends were sent, and the replies are still to be read.
         self._has_told = False
 
     def settle(self, *, force: bool, is_last: bool = False) -> None:
@@ -61,7 +61,7 @@ class Ends:
         self._has_told = True
 
     def learn(self) -> None:
-        """Take in what the server said to that."""
+        """Take in the replies to `tell`."""
         if not self._has_told:
             return
         self._has_told = False
@@ -75,7 +75,7 @@ class Ends:
                 if not is_told and not attempt.is_lost:
                     continue
             elif attempt.verdict is not Verdict.GIVE_BACK:
-                # What is given back without being run says nothing of how long jobs take.
+                # An attempt that was given back does not show how long jobs take.
                 count += 1
             attempt.log()
         self.finished += count

@@ -39,7 +39,7 @@ READERS = 4
 
 
 class _DatabaseUse(threading.local):
-    """What Django does around a request, for the connections that a thread has: it costs more than all the rest."""
+    """What Django does around a request, only for the connections that a thread has: for all it would cost too much."""
 
     #: Django has told that this thread has connected to a database.
     has_connected = False
@@ -84,9 +84,9 @@ _SIGN = object()
 
 
 class _Handover:
-    """What threads are to take, in order. The one that became idle last takes the next: its memory is still at hand.
+    """What threads are to take, in order. The thread that became idle last takes the next: its memory is still cached.
 
-    No lock guards it: each step on a deque or a list is one of the interpreter.
+    No lock guards it: each step on a deque or a list is one step of the interpreter.
     """
 
     def __init__(self) -> None:
@@ -98,11 +98,11 @@ class _Handover:
         return len(self._items)
 
     def put(self, item: Any) -> None:
-        """Leave something; `wake` has it taken."""
+        """Add something; `wake` has a thread take it."""
         self._items.append(item)
 
     def wake(self) -> None:
-        """Wake as many idle threads as there is to take."""
+        """Wake as many idle threads as there are things to take."""
         for _ in range(len(self._items)):
             try:
                 bell = self._idle.pop()
@@ -119,7 +119,7 @@ class _Handover:
             except IndexError:
                 self._idle.append(bell)
             if self._items:
-                # It was left before we counted as idle, perhaps, and nobody was woken for it.
+                # It may have been added before we counted as idle, so that nobody was woken for it.
                 try:
                     self._idle.remove(bell)
                     continue
@@ -199,7 +199,7 @@ class ThreadExecutor:
         return list(self._orphans.values())
 
     def attempts(self) -> list[Attempt]:
-        """Return nothing: a thread that holds an attempt shows life by that, and what waits is given back."""
+        """Return nothing: a thread that holds an attempt counts as alive, and what waits is given back."""
         return []
 
     def has_shown_life(self) -> bool:
@@ -219,7 +219,7 @@ class ThreadExecutor:
         return has_answered
 
     def submit(self, attempt: Attempt) -> None:
-        """Have an attempt run, once `wake` was called: a thread that is woken while we go on only waits for us."""
+        """Have an attempt run once `wake` is called. A thread that is woken while we go on would only wait for us."""
         self._queue.put(attempt)
 
     def wake(self) -> None:
@@ -227,8 +227,8 @@ class ThreadExecutor:
 
     def queued(self) -> int:
         """How many were submitted and not begun."""
-        # A sign that is asked for is no attempt. Just taken and not yet answered, it hides one for a moment: the one
-        # that the same thread takes next.
+        # A sign of life that is asked for is no attempt. Taken and not yet answered, it hides one attempt for a moment:
+        # the one that the same thread takes next.
         size = len(self._queue)
         return size - 1 if size and self._is_asked else size
 
@@ -252,7 +252,7 @@ class ThreadExecutor:
         return self.take_back()
 
     def stop(self, timeout_s: float) -> None:
-        """End the threads that run nothing, so that they close their database connections; wait so long for them."""
+        """End the threads that run nothing, so that they close their database connections; wait ``timeout_s`` at most."""
         self.close()
         for _ in self._threads:
             self._queue.put(None)
@@ -272,7 +272,7 @@ class ThreadExecutor:
                     continue
                 held[index] = attempt
                 try:
-                    # `may_start` looks at the lease right behind a quick one; what takes longer is not begun without.
+                    # Behind a quick read `may_start` looks at the lease. A read that may take longer needs one first.
                     read = attempt.read_if_quick()
                     if read is None and attempt.holds_lease():
                         read = _read_in_thread(self, attempt)
@@ -286,7 +286,7 @@ class ThreadExecutor:
                     elif attempt.may_start():
                         self._run(attempt, task)
                 except BaseException as error:
-                    # Ours to be ashamed of, but no reason to lose a thread and leave the job without an end.
+                    # Our own fault, but no reason to lose a thread and leave the job without an end.
                     if attempt.verdict is None:
                         attempt.fail(error)
                     logger.error(
@@ -300,7 +300,7 @@ class ThreadExecutor:
             connections.close_all()
 
     def _bury(self, index: int, error: BaseException) -> None:
-        """This thread ends, although nothing should be able to end it."""
+        """Take note that this thread ends, although nothing should be able to end it."""
         attempt = self._held[index]
         if attempt is not None and attempt.verdict is None:
             self._orphans[index] = attempt
@@ -354,7 +354,7 @@ class ThreadExecutor:
 def _read_in_thread(
     executor: "ThreadExecutor | LoopExecutor", attempt: Attempt
 ) -> Read | BaseException:
-    """Read an attempt's payload in this thread, where a codec that hangs is not to stay for ever."""
+    """Read an attempt's payload in this thread, within a time limit: a codec may hang."""
 
     def read() -> Read | BaseException:
         result = attempt.read()
@@ -408,7 +408,7 @@ class LoopExecutor:
         self._is_closed = False
         self._is_cancelling = False
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="delayq-read")
-        # What no coroutine is free for yet. The claim loop appends; it and the event loop pop.
+        # Attempts that wait for a free coroutine. The claim loop appends; both it and the event loop pop.
         self._waiting: deque[Attempt] = deque()
         # Two counters, one owner each, so that neither needs a lock.
         self._submitted = 0
@@ -574,7 +574,7 @@ class LoopExecutor:
             return False
         result = await self._read(attempt)
         if not isinstance(result, BaseException) and not result[0].is_async:
-            # Told apart by the first name, and run by the last: on the loop it would stand in everybody's way.
+            # We tell jobs apart by the first name and run them by the last: on the loop this one would block all.
             payload = attempt.leased.payload
             result = DecodeError("not a job of ours: it names two tasks", payload)
         return attempt.take(result) is not None

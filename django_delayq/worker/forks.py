@@ -1,6 +1,7 @@
 """A process that a task forks is an ordinary process: no worker goes on in it.
 
-It has the one thread that forked, and a copy of everything else. Each part of a worker says here how it lets go.
+The child has the one thread that forked, and a copy of everything else. Each part of a worker registers here how it
+lets go.
 """
 
 import os
@@ -41,7 +42,7 @@ _mask = _Mask()
 
 
 def _block() -> None:
-    # A signal for the child that comes before it has let go would be the worker's: they share the pipe.
+    # A signal that reaches the child before it has let go would count as the worker's, because they share the pipe.
     if _known:
         _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
 
@@ -64,9 +65,9 @@ os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_let
 
 
 def leave(error: BaseException | None) -> NoReturn:
-    """End a forked child that came back out of its task: as Python ends, but without its exit functions.
+    """End a forked child that has come back out of its task, as Python ends, but without its exit functions.
 
-    Those belong to the worker. So do the threads that Python would wait for.
+    Those belong to the worker, as do the threads that Python would wait for.
     """
     status = 0
     try:

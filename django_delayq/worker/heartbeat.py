@@ -1,7 +1,7 @@
 """A small file for each worker process, written anew every few seconds while it is able to run jobs.
 
-A probe reads its age: a process that is up, and does nothing, leaves it to grow old. The watchdog writes it, the
-supervisor removes that of a process that has ended.
+A probe reads the file's age: a process that is up and does nothing lets it grow old. The watchdog writes the file; the
+supervisor removes it when the process has ended.
 """
 
 import json
@@ -46,13 +46,13 @@ class Heartbeat:
             "able": True,
         }
         try:
-            # Whoever reads it finds the old one or the new one.
+            # A reader finds the old file or the new one, never a part.
             fresh = self._path.with_suffix(".new")
             fresh.write_text(json.dumps(told))
             fresh.replace(self._path)
         except OSError as error:
             if not self._is_failing:
-                logger.error("the heartbeat cannot be written, trying on: %s", error)
+                logger.error("the heartbeat cannot be written, trying again: %s", error)
             self._is_failing = True
         else:
             self._is_failing = False

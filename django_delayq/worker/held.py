@@ -1,4 +1,4 @@
-"""Held jobs of one queue whose tasks this process knows: it lets them run, as many as it can soon start."""
+"""Releases held jobs whose tasks this process knows, as many as it can soon start."""
 
 from redis.client import Redis
 
@@ -27,7 +27,7 @@ class HeldJobs:
     def turn(self, now_ms: float, limit: int) -> bool:
         """Release up to ``limit`` jobs; returns whether there were any.
 
-        Other workers are not woken: those that do not know the tasks would only hold the jobs again.
+        Other workers are not woken: a worker that does not know the tasks would only hold the jobs again.
         """
         settings, keys = self._settings, self._settings.keys
         self.next_ms = now_ms + LOOK_AT_HELD_MS
@@ -36,7 +36,7 @@ class HeldJobs:
         names = [task.name for task in all_tasks()]
         keyring = get_keyring()
         names += [f"key {key}" for key in keyring.ids]
-        # A version that did not read it may have held what this one does.
+        # An older version may have held jobs because of a format that this one reads.
         names += [f"format {format}" for format in keyring.formats]
         if get_handler(settings.name) is not None:
             names.append("")

@@ -1,8 +1,8 @@
 """The claim loop of one worker process: one thread that asks for jobs, hands them out, and settles what ended.
 
-This is the only place that decides when: each turn does what is to be done now, and then it waits. What is done is
-told by its parts. It owns the connection. Everything else only wakes it: the alarm, channel messages, a change of a
-destination queue, a job's end. A server that goes away is waited for; what ended meanwhile is settled when it is back.
+Only this module decides when: each turn does what is to be done now, then waits. Its parts say what is done. The loop
+owns the connection; everything else only wakes it: the alarm, channel messages, a change of a destination queue, a
+job's end. It waits for a server that goes away, and settles what ended meanwhile when the server is back.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ class ClaimLoop:
         }
         look_ms = worker.lease_ms / LOOKS_A_LEASE
         self.alarm: Alarm[str] = Alarm(cap_ms=min(CAP_MS, look_ms))
-        # What the loop asks, in turn; the client's other connections are for what it does now and then.
+        # For what the loop asks all the time. What it does now and then goes over the client's other connections.
         self._line = Line(client)
         self._threads = threads
         self.crew = Crew(
@@ -87,7 +87,7 @@ class ClaimLoop:
             wake=lambda: self.alarm.wake(_SELF),
         )
         self._settlement = Settlement(self._line)
-        # Each job that ends is appended: no way leads through another object.
+        # The same deque: each job that ends is appended to it, with one look-up less.
         self._ended = self._settlement.ended
         self._outage = Outage(look_ms)
         pace = Pace()
@@ -131,7 +131,7 @@ class ClaimLoop:
         )
         #: How often it has gone round. Other threads read it.
         self.turns = 0
-        # When the loop looks again by itself, as far as it has begun to wait; what ends until then needs not wake it.
+        # When the loop, once it waits, looks again by itself: a job that ends before that need not wake it.
         # Written by the loop, read by the threads that run jobs.
         self._awake_ms = 0.0
 
@@ -140,7 +140,7 @@ class ClaimLoop:
     def job_ended(self, attempt: Attempt) -> None:
         """Take in an attempt that has a verdict."""
         self._ended.append(attempt)
-        # Soon, or while others are queued, the loop looks by itself, see _wait.
+        # The loop looks by itself soon, and while others are queued: see _wait.
         if len(self._ended) >= SETTLE_BATCH or (
             monotonic_ms() + SETTLE_AFTER_MS < self._awake_ms
             and not self._threads.queued()
@@ -148,7 +148,7 @@ class ClaimLoop:
             self.alarm.wake(_SELF)
 
     def destination_changed(self, queue: str) -> None:
-        """Somebody put something into a queue's destination list; the watch has to be set again."""
+        """Take note that the destination list of a queue has received something, and that its watch is used up."""
         self.queues[queue].is_watched = False
         self.alarm.wake(queue)
 
@@ -170,7 +170,7 @@ class ClaimLoop:
             try:
                 self._turn()
             except (RedisError, OSError) as error:
-                # It is away; or speaks, but will not serve: loading, a replica during a failover, not permitted.
+                # The server is away, or answers and does not serve: it loads, is a replica in a failover, forbids it.
                 self._wait_for_server(error)
 
     def _is_over(self) -> bool:
@@ -217,7 +217,7 @@ class ClaimLoop:
         self._wait()
 
     def _ask_time(self) -> None:
-        """Where an alarm has rung early, learn how long is left. A server that has dozed off is awake then."""
+        """Learn how much time is left where an alarm has rung early. That also wakes a server that has dozed off."""
         asking = [queue for queue in self.queues.values() if queue.is_asking]
         if not asking:
             return
@@ -230,7 +230,10 @@ class ClaimLoop:
             self.alarm.ring_in(queue.settings.name, wait_us, (sent_ms + now_ms) / 2)
 
     def _look_again(self) -> bool:
-        """In burst mode with nothing left: look at every queue once more, then stop. False: there is more to do."""
+        """With nothing left in burst mode, look at every queue once more, then stop.
+
+        Returns False where something is still to be waited for.
+        """
         queues = self.queues.values()
         soon_ms = max(monotonic_ms() + SOON_MS, self._suspects.put_off_until_ms)
         if any(queue.is_ready or queue.next_ms <= soon_ms for queue in queues):
@@ -238,7 +241,7 @@ class ClaimLoop:
         if not self._dispatch.has_had_jobs:
             self.ending.stop(0.0)
             return True
-        # The last job may have scheduled another, and what says so comes on another connection.
+        # The last job may have scheduled another, and the message of that comes on another connection.
         self._dispatch.has_had_jobs = False
         for queue in queues:
             queue.is_ready = not queue.problem
@@ -248,22 +251,21 @@ class ClaimLoop:
         now_ms = monotonic_ms()
         ring_ms = self.alarm.next_ms()
         timeout_ms = float("inf")
-        # Before looking at what has ended: what ends after that sees whether it has to wake us.
+        # Set before we look at what has ended: a job that ends later sees whether it has to wake us.
         is_short = any(queue.is_ready for queue in self.queues.values())
         self._awake_ms = float("inf") if is_short else ring_ms
         if self.crew.queued():
             timeout_ms = SETTLE_AFTER_MS
         elif self._settlement.is_waiting:
-            # What is told with the next claim needs no call of its own.
+            # Ends that go out with the next claim need no write of their own.
             is_soon = not is_short and ring_ms - now_ms <= SETTLE_AFTER_MS
             timeout_ms = SETTLE_AFTER_MS if is_soon else 0.0
         elif (again_ms := self._settlement.next_ms()) is not None:
             timeout_ms = again_ms - now_ms
-        # A queue is looked at again for one kind of job only by one that claims.
         is_claiming = self.ending.stop_ms is None
         until_ms = self._planner.look_ms if is_claiming else self.ending.deadline_ms
         timeout_ms = min(timeout_ms, until_ms - now_ms)
-        # Last: a thread that wakes earlier waits for us to let go of the interpreter.
+        # As late as this: a thread that wakes while we hold the interpreter only waits for us.
         self._threads.wake()
         rung = self.alarm.wait(max(0.0, timeout_ms))
         self._awake_ms = 0.0

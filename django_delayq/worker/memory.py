@@ -1,6 +1,7 @@
 """``--max-memory``: when a worker process has grown so much that it is to be replaced.
 
-Measured is what a process has to itself, and what replacing it gives back. How it ends is left to the claim loop.
+It measures the memory that a process has to itself, which is what replacing it gives back. The claim loop decides how
+the process ends.
 """
 
 import fcntl
@@ -18,7 +19,7 @@ logger = get_log("django_delayq.worker")
 
 #: How often a process measures itself.
 LOOK_EVERY_MS = 1_000.0
-#: A limit below so many times what a fresh process takes is too low: it would be replaced after nearly every job.
+#: A limit below so many times what a fresh process takes is too low: each would be replaced after nearly every job.
 LEAST_ROOM = 1.25
 #: So is one that a process passes after fewer jobs than this, unless one of them leaves much behind.
 FEW_JOBS = 10
@@ -33,9 +34,9 @@ _OWN = re.compile(rb"^(?:RssAnon|VmSwap):\s*(\d+) kB$", re.MULTILINE)
 class Meter:
     """Measures the process that made it.
 
-    On Linux: its anonymous pages, in memory or swapped out. Neither shared memory nor mapped files count, such as
-    libraries; pages that it has in common with the supervisor it was forked from do. Elsewhere: the most that was ever
-    resident, which the system tells everywhere.
+    On Linux it counts anonymous pages, in memory or swapped out. Shared memory and mapped files, such as libraries, do
+    not count; pages that the process has in common with the supervisor that forked it do. Elsewhere it takes the most
+    that was ever resident, which every system tells.
     """
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ from django_delayq.logs import get_log
 
 logger = get_log("django_delayq.worker")
 
-#: Between attempts to reach a server that is away: from the first to the second of these, doubling. Never longer than
-#: `LOOKS_A_LEASE` says: when the server is back, leases that ended meanwhile are spared for a third of one.
+#: The pause between attempts to reach a server that is away doubles from the first to the second of these. It is never
+#: longer than `LOOKS_A_LEASE` says: once the server is back, leases that ended meanwhile are spared for a third of one.
 BACKOFF_MS = (50.0, 1_000.0)
 
 
@@ -17,7 +17,7 @@ class Service(Enum):
 
     SERVING = auto()
     AWAY = auto()
-    #: It answers, and will not take DELAYQ['CONNECTION'] as it is.
+    #: It answers, and does not accept DELAYQ['CONNECTION'] as it is.
     REFUSING = auto()
 
 
@@ -31,7 +31,7 @@ class Outage:
         self.pause_ms = min(BACKOFF_MS[0], longest_pause_ms)
 
     def note_reply(self) -> None:
-        """The server serves us."""
+        """Take note that the server serves us."""
         self.pause_ms = min(BACKOFF_MS[0], self._longest_pause_ms)
         if self._service is not Service.SERVING:
             self._service = Service.SERVING

@@ -5,30 +5,30 @@ MEASURED_MS = 1.0
 
 
 class Pace:
-    """Learns how many jobs per ms the threads of a process get through while they have some.
+    """Learns how many jobs per ms the threads of a process get through while they have jobs.
 
-    How long they wait for more says nothing of that: it is the call that takes so long.
+    The time in which they wait for more does not count: that is how long a call takes.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: what was learnt has turned out to be wrong."""
+        """Begin anew: what was learnt turned out to be wrong."""
         #: Jobs per ms; 0: not known yet.
         self.rate = 0.0
-        # Since it was last measured: for how long there were jobs, up to when that is known, and how many have ended.
+        # Since the last measurement: for how long there were jobs, until when that is known, and how many have ended.
         self._busy_ms, self._noted_ms = 0.0, float("inf")
         self._ended = 0
         self._is_busy = False
 
     def note(self, now_ms: float, until_ms: float) -> None:
-        """Take in until when there were jobs; to be called before others are handed out, and when some are settled."""
+        """Take in until when there were jobs. Call it before jobs are handed out, and when some are settled."""
         self._busy_ms += max(0.0, until_ms - self._noted_ms)
         self._noted_ms = now_ms
 
     def measure(self, count: int, *, is_busy: bool) -> None:
-        """Take in how many were settled. What ends before there were jobs for all threads (``is_busy``) is left out."""
+        """Take in how many were settled. Jobs that end before all threads had one (``is_busy``) are left out."""
         self._ended += count
         is_measured = self._is_busy and self._busy_ms >= MEASURED_MS
         if is_measured:

@@ -1,6 +1,6 @@
 """How many jobs of which kind a queue may be asked for, so that each begins soon after it was claimed.
 
-Where that was too many they are given back. A claim cannot choose between sync and async jobs.
+Where too many were claimed, they are given back. A claim cannot choose between sync and async jobs.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,10 @@ from django_delayq.worker.settlement import Settlement
 
 #: A worker claims no more than it can start within this time, so that no job waits in one while another is idle.
 AHEAD_MS = 10.0
-#: Jobs that were claimed ahead and still wait after this, because those before them take longer than was foreseen,
-#: are given back.
+#: Jobs that still wait here after this, because those before them take longer than foreseen, are given back.
 STALLED_MS = 50.0
-#: With room for jobs of one kind only, sync or async, a worker looks past so many of the other kind at most, and looks
-#: again after this where it found some.
+#: With room for one kind only, sync or async, a worker looks past at most so many jobs of the other kind. If it found
+#: some, it looks again after the pause.
 LOOK_PAST = 100
 LOOK_PAUSE_MS = 1_000.0
 
@@ -41,8 +40,8 @@ class Planner:
         self._settlement = settlement
         self._pace = pace
         self._ending = ending
-        #: When a queue may be looked at again for jobs of one kind; infinite: none waits for that. Each round of claims
-        #: begins by setting it to infinity.
+        #: When the next queue may be looked at again for jobs of one kind; infinite: no queue waits for that. Each round
+        #: of claims sets it anew.
         self.look_ms = float("inf")
 
     def plan(
@@ -50,22 +49,22 @@ class Planner:
     ) -> Plan:
         """Decide what to ask a queue for now.
 
-        ``is_enough``: another one has more, which comes first; ``is_later``: another one waits for room.
+        ``is_enough``: an earlier queue has more jobs, which come first; ``is_later``: an earlier queue waits for room.
         """
         crew = self._crew
         if self._settlement.is_refused(queue.settings.name):
-            # What it gives us it does not take back.
+            # The server would give us its jobs and not take their ends.
             return NOTHING
         room = self.room(queue.sizer.call_ms)
         common = 0 if is_enough or is_later else self.common(room)
-        # Where jobs are waiting here already, one call for many is cheaper than many for one.
+        # While jobs wait here already, one call for many is cheaper than many calls for one.
         enough = self.enough(queue)
         if common >= enough or (common and not crew.queued()):
             return Plan(min(common, queue.sizer.size))
         if not crew.async_names:
             return NOTHING
-        # There is room for one kind at most. What busy threads cannot start must not keep async jobs waiting, nor the
-        # other way round: a queue is claimed for the kind that can be started.
+        # There is room for one kind at most. Sync jobs that busy threads cannot start must not keep async jobs waiting,
+        # nor the other way round: the queue is claimed for the kind that can start.
         if room.coroutines:
             if not crew.coroutines.queued():
                 return self._look(queue, Room(0, room.coroutines), queue.had_sync)
@@ -74,16 +73,16 @@ class Planner:
         return NOTHING
 
     def room(self, call_ms: float = 0.0, begun: int = 0) -> Room:
-        """Return how many jobs may be taken on: what free threads can start, or is started within AHEAD_MS; and coroutines.
+        """Return how many jobs may be taken on: as many as threads can start within `AHEAD_MS`, and free coroutines.
 
-        ``begun`` more are about to be handed out. Where a call takes long besides its jobs, they may take as long as
-        it does, and those that will have run when its reply comes leave room for others.
+        ``begun`` more are about to be handed out. Where a call takes longer than that besides its jobs, as many are
+        taken on as start within the call's time, and those that will have run when its reply comes leave room.
         """
         if self._ending.takes_no_more():
             return NO_ROOM
         crew, jobs_left = self._crew, self._crew.jobs_left
         coroutines = crew.coroutines.count()
-        # What ended takes up no thread, whether the server knows it yet or not.
+        # A job that ended takes up no thread, even if the server does not know yet.
         busy = len(crew.running) - coroutines - self._settlement.count()
         busy += sum(
             q.under_way.plan.limit for q in self._queues.values() if q.under_way
@@ -101,8 +100,9 @@ class Planner:
         return min(room) if self._crew.async_names else room.sync
 
     def enough(self, queue: QueueState) -> int:
-        """Return how many jobs are worth a call while others wait here: as many as cost what the call does, or most of
-        those that there is ever room for.
+        """Return how many jobs are worth a call while others wait here.
+
+        As many as cost what the call itself does, but no more than half of what there is ever room for.
         """
         sizer = queue.sizer
         most = min(sizer.size, int(self._pace.rate * max(AHEAD_MS, sizer.call_ms)) // 2)

@@ -37,14 +37,14 @@ logger = get_log("django_delayq.worker")
 DONE = 74
 #: Likewise, but it wants to be replaced: after --max-jobs, above --max-memory, or because a task is stuck.
 REPLACE_ME = 75
-#: It cannot run what it claims: what it held is given back as that of a process that died, and it is replaced.
+#: It cannot run what it claims: it is replaced, and its leases are given back as those of a process that died.
 UNABLE = 76
 #: How long a thread may keep the interpreter while another wants it; Python's own is ten times as long.
 SWITCH_INTERVAL_S = 0.0005
 #: At the end, how long coroutines get to notice that they are cancelled, and idle threads to close their connections.
 CANCEL_S = 1.0
-#: Parts of a lease for which a renewal waits for a byte, and for a connection: a line that dies in silence must cost no
-#: lease, and after an outage whoever lives has to be back before its leases are over, 5/12 of one later.
+#: Parts of a lease for which a renewal waits for a byte, and for a connection. A connection that dies in silence must
+#: cost no lease, and after an outage a process has to be back before its leases are over, 5/12 of a lease later.
 RENEWAL_DEADLINES = {"socket_timeout": 1 / 6, "socket_connect_timeout": 1 / 10}
 #: At the end, how long the handlers of the log get to write what they hold.
 FLUSH_S = 1.0
@@ -111,7 +111,7 @@ class WorkerProcess:
             max_jobs=options.max_jobs,
             follows_death=follows_death,
             watch=self._watch,
-            # The embedded server comes back by itself, unless who guards it has died, too.
+            # The embedded server comes back by itself, unless its guardian has died as well.
             revive=conf.connection_url
             if conf.get_settings().connection is None
             else None,
@@ -221,14 +221,14 @@ class WorkerProcess:
     def heed(self, supervisor: int, pulse: Pulse) -> None:
         """Stop at SIGTERM, at once at SIGQUIT, and when the other end of a pipe is closed: the supervisor has died.
 
-        The thread that does so beats as well: it waits for nothing else, not even for the server.
+        The thread that does so also counts the pulse: it waits for nothing else, not even for the server.
 
-        SIGTERM may come twice: whoever signals a whole process group reaches us, and then the supervisor does.
-        Ctrl-C is left to the supervisor, who gets it, too.
+        SIGTERM may come twice: a signal to the whole process group reaches us, and then the supervisor sends one.
+        Ctrl-C is left to the supervisor, which receives it as well.
         """
-        # A handler would run between any two steps of the loop, with its locks held or just about to be waited for.
-        # So a thread does what is to be done, and these are only there for the interpreter to write to the pipe.
-        # SIGINT as well, rather than ignored: a program that a task starts would go on ignoring it.
+        # A handler would run between any two steps of the loop, which may hold its locks or be about to take them. So a
+        # thread does the work, and these handlers only have the interpreter write to the pipe. SIGINT gets one as well:
+        # if it were ignored, a program that a task starts would inherit that.
         for number in (*HEEDED, signal.SIGINT):
             signal.signal(number, lambda number, frame: None)
         reader, writer = os.pipe()
@@ -244,7 +244,7 @@ class WorkerProcess:
         ).start()
 
     def forked(self) -> None:
-        """Be an ordinary process: signals do what they do by default, and nothing of them reaches the worker."""
+        """Become an ordinary process: signals do what they do by default, and none reaches the worker."""
         signal.set_wakeup_fd(-1)
         for number in HEEDED:
             signal.signal(number, signal.SIG_DFL)
@@ -257,7 +257,7 @@ class WorkerProcess:
         try:
             self._listen(supervisor, signals, pulse)
         except BaseException as error:
-            # A task has closed the pipes.
+            # A task may have closed the pipes.
             self.loop.crew.cannot_work(f"signals are not heard: {class_name(error)}")
 
     def _listen(self, supervisor: int, signals: int, pulse: Pulse) -> None:
@@ -276,7 +276,7 @@ class WorkerProcess:
                 self.loop.stop(0.0 if is_over else self._options.worker.grace_s)
 
     def close(self) -> None:
-        """Let go of threads and connections, where the end of the process does not see to it."""
+        """End threads and connections where the process itself goes on."""
         self._watchdog.stop()
         self._timer.stop()
         self._listener.stop()
@@ -295,7 +295,7 @@ def _renewal_deadlines(client: Redis, lease_ms: int) -> dict[str, float]:
 def flush_logs() -> None:
     """Write what the log and the standard streams hold; for `FLUSH_S` at most.
 
-    A thread that was stopped in the middle of a write holds the lock of its handler for ever.
+    The limit is needed because a thread that was stopped in the middle of a write holds its handler's lock for ever.
     """
     flusher = threading.Thread(target=_flush, daemon=True)
     flusher.start()

@@ -1,7 +1,7 @@
 """How a supervisor sees that the interpreter of a worker process still runs Python code.
 
-Everything else that looks after a process is a thread of it. Code in C that does not let go of the interpreter, such as
-a regular expression that tries for ever, stops all of them at once: nothing in there can end the process.
+Everything else that looks after a process is one of its threads. C code that does not let go of the interpreter, such
+as a regular expression that never ends, stops all of them at once: nothing inside the process can end it.
 """
 
 import mmap
@@ -26,7 +26,7 @@ class Pulse:
         return number
 
     def beat(self) -> None:
-        """Count on. Only one thread of one process may."""
+        """Count one more. Only one thread of one process may do so."""
         _COUNT.pack_into(self._memory, 0, self.count + 1)
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Pulse:
 
 
 class Silence:
-    """How long one pulse has not been felt, by whoever looks now and then."""
+    """How long one pulse has been silent, for a supervisor that looks now and then."""
 
     def __init__(self, pulse: Pulse, now_ms: float) -> None:
         self._pulse = pulse
@@ -45,7 +45,7 @@ class Silence:
     def look(self, now_ms: float, *, at_most_ms: float) -> float:
         """Return how long it has lasted, in ms.
 
-        Of the time since the last look ``at_most_ms`` counts: a supervisor that was stopped itself has felt nothing.
+        No more than ``at_most_ms`` of the time since the last look counts: the supervisor itself may have been stopped.
         """
         count, since_ms = self._pulse.count, now_ms - self._looked_ms
         self._looked_ms = now_ms

@@ -10,8 +10,9 @@ from django_delayq.worker.held import HeldJobs
 from django_delayq.worker.plan import Asked
 from django_delayq.worker.upkeep import Upkeep
 
-#: After a whole claim that leased something, `claim_few` is tried for this part of a lease: the record of the service,
-#: which only a whole claim writes, may be new enough. Where it did nothing twice in a row, it is not tried for so long.
+#: `claim_few` is tried for this part of a lease after a whole claim that leased something: only a whole claim writes
+#: the record of the service, which must not be old. If `claim_few` did nothing twice in a row, it is left out for so
+#: long.
 FEW_A_LEASE = 40
 NOT_FEW_MS = 1_000.0
 #: Jobs that a claim may always ask for, and elements that it may transfer.
@@ -30,7 +31,7 @@ class FewClaims:
         return self._from_ms < now_ms < self._till_ms
 
     def note_miss(self, sent_ms: float) -> None:
-        """It did nothing: more is to be done than it can."""
+        """Take note that it did nothing, because more is to be done than it can."""
         self._misses += 1
         if self._misses > 1:
             self._from_ms = sent_ms + NOT_FEW_MS
@@ -39,7 +40,7 @@ class FewClaims:
         self._misses = 0
 
     def note_whole(self, sent_ms: float, lease_ms: int) -> None:
-        """A whole claim has leased something."""
+        """Take note that a whole claim has leased something."""
         self._till_ms = sent_ms + lease_ms / FEW_A_LEASE
 
 
@@ -84,10 +85,10 @@ class QueueState:
         self.held = HeldJobs(client, settings)
 
     def expect_anything(self) -> None:
-        """There may be something to claim and to transfer."""
+        """Take note that there may be something to claim and to transfer."""
         self.is_ready = self.is_due = True
 
     def expect_nothing(self) -> None:
-        """Nothing is asked of it until its alarm rings."""
+        """Ask nothing of the queue until its alarm rings."""
         self.is_ready = self.is_due = False
         self.next_ms = self.next_us = float("inf")

@@ -1,6 +1,6 @@
-"""What ended in this process and the server does not know yet.
+"""Attempts that have ended in this process and that the server does not know to have ended.
 
-The threads that run jobs put attempts in; the loop tells the server, in batches, until it has an answer for each.
+The threads that run jobs add them. The claim loop tells the server, in batches, until each has an answer.
 """
 
 from collections import defaultdict, deque
@@ -32,8 +32,8 @@ BATCH_BYTES = 1 << 20
 
 
 def is_queues_own(error: Exception) -> bool:
-    """Return whether an error is of one queue's keys, so that the others can go on."""
-    # A replica refuses everything, and so does a server without our database: that is no queue's trouble.
+    """Return whether an error concerns the keys of one queue only, so that other queues can go on."""
+    # A replica refuses everything, and so does a server without our database: such errors concern all queues.
     return (
         isinstance(error, ResponseError)
         and not isinstance(error, ReadOnlyError)
@@ -49,7 +49,7 @@ class _Batch:
 
 
 class Settlement:
-    """Attempts with an verdict, on their way to the server."""
+    """Attempts with a verdict, on their way to the server."""
 
     def __init__(self, line: Line) -> None:
         self._line = line

@@ -43,7 +43,7 @@ SOON_MS = 2_000.0
 PAUSE_MS = (100.0, 10_000.0)
 #: Between attempts to give back the leases of a dead process while the server is away.
 RECOVER_EVERY_MS = 1_000.0
-#: Signals to stop that come within this are one: Ctrl-C reaches the whole group, and whoever runs us may pass it on.
+#: Signals to stop that come within this count as one: Ctrl-C reaches the whole group, and our parent may pass it on.
 SAME_STOP_MS = 500.0
 #: A process that has not ended so long after the end of its grace is killed.
 KILL_AFTER_MS = 10_000.0
@@ -149,17 +149,17 @@ class Supervisor:
 
     @property
     def _must_recover_first(self) -> bool:
-        """In burst mode whoever finds nothing due ends, and what a dead process held is due when it is given back."""
+        """In burst mode a process that finds nothing due ends, and what a dead one held is due once it is given back."""
         return self._options.is_burst and bool(self._orphans)
 
     def _start(self) -> None:
         owner = os.urandom(8)
         connections.close_all()
-        # What lies in their buffers would be written by the child once more.
+        # The child would write the contents of their buffers a second time.
         sys.stdout.flush()
         sys.stderr.flush()
-        # A signal between the fork and the child's own handlers must not run ours in the child, and one before we
-        # know the child must not pass it by.
+        # A signal between the fork and the child's own handlers must not run our handlers in the child. One that comes
+        # before we know the child must still reach it.
         blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
@@ -169,7 +169,7 @@ class Supervisor:
                 pulse = Pulse()
                 pid = os.fork()
             except OSError as error:
-                # The machine has no room for one more just now. Those that live work on.
+                # The machine has no room for one more just now. The others work on.
                 logger.error(
                     "cannot start a worker process, trying again in %g s: %s",
                     self._pause_ms / 1000,
@@ -233,7 +233,7 @@ class Supervisor:
                     "worker process %d %s; its leases are given back", pid, how
                 )
             if self._options.is_burst and code == 1:
-                # It has said why, and a queue that cannot be served would not be the next time.
+                # The process has logged why, and the next one could not serve that queue either.
                 self._status = 1
             elif self._stops:
                 self._status = self._status or int(is_failure)
@@ -268,7 +268,7 @@ class Supervisor:
                 client.close()
                 client.connection_pool.disconnect()
         except Exception as error:
-            # Any exception: an embedded server may refuse to start. Without us nobody would replace the dead.
+            # Any exception, as an embedded server may refuse to start: without us nobody would replace dead processes.
             self._recover_ms = monotonic_ms() + RECOVER_EVERY_MS
             if self._stops:
                 logger.error(

@@ -1,7 +1,7 @@
-"""Jobs that may have killed their workers: a process has one of them at a time.
+"""Suspects, jobs that may have killed their workers: a process has one of them at a time.
 
-Whoever dies takes all that is leased here along. Two suspects are never here together: else those that only
-happened to be there would be killed with the culprit, as often as it is, and become dead letters with it.
+A process that dies takes everything it has leased along. If two suspects were here together, the one that only
+happened to be there would be killed as often as the culprit, and become a dead letter with it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,12 +10,12 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.queue_state import QueueState
 
-#: A suspect that is put off because another one runs here is looked at again after the time that one has run, from the
-#: first to the second of these, or after so long for each that was put off, up to the last.
+#: A suspect is put off while another one runs here: for as long as that one has run, from the first to the second of
+#: these; or longer, for so much time for each suspect that was put off, up to the last.
 SUSPECT_MS = (20.0, 1_000.0)
 SUSPECT_EACH_MS = 5.0
 SUSPECT_MOST_MS = 10_000.0
-#: In burst mode, what was put off is waited for, and for so much longer: until it is given back time goes by.
+#: In burst mode a worker waits for what was put off, and for so much longer, as giving back takes time.
 PUT_OFF_SLACK_MS = 1_000.0
 
 
@@ -39,15 +39,15 @@ class Suspects:
         self._running = running
         #: With more kills than this a job is on its last chance, or the one before.
         self.safe_kills = max(0, max_kills - 2)
-        #: In burst mode what falls due by then is waited for: it was due, and was put off.
+        #: Until when a worker in burst mode waits: jobs that were due have been put off up to then.
         self.put_off_until_ms = 0.0
         if follows_death:
             self.put_off_until_ms = monotonic_ms() + SUSPECT_MS[1] + PUT_OFF_SLACK_MS
-        #: The one that is leased and not begun: all others are given back first, as it might not leave us the time.
+        #: The suspect that is leased and not begun. All other ends are settled first: it might not leave us the time.
         self.held: Attempt | None = None
         self._latest: Attempt | None = None
         self._since_ms = 0.0
-        # Since then.
+        # How many were put off since then.
         self._put_off = 0
 
     def take_in(self, attempt: Attempt) -> None:
@@ -64,11 +64,11 @@ class Suspects:
     def has_one(self) -> bool:
         """Whether a suspect is leased here."""
         latest = self._latest
-        # One that lost its lease before it began has no verdict, and is settled all the same.
+        # A suspect that lost its lease before it began is settled without a verdict.
         return latest is not None and latest.verdict is None and latest in self._running
 
     def may_come_from(self, queue: QueueState, queues: Iterable[QueueState]) -> bool:
-        """Whether a claim may lease a suspect. One of another queue whose reply is still to come may have done so."""
+        """Return whether a claim may lease a suspect: not while an unanswered claim of another queue may have one."""
         return not self.has_one() and all(
             other is queue or other.open_request is None for other in queues
         )
@@ -76,7 +76,7 @@ class Suspects:
     def put_off_ms(self) -> int:
         """Return for how long suspects are put off, so that others find room meanwhile.
 
-        The longer the one that runs takes, and the more of them there are, the longer.
+        The time grows with how long the present one has run, and with how many were put off.
         """
         least_ms, most_ms = SUSPECT_MS
         if not self.has_one():

@@ -1,7 +1,7 @@
 """The time limit of a function that runs in a thread: an exception, raised in it from outside.
 
-Python raises it at the thread's next step of Python code. A thread that is in C code for long, or catches
-everything, does not react: then its process has to go, which is the caller's business.
+Python raises it at the thread's next step of Python code. A thread that stays in C code, or catches everything, does
+not react: then the caller has to replace its process.
 """
 
 import ctypes
@@ -83,7 +83,7 @@ class ThreadTimeLimit:
         with self._lock:
             self._is_over = True
             if self.has_struck:
-                # Nothing that was raised too late may strike what this thread does next.
+                # An exception that was raised too late must not strike what this thread does next.
                 _raise_in_thread(ctypes.c_ulong(self._thread_id), None)
         if self._timeout is not None:
             self._timeout.cancel()

@@ -1,6 +1,6 @@
-"""What a worker process does for a queue from time to time, so that nothing of the past grows without bound.
+"""What a worker process does for a queue from time to time, so that what is over does not grow without bound.
 
-It deletes dead letters and quarantined payloads that are too old, forgets what belongs to no job any more, and
+It deletes dead letters and quarantined payloads that are too old, removes fields that belong to no job any more, and
 warns of what grows. Every step is one bounded call; the claim loop decides when it has a moment for the next.
 """
 
@@ -33,7 +33,7 @@ ROUND_MS = 60_000.0
 PART_MS = 4_000.0
 #: The same where something was: there is more of it.
 BUSY_MS = 20.0
-#: Dead letters that go because they are too many are at least so old: by then somebody has seen the warning.
+#: Dead letters that are deleted because there are too many are at least so old: by then somebody has seen the warning.
 YOUNGEST = timedelta(days=1)
 
 
@@ -66,7 +66,7 @@ class Upkeep:
             self.next_ms = now_ms + next(self._steps)
             return
         except Exception as error:
-            # Whatever it is, a generator that has raised has nothing more to give: the next round begins anew.
+            # A generator that has raised has ended, whatever the error: the next round begins anew.
             self._steps = self._rounds()
             self.next_ms = now_ms + ROUND_MS
             self.note(error)
@@ -98,7 +98,7 @@ class Upkeep:
             if not cursors:
                 cursors = dict.fromkeys(tending.SWEPT, 0)
             yield from self._sweep(cursors)
-            # What is left of a long hash is swept on after another look at all the rest.
+            # A long hash is swept further after everything else was looked at once more.
             yield PART_MS if cursors else ROUND_MS
 
     def _enroll(self) -> None:
@@ -141,7 +141,7 @@ class Upkeep:
             self._long_list = LONG_LIST
 
     def _warn_of_java(self) -> None:
-        """Say once that somebody else uses a queue whose setting says that nobody does."""
+        """Warn once where somebody else uses a queue that is not set as shared."""
         settings = self._settings
         if self._strangers is None or settings.is_shared or settings.keeps_list:
             return

@@ -1,7 +1,7 @@
-"""The watchdog of one worker process: leases are renewed while what they are for can run, and no longer.
+"""The watchdog of one worker process: it renews leases as long as the jobs they are for can run.
 
-A thread with a connection of its own, which no task, no claim and no slow queue delays. It asks the executors for signs
-of life, renews, says which leases were lost, and leaves the heartbeat. What ends the process is left to the claim loop.
+It is a thread with a connection of its own, which no task, no claim and no slow queue delays. It asks the executors for
+signs of life, renews leases, logs those that were lost, and writes the heartbeat. The claim loop ends the process.
 """
 
 import threading
@@ -38,10 +38,10 @@ class Executor(Protocol):
         """Return whether it has done something since the last call, and ask it to do something."""
 
     def attempts(self) -> list[Attempt]:
-        """Return what is not to be renewed while it shows no life."""
+        """Return the attempts whose leases are not renewed while the executor shows no life."""
 
     def orphans(self) -> list[Attempt]:
-        """Return what nobody will end, because the thread that ran it is dead."""
+        """Return the attempts that nobody will end, because the thread that ran them is dead."""
 
 
 class Watchdog:
@@ -89,7 +89,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Have the thread end soon; a call that is under way is not waited for."""
+        """Have the thread end soon, without waiting for a call that is under way."""
         self._is_over.set()
 
     def _run(self) -> None:
@@ -159,13 +159,13 @@ class Watchdog:
             )
             return
         self._trouble.is_over()
-        # What the server refuses just now, because it is busy or misses its replicas, it may take soon: the next third of
-        # the lease could be too late.
+        # A server that is busy or misses its replicas may accept soon what it refuses now. The next third of the lease
+        # could be too late.
         self._renew_ms = now_ms + (TICK_MS if refusals else self._lease_ms / 3)
         self._tell_of(refusals)
         for attempt in lost:
             logger.warning(
-                "job %s (%s) lost its lease while it runs; it may run elsewhere, too",
+                "job %s (%s) lost its lease while it runs; it may also run elsewhere",
                 attempt.id,
                 attempt.name,
             )
@@ -191,7 +191,7 @@ class Watchdog:
         }
         for attempt in lapsed - self._lapsed:
             logger.warning(
-                "the lease of job %s (%s) ran out while it runs; it may run elsewhere, too",
+                "the lease of job %s (%s) ran out while it runs; it may also run elsewhere",
                 attempt.id,
                 attempt.name,
             )
