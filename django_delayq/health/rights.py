@@ -85,18 +85,6 @@ REMOVALS = (
     Try("list", "UNLINK"),
     Try("list", "LTRIM", (1, 0)),
 )
-#: Commands that are tried in other ways, with no key of their own or with two.
-OTHERS = (
-    "EVAL",
-    "EVALSHA",
-    "TIME",
-    "PING",
-    "BLMOVE",
-    "RENAME",
-    "PUBLISH",
-    "SUBSCRIBE",
-    "UNSUBSCRIBE",
-)
 
 #: What each of a queue's keys holds, and the command that changes nothing in it and needs the right to write.
 _READS = {"list": ("LLEN",), "zset": ("ZCARD",), "hash": ("HLEN",)}

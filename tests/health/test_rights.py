@@ -14,7 +14,7 @@ from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import NewJob
 from django_delayq.health.problems import Level
-from django_delayq.health.rights import OTHERS, REMOVALS, TRIES, kinds_of
+from django_delayq.health.rights import REMOVALS, TRIES, kinds_of
 from tests.conftest import keys_of
 from tests.delivery.rig import payload
 from tests.health.conftest import User
@@ -22,6 +22,18 @@ from tests.health.told import problems_of, texts
 from tests.polling import wait_until
 from tests.servers import ExternalServer, Server
 
+#: Commands that are tried in other ways, with no key of their own or with two.
+OTHERS = (
+    "EVAL",
+    "EVALSHA",
+    "TIME",
+    "PING",
+    "BLMOVE",
+    "RENAME",
+    "PUBLISH",
+    "SUBSCRIBE",
+    "UNSUBSCRIBE",
+)
 #: All that is needed for queues of any name, as docs/settings.md has it.
 EVERY_COMMAND = [
     f"+{name.lower()}"
