@@ -13,7 +13,7 @@ class ContestTests(TestCase):
         publish_at = (timezone.now() + timedelta(seconds=seconds)).replace(
             microsecond=0
         )
-        # TestCase rolls back what it did, so the commit is only played.
+        # TestCase rolls everything back, so it only simulates the commit.
         with self.captureOnCommitCallbacks(execute=True):
             self.client.post(
                 "/contests/",

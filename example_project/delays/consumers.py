@@ -31,7 +31,7 @@ def blocking_take(queue: BlockingQueue, handle: Handle, stop: threading.Event) -
         while not stop.is_set():
             handle(queue.take())
 
-    # A daemon: nobody can wake it up, and what is on its way to it then is taken again.
+    # A daemon: nobody can wake it up, and an element on its way to it is taken again.
     threading.Thread(target=take_all, daemon=True).start()
     stop.wait()
 
@@ -52,14 +52,14 @@ def timer_wheel(queue: BlockingQueue, handle: Handle, stop: threading.Event) -> 
 
 
 def fixed_rate(queue: BlockingQueue, handle: Handle, stop: threading.Event) -> None:
-    """Look at a fixed rate, and hand all there is to a pool: Java's scheduleAtFixedRate."""
+    """Look at a fixed rate, and hand every element to a pool: Java's scheduleAtFixedRate."""
     start, looks = time.monotonic(), 0
     with ThreadPoolExecutor(THREADS) as pool:
         while not stop.is_set():
             for element in queue.drain_to(BATCH):
                 pool.submit(handle, element)
             looks += 1
-            # By the start, or every look would delay all those after it.
+            # Counted from the start, or every look would delay all later ones.
             time.sleep(max(0.0, start + looks * PERIOD_MS / 1000 - time.monotonic()))
 
 

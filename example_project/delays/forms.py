@@ -1,4 +1,4 @@
-"""What may be asked of the raw endpoint."""
+"""The parameters of the raw endpoint."""
 
 from django import forms
 

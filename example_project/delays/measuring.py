@@ -60,7 +60,7 @@ class ConsumerProcess:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """End it as a power cut would; return once all that it said was read."""
+        """End it as a power cut would; return once all its output was read."""
         self.process.kill()
         self._reader.join()
         self.process.communicate()
@@ -78,7 +78,7 @@ def consumer(way: str, queue: str, url: str) -> Iterator[ConsumerProcess]:
 
 
 def consume(way: str, name: str, url: str) -> None:
-    """Be the consumer: say for each element its number and how late it was, once it is handled."""
+    """Be the consumer: print the number and the lateness of each element that was handled."""
     stop, one_line = threading.Event(), threading.Lock()
 
     def handle(element: dict[str, float]) -> None:

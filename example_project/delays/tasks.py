@@ -1,4 +1,4 @@
-"""What is done with every element that comes out of the queue ``delays``."""
+"""The handler of every element that comes out of the queue ``delays``."""
 
 import logging
 import time

@@ -9,7 +9,7 @@ PAGE = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 class EndpointTests(TestCase):
     def post(self, query):
-        # As curl does: no cookie, no token, and any answer will do.
+        # Like curl: no cookie, no token, and any kind of answer.
         client = Client(enforce_csrf_checks=True, headers={"accept": "*/*"})
         return client.post(f"/delays/{query}")
 

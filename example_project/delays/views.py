@@ -1,4 +1,4 @@
-"""``POST /delays/?data=a&expire=30000``: an element for a delayed queue, and when it came out."""
+"""``POST /delays/?data=a&expire=30000``: put an element into a delayed queue, and see when it came out."""
 
 import time
 from uuid import uuid4
@@ -15,8 +15,8 @@ from .models import Delay
 from .queue import delays
 
 
-# Exempt: programs call it, without a session. It knows its callers by nothing that a browser
-# would send along by itself, so there is nothing that another site could abuse.
+# Exempt: programs call it, without a session. A browser sends nothing by itself that would identify
+# a caller here, so another site has nothing to abuse.
 @csrf_exempt
 @require_http_methods(["GET", "HEAD", "POST"])
 def endpoint(request: HttpRequest) -> HttpResponse:
@@ -24,7 +24,7 @@ def endpoint(request: HttpRequest) -> HttpResponse:
     form = DelayForm()
     if request.method == "POST":
         form = DelayForm({**request.GET.dict(), **request.POST.dict()})
-        # A browser says that it wants a page, curl that it takes anything.
+        # A browser asks for a page, curl for anything.
         types = ["application/json", "text/html"]
         is_browser = request.get_preferred_type(types) == "text/html"
         if form.is_valid():

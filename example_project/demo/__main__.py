@@ -60,7 +60,7 @@ def run(children: list[Child], report: Report) -> None:
 
 def main() -> int:
     os.environ.setdefault("EXAMPLE_MINUTE_SECONDS", "1")
-    # Whatever the shell has for another project.
+    # The shell may have settings of another project.
     os.environ["DJANGO_SETTINGS_MODULE"] = "example.settings"
     os.environ["PYTHONUNBUFFERED"] = "1"
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -17,7 +17,7 @@ TITLE = re.compile(r"<title>\s*(.*?)\s*</title>", re.DOTALL)
 class Browser:
     def __init__(self, url: str) -> None:
         self.url = url
-        # No proxy that the environment may name: we go no further than loopback.
+        # No proxy, whatever the environment names: we go no further than loopback.
         self._opener = build_opener(ProxyHandler({}), HTTPCookieProcessor(CookieJar()))
 
     def open(self, page: str) -> str:
@@ -30,7 +30,7 @@ class Browser:
         return _read(page, self._request(page, None, "application/json"))
 
     def submit(self, page: str, action: str = "", **fields: object) -> dict[str, Any]:
-        """Open a page, fill in its form and send it; return what that leads to."""
+        """Open a page, fill in its form and send it; return the page that follows."""
         return self.send(action or page, self.open(page), **fields)
 
     def send(self, action: str, token: str = "", **fields: object) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us, and we tell them
+                start_new_session=True,  # Ctrl-C is for us, and we pass it on
             )
         # Reads until our end of the pipe is closed, which the kernel does if we are killed.
         self._reaper = subprocess.Popen(
@@ -49,7 +49,7 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        # What a signal raises within poll() would leave its lock taken: nobody could wait for the process any more.
+        # An exception that a signal raises within poll() would leave its lock taken: nobody could wait for the process.
         with without_signals():
             return self.process.poll() is None
 
@@ -60,7 +60,7 @@ class Child:
             raise Failure(f"the {self.name} has ended with status {status}")
 
     def end(self) -> None:
-        # The reaper first: once the process is gone its id may be somebody else's.
+        # The reaper first: once the process is gone, another may have its id.
         self._reaper.kill()
         self._reaper.communicate()
         self.process.kill()
@@ -73,7 +73,7 @@ class Child:
 
 
 def stop(children: list[Child]) -> None:
-    """Tell all of them to end; kill who has not after a while, or at a second Ctrl-C."""
+    """Tell all processes to end; after a while, or at a second Ctrl-C, kill those that have not."""
     deadline = time.monotonic() + STOP_TIMEOUT_S
     with suppress(KeyboardInterrupt):
         for child in children:
@@ -119,7 +119,7 @@ def manage(manage: Path, *command: str) -> None:
 
 
 def free_port() -> int:
-    """Return 8000, or another port where that is taken."""
+    """Return 8000, or another port if that is taken."""
     for port in (8000, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -149,10 +149,10 @@ def start_site(manage: Path, logs: Path, children: list[Child]) -> str:
 def _answers(site: Child, browser: Browser) -> bool:
     deadline = time.monotonic() + START_TIMEOUT_S
     while site.is_running:
-        # Refused, or closed before a word: not yet.
+        # Refused, or closed without an answer: not yet.
         with suppress(OSError, HTTPException):
             browser.open("/")
-            # What answers may be another demo's site, which was there first; ours says when it has the port.
+            # Another demo's site, which was there first, may be the one that answers; ours says when it has the port.
             if HAS_PORT in site.tail():
                 return site.is_running
         if time.monotonic() > deadline:

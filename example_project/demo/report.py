@@ -38,7 +38,7 @@ class Report:
             raise Failure(f"{step}: {-late_ms:.3f} ms early")
 
     def waiting(self, what: str, left_s: float) -> None:
-        """Show what is waited for, where the next row will be."""
+        """Show what the tour waits for, where the next row will be."""
         if self._is_terminal:
             left = f"in {left_s:.1f} s" if left_s > 0 else "now"
             print(f"\r\033[K  … {what} {left}", end="", flush=True)

@@ -1,4 +1,4 @@
-"""What a visitor does, and what comes of it."""
+"""What a visitor does, and what follows."""
 
 import json
 import random
@@ -68,7 +68,7 @@ class Tour:
     # Contests.
 
     def announce(self, title: str, seconds: int) -> Shown:
-        # The browser's widget knows no fractions of a second.
+        # The browser's widget has no fractions of a second.
         publish_at = now() + timedelta(seconds=seconds + 1)
         contest = self.browser.submit(
             "/contests/", title=title, publish_at=f"{publish_at:%Y-%m-%dT%H:%M:%S}"
@@ -116,7 +116,7 @@ class Tour:
         return order
 
     def pay_at_the_deadline(self, orders: list[Shown]) -> None:
-        """Pay while the worker cancels: whoever is first, what the customer is told holds."""
+        """Pay while the worker cancels: whoever is first, the customer is told the truth."""
         told = {}
         token = self.browser.open("/orders/")
         for order in orders:
@@ -234,7 +234,7 @@ class Tour:
         what: str,
         wait_s: float = 0.0,
     ) -> Shown:
-        """Look at a page, from a time on, until something is there; return what it shows."""
+        """From a given time on, look at a page until something is there; return what it shows."""
         due = time.monotonic() + wait_s
         self.sleep(what, wait_s)
         while not is_there(seen := self.browser.look(page)):
@@ -248,7 +248,7 @@ class Tour:
         return seen
 
     def sleep(self, what: str, seconds: float) -> None:
-        """Do nothing, as a page that is looked at all the time keeps the worker waiting."""
+        """Do nothing: asking for a page all the time would keep the worker waiting."""
         end = time.monotonic() + seconds
         while (left_s := end - time.monotonic()) > 0:
             for child in self.children:

@@ -1,4 +1,4 @@
-"""What every app does with the job whose id is in its row."""
+"""What every app does with the job whose id its row stores."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -24,7 +24,7 @@ def describe_job(job_id: str) -> dict[str, Any]:
 
 
 def cancel_job(job_id: str) -> None:
-    """Cancel a job whose row says already that it has nothing to do any more.
+    """Cancel a job that has nothing left to do, as its row already says.
 
     To be called after that row's commit: before it, a rollback would leave a row without a
     job. If this fails, or comes too late, the job runs and changes nothing.
@@ -34,5 +34,5 @@ def cancel_job(job_id: str) -> None:
 
 
 def lateness_ms(due: datetime | None, done: datetime | None) -> float | None:
-    """Return how long after its time a thing was done, in ms; None: not yet."""
+    """Return in ms how late something was done, or None if it was not done yet."""
     return None if due is None or done is None else (done - due).total_seconds() * 1000

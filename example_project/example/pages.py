@@ -10,7 +10,7 @@ from django.utils.cache import patch_vary_headers
 
 
 class Encoder(DjangoJSONEncoder):
-    """Django's cuts times to milliseconds, and lateness is less than a few of those."""
+    """Keep microseconds: Django's encoder cuts times to milliseconds, and jobs are late by only a few of those."""
 
     def default(self, value: Any) -> Any:
         return (

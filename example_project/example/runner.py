@@ -1,4 +1,4 @@
-"""Run the tests on a server of their own: pending jobs of the running site are not theirs."""
+"""Run the tests on a server of their own, away from the pending jobs of a running site."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ from django_delayq.embedded.server import ensure_server
 
 class OwnServerRunner(DiscoverRunner):
     def build_suite(self, test_labels: Any = None, **kwargs: Any) -> Any:
-        # The tests of this project, from whatever folder it is called.
+        # The tests of this project, whatever the current folder.
         return super().build_suite(test_labels or [str(settings.BASE_DIR)], **kwargs)
 
     def setup_test_environment(self, **kwargs: Any) -> None:
@@ -23,7 +23,7 @@ class OwnServerRunner(DiscoverRunner):
         url = ensure_server(Path(self._directory.name))
         self._settings = override_settings(DELAYQ=settings.DELAYQ | {"CONNECTION": url})
         self._settings.enable()
-        # That a bad request is one is what some tests are about.
+        # Some tests send bad requests on purpose.
         logging.getLogger("django.request").setLevel(logging.ERROR)
 
     def teardown_test_environment(self, **kwargs: Any) -> None:

@@ -95,7 +95,7 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": DATA_DIR / "db.sqlite3",
-        # In memory, threads would meet SQLite's table locks, which nobody waits for.
+        # In memory, threads would meet SQLite's table locks, on which no one waits.
         "TEST": {"NAME": DATA_DIR / "test.sqlite3"},
         "OPTIONS": {
             # The site and the worker write to one file: a reader never waits, a writer

@@ -6,7 +6,7 @@ from .models import Gateway
 
 
 class GatewayDown(Exception):
-    """Raised when the gateway does not take messages."""
+    """Raised when the gateway accepts no messages."""
 
 
 def send(email: str, text: str) -> None:

@@ -20,7 +20,7 @@ class Trade(models.Model):
 
 
 class Gateway(models.Model):
-    """The way out for messages; the site has a switch for it, to see what jobs do then."""
+    """The way out for messages; the site has a switch that breaks it, to show what jobs do then."""
 
     is_up = models.BooleanField(default=True)
 
@@ -29,5 +29,5 @@ class Gateway(models.Model):
 
     @classmethod
     def get(cls) -> "Gateway":
-        """Return the only one."""
+        """Return the only gateway."""
         return cls.objects.get_or_create(pk=1)[0]

@@ -13,8 +13,8 @@ def send_trade_message(trade_id: int) -> None:
     trade = Trade.objects.get(pk=trade_id)
     if trade.message_sent_at is not None:
         return
-    # Raises when the gateway is down: the job is tried again, twice, and becomes a dead
-    # letter then. Whoever dies between the next two lines sends twice; to send twice at
-    # worst, or perhaps never, is the choice that every message leaves.
+    # Raises when the gateway is down: the job is tried twice more, and then becomes a dead
+    # letter. A worker that dies between the next two lines causes a second message. Every
+    # message leaves this choice: twice at worst, or perhaps never.
     send(trade.email, f"You traded {trade}.")
     Trade.objects.filter(pk=trade_id).update(message_sent_at=now)

@@ -24,7 +24,7 @@ def index(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with transaction.atomic():
             trade = form.save()
-            # So many seconds from the commit on, by the server's clock.
+            # The delay counts from the commit, by the server's clock.
             job = schedule(send_trade_message, settings.TRADE_MESSAGE_SECONDS, trade.pk)
             trade.job_id = job.id
             trade.save(update_fields=["job_id"])
@@ -57,7 +57,7 @@ def detail(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 def replay(request: HttpRequest, pk: int) -> HttpResponse:
-    """Send the message now: a dead letter starts over, a job that still waits waits no more."""
+    """Send the message now: a dead letter starts over, and a waiting job is due at once."""
     trade = get_object_or_404(Trade, pk=pk)
     try:
         is_due = get_job(trade.job_id).run_now()

@@ -15,7 +15,7 @@ def payment_deadline() -> datetime:
 
 class OrderQuerySet(models.QuerySet):
     def end(self, status: "Order.Status") -> int:
-        """Make new orders paid or cancelled; returns how many of them still were new.
+        """Make new orders paid or cancelled; returns how many of them were still new.
 
         One UPDATE with its condition: whoever comes second, in whatever process, finds the
         order not new any more. To look first and to save then would let both win.

@@ -84,7 +84,7 @@ class OrderTests(TestCase):
 
 
 class RaceTests(TransactionTestCase):
-    """Threads, connections and commits that are real."""
+    """Real threads, connections and commits."""
 
     def test_paying_at_the_deadline_has_one_winner(self):
         for _ in range(50):
@@ -109,7 +109,7 @@ class RaceTests(TransactionTestCase):
 
         run_together(pay, cancel)
 
-        # What the customer was told is what it stays.
+        # The order stays as the customer was told.
         self.assertEqual(
             answers, {order.pk: order.status for order in Order.objects.all()}
         )

@@ -1,4 +1,4 @@
-"""Place an order and pay it; what is not paid is cancelled."""
+"""Place an order and pay it; an unpaid order is cancelled."""
 
 from django import forms
 from django.contrib import messages
@@ -23,8 +23,8 @@ def index(request: HttpRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         with transaction.atomic():
             order = form.save()
-            # The time that the customer is shown, not so and so long from now: the two
-            # would differ by what the transaction takes.
+            # The time that the customer sees, not a delay from now: the two would differ
+            # by the duration of the transaction.
             order.job_id = schedule(cancel_unpaid_order, order.pay_by, order.pk).id
             order.save(update_fields=["job_id"])
         return redirect("order", order.pk)

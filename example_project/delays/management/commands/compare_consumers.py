@@ -54,7 +54,7 @@ class Command(BaseCommand):
         if self.elements < 1 or not 0 < self.seconds < math.inf:
             raise CommandError("--elements is 1 or more, --seconds more than 0")
         with TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-            # A server of our own: the site's jobs would be counted, too.
+            # A server of our own, or the site's jobs would be counted as well.
             self.url = ensure_server(Path(directory))
             rows = {way: self.measure(way) for way in CONSUMERS}
         self.progress("")
@@ -63,7 +63,7 @@ class Command(BaseCommand):
     def measure(self, way: str) -> Row:
         with consumer(way, f"stream:{way}", self.url) as running:
             self.progress(f"{way}: idle for {self.seconds:g} s")
-            time.sleep(LEAD_S)  # the greetings of its connections are not idleness
+            time.sleep(LEAD_S)  # greetings of new connections are not idleness
             idle = self.count_commands()
             self.progress(f"{way}: {self.elements} elements within {self.seconds:g} s")
             with DelayedQueue(f"stream:{way}", connection=self.url) as queue:
@@ -100,7 +100,7 @@ class Command(BaseCommand):
         return requests / self.seconds, commands / self.seconds
 
     def count_lost(self, way: str) -> int:
-        """Kill a consumer, let another one take what is left, and count what neither has had."""
+        """Kill a consumer, let another take what is left, and count the elements that neither had."""
         name = f"death:{way}"
         with DelayedQueue(name, connection=self.url) as queue:
             with consumer(way, name, self.url) as running:
@@ -146,5 +146,5 @@ def offer(queue: DelayedQueue, number: int, due_s: float, work_s: float = 0.0) -
 
 
 def share(ordered: list[float], part: float) -> float:
-    """Return the value that a part of the values do not exceed."""
+    """Return the value that the given part of the values does not exceed."""
     return ordered[math.ceil(len(ordered) * part) - 1]
