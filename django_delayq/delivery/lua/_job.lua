@@ -109,20 +109,6 @@ local function is_located(locator, token, payload)
   return found == token and known ~= nil and mac == known
 end
 
--- Members of one score are ordered by bytes, and Lua would compare strings by the server's locale.
-local function below(frame, format, first, second)
-  frame = frame .. '\0\0\0\0\0\0\0\0\0'
-  local a, b
-  if format == 2 then
-    local lead = frame:byte(1)
-    if lead ~= 8 then return lead < 8 end
-    a, b = struct.unpack('>I4I4', frame, 2)
-  else
-    a, b = struct.unpack('>I4I4', frame)
-  end
-  return a < first or (a == first and b < second)
-end
-
 -- Where counters were deleted, a number is given out again; and anybody can write a frame with the number of another.
 local MOST_TWINS = 16
 
@@ -130,35 +116,21 @@ local MOST_TWINS = 16
 -- its job is told, and the MAC that the locator has, a frame with these 8 bytes of another job is passed over.
 local function find_frame(timeout_set, start, format, id, token, mac)
   if format == 0 then return nil end
-  local at = format == 2 and 2 or 1
-  local function has_id(frame)
-    return frame and frame:sub(at, at + 7) == id and (at == 1 or frame:byte(1) == 8)
-  end
+  local head = format == 2 and '\8' .. id or id
   local function is_it(frame)
     if not token then return true end
-    local found, known = token_of(frame:sub(at + 16))
+    local found, known = token_of(frame:sub(#head + 9))
     if not found then return mac == NO_MAC end
     return found == token and known == mac
   end
   local score = string.format('%.0f', start)
   local frame = redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
   if not frame then return nil end
-  if has_id(frame) and is_it(frame) then return frame end
-  local first, second = struct.unpack('>I4I4', id)
-  local low = redis.call('ZCOUNT', timeout_set, '-inf', '(' .. score)
-  local high = low + redis.call('ZCOUNT', timeout_set, score, score)
-  local stop = high
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if below(redis.call('ZRANGE', timeout_set, middle, middle)[1], format, first, second) then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  for rank = low, math.min(low + MOST_TWINS, stop) - 1 do
+  if frame:sub(1, #head) == head and is_it(frame) then return frame end
+  local first, stop = rank_from(timeout_set, score, head)
+  for rank = first, math.min(first + MOST_TWINS, stop) - 1 do
     frame = redis.call('ZRANGE', timeout_set, rank, rank)[1]
-    if not has_id(frame) then return nil end
+    if frame:sub(1, #head) ~= head then return nil end
     if is_it(frame) then return frame end
   end
   return nil

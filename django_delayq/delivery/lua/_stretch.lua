@@ -1,34 +1,9 @@
--- Prelude: a stretch of the frames that wait, for scripts that read or rewrite all of them. Needs _window.
+-- Prelude: a stretch of the frames that wait, for scripts that read or rewrite all of them. Needs _window, _frame.
 --
 -- Between two calls elements come and go. The delay queue is walked from its tail to its head: whatever is taken out
 -- moves those behind it towards the head, so none is passed by. The timeout set is walked in its own order, and the
 -- place to go on is the score and the bytes of the member last seen, not its rank: they name a place even when that
 -- member is gone.
-
--- Whether a member comes after another one of the same score. Lua would compare strings by the server's locale.
-local function is_behind(frame, place)
-  if frame == place then return false end
-  for i = 1, math.min(#frame, #place) do
-    local a, b = frame:byte(i), place:byte(i)
-    if a ~= b then return a > b end
-  end
-  return #frame > #place
-end
-
-local function rank_behind(set, score, place)
-  if score == '' then return 0 end
-  local low = redis.call('ZCOUNT', set, '-inf', '(' .. score)
-  local high = low + redis.call('ZCOUNT', set, score, score)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if is_behind(redis.call('ZRANGE', set, middle, middle)[1], place) then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  return low
-end
 
 -- From an index towards the head; the tail where there is none. Returns entries with .frame and .index.
 local function read_list(list, index, count, budget)
@@ -50,7 +25,8 @@ end
 
 -- From behind a place on, up to a score. Returns entries with .frame and .score, and whether it is the end.
 local function read_set(set, score, place, limit, count, budget)
-  local at = rank_behind(set, score, place)
+  -- The least of all that come behind it.
+  local at = score == '' and 0 or rank_from(set, score, place .. '\0')
   local entries, byte_count, size = {}, 0, 0
   while #entries < count and byte_count < budget do
     size = math.min(next_size(size, #entries, byte_count, budget), count - #entries)

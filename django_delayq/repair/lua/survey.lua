@@ -1,6 +1,6 @@
 -- Read a stretch of the frames that wait: how long they are, how they begin, and whether they are in the timeout set.
 --
--- Prelude  clock, window, stretch
+-- Prelude  clock, window, frame, stretch
 -- Keys     timeout_set, delay_queue
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what to walk: 'list', the delay queue from its tail, or 'zset', the timeout set by start time

@@ -51,3 +51,35 @@ end
 local function is_foreign(frame)
   return not listed_number(frame) and not unlisted_number(frame)
 end
+
+-- Members of one score are ordered by bytes, and Lua would compare strings by the server's locale.
+local function is_below(member, bytes)
+  local size, at = math.min(#member, #bytes), 1
+  while at + 5 <= size do
+    local a, b = struct.unpack('>I6', member, at), struct.unpack('>I6', bytes, at)
+    if a ~= b then return a < b end
+    at = at + 6
+  end
+  for i = at, size do
+    local a, b = member:byte(i), bytes:byte(i)
+    if a ~= b then return a < b end
+  end
+  return #member < #bytes
+end
+
+-- The rank of the first member of a score that is not below some bytes; and that of the first of a higher score.
+-- O(log N), however many members share the score.
+local function rank_from(set, score, bytes)
+  local low = redis.call('ZCOUNT', set, '-inf', '(' .. score)
+  local high = low + redis.call('ZCOUNT', set, score, score)
+  local stop = high
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if is_below(redis.call('ZRANGE', set, middle, middle)[1], bytes) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low, stop
+end
