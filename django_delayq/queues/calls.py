@@ -68,7 +68,7 @@ def remove(
     return Call(
         *bind(PACKAGES, "remove", keys),
         (now_argument(now_us), *walked, which, frame_format.number, FAR, *payloads),
-        lambda reply: Removed(Cursor(*reply[:3]), reply[3], reply[4:]),
+        lambda reply: Removed(Cursor(*reply[:2]), reply[2], reply[3:]),
         repeat=None if which == "first" else {},
     )
 

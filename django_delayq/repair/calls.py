@@ -17,6 +17,7 @@ from django_delayq.delivery.binding import now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.exceptions import DelayqError
+from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
 
 #: Where scripts and their preludes are, the nearest first.
@@ -28,28 +29,11 @@ BYTE_BUDGET = 1 << 19
 HEAD_BYTES = max(READ_BY_SIZE, 17 + LOOKED_AT)
 
 #: What is walked: the delay queue from its tail, or the timeout set by start time.
-Kind = Literal["list", "zset"]
-_END = b"end"
+Kind = Literal["tail", "zset"]
 
 
 class ListBusy(DelayqError):
     """Raised when another process fills or empties the same list."""
-
-
-class Place(NamedTuple):
-    """Where a walk over the frames of a queue goes on, as a script returned it."""
-
-    #: An index of the list, or a score.
-    where: bytes = b""
-    #: The member last seen.
-    member: bytes = b""
-
-    @property
-    def is_end(self) -> bool:
-        return self.where == _END
-
-
-START = Place()
 
 
 class FrameHead(NamedTuple):
@@ -66,14 +50,14 @@ class Stretch(NamedTuple):
     """The reply to a `survey` call."""
 
     now_ms: int
-    place: Place
+    cursor: Cursor
     frames: list[FrameHead]
 
 
 class Reframed(NamedTuple):
     """The reply to a `reframe` call."""
 
-    place: Place
+    cursor: Cursor
     seen: int
     rewritten: int
     #: Of these in the delay queue alone, from where nobody transfers them.
@@ -84,7 +68,7 @@ class Reframed(NamedTuple):
 def survey(
     keys: DeliveryKeys,
     kind: Kind,
-    place: Place = START,
+    cursor: Cursor = START,
     *,
     batch: int = MAX_BATCH,
     byte_budget: int = BYTE_BUDGET,
@@ -93,7 +77,7 @@ def survey(
     """Read how a stretch of frames begins."""
     return Call(
         *bind(PACKAGES, "survey", keys),
-        (now_argument(now_us), kind, *place, batch, byte_budget, HEAD_BYTES),
+        (now_argument(now_us), kind, *cursor, batch, byte_budget, HEAD_BYTES),
         _read_stretch,
     )
 
@@ -107,14 +91,14 @@ def _read_stretch(reply: list[Any]) -> Stretch:
         )
         for i in range(3, len(reply), 3)
     ]
-    return Stretch(reply[0], Place(reply[1], reply[2]), frames)
+    return Stretch(reply[0], Cursor(*reply[1:3]), frames)
 
 
 def reframe(
     keys: DeliveryKeys,
     kind: Kind,
     target: FrameFormat,
-    place: Place = START,
+    cursor: Cursor = START,
     *,
     until_ms: float = inf,
     held: bytes = b"",
@@ -134,7 +118,7 @@ def reframe(
         (
             now_argument(now_us),
             kind,
-            *place,
+            *cursor,
             str(until_ms),
             target.number,
             batch,
@@ -143,7 +127,7 @@ def reframe(
             secrets.token_urlsafe(12),
             held,
         ),
-        lambda reply: Reframed(Place(*reply[:2]), *reply[2:]),
+        lambda reply: Reframed(Cursor(*reply[:2]), *reply[2:]),
     )
 
 

@@ -152,7 +152,7 @@ class Listing:
                 else:
                     unnamed[frame] += 1
         total = self.client.llen(keys.queue.delay_queue)
-        for stretch in stretches(self.client, keys, "list", total, self.progress):
+        for stretch in stretches(self.client, keys, "tail", total, self.progress):
             for frame in stretch:
                 if name := name_of(frame):
                     waiting.pop(name, None)

@@ -30,6 +30,7 @@ from django_delayq.repair.survey import (
     parts_of,
 )
 from django_delayq.waiting.channel import ChannelListener, ignore_message
+from django_delayq.wire.calls import START
 from django_delayq.wire.frame import FrameFormat, is_read_by
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Reframing:
         stop = self._find_stop()
         start_time_ms, held = stop or (None, b"")
         # The delay queue first: there the place of each frame is known, with no search.
-        self._walk("list", held=held)
+        self._walk("tail", held=held)
         announced = 0
         if start_time_ms is not None:
             self._walk("zset", held=held)
@@ -140,7 +141,7 @@ class Reframing:
     def _catch_up(self) -> None:
         # What is new lies at the tail of the delay queue; a step that finds nothing has come to what is known. A
         # frame that lies deeper, or in no list, is met below before it can stop anybody.
-        changed = self._walk("list", is_until_clean=True, is_told=False)
+        changed = self._walk("tail", is_until_clean=True, is_told=False)
         seconds, us = self.client.time()
         until_ms = seconds * 1000 + us // 1000 + HORIZON_MS
         changed += self._walk("zset", until_ms=until_ms, is_told=False)
@@ -163,16 +164,16 @@ class Reframing:
     ) -> int:
         queue = self.keys.queue
         listed = self.client.llen(queue.delay_queue)
-        total = listed if kind == "list" else self.client.zcard(queue.timeout_set)
-        where = "delay queue" if kind == "list" else "timeout set"
-        place, done, changed = calls.START, 0, 0
-        while not place.is_end:
+        total = listed if kind == "tail" else self.client.zcard(queue.timeout_set)
+        where = "delay queue" if kind == "tail" else "timeout set"
+        cursor, done, changed = START, 0, 0
+        while not cursor.is_at_end:
             begun_ms = monotonic_ms()
             call = calls.reframe(
                 self.keys,
                 kind,
                 self.target,
-                place,
+                cursor,
                 until_ms=until_ms,
                 held=held,
                 batch=self._sizer.size,
@@ -185,7 +186,7 @@ class Reframing:
                 self.tally.quarantined += step.quarantined
                 self.tally.steps += 1
             self._sizer.learn(step.seen, monotonic_ms() - begun_ms)
-            place = step.place
+            cursor = step.cursor
             done += step.seen
             changed += step.rewritten + step.quarantined
             if is_told:

@@ -6,7 +6,7 @@ tell that they are jobs. Every step leaves each job where it is; a run that was 
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from redis.client import Redis
@@ -21,7 +21,7 @@ from django_delayq.exceptions import DecodeError, EncodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.wire import calls as wire_calls
-from django_delayq.wire.calls import START
+from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import pack, unpack
 from django_delayq.wire.signing import TOKEN_BEFORE, TOKEN_LENGTH, Keyring
 
@@ -182,10 +182,10 @@ class Resigning:
                     continue
                 if (new := self._new(frame.payload)) is not None:
                     items.append((index if insertion_list else "", member, new))
-                    if member == cursor.anchor:
-                        # What is there from now on. Without its anchor a walk repeats all that is due with it.
-                        anchor = pack(frame.random_id, new, frame.format)
-                        cursor = replace(cursor, anchor=anchor)
+                    if member == cursor.frame:
+                        # What is there from now on. A walk of a list that does not find it repeats a page.
+                        written = pack(frame.random_id, new, frame.format)
+                        cursor = Cursor(cursor.where, written)
             self._write(Where.FRAMES, items)
             yield
 

@@ -21,6 +21,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import EncodeError
 from django_delayq.repair import calls
 from django_delayq.repair.calls import FrameHead, FrameName, Kind
+from django_delayq.wire.calls import START
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.signing import looks_like_job
@@ -184,7 +185,7 @@ def take_survey(
         for frame in stretch:
             _add_waiting(survey, frame, candidates)
         _add_samples(survey, stretch)
-    for stretch in stretches(client, keys, "list", survey.counts.delay_queue, progress):
+    for stretch in stretches(client, keys, "tail", survey.counts.delay_queue, progress):
         for frame in stretch:
             format = format_of(frame.head, frame.size)
             survey.listed[format] += 1
@@ -208,10 +209,10 @@ def stretches(
     client: Redis, keys: DeliveryKeys, kind: Kind, total: int, progress: Progress
 ) -> Iterator[list[FrameHead]]:
     """Walk over the frames of a queue, ``total`` of them as far as is known, in bounded calls that change nothing."""
-    place, done = calls.START, 0
+    cursor, done = START, 0
     what = "reading the timeout set" if kind == "zset" else "reading the delay queue"
-    while not place.is_end:
-        _, place, stretch = run(client, calls.survey(keys, kind, place))
+    while not cursor.is_at_end:
+        _, cursor, stretch = run(client, calls.survey(keys, kind, cursor))
         yield stretch
         done += len(stretch)
         progress(what, done, max(total, done))

@@ -5,7 +5,6 @@ above: the transfer in ``delivery``, Redisson's removals in ``queues``.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django_delayq.calls.call import Argument, Call
@@ -20,19 +19,17 @@ PAGE = 500
 PACKAGES = ("django_delayq.wire",)
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """Where a walk over the frames of a queue goes on."""
+class Cursor(NamedTuple):
+    """Where a walk over the frames of a queue goes on, as a script returned it."""
 
-    #: Index of the next frame; -1 at the end.
-    index: int = 0
-    #: The frame last seen, and its score: elements before it may be gone by the next call.
-    anchor: bytes = b""
-    score: bytes = b""
+    #: An index of the delay queue, or a score of the timeout set.
+    where: bytes | int = b""
+    #: The frame last seen, which may be gone by the next call.
+    frame: bytes = b""
 
     @property
     def is_at_end(self) -> bool:
-        return self.index < 0
+        return self.where == b"end"
 
 
 START = Cursor()
@@ -43,7 +40,7 @@ class FramePage(NamedTuple):
 
     #: Where the next page begins.
     cursor: Cursor
-    #: Index of the first frame, from the head.
+    #: Index of the first frame in the delay queue, from its head.
     first: int
     frames: list[bytes]
 
@@ -93,7 +90,7 @@ def read(
     """Read a page of the frames that wait: of the delay queue, or of the timeout set by start time."""
 
     def read_reply(reply: list[Any]) -> FramePage:
-        return FramePage(Cursor(*reply[:3]), reply[3], reply[4:])
+        return FramePage(Cursor(*reply[:2]), reply[2], reply[3:])
 
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
     return Call(*bind(PACKAGES, "read", keys, walked=source), walked, read_reply)
@@ -116,7 +113,7 @@ def contains(
     return Call(
         *bind(PACKAGES, "contains", keys, walked=source),
         (*walked, frame_format.number, *payloads),
-        lambda reply: Sought(Cursor(*reply[:3]), reply[3:]),
+        lambda reply: Sought(Cursor(*reply[:2]), reply[2:]),
     )
 
 
@@ -126,4 +123,4 @@ def walk(
     """Return the key that is walked, and the arguments that scripts with the ``walk`` prelude take."""
     source = keys.delay_queue if insertion_list else keys.timeout_set
     kind = "list" if insertion_list else "zset"
-    return source, (kind, cursor.index, cursor.anchor, cursor.score, page)
+    return source, (kind, *cursor, page)

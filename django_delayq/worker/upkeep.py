@@ -163,7 +163,7 @@ class Upkeep:
         )
 
     def _is_offered_by_others(self) -> bool:
-        call = calls.survey(self._settings.keys, "list", batch=1)
+        call = calls.survey(self._settings.keys, "tail", batch=1)
         return any(
             format_of(frame.head, frame.size) and not is_numbered(frame.head)
             for frame in run(self._client, call).frames

@@ -75,7 +75,7 @@ READS: dict[str, tuple[Callable[[Rig, list[int]], str], Callable[[Rig], object]]
         fill_delay_queue,
         calling(
             lambda rig: repair_calls.survey(
-                rig.keys, "list", batch=500, byte_budget=BUDGET
+                rig.keys, "tail", batch=500, byte_budget=BUDGET
             )
         ),
     ),

@@ -42,6 +42,7 @@ from django_delayq.repair.survey import (
     take_survey,
 )
 from django_delayq.wire import frame as wire_frame
+from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by, pack
 from tests.delivery.rig import (
     JAVA_FORMATS,
@@ -66,20 +67,20 @@ AMBIGUOUS = b"\x08" + b"abcdefg" + b"\x01" + bytes(8)
 def rewrite(rig: Rig, target: FrameFormat, **sizes: int) -> Counter[str]:
     """Rewrite with the rig's clock, step by step; returns what was done."""
     done: Counter[str] = Counter()
-    for kind in ("list", "zset"):
-        place = calls.START
-        while not place.is_end:
+    for kind in ("tail", "zset"):
+        cursor = START
+        while not cursor.is_at_end:
             step = rig.run(
                 calls.reframe(
                     rig.keys,
                     kind,  # type: ignore[arg-type]
                     target,
-                    place,
+                    cursor,
                     now_us=rig.now_us,
                     **sizes,
                 )
             )
-            place = step.place
+            cursor = step.cursor
             done += Counter(
                 steps=1,
                 seen=step.seen,
@@ -321,10 +322,10 @@ def test_java_frame_that_looks_like_ours_is_looked_for_in_the_list(
             frame_format=frame_format,
             random_id=UNLISTED + b"\xff" * 6,
         )
-    place = calls.START
-    while not place.is_end:
-        step = rig.run(calls.reframe(rig.keys, "zset", target, place, lookups=9))
-        place = step.place
+    cursor = START
+    while not cursor.is_at_end:
+        step = rig.run(calls.reframe(rig.keys, "zset", target, cursor, lookups=9))
+        cursor = step.cursor
 
     assert set(rig.frames()) == set(members(rig))
     assert formats_in(rig) == {target}
@@ -368,11 +369,11 @@ def test_stretch_that_its_bytes_end_is_gone_on_with(rig: Rig, budget: int) -> No
     rig.client.lrem(rig.keys.queue.delay_queue, 1, frame)
     rig.is_checked = False
 
-    for kind, count in (("list", 60), ("zset", 61)):
-        place, seen = calls.START, 0
-        while not place.is_end:
-            call = calls.survey(rig.keys, kind, place, byte_budget=budget)  # type: ignore[arg-type]
-            _, place, stretch = rig.run(call)
+    for kind, count in (("tail", 60), ("zset", 61)):
+        cursor, seen = START, 0
+        while not cursor.is_at_end:
+            call = calls.survey(rig.keys, kind, cursor, byte_budget=budget)  # type: ignore[arg-type]
+            _, cursor, stretch = rig.run(call)
             seen += len(stretch)
             assert sum(frame.size for frame in stretch[:-1]) < budget
         assert seen == count
@@ -387,10 +388,10 @@ def test_members_that_begin_alike_are_all_seen(rig: Rig) -> None:
     rig.client.zadd(rig.keys.queue.timeout_set, dict.fromkeys(alike, T0))
     rig.is_checked = False
 
-    place, seen = calls.START, []
-    while not place.is_end:
-        call = calls.survey(rig.keys, "zset", place, batch=1)
-        _, place, stretch = rig.run(call)
+    cursor, seen = START, []
+    while not cursor.is_at_end:
+        call = calls.survey(rig.keys, "zset", cursor, batch=1)
+        _, cursor, stretch = rig.run(call)
         seen += [frame.head for frame in stretch]
 
     assert seen == alike
@@ -401,10 +402,10 @@ def test_a_step_looks_for_no_more_frames_than_it_may(rig: Rig) -> None:
         java_offer(rig, f"x{n}", n, frame_format=OLD)
     rig.schedule({"a": 1}, frame_format=OLD, insertion_list=False)
 
-    place, steps = calls.START, []
-    while not place.is_end:
-        step = rig.run(calls.reframe(rig.keys, "zset", NEW, place, lookups=2))
-        place = step.place
+    cursor, steps = START, []
+    while not cursor.is_at_end:
+        step = rig.run(calls.reframe(rig.keys, "zset", NEW, cursor, lookups=2))
+        cursor = step.cursor
         steps.append(step.rewritten)
 
     # The job was never in the list, so to know that costs nothing.
@@ -1023,7 +1024,7 @@ class MixedQueueMachine(RuleBasedStateMachine):
         self.delivered: Counter[str] = Counter()
         self.jammed: Counter[str] = Counter()
         self.garbage = 0
-        self.places: dict[tuple[str, FrameFormat], calls.Place] = {}
+        self.places: dict[tuple[str, FrameFormat], Cursor] = {}
 
     @rule(frame_format=formats, wait=waits, many=st.integers(1, 6))
     def java_offers(self, frame_format: FrameFormat, wait: int, many: int) -> None:
@@ -1082,26 +1083,26 @@ class MixedQueueMachine(RuleBasedStateMachine):
 
     @rule(
         wanted=formats,
-        kind=st.sampled_from(["list", "zset"]),
+        kind=st.sampled_from(["tail", "zset"]),
         batch=st.integers(1, 9),
         budget=st.sampled_from([1, 100, 1_000]),
     )
     def a_step_of_a_rewrite(
         self, wanted: FrameFormat, kind: Any, batch: int, budget: int
     ) -> None:
-        place = self.places.get((kind, wanted), calls.START)
+        cursor = self.places.get((kind, wanted), START)
         call = calls.reframe(
             self.rig.keys,
             kind,
             wanted,
-            place,
+            cursor,
             batch=batch,
             lookups=batch,
             byte_budget=budget,
             now_us=self.rig.now_us,
         )
         step = self.rig.run(call)
-        self.places[kind, wanted] = calls.START if step.place.is_end else step.place
+        self.places[kind, wanted] = START if step.cursor.is_at_end else step.cursor
 
     @rule(wanted=formats)
     def a_whole_rewrite(self, wanted: FrameFormat) -> None:

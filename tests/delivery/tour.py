@@ -485,7 +485,7 @@ def _(rig: Rig) -> Callable[[], object]:
 @stop("survey of the delay queue", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(calls.survey(rig.keys, "list"))
+    return lambda: rig.run(calls.survey(rig.keys, "tail"))
 
 
 @stop("enlist")
@@ -510,7 +510,7 @@ def _(rig: Rig) -> Callable[[], object]:
 @stop("reframe the delay queue", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
-    return lambda: rig.run(calls.reframe(rig.keys, "list", FrameFormat.DLC0))
+    return lambda: rig.run(calls.reframe(rig.keys, "tail", FrameFormat.DLC0))
 
 
 @stop("reframe what is in the delay queue alone", drains=True)
@@ -518,7 +518,7 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.java_offer("x", 5)
     rig.java_offer("y", 5)
     rig.client.zrem(rig.keys.queue.timeout_set, *rig.frames()[:1])
-    return lambda: rig.run(calls.reframe(rig.keys, "list", FrameFormat.DLC0))
+    return lambda: rig.run(calls.reframe(rig.keys, "tail", FrameFormat.DLC0))
 
 
 @stop("reframe the timeout set", drains=True)

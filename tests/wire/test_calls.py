@@ -179,6 +179,21 @@ class TestWalk:
 
         assert staying <= seen
 
+    def test_frame_that_holds_the_place_may_be_moved_and_hides_none(
+        self, client: redis.Redis, keys: QueueKeys
+    ) -> None:
+        frames = self.fill(client, keys, 100)
+        seen: list[bytes] = []
+
+        for found, _ in self.walk(client, keys, False, 30):
+            seen += found
+            if len(seen) == 30:
+                # As a job is that is given a later start time.
+                client.zadd(keys.timeout_set, {found[-1]: NOW_MS + 1_000})
+
+        assert set(seen) == set(frames)
+        assert len(seen) == 101
+
     def test_contains_finds_each_payload_on_its_page(
         self, client: redis.Redis, keys: QueueKeys, insertion_list: bool
     ) -> None:

@@ -30,7 +30,7 @@ if begins and listed > 0 then
   redis.call('HDEL', keys.counters, 'sweeping')
 end
 if unfinished > 0 then
-  local frames = read_page(keys.cleared, 'zset', 0, '', '', batch)
+  local frames = read_page(keys.cleared, 'zset', '', '', batch, PAGE_BYTES).frames
   local jobs = jobs_among(keys.locators, frames)
   redis.call('ZREMRANGEBYRANK', keys.cleared, 0, #frames - 1)
   forget_jobs(jobs, 'cancelled', now_ms)

@@ -4,15 +4,14 @@
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what to walk: 'list', the delay queue, or 'zset', the timeout set
--- ARGV[3]  cursor: index, 0 at first
+-- ARGV[3]  cursor: index or score, empty at first
 -- ARGV[4]  cursor: frame last seen
--- ARGV[5]  cursor: its score
--- ARGV[6]  frames to look at, at most
--- ARGV[7]  which to take: 'first', the first that has one of the payloads; 'all' that have; 'others', that have not
--- ARGV[8]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- ARGV[9]  elements that an LREM may pass on its way to a few
--- ARGV[10]  and on: payloads
--- Returns  the next cursor: index or -1 at the end, frame, score; elements taken out; then the frames that the caller is
+-- ARGV[5]  frames to look at, at most
+-- ARGV[6]  which to take: 'first', the first that has one of the payloads; 'all' that have; 'others', that have not
+-- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
+-- ARGV[8]  elements that an LREM may pass on its way to a few
+-- ARGV[9]  and on: payloads
+-- Returns  the next cursor: index or score, 'end' at the end, and frame; elements taken out; then the frames that the caller is
 --          to take out together with those of other pages: a few, each far from both ends of the delay queue
 -- Source   RedissonDelayedQueue.removeAsync, removeAllAsync, retainAllAsync, page by page
 
@@ -20,29 +19,29 @@
 local FEW = 100
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
-local kind, which = ARGV[2], ARGV[7]
-local far = tonumber(ARGV[9])
+local kind, which = ARGV[2], ARGV[6]
+local far = tonumber(ARGV[8])
 local source = kind == 'list' and keys.delay_queue or keys.timeout_set
 
 redis.call('ZCARD', keys.timeout_set)
 redis.call('LLEN', keys.delay_queue)
 sweep_tombstones(keys.delay_queue, keys.counters)
-local page, first, is_last = read_page(source, kind, tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6]))
+local page = read_page(source, kind, ARGV[3], ARGV[4], tonumber(ARGV[5]), PAGE_BYTES)
 local wanted = {}
-for i = 10, #ARGV do wanted[ARGV[i]] = true end
+for i = 9, #ARGV do wanted[ARGV[i]] = true end
 
-local frames, indexes, index, anchor, seen = {}, {}, first, ARGV[4], {}
-for i, frame in ipairs(page) do
-  local payload = unpack_frame(frame, ARGV[8])
+local frames, indexes, seen, kept, last_kept = {}, {}, {}, 0, ARGV[4]
+for i, frame in ipairs(page.frames) do
+  local payload = unpack_frame(frame, ARGV[7])
   -- What nobody can unpack has no payload to compare: it stays.
   local is_wanted = payload and ((wanted[payload] or false) ~= (which == 'others'))
   if is_wanted then
     if not seen[frame] then frames[#frames + 1] = frame end
     seen[frame] = true
-    indexes[#indexes + 1] = first + i - 1
+    indexes[#indexes + 1] = page.places[i]
     if which == 'first' then break end
   else
-    index, anchor = index + 1, frame
+    kept, last_kept = kept + 1, frame
   end
 end
 
@@ -59,15 +58,14 @@ end
 
 local left = is_left() and frames or {}
 if #left > 0 then frames = {} end
-if #frames == 0 then
-  index, anchor = first + #page, page[#page] or ''
-else
+if #frames > 0 then
   local plan = { indexes = indexes, rest = {} }
   if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end
   -- Whoever takes a job out to give it another delay offers it again: then it is no double.
   drop(frames, plan, 'taken', now_ms)
-  if which == 'first' then return { -1, '', '', 1 } end
+  if which == 'first' then return { 'end', '', 1 } end
 end
-if index == 0 then anchor = '' end
-local next_index, next_anchor, score = cursor_behind(source, kind, index, anchor, is_last)
-return { next_index, next_anchor, score, #frames, unpack(left) }
+local where, frame = cursor_behind(page, kind, #page.frames, ARGV[3], ARGV[4])
+-- In a list what was taken out has moved those behind it.
+if kind == 'list' and #frames > 0 and where ~= 'end' then where, frame = page.places[1] + kept, last_kept end
+return { where, frame, #frames, unpack(left) }

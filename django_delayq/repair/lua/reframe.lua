@@ -1,12 +1,12 @@
 -- Rewrite a stretch of frames to the other format, each in its place: same 8 bytes, same score, same index. Safe to
 -- repeat: what the format asked for can read is left alone. Frames of neither format go into quarantine.
 --
--- Prelude  clock, count, window, frame, list, job, transfer, stretch
+-- Prelude  clock, count, window, frame, list, job, transfer, walk
 -- Keys     timeout_set, delay_queue, locators, quarantine, payloads, errors, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  what to walk: 'list', the delay queue from its tail, or 'zset', the timeout set by start time
--- ARGV[3]  where to go on: an index or a score, as the last call returned it; empty at first
--- ARGV[4]  the member last seen, as the last call returned it
+-- ARGV[2]  what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
+-- ARGV[3]  cursor: index or score, empty at first
+-- ARGV[4]  cursor: frame last seen
 -- ARGV[5]  last score to look at, of the timeout set
 -- ARGV[6]  format to write, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[7]  frames
@@ -14,7 +14,7 @@
 -- ARGV[9]  frames that may be looked for in the delay queue, a scan each
 -- ARGV[10]  16 random characters, to name what goes into quarantine
 -- ARGV[11]  how a frame begins that is left as it is; empty: none
--- Returns  where to go on, 'end' at the end; the member last seen; frames seen; rewritten; of these in the delay
+-- Returns  the next cursor: index or score, 'end' at the end, and frame; frames seen; rewritten; of these in the delay
 --          queue alone; put into quarantine
 
 local now_ms, kind, target, seed = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[6]), ARGV[10]
@@ -40,14 +40,16 @@ local function index_of(frame)
   return redis.call('LPOS', keys.delay_queue, frame, 'RANK', -1) or nil
 end
 
-local entries, is_end = read_stretch(kind == 'list' and keys.delay_queue or keys.timeout_set, kind, ARGV[3], ARGV[4],
-  ARGV[5], tonumber(ARGV[7]), tonumber(ARGV[8]))
+local page = read_page(kind == 'tail' and keys.delay_queue or keys.timeout_set, kind, ARGV[3], ARGV[4],
+  tonumber(ARGV[7]), tonumber(ARGV[8]), kind == 'zset' and tonumber(ARGV[5]))
 local done, alone, old, rewritten, bad, members = 0, 0, {}, {}, {}, {}
-for _, entry in ipairs(entries) do
-  local payload, id, format = unpack_frame(entry.frame)
+for i, frame in ipairs(page.frames) do
+  local entry = { frame = frame }
+  entry[kind == 'tail' and 'index' or 'score'] = page.places[i]
+  local payload, id, format = unpack_frame(frame)
   local is_held = held ~= '' and entry.frame:sub(1, #held) == held
   if not is_held and not (payload and is_target(entry.frame, format)) then
-    if kind == 'list' then
+    if kind == 'tail' then
       entry.score = redis.call('ZSCORE', keys.timeout_set, entry.frame) or nil
     elseif lookups > 0 then
       entry.index = index_of(entry.frame)
@@ -77,8 +79,8 @@ for _, entry in ipairs(entries) do
   end
   done = done + 1
 end
-local where, place = place_behind(kind, entries, done, is_end, ARGV[3], ARGV[4])
-local reply = { where, place, done, #rewritten, alone, #bad }
+local where, last_frame = cursor_behind(page, kind, done, ARGV[3], ARGV[4])
+local reply = { where, last_frame, done, #rewritten, alone, #bad }
 if #old == 0 then return reply end
 
 local places = {}
