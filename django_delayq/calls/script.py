@@ -1,7 +1,7 @@
 """The scripts: read from their files, with the preludes that they use before them, and bound to their keys by name."""
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import sha1
@@ -16,7 +16,7 @@ class Script:
     name: str
     source: str
     sha: str
-    #: What it calls its keys, in their order; one that ends with ``?`` may be missing, behind the last may be more.
+    #: What it calls its keys, in their order; one that ends with ``?`` may be missing, one with ``...`` is any number.
     keys: tuple[str, ...] = ()
 
 
@@ -57,47 +57,37 @@ def load_script(packages: tuple[str, ...], name: str) -> Script:
     )
 
 
+@lru_cache(maxsize=16_384)
 def bind(
-    packages: tuple[str, ...],
-    name: str,
-    keys: Keys,
-    *,
-    more: Iterable[str] = (),
-    **named: str,
+    packages: tuple[str, ...], name: str, keys: Keys, **named: str
 ) -> tuple[Script, tuple[str, ...]]:
     """Return a script and its keys, in the order of its header: those named here, else those of the queue.
 
-    ``more`` are those behind them, which the header has as ``name?`` or ``name...``.
+    A key that the header has as ``name?`` is passed where it is named here.
     """
-    if named:
-        script, found = _bind(packages, name, keys, named)
-    else:
-        script, found = _bind_once(packages, name, keys)
-    if not more:
-        return script, found
-    if not script.keys or script.keys[-1][-1] not in "?.":
-        raise TypeError(f"{name}.lua takes no more keys than its header names")
-    return script, (*found, *more)
-
-
-def _bind(
-    packages: tuple[str, ...], name: str, keys: Keys, named: Mapping[str, str]
-) -> tuple[Script, tuple[str, ...]]:
     script = load_script(packages, name)
-    if unknown := named.keys() - set(script.keys):
-        raise TypeError(f"{name}.lua has no key {min(unknown)!r} in its header")
-    return script, tuple(
-        named[key] if key in named else keys.key(key)
+    found = [
+        named.pop(key.rstrip("?"), "") or keys.key(key)
         for key in script.keys
-        if key[-1] not in "?."
-    )
+        if not key.endswith("...") and (not key.endswith("?") or key[:-1] in named)
+    ]
+    if named:
+        raise TypeError(f"{name}.lua has no key {min(named)!r} in its header")
+    return script, tuple(found)
 
 
-@lru_cache(maxsize=16_384)
-def _bind_once(
-    packages: tuple[str, ...], name: str, keys: Keys
+def bind_list(
+    packages: tuple[str, ...],
+    name: str,
+    keys: Keys,
+    listed: Iterable[str],
+    **named: str,
 ) -> tuple[Script, tuple[str, ...]]:
-    return _bind(packages, name, keys, {})
+    """Do as `bind`, and add the keys that the header has as ``name...``, any number of them."""
+    script, found = bind(packages, name, keys, **named)
+    if not script.keys or not script.keys[-1].endswith("..."):
+        raise TypeError(f"{name}.lua takes no more keys than its header names")
+    return script, (*found, *listed)
 
 
 #: Where a part of a script stands in it.

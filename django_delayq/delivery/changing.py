@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, bind_list
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import REPEAT_MS
@@ -103,7 +103,7 @@ def replay(
     """Run dead letters (or quarantined payloads) again from their first attempt; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        *bind(PACKAGES, "replay", keys, more=map(keys.result, tokens), graves=graves),
+        *bind_list(PACKAGES, "replay", keys, map(keys.result, tokens), graves=graves),
         (now_argument(now_us), when, new_request(), *tokens),
         read_published,
         window_ms=REPEAT_MS,

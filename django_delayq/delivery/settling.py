@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from django_delayq.calls.call import Argument, Call
-from django_delayq.calls.script import bind
+from django_delayq.calls.script import bind, bind_list
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.keys import DeliveryKeys
@@ -38,7 +38,7 @@ def acknowledge(
             kept += (index, ttl_ms, result)
             results.append(keys.result(token))
     return Call(
-        *bind(PACKAGES, "acknowledge", keys, more=results),
+        *bind_list(PACKAGES, "acknowledge", keys, results),
         args + kept,
     )
 
@@ -97,7 +97,7 @@ def bury(
             results.append(keys.result(token))
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        *bind(PACKAGES, "bury", keys, more=results, graves=graves),
+        *bind_list(PACKAGES, "bury", keys, results, graves=graves),
         args,
     )
 

@@ -100,10 +100,10 @@ def store(
     _, when, unique, payload = job
     if unique or not payload.startswith(signing.JOB_START):
         return full()
-    more = (keys.queue.delay_queue,) if insertion_list else ()
+    listed = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
     args = (when, frame_format.number, payload)
     return Call(
-        *bind(PACKAGES, "store", keys, more=more),
+        *bind(PACKAGES, "store", keys, **listed),
         args if now_us is None else (*args, now_us),
         _read_stored,
         window_ms=REPEAT_MS,

@@ -32,20 +32,7 @@ def sweep(
 ) -> Call[Swept]:
     """Forget what belongs to no job and no process any more, among about ``count`` fields of one hash of `SWEPT`."""
     return Call(
-        *bind(
-            PACKAGES,
-            "sweep",
-            keys,
-            swept=keys.key(which),
-            more=(
-                keys.leases,
-                keys.retries,
-                keys.returned,
-                keys.held,
-                keys.dead,
-                keys.quarantine,
-            ),
-        ),
+        *bind(PACKAGES, "sweep", keys, swept=keys.key(which)),
         (now_argument(now_us), which, cursor, count),
         lambda reply: Swept(int(reply[0]), reply[1]),
     )

@@ -91,11 +91,14 @@ def withdraw(
     ``depth`` says how far from the head, or the tail, of the delay queue they lie; without ``insertion_list`` they are
     searched for.
     """
-    targets: tuple[str, ...] = ()
+    targets = {}
     if target is not None:
-        targets = target.queue.destination, target.locators
+        targets = {
+            "target": target.queue.destination,
+            "target_locators": target.locators,
+        }
     return Call(
-        *bind(PACKAGES, "withdraw", keys, more=targets),
+        *bind(PACKAGES, "withdraw", keys, **targets),
         (
             now_argument(now_us),
             "list" if insertion_list else "zset",

@@ -1,6 +1,6 @@
 import pytest
 
-from django_delayq.calls.script import bind, load_script, preludes_of
+from django_delayq.calls.script import bind, bind_list, load_script, preludes_of
 from django_delayq.delivery.keys import DeliveryKeys
 
 WIRE = ("django_delayq.wire",)
@@ -68,4 +68,4 @@ def test_keys_that_no_header_names_are_refused() -> None:
     with pytest.raises(TypeError, match=r"leave\.lua has no key 'lease' in its header"):
         bind(packages, "leave", keys, lease="k")
     with pytest.raises(TypeError, match=r"leave\.lua takes no more keys"):
-        bind(packages, "leave", keys, more=("k",))
+        bind_list(packages, "leave", keys, ("k",))

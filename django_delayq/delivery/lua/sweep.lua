@@ -2,8 +2,9 @@
 -- somebody deleted a key, a process vanished.
 --
 -- Prelude  clock, count, window, frame, list, job, find
--- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, places...
--- Where    swept: the hash that is swept; places: the sets where a job is that has a header
+-- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned, held,
+--          dead, quarantine
+-- Where    swept: the hash that is swept
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes' or 'claims'
 -- ARGV[3]  cursor of the last call, 0 at first
@@ -15,9 +16,11 @@ local now_ms, which = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 -- A request is repeated within seconds of its claim.
 local CLAIM_KEPT_MS = 60000
 
+-- A job that has a header is in one of these.
+local places = { keys.leases, keys.retries, keys.returned, keys.held, keys.dead, keys.quarantine }
 local function is_anywhere(token)
-  for i = #keys + 1, #KEYS do
-    if redis.call('ZSCORE', KEYS[i], token) then return true end
+  for _, place in ipairs(places) do
+    if redis.call('ZSCORE', place, token) then return true end
   end
   return false
 end
