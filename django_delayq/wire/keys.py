@@ -4,15 +4,11 @@ The only place that knows when a name is put into braces. It leaves what lies un
 ``frame`` and the scripts, and what our own keys mean to ``delivery``.
 """
 
-import binascii
 from dataclasses import dataclass
 from functools import lru_cache
 
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
-
-#: Hash slots of a Redis Cluster.
-CLUSTER_SLOTS = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +53,6 @@ class QueueKeys:
         """Name a key that Redisson does not know, in the same slot: ``delayq_<what>:T``."""
         return f"delayq_{what}:{self.tag}"
 
-    @property
-    def slot(self) -> int:
-        """The hash slot of all these keys in a Redis Cluster."""
-        return key_slot(self.destination)
-
 
 def hash_tag(key: str) -> str:
     """Return the part of a key that a Redis Cluster hashes.
@@ -78,11 +69,6 @@ def hash_tag(key: str) -> str:
     if closing in (-1, opening + 1):
         return key
     return key[opening + 1 : closing]
-
-
-def key_slot(key: str) -> int:
-    """Return the slot of a key in a Redis Cluster, 0 … 16383."""
-    return binascii.crc_hqx(hash_tag(key).encode(), 0) % CLUSTER_SLOTS
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,7 @@ import pytest
 
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import EncodeError
-from django_delayq.wire.keys import key_slot
+from tests.wire.slots import key_slot
 
 OWN = {
     "locators": "delayq_locators:{q}",
@@ -48,7 +48,7 @@ def test_every_key_of_a_queue_lies_in_the_slot_of_its_destination_queue(
 
     slots = {key_slot(key) for key in [*ours, keys.result("t0ken")]}
 
-    assert slots == {keys.queue.slot}
+    assert slots == {key_slot(keys.queue.destination)}
 
 
 def test_a_name_that_redisson_could_not_use_is_refused() -> None:

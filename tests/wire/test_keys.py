@@ -1,7 +1,8 @@
 import pytest
 
 from django_delayq.exceptions import EncodeError
-from django_delayq.wire.keys import QueueKeys, hash_tag, key_slot
+from django_delayq.wire.keys import QueueKeys, hash_tag
+from tests.wire.slots import key_slot
 
 
 def test_keys_of_a_plain_name_carry_it_as_hash_tag():
@@ -49,7 +50,7 @@ def test_all_keys_of_a_name_share_one_slot(name):
     keys = QueueKeys.of(name)
 
     every = [keys.timeout_set, keys.delay_queue, keys.channel, keys.own("lease")]
-    assert {key_slot(key) for key in every} == {keys.slot}
+    assert {key_slot(key) for key in every} == {key_slot(keys.destination)}
     assert {hash_tag(key) for key in every} == {hash_tag(keys.destination)}
 
 
