@@ -8,7 +8,7 @@ PACKAGES = ("django_delayq.delivery", "django_delayq.wire")
 
 
 def new_request() -> str:
-    """Make what tells the repeat of a call from another call."""
+    """Make the random characters by which a script knows the repeat of a call."""
     return secrets.token_urlsafe(12)
 
 

@@ -17,7 +17,7 @@ from django_delayq.exceptions import NewerFormat
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 
-#: Whoever waits looks at a queue at least so often within a lease, so that it knows when it was last served.
+#: A worker that waits looks at a queue at least so often within a lease, so that the record of its service is fresh.
 LOOKS_A_LEASE = 8
 
 
@@ -43,7 +43,7 @@ class Leased(msgspec.Struct):
     #: When it was first due, epoch ms.
     start_time_ms: int
     payload: bytes
-    #: Under a token that is not the payload's own: offered by somebody else, as far as a script can tell.
+    #: Leased under a token of the claim: no script can see that it is a job of ours.
     is_foreign: bool
     #: Fencing token: the request that claimed it.
     fence: bytes
@@ -148,8 +148,8 @@ def claim(
 
     ``owner`` is 8 bytes that name the process, for `recover`; ``frame_format`` as for `transfer`.
 
-    A job with more kills than ``safe_kills`` is a suspect; -1: none is. One at most is leased, and none without
-    ``takes_suspect``: the others are not to be claimed again for ``put_off_ms``.
+    A job with more kills than ``safe_kills`` is a suspect; -1 knows no suspects. A claim leases one at most, and
+    without ``takes_suspect`` not even that. It puts the others off for ``put_off_ms``.
     """
 
     return Call(

@@ -21,7 +21,7 @@ class Held(NamedTuple):
     fence: bytes
     #: Of the task, as `can_be_held` accepts it, or of the key.
     name: str
-    #: What the user is told of it.
+    #: Why it is held, for the user.
     why: str
     #: How long to hold it, from the first time that it was held for so long; None: as long as it takes.
     hold_ms: int | None

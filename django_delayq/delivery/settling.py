@@ -1,4 +1,4 @@
-"""What becomes of a leased job: it ended, is to be repeated, will not run again, or was not begun."""
+"""The end of a lease: the job ended, will be repeated, will not run again, or was not begun."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -115,7 +115,7 @@ def give_back(
     """
     args: list[Argument] = [now_argument(now_us)]
     for job in jobs:
-        # Where a worker finds it as what it is: in the destination queue nothing tells a job that came in a frame.
+        # A job that came in a frame stays with us: in the destination queue nothing would show that it is one.
         how = int(job.is_foreign and not job.came_in_frame)
         if job.token in late:
             how += 6 if job.was_late else 2

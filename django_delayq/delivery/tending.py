@@ -1,4 +1,4 @@
-"""Forgetting what belongs to no job any more, and what is too old."""
+"""Forgetting data of jobs that are gone, and deleting what is too old."""
 
 from enum import StrEnum
 from typing import NamedTuple

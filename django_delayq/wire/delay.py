@@ -1,4 +1,4 @@
-"""The wait that a caller asks for, brought into the form that the scripts read.
+"""The wait that a caller asks for, in the form that the scripts read.
 
 No clock is read here: a relative delay stays relative, and the server adds it to its own TIME.
 """
@@ -77,7 +77,7 @@ def _seconds(delay: int | float | Decimal) -> Decimal:
 
 
 def parse_timeout_ms(timeout: float | timedelta) -> float:
-    """Bring a number of seconds, or a timedelta, that somebody will wait into ms; what is below 0 is no wait.
+    """Return a time-out, a number of seconds or a timedelta, in ms; below 0 it is 0.
 
     Raises:
         InvalidDelay: it is NaN or no time at all.

@@ -1,7 +1,7 @@
 """Frames: the members of the timeout set, eight free bytes and the length before each payload.
 
-Redisson has two formats and tells them apart by its own version only; here both are read.
-What the payload says is left to ``codecs``, what the eight bytes say to who chooses them.
+Redisson has two formats, and each version knows only one; here both are read.
+``codecs`` reads the payload. The scripts choose the eight bytes.
 """
 
 import re
@@ -108,8 +108,8 @@ def unpack(frame: bytes, *, prefer: FrameFormat = FrameFormat.BC0LC0) -> Frame:
     8 is ``len(frame) - 16``. Only one shape is both: 17 bytes, ``08``, 7 bytes, ``01``, 8 times
     ``00``, which is an empty payload in BC0LC0 and the payload ``00`` in DLC0. There ``prefer``
     decides. By default that is BC0LC0: it is what Redisson writes today, and an empty payload
-    (StringCodec's ``""``) is more usual than a single zero byte. Who knows the Redisson on the
-    other side passes its format.
+    (StringCodec's ``""``) is more usual than a single zero byte. A caller
+    that knows the Redisson on the other side passes its format.
 
     Raises:
         DecodeError: the lengths fit neither format.
@@ -125,7 +125,7 @@ def unpack(frame: bytes, *, prefer: FrameFormat = FrameFormat.BC0LC0) -> Frame:
 def format_of(
     head: bytes, size: int, *, prefer: FrameFormat = FrameFormat.BC0LC0
 ) -> FrameFormat | None:
-    """Tell the format of a member of ``size`` bytes by its first 17, as `unpack` does; None: it is no frame."""
+    """Tell the format of a member of ``size`` bytes by its first 17, as `unpack` does; None where it fits neither."""
     is_bc0lc0 = (
         size >= _BC0LC0.size
         and head[0] == RANDOM_ID_SIZE
@@ -139,14 +139,14 @@ def format_of(
     return FrameFormat.DLC0 if is_dlc0 else None
 
 
-#: Bytes of a member that `is_read_by` looks at: a length of one byte, so much, and a length of eight.
+#: Bytes of a member that `is_read_by` looks at: one of length, up to 255 of id, eight of length.
 READ_BY_SIZE = 1 + 255 + 8
 
 
 def is_read_by(redisson: FrameFormat, head: bytes, size: int) -> bool:
     """Return whether a Redisson that knows one format can unpack a member, rightly or wrongly, and does not stop.
 
-    It looks for nothing but a length that fits, so by chance it reads some of the other format, too.
+    Redisson checks only that the length fits, so by chance it reads some frames of the other format.
 
     Source: ``struct.unpack`` in RedissonDelayedQueue's pushTaskAsync.
     """

@@ -1,7 +1,7 @@
 """The keys of one queue, as Redisson names them, and the hash tag that holds them together.
 
-The only place that knows when a name is put into braces. It leaves what lies under the keys to
-``frame`` and the scripts, and what our own keys mean to ``delivery``.
+Only this module knows when a name is put into braces. ``frame`` and the scripts know what lies under
+the keys, ``delivery`` what our own keys mean.
 """
 
 from dataclasses import dataclass

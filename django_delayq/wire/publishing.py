@@ -1,4 +1,4 @@
-"""What is said where the server stores, and refuses to publish: an ACL that names no channel."""
+"""Replies of scripts that publish, and the warning where an ACL refuses it: the job is stored all the same."""
 
 import logging
 from typing import Any
@@ -9,7 +9,7 @@ _told: set[bytes] = set()
 
 
 def read_published(reply: int | list[Any]) -> int:
-    """Read the reply of a script that publishes last: a number, or with it what the server said when it refused."""
+    """Read the reply of a script that publishes last: a number, with the error of the server where it refused."""
     if isinstance(reply, int):
         return reply
     number, refusal = reply
@@ -18,7 +18,7 @@ def read_published(reply: int | list[Any]) -> int:
 
 
 def note_refusal(refusal: bytes) -> None:
-    """Log what the server said when it refused to publish; once a process, as every call meets the same."""
+    """Log the error by which the server refused to publish; once a process, since every call meets it."""
     if refusal in _told:
         return
     _told.add(refusal)

@@ -21,11 +21,12 @@ LENGTH = 37
 TOKEN_LENGTH = 22
 #: Queues that a key keeps a state for, some 400 bytes each. Names of queues may be made up, as targets of a move.
 QUEUES_KEPT = 1_000
-#: What stands before the token in every payload that may be a job, within so many bytes: scripts look no further.
+#: What stands before the token in every payload that may be a job.
 TOKEN_MARK = b'"delayq":"'
+#: Scripts look for the mark within so many bytes.
+TOKEN_BEFORE = 80
 #: How a payload begins as we write it where no codec wraps it: token and signature are at their places.
 JOB_START = b"{" + TOKEN_MARK
-TOKEN_BEFORE = 80
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5
 

@@ -1,4 +1,4 @@
--- Prelude: where a job is, for those who want to see, move or cancel it by its id.
+-- Prelude: where a job is, for scripts that show, move or cancel it by its id.
 --
 -- Needs _clock, _window, _frame, _list, _job. An element that somebody else offered has no token; while it waits it
 -- goes by 'f' format '-' start time '-' 16 hex digits, its frame's 8 bytes.
@@ -35,12 +35,12 @@ local function find_job(token, now_ms, find_lying)
   local locator, is_foreign = locator_of(keys.locators, token)
   local start, format, id, _, mac = read_locator(locator)
   if start then
-    -- Nothing tells a foreign one from another with its 8 bytes.
+    -- A foreign one cannot be told from another with its 8 bytes.
     local frame = find_frame(keys.timeout_set, start, format, id, not is_foreign and token or nil, mac)
     if frame then
       return { state = start <= now_ms and 'due' or 'scheduled', locator = locator, frame = frame, score = start }
     end
-    -- Without its frame nothing tells a foreign element from others: no search would find it, and no note reach it.
+    -- Without its frame a foreign element is like any other: no search would find it, and no note reach it.
     if not is_foreign then
       local payload, complete = (find_lying or find_in_destination)(keys.destination, token, locator)
       if payload then return { state = 'due', locator = locator, payload = payload, score = start } end

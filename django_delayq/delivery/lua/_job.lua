@@ -16,7 +16,7 @@ local LOCATOR = '>I4I4BI6I6'
 local WIDE_LOCATOR = '<dBc8c16'
 -- The year 10,889: no start time that a locator holds is later.
 local FARTHEST = 281474976710656
--- Added to the kills of a job whose lease ended in a gap, which counted as none.
+-- Added to the kills of a job whose lease ended in a gap, which counted no kill.
 local SPARED = 2147483648
 -- In the place of the 8 bytes: what lies in the destination queue came in a frame, and says that it is this job. Nobody
 -- knows whether it is, until somebody with a key looks.
@@ -113,7 +113,7 @@ end
 local MOST_TWINS = 16
 
 -- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time. Where the token of
--- its job is told, and the MAC that the locator has, a frame with these 8 bytes of another job is passed over.
+-- its job is given, and the MAC that the locator has, it passes over frames of other jobs with these 8 bytes.
 local function find_frame(timeout_set, start, format, id, token, mac)
   if format == 0 then return nil end
   local head = format == 2 and '\8' .. id or id

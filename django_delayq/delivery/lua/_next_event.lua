@@ -1,4 +1,4 @@
--- Part of claim: the end of every claim, which tells when the next event comes.
+-- Part of claim: the end of every claim, with the time of the next event.
 --
 -- Uses     now_us, limit, mode, service, transferred, doubles, vanished, put_off
 -- Fills    reply

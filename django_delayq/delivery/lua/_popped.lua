@@ -24,7 +24,7 @@ local function pop(payload)
   -- A locator that cannot be read is of no use to anybody.
   if (is_certain and not is_early) or (locator and not start) then gone[#gone + 1] = token end
   local is_used = is_certain and not is_early and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1)
-  -- Somebody has put the beginning of its MAC before other bytes. Which of them is the job a script cannot tell.
+  -- Somebody has put the beginning of its MAC before other bytes. A script cannot see which of them is the job.
   if is_used and not is_copy(token, payload) then is_certain = false end
   if is_early or is_certain and (is_used or how_ended(keys.ended, now_ms, token))
       or (not is_certain and token and is_copy(token, payload)) then

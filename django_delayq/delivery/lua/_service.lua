@@ -43,8 +43,8 @@ end
 -- is_leasing: a lease is given or renewed by this call; is_renewing: renewed.
 local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
   local since, patience = 0, 0
-  -- Whoever renews comes back every third of its lease. Where a shorter lease makes a gap of that, each renewal sees
-  -- one, and tells nothing of the next: if it began the count anew, what a dead worker held would never be free.
+  -- A worker renews every third of its lease. Where a shorter lease makes a gap of that, each renewal sees one, and
+  -- says nothing of the next: if it began the count anew, what a dead worker held would never be free.
   local is_steady = is_renewing and not (s and lease_ms / 3 > s.shortest * PATIENCE)
   if s then
     since, patience = now_ms - s.at, s.shortest * PATIENCE
@@ -75,7 +75,7 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
       new.longest, new.longest_till = s.longest, s.longest_till
     end
   elseif s then
-    -- What was in force is so by the new clock, too.
+    -- The leases in force are so by the new clock as well.
     if lease_ms > s.shortest then new.shortest, new.shortest_till = s.shortest, now_ms + s.shortest end
     if lease_ms < s.longest then new.longest, new.longest_till = s.longest, now_ms + s.longest end
   end
@@ -94,7 +94,7 @@ local function over_by(s, now_ms)
   return now_ms
 end
 
--- The lease ended while nobody could renew it: that tells nothing of its worker.
+-- The lease ended while nobody could renew it: its worker may live.
 local function is_spared(s, lease_end)
   return s ~= nil and lease_end > s.from and lease_end <= s.till
 end

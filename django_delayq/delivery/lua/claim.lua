@@ -13,10 +13,10 @@
 -- ARGV[7]  what to do with due frames: 'direct' leases them, 'shared' transfers them, 'take' leaves them alone
 -- ARGV[8]  most frames to transfer
 -- ARGV[9]  leases that may expire before a job is a dead letter; -1: any number
--- ARGV[10]  16 random characters: what is no job as far as a script can tell is given a token that starts so; then
+-- ARGV[10]  16 random characters: the beginning of the tokens of elements that a script cannot know for jobs; then
 --          'l' where it lay in the destination queue, 'f' where it came in a frame
 -- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- ARGV[12]  the latest format that the caller reads; where the queue has a later one it gets nothing, and is told
+-- ARGV[12]  the latest format that the caller reads; where the queue has a later one it gets that number, and no job
 -- ARGV[13]  most leases of a job that may have expired without making it a suspect; -1: any number
 -- ARGV[14]  suspects to lease, 0 or 1; the others are put off
 -- ARGV[15]  for how long, ms
@@ -33,7 +33,7 @@ local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonum
 local format, safe_kills, suspects, put_off_ms = ARGV[11], tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local now_ms = math.floor(now_us / 1000)
 
--- What is newer than the caller it would misread.
+-- The caller would misread a later format.
 local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
 if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
 

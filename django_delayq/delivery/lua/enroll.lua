@@ -7,7 +7,7 @@
 -- ARGV[2]  owner, 8 bytes
 -- ARGV[3]  the latest format that it reads
 -- ARGV[4]  how long what a process said counts, ms: as long the queue waits for one that has gone
--- Returns  the format of the queue; how many processes read none as late as the caller; what a command has chosen to
+-- Returns  the format of the queue; how many processes read only earlier formats than the caller; what a command has chosen to
 --          be written, or 0
 
 local owner, latest, kept_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

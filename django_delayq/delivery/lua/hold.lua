@@ -1,5 +1,5 @@
--- Hold jobs whose tasks, or whose keys, the caller does not know for a worker that does. How long counts from the
--- first time that a job was held for so long, whoever held it: one that was held for as long as it takes had no time yet.
+-- Hold jobs whose tasks, or whose keys, the caller does not know for a worker that does. The time counts from when the
+-- job was first held for a limited time, by whichever worker.
 -- A job that was signed with another key since the caller read it is not held for the old one: it is due again.
 --
 -- Prelude  clock, window, frame, job, settle, held

@@ -1,5 +1,5 @@
--- Let held jobs of tasks that the caller knows run, and put into quarantine what was held for too long. No channel is
--- told: the caller claims next, and who does not know the tasks would only hold them again.
+-- Let held jobs of tasks that the caller knows run, and put into quarantine what was held for too long. Nothing is
+-- published: the caller claims next, and a worker that does not know the tasks would only hold them again.
 --
 -- Prelude  clock, count, window, frame, job, held
 -- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters

@@ -2,7 +2,7 @@
 --
 -- Prelude  clock, window, frame, job
 -- Keys     graves, returned, headers, payloads, channel, ended, errors, results...
--- Where    graves: dead or quarantine; results: one a token, the failure that those who wait were to see
+-- Where    graves: dead or quarantine; results: one a token, the failure that was kept for those who wait
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[3]  request: some random characters, the same when the call is repeated

@@ -1,5 +1,5 @@
--- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: a job that has
--- been claimed since is told as it was.
+-- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: the
+-- second reply is that of the first, even where the job has been claimed since.
 --
 -- Prelude  clock, count, window, frame, list, job, find, held
 -- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
@@ -29,7 +29,7 @@ if job.waits or is_given_up(job) then
   local place, waiting = job.waits or keys.leases, waiting_set(keys.retries, keys.returned, attempts, kills)
   redis.call('ZREM', place, token)
   if name then
-    -- Who moves it may well have held it for long: from its next start on it can be held anew.
+    -- It may have been held for long by now: from its next start on it can be held for the whole time again.
     redis.call('ZREM', keys.held_tasks, held_member(name, first_due, token))
     redis.call('HDEL', keys.errors, token)
   end

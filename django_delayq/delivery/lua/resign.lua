@@ -84,7 +84,7 @@ if where == 'frames' then
   end
   indexes = find_listed(frames)
 elseif where == 'destination' then
-  -- Who adds to it moves them on.
+  -- Elements that were added since have moved them on.
   indexes = stretch(true)
 end
 

@@ -4,7 +4,7 @@
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[3]  1: the frames go into the delay queue, too
+-- ARGV[3]  1: the frames also go into the delay queue
 -- ARGV[4]  1: this may have been sent before, so look for each token first
 -- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload
 -- Returns  two a job: start time (epoch ms), and '', or the token of the job that holds the unique key; where a repeat

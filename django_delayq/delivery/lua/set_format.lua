@@ -8,7 +8,7 @@
 -- ARGV[4]  how long what a process said counts, ms
 -- ARGV[5]  what to do: 'begin' raises the format, or has an earlier one written; 'force' does so though workers read
 --          less; 'end' lowers the format to what is written, once nothing later waits
--- Returns  the format of the queue before; how many processes read none as late as the chosen one. Nothing was changed
+-- Returns  the format of the queue before; how many processes read only earlier ones than the chosen. Nothing was changed
 --          where the queue's is later than the caller reads; or, by 'begin', where it was to be raised and there are such
 
 local chosen, latest, kept_ms, step = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]

@@ -3,7 +3,7 @@
 --
 -- Prelude  clock, window, frame, job
 -- Keys     timeout_set, locators, counters, redisson_channel, delay_queue?
--- Where    delay_queue: only where the frame goes there, too
+-- Where    delay_queue: only where the frame also goes there
 -- ARGV[1]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  payload, its token where we write it

@@ -9,8 +9,8 @@
 -- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes' or 'claims'
 -- ARGV[3]  cursor of the last call, 0 at first
 -- ARGV[4]  fields to look at, about
--- Returns  the next cursor, 0 at the end; fields forgotten; of the locators none where the destination queue is too
---          long, or has too many bytes, to be looked through
+-- Returns  the next cursor, 0 at the end; fields forgotten; no locator is, where the destination queue is too long, or
+--          has too many bytes, to be looked through
 
 local now_ms, which = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 -- A request is repeated within seconds of its claim.

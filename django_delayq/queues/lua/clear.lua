@@ -12,7 +12,7 @@
 local now_ms, is_first, batch = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2] == '1', tonumber(ARGV[3])
 local waiting, listed = redis.call('ZCARD', keys.timeout_set), redis.call('LLEN', keys.delay_queue)
 local unfinished = redis.call('ZCARD', keys.cleared)
--- Somebody who cleared before us may not have come to the end: their rest is deleted first.
+-- An earlier clear may not have come to its end: the rest of it is deleted first.
 local begins = is_first and unfinished == 0
 local found = begins and waiting + listed > 0
 

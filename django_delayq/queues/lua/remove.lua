@@ -61,7 +61,7 @@ if #left > 0 then frames = {} end
 if #frames > 0 then
   local plan = { indexes = indexes, rest = {} }
   if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end
-  -- Whoever takes a job out to give it another delay offers it again: then it is no double.
+  -- A caller may offer a job again to give it another delay: then it is no double.
   drop(frames, plan, 'taken', now_ms)
   if which == 'first' then return { 'end', '', 1 } end
 end

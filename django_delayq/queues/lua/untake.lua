@@ -1,6 +1,6 @@
--- Put elements back that were claimed for somebody who did not get them, confirmed or not. Safe to repeat.
+-- Put elements back whose caller never got them, confirmed or not. Safe to repeat.
 --
--- What nobody has had yet goes back to the head of the destination queue, in order, where Java finds it, too. What
+-- An element without a history goes back to the head of the destination queue, in order, where Java finds it as well. What
 -- has a history, or an id, stays among the leases and can be claimed at once: in the list it would lose both.
 --
 -- Prelude  clock, count, window, frame, job

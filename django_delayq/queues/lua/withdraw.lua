@@ -8,7 +8,7 @@
 -- ARGV[3]  'head' or 'tail': the end of the delay queue that is nearer
 -- ARGV[4]  how deep they lie at most, frames from that end
 -- ARGV[5]  request: some random characters, the same when the call is repeated
--- ARGV[6]  payload to put into the list, signed for that queue; empty where there is none
+-- ARGV[6]  payload to put into the list, signed for that queue; empty without a list
 -- ARGV[7]  and on: frames, in the order they were read; one, where there is a list
 -- Returns  one character a frame: '1' was taken out, '0' was not there any more
 -- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
@@ -58,7 +58,7 @@ local jobs = drop(frames, plan, 'taken', now_ms)
 if keys.target then
   local token, mac = token_of(ARGV[6])
   redis.call('LPUSH', keys.target, ARGV[6])
-  -- There, too, it is a job, and not only looks like one.
+  -- There it is a job as well, and not only looks like one.
   if token and jobs.tokens[1] == token then
     local key = ''
     if keys.target_locators == keys.locators then

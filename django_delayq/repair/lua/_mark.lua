@@ -22,7 +22,7 @@ local function follow_frame(locators, places, old, new)
 end
 
 -- One at a time fills or empties a list: a frame that two fill in would be there twice. Field 'listing' of the control
--- hash: who does, until when (epoch ms), the number of the last step, and the two numbers of its reply.
+-- hash: the run, until when it holds the list (epoch ms), the number of its last step, and the two numbers of its reply.
 local LISTING_MS = 30000
 
 -- The reply where nothing is to be done: another is at it, or the step was done before, and its reply was lost. A list

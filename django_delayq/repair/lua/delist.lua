@@ -4,7 +4,7 @@
 -- Prelude  clock, count, window, frame, list, job, mark
 -- Keys     timeout_set, delay_queue, locators, counters, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  who does it, no spaces
+-- ARGV[2]  name of the run, no spaces
 -- ARGV[3]  number of the step, from 1
 -- ARGV[4]  budget, bytes
 -- ARGV[5]  frames, at most

@@ -4,7 +4,7 @@
 -- Prelude  clock, count, window, frame, list, job, mark
 -- Keys     timeout_set, delay_queue, locators, counters, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  who does it, no spaces
+-- ARGV[2]  name of the run, no spaces
 -- ARGV[3]  number of the step, from 1
 -- ARGV[4]  budget, bytes: frames behind it are left for another step
 -- ARGV[5]  and on, three a frame: start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes

@@ -13,7 +13,7 @@
 -- ARGV[8]  budget, bytes
 -- ARGV[9]  frames that may be looked for in the delay queue, a scan each
 -- ARGV[10]  16 random characters, to name what goes into quarantine
--- ARGV[11]  how a frame begins that is left as it is; empty: none
+-- ARGV[11]  how a frame begins that is left as it is; empty: rewrite all
 -- Returns  the next cursor: index or score, 'end' at the end, and frame; frames seen; rewritten; of these in the delay
 --          queue alone; put into quarantine
 
@@ -26,7 +26,7 @@ local length = redis.call('LLEN', keys.delay_queue)
 sweep_tombstones(keys.delay_queue, keys.counters)
 read_numbers(keys.counters)
 
--- Seventeen bytes can be both; whoever asks for a format reads them in it, now and when the call is made again.
+-- Seventeen bytes can be both: they are read in the format asked for, now and when the call is made again.
 local function is_target(frame, format)
   return format == target
     or (target == 1 and #frame == 17 and struct.unpack('<L', frame, 9) == 1)

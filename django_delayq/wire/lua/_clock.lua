@@ -12,8 +12,8 @@ local function decimal(number)
   return string.format('%.0f', number)
 end
 
--- Tell those who listen; returns nil, or what the server said when it refused. What was written before is not undone,
--- so an ACL without the channel (a new user has none) must not stop a script: listeners then look at their next cap.
+-- Publish a time; returns nil, or the error of the server where it refused. What was written before is not undone, so
+-- an ACL without the channel (a new user has no channel) must not stop a script: listeners look at their next cap.
 local function publish(channel, ms)
   local reply = redis.pcall('PUBLISH', channel, decimal(ms))
   return type(reply) == 'table' and reply.err or nil

@@ -1,8 +1,8 @@
 -- Prelude: the members of the timeout set. docs/wire-format.md, "Frame".
 --
 -- Redisson looks at neither format's 8 random bytes, so those we write hold a mark and a number:
---   'd9 4c' (listed: the frame is in the delay queue, too) or 'd9 55' (unlisted) | u48 big-endian
--- Java's random bytes may look the same by accident; whoever acts on a mark compares the whole frame, or asks
+--   'd9 4c' (listed: the frame is in the delay queue as well) or 'd9 55' (unlisted) | u48 big-endian
+-- Java's random bytes may look the same by accident; a script that acts on a mark compares the whole frame, or asks
 -- whether the number was ever given out.
 
 local LISTED = '\217L'
@@ -18,7 +18,7 @@ local function pack_frame(format, listed, number, payload)
 end
 
 -- One shape is both: seventeen bytes, nothing in Bc0Lc0 or one zero byte in dLc0. It is read as `format`, '1' (dLc0)
--- or '2', the queue's own; where that matters to nobody, none.
+-- or '2', the queue's own; nil where it does not matter.
 -- Returns payload, the 8 bytes, the format; or nil for what no Redisson has written.
 local function unpack_frame(frame, format)
   local size = #frame

@@ -4,8 +4,8 @@
 -- numbered in list order, so an interpolation search finds their index. Runs at either end are cut off; the others are
 -- overwritten by a tombstone each, and one LREM from the head and one from the tail take all the tombstones out: one
 -- scan of the list at most, whatever their number and order. locate_listed() only reads, unlist() only writes: nothing
--- between the first LSET and the LREM can fail, and should the server stop there all the same, the flag tells the next
--- script.
+-- between the first LSET and the LREM can fail, and should the server stop there all the same, the next script finds
+-- the flag.
 
 local TOMBSTONE = '\0'
 -- Elements to either side of a guess: they are read at one go.
@@ -55,13 +55,13 @@ local function own_number(frame)
   return nil
 end
 
--- A search reads at most so many bytes, beside what it is about.
+-- A search reads at most so many bytes of other frames.
 local SEARCH_BYTES = 1048576
 -- What it has read.
 local searched, searched_bytes = 0, 0
 
--- A part of the list, with its outermost numbered frames; nil where none of ours lies in it. Whatever is searched for,
--- others may be huge: the sizes seen so far say how much is read at a time, and the part ends early where it has many
+-- A part of the list, with its outermost numbered frames; nil where no frame of ours lies in it. Whatever is searched
+-- for, others may be huge: the sizes seen so far say how much is read at a time, and the part ends early where it has many
 -- bytes. Also returns the last index read.
 local function open_window(delay_queue, from, to)
   local part, byte_count = {}, 0

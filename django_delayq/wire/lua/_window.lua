@@ -1,6 +1,6 @@
 -- Prelude: how many elements to read at a time. Needs no other.
 --
--- The server copies an element to Lua whole, and no command tells its size before. So a read begins with one element,
+-- The server copies an element to Lua whole, and no command gives its size first. So a read begins with one element,
 -- and the sizes seen so far say how many more fit the budget: where they are alike, a call exceeds it by one element.
 
 -- Small elements say nothing of a large one behind them.

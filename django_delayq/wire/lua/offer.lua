@@ -1,10 +1,10 @@
--- Store one payload until it is due. Not safe to repeat: nothing tells two equal payloads apart.
+-- Store one payload until it is due. Not safe to repeat: two equal payloads look the same.
 --
 -- Prelude  clock, count, window, frame, list
 -- Keys     timeout_set, delay_queue, channel, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[3]  1: the frame goes into the delay queue, too
+-- ARGV[3]  1: the frame also goes into the delay queue
 -- ARGV[4]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[5]  payload
 -- Returns  start time, epoch ms; where the channel is closed to us, a list of that and what the server said
