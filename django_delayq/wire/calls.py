@@ -40,7 +40,7 @@ class FramePage(NamedTuple):
 
     #: Where the next page begins.
     cursor: Cursor
-    #: Index of the first frame in the delay queue, from its head.
+    #: Index of the first frame, from the head.
     first: int
     frames: list[bytes]
 

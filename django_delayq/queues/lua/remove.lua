@@ -38,7 +38,7 @@ for i, frame in ipairs(page.frames) do
   if is_wanted then
     if not seen[frame] then frames[#frames + 1] = frame end
     seen[frame] = true
-    indexes[#indexes + 1] = page.places[i]
+    indexes[#indexes + 1] = page.first + i - 1
     if which == 'first' then break end
   else
     kept, last_kept = kept + 1, frame
@@ -58,6 +58,7 @@ end
 
 local left = is_left() and frames or {}
 if #left > 0 then frames = {} end
+local where, last = cursor_behind(page, source, kind, #page.frames, ARGV[3], ARGV[4])
 if #frames > 0 then
   local plan = { indexes = indexes, rest = {} }
   if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end
@@ -65,7 +66,6 @@ if #frames > 0 then
   drop(frames, plan, 'taken', now_ms)
   if which == 'first' then return { 'end', '', 1 } end
 end
-local where, frame = cursor_behind(page, kind, #page.frames, ARGV[3], ARGV[4])
 -- In a list what was taken out has moved those behind it.
-if kind == 'list' and #frames > 0 and where ~= 'end' then where, frame = page.places[1] + kept, last_kept end
-return { where, frame, #frames, unpack(left) }
+if kind == 'list' and #frames > 0 and where ~= 'end' then where, last = page.first + kept, last_kept end
+return { where, last, #frames, unpack(left) }

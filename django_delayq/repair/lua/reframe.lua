@@ -40,12 +40,16 @@ local function index_of(frame)
   return redis.call('LPOS', keys.delay_queue, frame, 'RANK', -1) or nil
 end
 
-local page = read_page(kind == 'tail' and keys.delay_queue or keys.timeout_set, kind, ARGV[3], ARGV[4],
-  tonumber(ARGV[7]), tonumber(ARGV[8]), kind == 'zset' and tonumber(ARGV[5]))
+local source = kind == 'tail' and keys.delay_queue or keys.timeout_set
+local page = read_page(source, kind, ARGV[3], ARGV[4], tonumber(ARGV[7]), tonumber(ARGV[8]), kind == 'zset' and tonumber(ARGV[5]))
 local done, alone, old, rewritten, bad, members = 0, 0, {}, {}, {}, {}
 for i, frame in ipairs(page.frames) do
   local entry = { frame = frame }
-  entry[kind == 'tail' and 'index' or 'score'] = page.places[i]
+  if kind == 'tail' then
+    entry.index = page.first - i + 1
+  else
+    entry.score = page.scores[i]
+  end
   local payload, id, format = unpack_frame(frame)
   local is_held = held ~= '' and entry.frame:sub(1, #held) == held
   if not is_held and not (payload and is_target(entry.frame, format)) then
@@ -79,7 +83,7 @@ for i, frame in ipairs(page.frames) do
   end
   done = done + 1
 end
-local where, last_frame = cursor_behind(page, kind, done, ARGV[3], ARGV[4])
+local where, last_frame = cursor_behind(page, source, kind, done, ARGV[3], ARGV[4])
 local reply = { where, last_frame, done, #rewritten, alone, #bad }
 if #old == 0 then return reply end
 

@@ -14,12 +14,12 @@
 
 local kind = ARGV[2]
 local cut = tonumber(ARGV[7])
-local page = read_page(kind == 'tail' and keys.delay_queue or keys.timeout_set, kind, ARGV[3], ARGV[4], tonumber(ARGV[5]),
-  tonumber(ARGV[6]))
-local reply = { math.floor(read_clock(ARGV[1]) / 1000), cursor_behind(page, kind, #page.frames, ARGV[3], ARGV[4]) }
+local source = kind == 'tail' and keys.delay_queue or keys.timeout_set
+local page = read_page(source, kind, ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), kind == 'zset' and math.huge)
+local reply = { math.floor(read_clock(ARGV[1]) / 1000), cursor_behind(page, source, kind, #page.frames, ARGV[3], ARGV[4]) }
 for i, frame in ipairs(page.frames) do
   local n = #reply
-  reply[n + 1] = kind == 'zset' and page.places[i] or redis.call('ZSCORE', keys.timeout_set, frame) or ''
+  reply[n + 1] = page.scores and page.scores[i] or redis.call('ZSCORE', keys.timeout_set, frame) or ''
   reply[n + 2], reply[n + 3] = #frame, frame:sub(1, cut)
 end
 return reply

@@ -30,54 +30,62 @@ local function resume_list(list, index, frame, count)
   return first
 end
 
--- A page of at most `count` frames, behind a cursor { where, frame } that is empty at first, and up to a score.
--- Returns .frames, .places, the index or the score of each, and .is_end.
+-- A page of at most `count` frames, behind a cursor { where, frame } that is empty at first. Returns .frames; .first, the
+-- index or the rank of the first; .is_end; and, of the timeout set up to last_score, .scores.
 local function read_page(key, kind, where, frame, count, budget, last_score)
-  local at, step = nil, 1
+  local first
   if kind == 'zset' then
     -- The least of all that come behind the frame.
-    at = where == '' and 0 or rank_from(key, where, frame .. '\0')
+    first = where == '' and 0 or rank_from(key, where, frame .. '\0')
   elseif kind == 'tail' then
     local last = redis.call('LLEN', key) - 1
-    at, step = math.min(tonumber(where) or last, last), -1
+    first = math.min(tonumber(where) or last, last)
   else
-    at = resume_list(key, tonumber(where) or 0, frame, count)
+    first = resume_list(key, tonumber(where) or 0, frame, count)
   end
-  local frames, places, byte_count, size = {}, {}, 0, 0
-  local page = { frames = frames, places = places, is_end = kind == 'tail' and at < 0 }
+  local frames, scores, byte_count, size = {}, last_score and {}, 0, 0
+  local page = { frames = frames, first = first, scores = scores, is_end = kind == 'tail' and first < 0 }
   while #frames < count and byte_count < budget and not page.is_end do
     size = math.min(next_size(size, #frames, byte_count, budget), count - #frames)
     local part
-    if kind == 'zset' then
-      part = redis.call('ZRANGE', key, at, at + size - 1, 'WITHSCORES')
-    elseif kind == 'tail' then
+    if kind == 'tail' then
+      local at = first - #frames
       part = redis.call('LRANGE', key, math.max(0, at - size + 1), at)
-    else
-      part = redis.call('LRANGE', key, at, at + size - 1)
-    end
-    for i = 1, size do
-      if byte_count >= budget then return page end
-      local found, place = part[i], at
-      if kind == 'zset' then
-        found, place = part[2 * i - 1], part[2 * i]
-      elseif kind == 'tail' then
-        found = part[#part + 1 - i]
+      for i = #part, 1, -1 do
+        if byte_count >= budget then return page end
+        frames[#frames + 1], byte_count = part[i], byte_count + #part[i]
       end
-      page.is_end = not found or last_score and tonumber(place) > last_score
-      if page.is_end then return page end
-      frames[#frames + 1], places[#places + 1] = found, place
-      at, byte_count = at + step, byte_count + #found
+      page.is_end = at < size
+    elseif last_score then
+      local at = first + #frames
+      part = redis.call('ZRANGE', key, at, at + size - 1, 'WITHSCORES')
+      for i = 1, #part, 2 do
+        if byte_count >= budget then return page end
+        page.is_end = tonumber(part[i + 1]) > last_score
+        if page.is_end then return page end
+        frames[#frames + 1], byte_count = part[i], byte_count + #part[i]
+        scores[#frames] = part[i + 1]
+      end
+      page.is_end = #part < 2 * size
+    else
+      local at = first + #frames
+      part = redis.call(kind == 'zset' and 'ZRANGE' or 'LRANGE', key, at, at + size - 1)
+      for _, found in ipairs(part) do
+        frames[#frames + 1], byte_count = found, byte_count + #found
+      end
+      page.is_end = #part < size
     end
-    page.is_end = kind == 'tail' and at < 0
   end
   return page
 end
 
--- The cursor behind the first `done` frames of a page, as two values; 'end' and '' where no more come.
-local function cursor_behind(page, kind, done, where, frame)
+-- The cursor behind the first `done` frames of a page, as two values, asked for before they are taken out; 'end' and ''
+-- where no more come.
+local function cursor_behind(page, key, kind, done, where, frame)
   if page.is_end and done == #page.frames then return 'end', '' end
   if done == 0 then return where, frame end
-  local place = page.places[done]
-  if kind == 'tail' then return tostring(place - 1), '' end
-  return kind == 'zset' and place or tostring(place + 1), page.frames[done]
+  if kind == 'tail' then return page.first - done, '' end
+  local last = page.frames[done]
+  if kind == 'list' then return page.first + done, last end
+  return page.scores and page.scores[done] or redis.call('ZSCORE', key, last), last
 end

@@ -23,5 +23,5 @@ for _, frame in ipairs(page.frames) do
     wanted[payload] = nil
   end
 end
-local where, frame = cursor_behind(page, ARGV[1], #page.frames, ARGV[2], ARGV[3])
+local where, frame = cursor_behind(page, keys.walked, ARGV[1], #page.frames, ARGV[2], ARGV[3])
 return { where, frame, unpack(found) }

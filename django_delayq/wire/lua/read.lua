@@ -7,9 +7,9 @@
 -- ARGV[2]  cursor: index or score, empty at first
 -- ARGV[3]  cursor: frame last seen
 -- ARGV[4]  frames, at most
--- Returns  the next cursor: index or score, 'end' at the end, and frame; index of the first frame in a list; then the frames
+-- Returns  the next cursor: index or score, 'end' at the end, and frame; index of the first frame; then the frames
 -- Source   RedissonDelayedQueue.readAllAsync and getValue, page by page
 
 local page = read_page(keys.walked, ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), PAGE_BYTES)
-local where, frame = cursor_behind(page, ARGV[1], #page.frames, ARGV[2], ARGV[3])
-return { where, frame, ARGV[1] == 'list' and page.places[1] or 0, unpack(page.frames) }
+local where, frame = cursor_behind(page, keys.walked, ARGV[1], #page.frames, ARGV[2], ARGV[3])
+return { where, frame, page.first, unpack(page.frames) }
