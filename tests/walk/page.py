@@ -45,8 +45,7 @@ class Row:
     file: str
     called_from: str
     functions: list[str] = field(default_factory=list)
-    #: In order; the values say nothing.
-    scripts: dict[str, None] = field(default_factory=dict)
+    scripts: list[str] = field(default_factory=list)
 
     def continues(self, file: str, called_from: str) -> bool:
         """Return whether one more function of a file belongs into this row."""
@@ -144,7 +143,7 @@ def rows_of(steps: list[Step]) -> list[Row]:
                 seen[function] = rows[-1]
             if function.layer == "calls":
                 new = [script for script in step.scripts if script not in scripts]
-                seen[function].scripts.update(dict.fromkeys(new))
+                seen[function].scripts += new
                 scripts.update(new)
     return rows
 
