@@ -1,7 +1,7 @@
-"""What the admin's pages show of moments, payloads and errors: plain text of bounded length, made without I/O.
+"""Moments, payloads and errors as the admin's pages show them: plain text of bounded length, made without I/O.
 
-Nothing here is HTML; the templates escape it. Payloads and errors were written by anybody, so each function takes
-whatever bytes it is given.
+Nothing here is HTML; the templates escape it. Anybody may have written a payload or an error, so each function takes
+any bytes.
 """
 
 import json
@@ -28,14 +28,14 @@ from django_delayq.queues.reading import read
 ROW_CHARACTERS = 160
 #: Characters of the arguments, and of a traceback, on a job's page.
 PAGE_CHARACTERS = 65_536
-#: Bytes of a payload that are shown as text, and as hexadecimal digits.
+#: Bytes of a payload that a page shows as text, and as hexadecimal digits.
 RAW_TEXT_BYTES, RAW_HEX_BYTES = 16_384, 2_048
 
-#: What is held for longer is held without end: `_held.lua` writes a hundred years for that.
+#: A job that is held for longer is held without end: `_held.lua` writes a hundred years for that.
 HELD_WITHOUT_END_MS = 50 * 365 * 86_400_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The name of the task in an envelope of which only the beginning is there.
+#: The name of the task in the beginning of an envelope.
 _TASK = re.compile(
     rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.)){1,400})\\"'
 )
@@ -43,7 +43,7 @@ _ARGUMENTS = re.compile(rb'\\"(?:args|kwargs)\\":')
 
 
 def clean(text: object) -> str:
-    """Return text that can be sent: half a surrogate pair, which JSON may hold, would stop the response."""
+    """Return text that can be sent: JSON may hold half a surrogate pair, which would stop the response."""
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 
@@ -85,13 +85,13 @@ class Moment:
             local = moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
             zone = moment.tzname() or ""
         except (OverflowError, ValueError):
-            # Java may wait for longer than Python's calendar goes.
+            # Java may wait beyond the end of Python's calendar.
             local, zone = "after the year 9999" if ms > 0 else "before the year 1", ""
         return cls(ms, local, zone, relative_text(ms - now_ms))
 
     @classmethod
     def of_held(cls, ms: int, now_ms: int) -> "Moment":
-        """Describe until when a job is held: a time, or as long as it takes."""
+        """Describe how long a job is held: until a time, or as long as it takes."""
         moment = cls.of(ms, now_ms)
         assert moment is not None
         if ms - now_ms < HELD_WITHOUT_END_MS:
@@ -126,9 +126,9 @@ def relative_text(ms: int) -> str:
 
 
 class _Plain:
-    """Values as JSON has them, for the eye, up to a budget of characters.
+    """Turns values into readable JSON, up to a budget of characters.
 
-    A decoder that follows Java's back references makes a tree of millions out of a hundred bytes; this stops.
+    A decoder that follows Java's back references can make a tree of millions out of a hundred bytes; the budget stops it.
     """
 
     def __init__(self, budget: int) -> None:
@@ -216,25 +216,25 @@ class Content:
     #: Name of the task; for a foreign payload that of the queue's handler, or "".
     task: str
     is_foreign: bool
-    #: The arguments in one line; what there is to see where it cannot be read.
+    #: The arguments in one line; of an unreadable payload, its beginning.
     arguments: str
-    #: The arguments in full, None where there are none of that kind.
+    #: The arguments in full; None: it has none of that kind.
     args: str | None = None
     kwargs: str | None = None
     #: The value that the queue's codec reads in a foreign payload.
     value: str | None = None
-    #: Options that this one call was given.
+    #: The options of this one call.
     options: dict[str, Any] | None = None
-    #: Why it cannot be read, or not be trusted.
+    #: Why it cannot be read or trusted.
     fault: str = ""
-    #: Nobody here can tell whether it is a job: the key, or the format, is not known.
+    #: Nobody here can tell whether it is a job, because its key or format is unknown.
     is_unchecked: bool = False
 
 
 def read_content(
     payload: bytes, size: int, queue: QueueSettings, *, in_full: bool = False
 ) -> Content:
-    """Read a payload of ``size`` bytes, of which only the beginning may be there."""
+    """Read a payload of ``size`` bytes, or its beginning."""
     most = get_settings().max_foreign_bytes
     if len(payload) < size or not envelopes.is_readable(payload, most):
         return _read_beginning(payload[:PREVIEW_BYTES], size, queue)
@@ -331,7 +331,7 @@ def _handler(queue: QueueSettings) -> str:
 
 
 def raw_line(payload: bytes, limit: int = ROW_CHARACTERS) -> str:
-    """Show the beginning of bytes: as text where it is text, else as hexadecimal digits."""
+    """Show the beginning of bytes, as text if it is text, else as hexadecimal digits."""
     text = _as_text(payload[: 4 * limit], is_whole=len(payload) <= 4 * limit)
     if text is not None:
         return cut(" ".join(text.split()), limit)

@@ -10,7 +10,7 @@ from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import get_task
 
-#: What the score of a job in a state says.
+#: What the score of a job means, by its state.
 _SCORE_LABELS = {
     State.SCHEDULED: "Due",
     State.DUE: "Due",
@@ -21,26 +21,26 @@ _SCORE_LABELS = {
     State.QUARANTINED: "Put aside",
     State.UNKNOWN: "Due",
 }
-#: Nothing is known of a job in these states but that it is over.
+#: In these states the server knows only that the job is over.
 _OVER = frozenset(
     {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.TAKEN}
 )
-#: What a state means to who looks at the job.
+#: What a state means for whoever looks at the job.
 _STATE_NOTES = {
     "scheduled": "Waits for its start time.",
     "due": "May start now; no worker has taken it yet.",
     "running": "A worker has it, and renews its lease as long as it lives.",
     "lease expired": "Its worker did not renew the lease: the next free worker takes it.",
     "retrying": "Waits for its next attempt.",
-    "held": "A worker had it that does not know its task, or the key it is signed with. Start a worker that does, and it runs.",
-    "succeeded": "Ended well. That is forgotten half a minute after the end.",
+    "held": "The worker that had it does not know its task, or the key it is signed with. Start a worker that does, and it runs.",
+    "succeeded": "Ended well. The server forgets it half a minute after the end.",
     "failed": "Was a dead letter or in quarantine, and was discarded.",
     "cancelled": "Was cancelled.",
-    "expired": "Was too late to matter; it did not run.",
+    "expired": "Came too late to matter, and did not run.",
     "taken": "Was taken from the destination queue.",
     "dead": "Out of attempts. It is kept until it is run again or discarded.",
     "quarantined": "Nobody here could read or run it. It is kept until it is run again or discarded.",
-    "unknown": "In a destination queue too long to be searched, or taken by Java.",
+    "unknown": "Lies in a destination queue that is too long to search, or was taken by Java.",
 }
 
 
@@ -117,7 +117,7 @@ def _task(content: Content, task: TaskDefinition | None) -> list[Field]:
         fields.append(
             Field(
                 "Not found",
-                "No task of this process is registered under that name.",
+                "This process has no task of that name.",
                 is_fault=True,
             )
         )

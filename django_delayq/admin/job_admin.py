@@ -1,7 +1,7 @@
 """The admin's pages: the queues, a queue in pages, a job in full, and what can be done to it.
 
-Every page is a fixed number of bounded calls to the server, however much waits. No query is ever made for the model.
-What is shown of payloads and times is left to ``display``, and how a page is cut out of a set to ``pages``.
+Every page takes a fixed number of bounded calls to the server, however much waits. The model is never queried.
+``display`` formats payloads and times, and ``pages`` cuts a page out of a set.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ _CANCELLABLE = frozenset(
 )
 _GRAVES = (State.DEAD, State.QUARANTINED)
 
-#: Which side won, where the job was not there to be moved or cancelled: "Job x …".
+#: Why a job could not be moved or cancelled: "Job x …".
 _TOO_LATE = {
     State.RUNNING: "is running already: a worker was first",
     State.SUCCEEDED: "has succeeded already",
@@ -65,7 +65,7 @@ _TOO_LATE = {
 
 
 def _answering(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
-    """Let a view answer with a page that says what is wrong where the server does not."""
+    """Let a view answer with a page that says what is wrong, if the server does not answer."""
 
     @wraps(view)
     def answer(
@@ -111,7 +111,7 @@ class JobAdmin(_ModelAdmin):
 
         return [
             route("", self.changelist_view, "changelist"),
-            # Where the admin's log leads to.
+            # Links in the admin's log lead here.
             route("<str:object_id>/change/", self.change_view, "change"),
             route("<str:queue>/", self.queue_view, "queue"),
             route("<str:queue>/<str:token>/", self.job_view, "job"),
@@ -163,7 +163,7 @@ class JobAdmin(_ModelAdmin):
         if tab is None:
             raise Http404(f"a queue has no page {request.GET['state']!r}")
         number = pages.read_number(request.GET.get("page", "1"), least=1)
-        # Where payloads are huge, a page comes in several parts.
+        # If payloads are huge, a page comes in several parts.
         skip = pages.read_number(request.GET.get("skip", "0")) % self.list_per_page
         first = (number - 1) * self.list_per_page + skip
         calls: list[Call[Any]] = [
@@ -272,7 +272,7 @@ class JobAdmin(_ModelAdmin):
             act.note(
                 CHANGE,
                 "Run now.",
-                "it is due at once if a worker here takes it, and not Java",
+                "it is due at once if a worker here takes it, but not if Java does",
             )
         else:
             act.fail(change)
@@ -294,7 +294,7 @@ class JobAdmin(_ModelAdmin):
             act.note(
                 DELETION,
                 "Cancelled.",
-                "it will not run if a worker here takes it, and not Java",
+                "it will not run if a worker here takes it, but Java may run it",
             )
         else:
             act.fail(change)
@@ -493,7 +493,7 @@ class JobAdmin(_ModelAdmin):
 
 
 class _Act:
-    """Something done to one job: the call, what the user is told, what the log keeps."""
+    """An action on one job: its call, its message to the user, its entry in the admin's log."""
 
     def __init__(
         self,
@@ -510,7 +510,7 @@ class _Act:
         )
         self.keys = settings.keys
         self.client = own_clients.of_thread()
-        #: As it was before; afterwards there may be nothing to name it by.
+        #: The job before the action; afterwards its task may be unknown.
         self.seen = self.run(looking.inspect(self.keys, token))
 
     def run(self, call: Call[T]) -> T:
@@ -528,15 +528,13 @@ class _Act:
 
     def note(self, flag: int, log: str, text: str) -> None:
         self._log(flag, log)
-        where = (
-            "lies in a destination queue too long to be searched, or was taken by Java"
-        )
+        where = "lies in a destination queue that is too long to search, or was taken by Java"
         self.job_admin.message_user(
             self.request, f"Job {self.id} {where}; {text}.", messages.WARNING
         )
 
     def fail(self, state: Change | State) -> None:
-        """Say which side won: the job was not there to be moved or cancelled."""
+        """Say why the job could not be moved or cancelled."""
         why = _TOO_LATE.get(State(state), f"is {state}")
         self.job_admin.message_user(
             self.request, f"Job {self.id} {why}.", messages.WARNING
@@ -548,7 +546,7 @@ class _Act:
         ).task
         job = Job(id=display.clean(self.id))
         job.label = display.clean(f"{task} ({self.id})" if task else self.id)
-        # ModelAdmin.log_deletions would keep no message: cancelled and discarded are not the same.
+        # ModelAdmin.log_deletions keeps no message, and cancelled differs from discarded.
         user_id = self.request.user.pk
         assert user_id is not None  # admin_view let nobody else in
         LogEntry.objects.log_actions(user_id, [job], flag, message)

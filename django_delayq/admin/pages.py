@@ -14,13 +14,13 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts, Page, PageRow
 from django_delayq.delivery.states import State
 
-#: No set of the server has as many elements; keeps ranks within what it reads as a number.
+#: No set of the server has as many elements; the limit keeps ranks within what the server reads as a number.
 LAST_PAGE = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """One of a queue's sets, as a page shows it."""
+    """One of a queue's sets, as the page of a queue shows it."""
 
     state: State
     title: str
@@ -41,8 +41,8 @@ TABS = {
         Tab(
             State.SCHEDULED,
             "Scheduled",
-            "Waiting for their start time, the next first; and due ones that no worker has had room for yet."
-            " What was given back, moved or replayed before its first attempt leads.",
+            "Jobs that wait for their start time, the earliest first, and due jobs that no worker has had room for yet."
+            " Jobs that were given back, moved or replayed before their first attempt come first.",
             "Due",
             "waiting",
             has_attempts=False,
@@ -50,7 +50,7 @@ TABS = {
         Tab(
             State.DUE,
             "Destination queue",
-            "Due payloads in the order in which they will be taken, by a worker here or by Java.",
+            "Due payloads, in the order in which a worker here or Java will take them.",
             "",
             "destination",
             has_attempts=False,
@@ -58,14 +58,14 @@ TABS = {
         Tab(
             State.RUNNING,
             "Running",
-            "In the hands of a worker, which renews the lease as long as it lives.",
+            "Jobs that a worker has; it renews their leases as long as it lives.",
             "Lease ends",
             "running",
         ),
         Tab(
             State.RETRYING,
             "Retrying",
-            "Waiting for another attempt after a failure, or after its worker died.",
+            "Jobs that wait for another attempt, after a failure or after their worker died.",
             "Next attempt",
             "retrying",
             has_errors=True,
@@ -73,8 +73,8 @@ TABS = {
         Tab(
             State.HELD,
             "Held",
-            "No worker that had them knows their tasks, or has the keys they are signed with: kept for one that does,"
-            " the first to go to quarantine leading. What waits for a key never goes there.",
+            "Jobs that wait for a worker that knows their task, or has the key they are signed with. The next to go to"
+            " quarantine comes first; jobs that wait for a key never go there.",
             "Held until",
             "held",
             has_errors=True,
@@ -82,7 +82,7 @@ TABS = {
         Tab(
             State.DEAD,
             "Dead letters",
-            "Out of attempts; the last one that was given up comes first.",
+            "Jobs that are out of attempts; the last to be given up comes first.",
             "Given up",
             "dead",
             is_newest_first=True,
@@ -91,7 +91,7 @@ TABS = {
         Tab(
             State.QUARANTINED,
             "Quarantine",
-            "What nobody here can read or run, with the reason; the last one that was put aside comes first.",
+            "Payloads that nobody here can read or run, each with the reason; the last to be put aside comes first.",
             "Put aside",
             "quarantined",
             is_newest_first=True,
@@ -107,7 +107,7 @@ class Row:
 
     #: From 1 on, in the set.
     place: int
-    #: "" for what has no id.
+    #: "": it has no id.
     token: str
     moment: Moment | None
     content: Content
@@ -121,7 +121,7 @@ class Row:
 def rows_of(
     tab: Tab, page: Page, first: int, now_ms: int, queue: QueueSettings
 ) -> list[Row]:
-    """Read what a page brought."""
+    """Make the rows of a page that the server returned."""
     return [
         _row(tab, row, first + i + 1, now_ms, queue) for i, row in enumerate(page.rows)
     ]
