@@ -1,4 +1,4 @@
-"""What ``delayq_frames`` says: of a survey, a plan, and what was done. No I/O."""
+"""The texts of ``delayq_frames``: what a survey found, what would be done, and what was done. No I/O."""
 
 import json
 from collections import Counter
@@ -31,23 +31,23 @@ def describe_list_plan(survey: Survey, is_on: bool) -> Iterator[str]:
     yield f"Dry run, list {'on' if is_on else 'off'}. Nothing was changed."
     if is_on:
         missing = survey.waiting.total() - (listed - alone)
-        yield f"  {max(missing, 0):12,}  would be put into the list"
-        yield f"  {listed:12,}  in it already"
+        yield f"  {max(missing, 0):12,}  would be added to the list"
+        yield f"  {listed:12,}  already in the list"
     else:
-        yield f"  {listed - alone:12,}  would be taken out of the list, and wait on"
-        yield f"  {alone:12,}  in the list alone, would stay there"
+        yield f"  {listed - alone:12,}  would be removed from the list, and still wait"
+        yield f"  {alone:12,}  only in the list, would stay there"
 
 
 def describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
     yield f"List {'on' if is_on else 'off'}, in {count(listing.steps, 'step')}:"
     if is_on:
-        yield f"  {listing.filled:12,}  put into the list"
+        yield f"  {listing.filled:12,}  added to the list"
         if listing.left_out:
-            yield f"  {listing.left_out:12,}  left out: no frames, or start times that are no whole ms; they wait on"
+            yield f"  {listing.left_out:12,}  left out: no frames, or start times that are not whole ms; they still wait"
         return
-    yield f"  {listing.emptied:12,}  taken out of the list; they wait on"
+    yield f"  {listing.emptied:12,}  removed from the list; they still wait"
     if listing.alone:
-        yield f"  {listing.alone:12,}  in the list alone, where nobody transfers them; they stay there"
+        yield f"  {listing.alone:12,}  only in the list, where nobody transfers them; they stay there"
 
 
 def describe(survey: Survey, name: str) -> Iterator[str]:
@@ -62,10 +62,10 @@ def describe(survey: Survey, name: str) -> Iterator[str]:
         "without the delay queue": f"{survey.unlisted:,}, INSERTION_LIST is or was off"
         if survey.unlisted
         else "",
-        "the list was emptied": "so it does not tell what was delivered"
+        "the list was emptied": "so it does not show what was delivered"
         if survey.is_emptied
         else "",
-        "both formats at once": f"{survey.ambiguous:,} of 17 bytes: an empty payload in Bc0Lc0, one zero byte in dLc0"
+        "fit both formats": f"{survey.ambiguous:,} of 17 bytes: an empty payload in Bc0Lc0, one zero byte in dLc0"
         if survey.ambiguous
         else "",
     }
@@ -95,7 +95,7 @@ def _due_since(survey: Survey) -> str:
     if survey.first_ms is None:
         return ""
     if survey.first_ms > survey.now_ms:
-        return f"nothing is; the first will be at {_time(survey.first_ms)}"
+        return f"nothing is due; the first will be at {_time(survey.first_ms)}"
     ago_s = (survey.now_ms - survey.first_ms) / 1000
     return f"{_time(survey.first_ms)}, {_span(ago_s)} ago"
 
@@ -107,10 +107,10 @@ def _describe_codec(survey: Survey) -> str:
     of = f"{looked_at} payload{'' if looked_at == 1 else 's'} looked at"
     if not names:
         told = ", ".join(f"{name} {count}" for name, count in votes.most_common(4))
-        return f"more than one, or one of their own: {told}; {of}"
+        return f"several, or a custom one: {told}; {of}"
     first, *others = names
     if first == "ByteArrayCodec":
-        return f"none that is known: bytes, encrypted, compressed, or a codec of their own; {of}"
+        return f"unknown: plain, encrypted or compressed bytes, or a custom codec; {of}"
     # It writes anything.
     others = [name for name in others if name != "ByteArrayCodec"]
     also = f", or {', '.join(others[:3])}" if others else ""
@@ -138,8 +138,8 @@ def _describe_jams(survey: Survey) -> Iterator[str]:
         overdue_ms = survey.now_ms - (survey.first_ms or survey.now_ms)
         if overdue_ms > 2 * JAVA_RETRY_MS:
             yield (
-                f"NOT TRANSFERRED: {count(survey.due.total(), 'due frame')}. No Java process that holds an"
-                " RDelayedQueue of this name lives, and no worker of django-delayq serves the queue, or they are slow."
+                f"NOT TRANSFERRED: {count(survey.due.total(), 'due frame')}. Either no Java process with an"
+                " RDelayedQueue of this name and no worker of django-delayq serves the queue, or they are slow."
             )
         return
     for redisson, jam in sorted(survey.jams.items(), key=lambda item: -item[1].rank):
@@ -148,38 +148,42 @@ def _describe_jams(survey: Survey) -> Iterator[str]:
             yield f"WILL BE STUCK: {generation} will stop at {_describe_jam(jam)}, due at {_time(jam.start_time_ms)}."
             continue
         yield f"STUCK: {generation} stops at {_describe_jam(jam)}, due since {_time(jam.start_time_ms)}."
-        yield f"  {count(survey.behind(jam), 'due frame')} behind it, which it never reaches."
+        yield f"  It never reaches the {count(survey.behind(jam), 'due frame')} behind it."
         if jam.delivered_again:
             yield (
-                f"  {count(jam.delivered_again, 'due frame')} ahead of it, which each of its processes delivers"
-                f" again every {JAVA_RETRY_MS // 1000} s."
+                f"  Each of its processes delivers the {count(jam.delivered_again, 'due frame')} ahead of it again"
+                f" every {JAVA_RETRY_MS // 1000} s."
             )
 
 
 def _describe_leftovers(survey: Survey) -> Iterator[str]:
     if survey.delivered:
         yield (
-            f"DELIVERED ALREADY: {count(len(survey.delivered), 'frame')}, due and gone from the delay queue:"
-            " a transfer that stopped has pushed them, and will again."
+            f"DELIVERED ALREADY: {count(len(survey.delivered), 'frame')}, due and missing from the delay queue:"
+            " a transfer that stopped halfway has delivered them, and will again."
         )
         yield "  Frames that other clients store without the delay queue look the same."
     if alone := survey.alone.total():
-        yield f"NEVER TRANSFERRED: {count(alone, 'frame')} in the delay queue alone, not in the timeout set."
+        yield f"NEVER TRANSFERRED: {count(alone, 'frame')} only in the delay queue, not in the timeout set."
 
 
 def _describe_start_times(survey: Survey) -> Iterator[str]:
     if survey.fractional:
         yield (
-            f"START TIMES: {survey.fractional:,} no whole number of ms; Redisson cannot read such a head, and waits"
-            " for its retry each time."
+            f"START TIMES: {survey.fractional:,} not whole ms; Redisson cannot read such a head, and waits for its"
+            " retry each time."
         )
     if survey.negative:
         yield f"START TIMES: {survey.negative:,} below 0; Redisson never transfers them."
 
 
 def _describe_jam(jam: Jam) -> str:
-    what = f"a {jam.format.value} frame" if jam.format else "what is no frame"
-    return f"{what} of {jam.size:,} bytes, number {jam.rank + 1:,} of the timeout set"
+    what = (
+        f"a {jam.format.value} frame of {jam.size:,} bytes"
+        if jam.format
+        else f"{jam.size:,} bytes that are no frame"
+    )
+    return f"{what}, number {jam.rank + 1:,} of the timeout set"
 
 
 def advise(survey: Survey, name: str) -> Iterator[str]:
@@ -187,16 +191,16 @@ def advise(survey: Survey, name: str) -> Iterator[str]:
         yield "To free the Java services, rewrite what they cannot read:"
         for item in survey.formats or FrameFormat:
             generation = _GENERATIONS[item].removeprefix("Redisson ")
-            yield f"  manage.py delayq_frames {quote(name)} --to {_VERSIONS[item]} --dry-run    where they are {generation}"
-        yield "Without --dry-run it does so; add --follow while services of both generations offer."
+            yield f"  manage.py delayq_frames {quote(name)} --to {_VERSIONS[item]} --dry-run    if they are {generation}"
+        yield "Without --dry-run the command rewrites them; add --follow while services of both generations offer."
         if survey.delivered:
-            yield "With --drop-delivered what was delivered already is not delivered once more."
+            yield "With --drop-delivered, frames that were delivered already are not delivered again."
         if survey.waiting[None]:
-            yield "What is no frame goes to quarantine, where the admin shows it."
+            yield "Members that are no frames go to quarantine, where the admin shows them."
     else:
         yield from _advise_settings(survey, name)
     if survey.guess().names[:1] == ("ByteArrayCodec",):
-        yield "For a codec of their own, CODEC takes an object with name, encode and decode; see docs/settings.md."
+        yield "For a custom codec, set CODEC to an object with name, encode and decode; see docs/settings.md."
 
 
 def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
@@ -227,7 +231,7 @@ def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
     if configured.is_shared:
         known = codec if is_codec_right else None
         yield setting(name, fitting_settings(survey, codec=known))
-        yield "The version stands for its generation; put the one of your Java services."
+        yield "The version stands for its generation; use the one of your Java services."
     else:
         yield setting(name, {"FRAME": found.value})
 
@@ -247,10 +251,10 @@ def describe_plan(survey: Survey, target: FrameFormat, is_drop: bool) -> Iterato
     if is_drop:
         yield f"  {dropped.total():12,}  delivered already, would be removed"
     elif survey.delivered:
-        yield f"  {len(survey.delivered):12,}  delivered already, would be kept and delivered once more"
+        yield f"  {len(survey.delivered):12,}  delivered already, would be kept and delivered again"
     yield f"  {rewritten:12,}  would be rewritten in the timeout set"
     if alone:
-        yield f"  {alone:12,}  would be rewritten in the delay queue alone, where nobody transfers them"
+        yield f"  {alone:12,}  would be rewritten only in the delay queue, where nobody transfers them"
     bad = survey.waiting[None] + survey.alone[None]
     yield f"  {bad:12,}  no frames, would go to quarantine"
     yield f"  {survey.fitting(target):12,}  in this format already"
@@ -260,7 +264,7 @@ def describe_tally(tally: Tally, target: FrameFormat) -> Iterator[str]:
     yield f"For {_GENERATIONS[target]} ({target.value}), in {count(tally.steps, 'step')}:"
     yield f"  {tally.rewritten:12,}  rewritten"
     if tally.alone:
-        yield f"  {tally.alone:12,}  of these in the delay queue alone, where nobody transfers them"
+        yield f"  {tally.alone:12,}  of these only in the delay queue, where nobody transfers them"
     yield f"  {tally.quarantined:12,}  put into quarantine"
     if tally.dropped:
         yield f"  {tally.dropped:12,}  removed, delivered already"
@@ -269,14 +273,14 @@ def describe_tally(tally: Tally, target: FrameFormat) -> Iterator[str]:
 def describe_rest(survey: Survey, target: FrameFormat) -> Iterator[str]:
     left = survey.foreign(target)
     yield f"  {survey.fitting(target):12,}  in this format now"
-    yield f"  {left:12,}  left that are not"
+    yield f"  {left:12,}  still in another"
     if left:
         yield (
-            "Something stores them while this runs. Run it again, or with --follow until every service is on"
+            "Somebody stores them while this runs. Run it again, or with --follow until every service is on"
             " one side of 3.21.1."
         )
     else:
-        yield f"Nothing stops {_GENERATIONS[target]} any more; its transfers were told to look."
+        yield f"Nothing stops {_GENERATIONS[target]} any more; its transfers have been notified."
 
 
 def count(number: int, noun: str) -> str:

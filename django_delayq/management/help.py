@@ -1,4 +1,4 @@
-"""What the help of both commands looks like."""
+"""The form of ``--help`` that all commands share."""
 
 from argparse import RawDescriptionHelpFormatter
 from typing import Any, ClassVar
@@ -11,11 +11,11 @@ from django.core.management.base import (
 
 
 class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
-    """Django's, which puts its own options last, with the examples left as they are."""
+    """Django's formatter, which puts its own options last; the examples keep their lines."""
 
 
 class CommandWithExamples(BaseCommand):
-    """A command whose ``--help`` ends with examples, line by line as they are written."""
+    """A command whose ``--help`` ends with its examples, line by line."""
 
     examples: ClassVar[str]
 

@@ -1,4 +1,4 @@
-"""How far a command has come, where it takes long."""
+"""Shows how far a long command has come."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ LOG_EVERY_S, SHOW_EVERY_S = 5.0, 0.2
 
 
 class ProgressLine:
-    """One line that changes on a terminal; in a log one every few seconds."""
+    """One line that changes on a terminal; in a log, a line every few seconds."""
 
     def __init__(self, stream: Any, *, is_on: bool) -> None:
         self._stream = stream

@@ -295,7 +295,7 @@ def test_command_that_may_not_search_says_so(
 
     call_command("delayq_frames", queue_name, stdout=told, stderr=told)
 
-    assert "Queues of similar names were not looked for" in told.getvalue()
+    assert "may not look for queues of similar names" in told.getvalue()
 
 
 # What it may not

@@ -350,14 +350,14 @@ def test_command_does_not_stop_old_workers_unless_it_is_forced(
 
     told = command(queue, "--format", "2", "--force")
 
-    assert "2 of its worker processes read no format as late as 2" in told
+    assert "2 of its worker processes cannot read format 2" in told
     assert written_by(hand, job) == [2]
 
 
 def test_command_refuses_what_this_version_does_not_read(
     queue: str, hand: Hand
 ) -> None:
-    with pytest.raises(CommandError, match="reads and writes format 1; --format 2"):
+    with pytest.raises(CommandError, match=r"reads and writes format 1\. For --format 2"):
         command(queue, "--format", "2")
     hand.client.hset(hand.keys.control, "format", 2)
     with pytest.raises(CommandError, match="is in format 2, and this version reads f"):

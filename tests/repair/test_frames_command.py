@@ -107,8 +107,8 @@ def test_jammed_queue_is_told_and_what_to_do_about_it(
         "Bc0Lc0 from 3.21.1 on 1 1 1",
         "no frame at all 0 0 0",
         "destination queue 3",
-        "5 due frames behind it, which it never reaches.",
-        "3 due frames ahead of it, which each of its processes delivers again every 5 s.",
+        "It never reaches the 5 due frames behind it.",
+        "Each of its processes delivers the 3 due frames ahead of it again every 5 s.",
     }
     assert "STUCK: Redisson up to 3.21.0 stops at a Bc0Lc0 frame" in output
     assert "number 4 of the timeout set, due since 2023-11-14 22:13:20 UTC" in output
@@ -127,7 +127,7 @@ def test_frame_that_is_not_due_yet_is_foretold(rig: Rig, call: Call) -> None:
 
     assert "WILL BE STUCK: Redisson up to 3.21.0 will stop at a Bc0Lc0" in output
     assert "due at 2055-" in output
-    assert "nothing is; the first will be at 2055-" in output
+    assert "nothing is due; the first will be at 2055-" in output
 
 
 def test_queue_of_one_format_is_not_stuck(rig: Rig, call: Call) -> None:
@@ -161,13 +161,13 @@ def test_everything_odd_is_told(rig: Rig, call: Call) -> None:
 
     _, output = call()
 
-    assert "STUCK: Redisson from 3.21.1 on stops at what is no frame of 3" in output
-    assert "NEVER TRANSFERRED: 1 frame in the delay queue alone" in output
-    assert "START TIMES: 1 no whole number" in output
+    assert "STUCK: Redisson from 3.21.1 on stops at 3" in output
+    assert "NEVER TRANSFERRED: 1 frame only in the delay queue" in output
+    assert "START TIMES: 1 not whole ms" in output
     assert "START TIMES: 1 below 0" in output
     assert "1 of 17 bytes" in output
     assert "1, INSERTION_LIST is or was off" in output
-    assert "What is no frame goes to quarantine" in output
+    assert "Members that are no frames go to quarantine" in output
 
 
 # Settings.
@@ -230,8 +230,8 @@ def test_codec_of_their_own_is_told(rig: Rig, call: Call) -> None:
 
     _, output = call()
 
-    assert "none that is known" in output
-    assert "CODEC takes an object with name, encode and decode" in output
+    assert "unknown: plain, encrypted" in output
+    assert "set CODEC to an object with name, encode and decode" in output
 
 
 def test_payloads_of_several_codecs_are_told(rig: Rig, call: Call) -> None:
@@ -240,7 +240,7 @@ def test_payloads_of_several_codecs_are_told(rig: Rig, call: Call) -> None:
 
     _, output = call()
 
-    assert "more than one, or one of their own: MarshallingCodec 3" in output
+    assert "several, or a custom one: MarshallingCodec 3" in output
 
 
 # Names.
@@ -263,7 +263,7 @@ def test_name_that_nothing_has_is_told(call: Call) -> None:
     status, output = call()
 
     assert status == 0
-    assert "No other queue has this name" in output
+    assert "No other queue's name contains this one" in output
 
 
 def test_name_whose_braces_part_its_keys_is_refused(client: object) -> None:
@@ -288,7 +288,7 @@ def test_rewrite_leaves_one_format_and_says_how_much_it_did(
     assert status == 0
     assert formats_in(rig) == {target}
     assert f"{8 if target is NEW else 1:12,}  rewritten" in output
-    assert "0  left that are not" in output
+    assert "0  still in another" in output
     assert "Nothing stops Redisson" in output
     assert "9  in this format now" in output
 
@@ -359,7 +359,7 @@ def test_status_is_one_where_something_is_left(
     status, output = call("--to", "3.27.2")
 
     assert status == 1
-    assert "8  left that are not" in output
+    assert "8  still in another" in output
     assert "run it again, or with --follow" in output.lower()
 
 
@@ -394,7 +394,7 @@ def test_follow_goes_on_until_interrupted(
 
     assert child.returncode == 0, output
     assert "11  rewritten" in output
-    assert "0  left that are not" in output
+    assert "0  still in another" in output
 
 
 # What the documentation says of it.
@@ -436,8 +436,8 @@ def test_list_of_a_queue_is_emptied_and_filled(rig: Rig, call: Call) -> None:
     lines = {" ".join(line.split()) for line in output.splitlines()}
     assert lines >= {
         "Dry run, list off. Nothing was changed.",
-        "3 would be taken out of the list, and wait on",
-        "1 in the list alone, would stay there",
+        "3 would be removed from the list, and still wait",
+        "1 only in the list, would stay there",
     }
 
     status, output = call("--list", "off")
@@ -447,31 +447,31 @@ def test_list_of_a_queue_is_emptied_and_filled(rig: Rig, call: Call) -> None:
     lines = {" ".join(line.split()) for line in output.splitlines()}
     assert lines >= {
         "List off, in 1 step:",
-        "3 taken out of the list; they wait on",
-        "1 in the list alone, where nobody transfers them; they stay there",
+        "3 removed from the list; they still wait",
+        "1 only in the list, where nobody transfers them; they stay there",
     }
-    assert "so it does not tell what was delivered" in call()[1]
+    assert "so it does not show what was delivered" in call()[1]
 
     lines = {
         " ".join(line.split())
         for line in call("--list", "on", "--dry-run")[1].splitlines()
     }
-    assert "3 would be put into the list" in lines
+    assert "3 would be added to the list" in lines
     status, output = call("--list", "on")
 
     assert status == 0
-    assert "3  put into the list" in output
+    assert "3  added to the list" in output
     assert len(rig.frames()) == 4
     assert rig.state()["delay_queue"][1:3] == ["a", "b"]
-    assert "does not tell" not in call()[1]
+    assert "does not show" not in call()[1]
     rig.is_checked = False
 
 
 @pytest.mark.parametrize(
     ("options", "wanted", "message"),
     [
-        ({}, "on", "keeps no list, and what is scheduled from now on would be missing"),
-        ({"INSERTION_LIST": True}, "off", "keeps the list, and would go on filling it"),
+        ({}, "on", "keeps no list, so jobs scheduled from now on would be missing"),
+        ({"INSERTION_LIST": True}, "off", "keeps the list, which would fill up again"),
         (
             {"REDISSON": "4.7.0", "CODEC": "StringCodec"},
             "off",
@@ -562,7 +562,7 @@ def test_list_command_that_is_killed_leaves_the_queue_in_order(
         (["--to", "3.21"], "name the third number too"),
         (["--to", "dlc0"], "give a format: dLc0 or Bc0Lc0"),
         (["--to", "4.0", "--follow", "--dry-run"], "give one"),
-        (["--to", "4.0", "--list", "on"], "--to and --list are two things"),
+        (["--to", "4.0", "--list", "on"], "--to and --list exclude each other"),
         (["--list", "on", "--follow"], "--follow needs --to"),
         (["--list", "off", "--drop-delivered"], "--drop-delivered needs --to"),
         (["--list", "yes"], "invalid choice: 'yes'"),
@@ -588,7 +588,7 @@ def test_key_of_another_application_is_an_error(rig: Rig, call: Call) -> None:
 def test_server_that_cannot_be_reached_is_an_error(call: Call, settings: Any) -> None:
     settings.DELAYQ = {"CONNECTION": "unix:///dev/null/nobody"}
 
-    with pytest.raises(CommandError, match="run it again"):
+    with pytest.raises(CommandError, match="run the command again"):
         call()
 
 
@@ -612,7 +612,7 @@ def test_interrupt_says_that_nothing_is_half_done(
     status, output = call(*options)
 
     assert status == 1
-    assert "No step is half done; run it again to go on." in output
+    assert "No step is half done; run the command again to go on." in output
     assert bool(options) == ("0  rewritten" in output)
 
 

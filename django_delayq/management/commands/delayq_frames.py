@@ -1,4 +1,4 @@
-"""``manage.py delayq_frames``: look at the frames of a queue that Redisson uses, rewrite them, list them or not."""
+"""``manage.py delayq_frames``: show, rewrite, list and unlist the frames of a queue that Redisson uses."""
 
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
@@ -50,11 +50,11 @@ examples:
   manage.py delayq_frames payments --list on                  put what waits into Redisson's list, once REDISSON is set
   manage.py delayq_frames payments --list off                 take it out of there, once INSERTION_LIST is off
 
-Each step is atomic and takes some milliseconds. It may be interrupted at any moment, and run again.
+Each step is atomic and takes some milliseconds. You may interrupt the command at any moment, and run it again.
 
 exit status:
-  0 when nothing is left that stops a Redisson of the given format, or none was given; 1 when something is, or
-  it could not be found out
+  0 when no frame stops a Redisson of the given format, or no format was given
+  1 when one does, or when the command could not find out
 """
 
 
@@ -70,55 +70,55 @@ def _format(text: str) -> FrameFormat:
 class Command(CommandWithExamples):
     examples = EXAMPLES
     help = (
-        "Look at the frames of a delayed queue, whoever wrote them, rewrite them to the format of one Redisson, or"
-        " bring its list in line with INSERTION_LIST.\n"
-        "Redisson up to 3.21.0 and from 3.21.1 on stop at each other's frames: this frees them. The queue need not be"
-        " in DELAYQ."
+        "Show the frames of a delayed queue, rewrite them to the format of one Redisson, or bring the queue's list in"
+        " line with INSERTION_LIST.\n"
+        "Redisson up to 3.21.0 and Redisson from 3.21.1 on stop at each other's frames; rewriting them frees both."
+        " The queue need not be in DELAYQ."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "queue",
             metavar="QUEUE",
-            help="name of the queue, as on the server: with what a NameMapper puts before it.",
+            help="name of the queue on the server, with the prefix that a NameMapper adds.",
         )
         parser.add_argument(
             "--to",
             type=_format,
             metavar="VERSION",
-            help="rewrite frames to what this Redisson reads: a version such as 3.27.2, or dLc0 (up to 3.21.0) or"
-            " Bc0Lc0 (from 3.21.1 on). What is no frame at all stops every Redisson, and goes to quarantine."
-            " Without it nothing is changed.",
+            help="rewrite frames to the format that this Redisson reads: a version such as 3.27.2, or dLc0 (up to"
+            " 3.21.0) or Bc0Lc0 (from 3.21.1 on). Members that are no frames stop every Redisson, and go to"
+            " quarantine. Without --to or --list the command changes nothing.",
         )
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="with --to or --list: say what would be done, and change nothing.",
+            help="with --to or --list: say what the command would do, and change nothing.",
         )
         parser.add_argument(
             "--drop-delivered",
             action="store_true",
-            help="with --to: first remove what a stuck transfer has delivered already, which is due and gone from the"
-            " delay queue. Default: it is kept, so that nothing can be lost, and delivered once more. Leave it out"
-            " where other clients store elements without the delay queue: theirs look the same.",
+            help="with --to: first remove the frames that a stuck transfer has delivered already: they are due, and"
+            " missing from the delay queue. By default they stay, so that nothing is lost, and are delivered again."
+            " Do not use it if other clients store elements without the delay queue: their frames look the same.",
         )
         parser.add_argument(
             "--follow",
             action="store_true",
-            help="with --to: go on until interrupted, for as long as services of the other generation still offer.",
+            help="with --to: go on until interrupted, while services of the other generation still offer.",
         )
-
         parser.add_argument(
             "--list",
             choices=("on", "off"),
-            help="after INSERTION_LIST or REDISSON of the queue was changed and all processes know: on puts everything that"
-            " waits into Redisson's list, where Java's size, contains, remove and readAll look; off takes it out, and what"
-            " is in the list alone stays. Everything waits on, and is delivered as before.",
+            help="use it after you have changed INSERTION_LIST or REDISSON of the queue and restarted all processes."
+            " on adds every waiting frame to Redisson's list, where Java's size, contains, remove and readAll look;"
+            " off removes them, and leaves frames that are only in the list. Either way everything still waits, and"
+            " is delivered as before.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["list"] and options["to"]:
-            raise CommandError("--to and --list are two things: give one")
+            raise CommandError("--to and --list exclude each other: give one")
         if options["to"] is None:
             for option in ("dry_run", "drop_delivered", "follow"):
                 if options[option] and not (option == "dry_run" and options["list"]):
@@ -127,7 +127,7 @@ class Command(CommandWithExamples):
                         f"--{option.replace('_', '-')} needs --to VERSION{other}"
                     )
         if options["dry_run"] and options["follow"]:
-            raise CommandError("--follow changes things, --dry-run does not: give one")
+            raise CommandError("--follow and --dry-run exclude each other: give one")
         try:
             keys = DeliveryKeys.of(options["queue"])
             if options["list"]:
@@ -144,16 +144,18 @@ class Command(CommandWithExamples):
         except RedisError as error:
             what, message, hint = describe_fault(error)
             rest = (
-                "What was done so far stands"
+                "The steps done so far stand."
                 if self._changes
-                else "Nothing was changed"
+                else "Nothing was changed."
             )
             raise CommandError(
-                f"{what} {hint}\n{message}\n{rest}; run it again when that is mended."
+                f"{what} {hint}\n{message}\n{rest} Fix the problem, then run the command again."
             ) from error
         except KeyboardInterrupt:
             self._progress.end()
-            self._say("Interrupted. No step is half done; run it again to go on.")
+            self._say(
+                "Interrupted. No step is half done; run the command again to go on."
+            )
             status = 1
         finally:
             self._progress.end()
@@ -221,8 +223,8 @@ class Command(CommandWithExamples):
             left = client.llen(keys.queue.delay_queue) - listing.alone
             if left > 0:
                 self._say(
-                    f"{count(left, 'frame')} came into it meanwhile: from Java, or from a process that does not know"
-                    " the new setting yet."
+                    f"{count(left, 'frame')} entered the list meanwhile, from Java or from a process that does not"
+                    " know the new setting yet."
                 )
         return 0
 
@@ -238,21 +240,21 @@ class Command(CommandWithExamples):
                 self._progress(f"rewritten since the start: {tally.rewritten:,}", 0, 0)
 
     def _describe_absence(self, client: Redis, name: str) -> Iterator[str]:
-        yield f"Nothing lies in the queue {name!r}, and none of its keys exists."
+        yield f"The queue {name!r} is empty: none of its keys exists."
         try:
             similar = similar_queues(client, name, progress=self._progress)
         except NoPermissionError as error:
-            yield f"Queues of similar names were not looked for, the user may not: {error}"
+            yield f"The command may not look for queues of similar names: {error}"
             return
         finally:
             self._progress.end()
         if not similar:
-            yield "No other queue has this name in its own, either. Redisson deletes the keys of an empty queue."
+            yield "No other queue's name contains this one. Redisson deletes the keys of an empty queue."
             return
-        yield "These have it in their names, as a NameMapper of Redisson would make them:"
+        yield "These names contain it, as those that a NameMapper of Redisson makes:"
         for other in similar:
             yield f"  manage.py delayq_frames {quote(other)}"
-        yield "The name with its prefix is the one to use, here and in the settings:"
+        yield "Use the name with its prefix, here and in the settings:"
         yield setting(similar[0], {})
 
     def _say(self, *lines: str) -> None:
@@ -268,11 +270,11 @@ def _check_setting(name: str, is_on: bool) -> None:
     path = f"DELAYQ['QUEUES'][{name!r}]"
     if is_on:
         raise CommandError(
-            f"{path} keeps no list, and what is scheduled from now on would be missing in it. Set REDISSON to the version"
+            f"{path} keeps no list, so jobs scheduled from now on would be missing from it. Set REDISSON to the version"
             " of your Java services, or INSERTION_LIST to True, restart all processes, and run this again."
         )
     raise CommandError(
-        f"{path} keeps the list, and would go on filling it. Set INSERTION_LIST to False, restart all processes, and run"
+        f"{path} keeps the list, which would fill up again. Set INSERTION_LIST to False, restart all processes, and run"
         " this again."
     )
 

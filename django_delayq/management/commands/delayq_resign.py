@@ -1,4 +1,4 @@
-"""``manage.py delayq_resign``: sign what waits with the key that signs now, so that an older one can go."""
+"""``manage.py delayq_resign``: sign waiting jobs anew with the first key, so that an older key can go."""
 
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -30,27 +30,27 @@ examples:
 
 To take a key out of use:
   1. Put the new one first: SECRET_KEY, with the old one in SECRET_KEY_FALLBACKS; or DELAYQ["KEYS"].
-     Restart what schedules jobs and what runs them.
-  2. Run this.
-  3. Remove the old key when this says that it may go.
-To go back to a version that reads an earlier format: run this with --format, and then start that version.
-A queue goes to a later format by itself, when all its workers read it; unless one was chosen with --format.
+     Restart every process that schedules or runs jobs.
+  2. Run this command.
+  3. Remove the old key once the command says that it may go.
+To go back to a version that reads an earlier format: run this command with --format, then start that version.
+A queue moves to a later format by itself once all its workers read it, unless you chose one with --format.
 
 Workers go on meanwhile. Each step is atomic, and takes some milliseconds; 100,000 jobs take some ten seconds.
-It may be interrupted at any moment, and run again.
+You may interrupt the command at any moment, and run it again.
 
 exit status:
   0 when nothing in these queues needs another key than the first, or another format than the chosen one
-  1 when something does, when the format was refused, when it was interrupted, or when the server did not answer; the
-    last lines say which
+  1 when something does, when the format was refused, when the command was interrupted, or when the server did not
+    answer; the last lines say which
 """
 
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
     help = (
-        "Sign the jobs that wait, are due, are held or were given up with the first of the project's keys.\n"
-        "What a process runs at the moment is signed anew as well, should it be tried again."
+        "Sign all jobs that wait, are due, are held or were given up with the first of the project's keys.\n"
+        "Jobs that run at the moment are signed as well, in case they are tried again."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -64,18 +64,18 @@ class Command(CommandWithExamples):
             "--format",
             type=int,
             metavar="N",
-            help="write in this format from now on, and write anew what waits.",
+            help="write this format from now on, and rewrite what waits.",
         )
         parser.add_argument(
             "--force",
             action="store_true",
-            help="go to a later format though workers do not read it: those claim nothing from then on.",
+            help="change to a later format even if some workers do not read it; those claim nothing from then on.",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
         if options["force"] and options["format"] is None:
-            raise CommandError("--force goes with --format N, and there is none.")
+            raise CommandError("--force needs --format N.")
         try:
             settings, keyring = conf.get_settings(), conf.get_keyring()
             queues = [
@@ -87,7 +87,7 @@ class Command(CommandWithExamples):
         except DelayqError as error:
             raise CommandError(str(error)) from error
         try:
-            # All are begun before the first is gone through: their schedulers notice at the same time.
+            # All queues begin before the first is worked on, so that their schedulers notice at the same time.
             works = [self._begin(client, queue, keyring, options) for queue in queues]
             tallies = [
                 self._write_anew(queue, *work)
@@ -104,7 +104,7 @@ class Command(CommandWithExamples):
     def _check_format(self, format: int | None, keyring: Keyring) -> None:
         if format is not None and format not in keyring.formats:
             raise CommandError(
-                f"This version reads and writes {_formats(keyring)}; --format {format} is for one that knows that."
+                f"This version reads and writes {_formats(keyring)}. For --format {format}, run a version that knows it."
             )
 
     def _begin(
@@ -136,7 +136,7 @@ class Command(CommandWithExamples):
             self._progress.end()
             what, message, hint = describe_fault(error)
             raise CommandError(
-                f"{what} {hint}\n{message}\nWhat was done so far stands; run it again when that is mended."
+                f"{what} {hint}\n{message}\nThe steps done so far stand. Fix the problem, then run the command again."
             ) from error
 
     def _write_anew(
@@ -151,7 +151,7 @@ class Command(CommandWithExamples):
             self._progress.end()
             self.stdout.write(_told(queue.name, signing.tally))
             raise CommandError(
-                "Interrupted. No step is half done; run it again to go on."
+                "Interrupted. No step is half done; run the command again to go on."
             ) from None
         self._progress.end()
         self.stdout.write(_told(queue.name, signing.tally))
@@ -176,7 +176,9 @@ class Command(CommandWithExamples):
     ) -> None:
         self._check_readable(queue, keyring, found.before)
         if format > found.before and found.behind:
-            behind = f"{found.behind} of its worker processes read no format as late as {format}"
+            behind = (
+                f"{found.behind} of its worker processes cannot read format {format}"
+            )
             if not is_forced:
                 raise CommandError(
                     f"Queue {queue.name} stays in format {found.before}: {behind}. Update them first, or stop them; one that"
@@ -201,30 +203,28 @@ class Command(CommandWithExamples):
         late = sum(tally.late for tally in tallies)
         missing = sorted({name for tally in tallies for name in tally.unknown})
         if late:
-            what = (
-                "signed with an older key" if format is None else "to be written anew"
-            )
+            what = "signed with an older key" if format is None else "in another format"
             self.stdout.write(
-                f"Not done: jobs {what} go on coming, {late:,} while this looked for the last time. Restart what schedules"
+                f"Not done: jobs {what} keep coming, {late:,} during the last look. Restart the processes that schedule"
                 " them, with the new key first, and run this again."
             )
         if missing:
             self.stdout.write(
-                f"Not done: what needs {_all_of(missing)} is not signed anew. Run this where that is known."
+                f"Not done: jobs that need {_all_of(missing)} are not signed anew. Run this where it is known."
             )
         unfit = sum(tally.unfit for tally in tallies)
         if unfit:
             self.stdout.write(
-                f"Not done: {unfit:,} jobs have something that the format cannot hold. They stay as they are, and are held"
-                " until a worker comes that reads theirs."
+                f"Not done: {unfit:,} jobs contain something that the format cannot hold. They stay as they are, and are"
+                " held for a worker that reads their format."
             )
         if late or unfit:
             return False
-        # What another project has signed needs none of this one's keys.
+        # Jobs that another project has signed need none of this project's keys.
         nothing = "Nothing else" if missing else "Nothing"
-        done = f"{nothing} here needs a key but {first!r}."
+        done = f"{nothing} here needs any key except {first!r}."
         if others and left:
-            done += f" {_all_of(map(repr, others))} may go when this was run for {_all_of(left)} as well."
+            done += f" {_all_of(map(repr, others))} may go once this has run for {_all_of(left)} as well."
         elif others:
             done += f" {_all_of(map(repr, others))} may go."
         self.stdout.write(done)

@@ -31,7 +31,7 @@ from django_delayq.worker.supervisor import Supervisor
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Environment variable that tells the worker under --reload which pipe ends with its reloader.
+#: Environment variable that names the pipe which closes with the reloader of a worker under --reload.
 RELOADER = "DELAYQ_RELOADER"
 #: More tasks than this are counted and not named at the start.
 TASKS_SHOWN = 20
@@ -54,7 +54,7 @@ examples:
 
 signals:
   SIGTERM, SIGINT (Ctrl-C)   claim no more, let running jobs end within --grace, give back the rest
-  the same again             stop now: what runs is given back, and runs again elsewhere
+  the same again             stop now: running jobs are given back, and run again elsewhere
 
 exit status:
   0 when it was stopped or --burst is done, 1 when a process failed or a queue could not be served
@@ -125,15 +125,15 @@ class Command(CommandWithExamples):
             "--max-memory",
             type=_size,
             metavar="SIZE",
-            help="replace a process that takes more than SIZE of memory to itself, such as 512MB or 1.5GB, when its"
-            " running jobs have ended.",
+            help="replace a process whose own memory exceeds SIZE, such as 512MB or 1.5GB, once its running jobs have"
+            " ended.",
         )
         parser.add_argument(
             "-p",
             "--processes",
             type=_whole_number,
             metavar="N",
-            help="worker processes; one that dies is replaced, and what it ran is run again."
+            help="worker processes; one that dies is replaced, and its jobs run again."
             f" Default: DELAYQ['WORKER']['PROCESSES'], else {worker.processes}.",
         )
         parser.add_argument(
@@ -141,7 +141,7 @@ class Command(CommandWithExamples):
             "--threads",
             type=_whole_number,
             metavar="N",
-            help="threads of each process, for tasks that are no async def; those share an event loop."
+            help="threads of each process, for sync tasks; async tasks share an event loop."
             f" Default: DELAYQ['WORKER']['THREADS'], else {worker.threads}.",
         )
         parser.add_argument(
@@ -154,8 +154,8 @@ class Command(CommandWithExamples):
         parser.add_argument(
             "--heartbeat",
             metavar="DIR",
-            help="a directory of this worker's own, in which each process leaves worker-PID.json, written anew every"
-            " few seconds while it is able to run jobs: a probe looks at its age, see docs/howto/deploy.md."
+            help="a directory for this worker alone: each process writes worker-PID.json there every few seconds while"
+            " it is able to run jobs, so that a probe can check its age, see docs/howto/deploy.md."
             " Default: DELAYQ['WORKER']['HEARTBEAT'], else none.",
         )
         parser.add_argument(
@@ -183,7 +183,7 @@ class Command(CommandWithExamples):
         try:
             self._check_server(worker_options)
         except DelayqError as error:
-            # Said here, in the foreground, rather than by each process.
+            # Reported here, in the foreground, rather than by each process.
             raise CommandError(str(error)) from error
         except (RedisError, OSError) as error:
             # Each process waits for the server, and says why.
@@ -260,7 +260,7 @@ class Command(CommandWithExamples):
 
         def stop(number: int, frame: FrameType | None) -> None:
             stops.append(number)
-            # A terminal sends its signal to the child, too.
+            # A terminal sends its signal to the child as well.
             if len(stops) > 1 and number == signal.SIGTERM:
                 child.process.send_signal(number)
 
@@ -277,7 +277,7 @@ class Command(CommandWithExamples):
 
 
 class _Child:
-    """A worker that stops when told, and when this process dies."""
+    """A worker process that stops when told to, and when this process dies."""
 
     def __init__(self) -> None:
         reader, self._writer = os.pipe()
@@ -355,7 +355,7 @@ def _read_queues(
 
 
 def _log_to_stderr(verbosity: int) -> None:
-    """Give the worker's log a place where the project's LOGGING has none."""
+    """Send the worker's log to stderr if the project's LOGGING has no handler for it."""
     if logger.hasHandlers():
         return
     root = logging.getLogger("django_delayq")
