@@ -104,7 +104,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def spread(values: Sequence[float], form: str = "{:,.0f}") -> str:
-    """Show the median, and between what the runs lay."""
+    """Show the median and the range of the runs."""
     median, low, high = (
         form.format(value)
         for value in (statistics.median(values), min(values), max(values))
@@ -127,7 +127,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def slowest_us(client: redis.Redis) -> tuple[int, str]:
-    """Return the longest that a command held the server since the last reset, and which."""
+    """Return how long the longest command since the last reset held the server, and which it was."""
     entries = client.slowlog_get(1024)
     if not entries:
         return 0, "nothing above 1 ms"

@@ -43,7 +43,7 @@ FIGURES = {
 }
 #: With fewer, no interval between two of the ratios holds the median with a probability of 95 %.
 LEAST_PAIRS = 6
-#: What the measuring code needs beside itself, taken from this checkout for both sides.
+#: Files that the measuring code needs; both sides take them from this checkout.
 SHARED = ("benchmarks", "tests/__init__.py", "tests/servers.py", "tests/polling.py")
 
 
@@ -77,7 +77,7 @@ def compare(revision: str, pairs: int, kind: str, seconds: int) -> None:
         here: dict[str, list[float]] = {name: [] for name in FIGURES}
         there: dict[str, list[float]] = {name: [] for name in FIGURES}
         for number in range(pairs):
-            # Whoever comes second meets a warmer machine: the order changes with each pair.
+            # The second side meets a warmer machine, so the order changes with each pair.
             sides = [(bench.ROOT, here), (earlier, there)]
             for root, figures in sides if number % 2 else reversed(sides):
                 for name, value in _measured(root, kind, seconds).items():
@@ -183,7 +183,7 @@ def measure(kind: str, seconds: int) -> None:
 
 
 def _without_jobs_s(client: redis.Redis, task: Any) -> float:
-    """Return what `rates.drain` spends on all else: sending its jobs, and a worker's start."""
+    """Return what `rates.drain` spends besides draining: on sending its jobs, and on a worker's start."""
     before_s = _processor_s(client)
     rates.schedule_many(client, task)
     bench.delete_queue(client, task.options.queue)

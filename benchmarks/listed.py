@@ -22,9 +22,9 @@ from tests.servers import available_kinds
 DUE = 10_000
 #: Cancels and reschedules at each place.
 CALLS = 15
-#: Jobs of one call to `remove_all` and its like.
+#: Jobs of one call to `remove_all`, `retain_all` and the like.
 MANY = 1_000
-#: Elements that `retain_all` is to leave.
+#: Elements that `retain_all` keeps.
 KEPT = 100
 #: Jobs that one `schedule_many` sends.
 PART = 10_000
@@ -69,7 +69,7 @@ class _Run:
         self._handles: list[Any] = []
 
     def fill(self) -> None:
-        """Schedule what is pending, and keep every so-manieth, and the outermost."""
+        """Schedule the pending jobs, and keep some of them, evenly spread, with the outermost."""
         from django_delayq import schedule_many
 
         print(f"\n## {self._pending:,} pending\n", flush=True)
@@ -121,7 +121,7 @@ class _Run:
 
         from django_delayq import schedule_many
 
-        # The server takes what is past for now, so they are to be still to come, and waited for.
+        # The server stores past times as now, so the jobs are due in the future, and the benchmark waits for them.
         start = datetime.now(UTC) + timedelta(seconds=max(times) - min(times) + 2)
         schedule_many(
             self._task.prepare(start + timedelta(seconds=when - max(times)), i)

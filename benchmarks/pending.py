@@ -40,7 +40,7 @@ def measure(kind: str, jobs: int) -> None:
         for queue, what in (("flat", "without it"), ("default", "with it")):
             task = tasks.noop.using(queue=queue)
             call = task.prepare(3600, ARGUMENT)
-            # The script is kept as well, and the client's buffers have their size.
+            # By now the server has the script, and the client's buffers have grown.
             schedule_many([call])
             before = _used(client)
             schedule_many(task.prepare(3600 + i % 7, ARGUMENT) for i in range(jobs))
@@ -62,7 +62,7 @@ def measure(kind: str, jobs: int) -> None:
                     ),
                 )
             )
-            # At once, as the next is measured by what is in use.
+            # At once, because the next is measured by the memory in use.
             client.execute_command("FLUSHALL", "SYNC")
         head = ("Redisson's list", "bytes a job, used_memory", "payload")
         bench.table((*head, "timeout set", "locators", "delay queue"), rows)
@@ -71,7 +71,7 @@ def measure(kind: str, jobs: int) -> None:
 def _used(client: redis.Redis) -> int:
     from django_delayq.clients.clients import own_clients
 
-    # Slow calls are remembered with their arguments, and what has sent the jobs has buffers, which count as well.
+    # The slow log keeps arguments, and the client that sent the jobs has buffers: both count as memory in use.
     client.slowlog_reset()
     sender = own_clients.of_thread().connection
     assert sender is not None

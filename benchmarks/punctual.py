@@ -28,10 +28,10 @@ AHEAD_MS = 3_000
 #: Processor time is counted from here on: the first jobs find caches cold and the worker's lead unlearned.
 WARM_UP_S = 2
 TICKS = os.sysconf("SC_CLK_TCK")
-#: For a trace: so many jobs, and how far apart.
+#: The jobs of a trace, and how far apart they are.
 STREAM = 1_000
 STREAM_MS = 2
-#: After a worker's start it has looked after its queues.
+#: By this time after its start a worker has looked after its queues.
 SETTLED_S = 5
 
 
@@ -130,7 +130,7 @@ def _rate(
 
 
 def idle(kind: str, seconds: int, pending: int) -> None:
-    """Print what a worker without a job asks of the server, and what that costs."""
+    """Print the commands that an idle worker sends to the server, and what they cost."""
     with bench.serving(kind) as server:
         from benchmarks import tasks
         from django_delayq import schedule_many
@@ -165,7 +165,7 @@ def trace(kind: str) -> None:
 
         task = tasks.noop_flat
         with _worker(task.options.queue):
-            # So that the worker has learned its lead.
+            # These teach the worker its lead.
             for i in range(20):
                 task.schedule(0.1 + i / 20, i)
             time.sleep(SETTLED_S)
@@ -217,7 +217,7 @@ def _script_names() -> dict[str, str]:
 def _monitored(client: redis.Redis, lines: list[str]) -> Iterator[None]:
     """Add a line for each command that the server gets meanwhile, and an indented one for each that a script runs."""
     names = _script_names()
-    # Connects, which would be seen.
+    # Connects before it listens, or the trace would show it.
     client.ping()
     with client.monitor() as monitor:
         ended = "delayq-trace-ends"
@@ -232,7 +232,7 @@ def _monitored(client: redis.Redis, lines: list[str]) -> Iterator[None]:
                 elif told["client_type"] == "lua":
                     lines.append("    " + " ".join(words[:2]))
                 elif words[0] != "HELLO":
-                    # Which is how we came to listen.
+                    # Our own command, which began to listen.
                     lines.append(" ".join(words[:2]))
 
         thread = threading.Thread(target=read)
@@ -275,7 +275,7 @@ def _spent_us(pid: int) -> float:
 
 
 def _calls(client: redis.Redis) -> Counter[str]:
-    """Return how often each command was called, by clients and by scripts, but for the one that asks."""
+    """Return how often clients and scripts called each command, without the command that asks."""
     stats = client.info("commandstats")
     counted = Counter(
         {

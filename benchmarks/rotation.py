@@ -24,7 +24,7 @@ from tests.polling import wait_until
 from tests.servers import available_kinds
 
 OLD, NEW = "the old secret of the benchmark", "the new secret of the benchmark"
-#: No run of this takes so long.
+#: Longer than any run takes.
 DEADLINE_S = 3_600
 #: Jobs that one call schedules.
 PART = 5_000
@@ -85,7 +85,7 @@ class _Run:
         self._tell("Rotation")
 
     def hold_and_release(self) -> None:
-        """Let a worker meet nothing but jobs whose key it does not have, and then let it have it."""
+        """Give a worker only jobs whose key it does not have, and then the key."""
         from django_delayq.calls.running import run
         from django_delayq.delivery import looking
         from django_delayq.delivery.states import State
@@ -191,7 +191,7 @@ class _Run:
 
 @contextmanager
 def keys(*secrets: str) -> Iterator[None]:
-    """Sign with the first, here and in the workers that are started."""
+    """Sign with the first key, here and in workers that start from now on."""
     from django.conf import settings
     from django.test import override_settings
 

@@ -10,7 +10,7 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memor
 DELAYQ = {
     "CONNECTION": os.environ.get("DELAYQ_BENCH_URL", "redis://127.0.0.1:6379/0"),
     "QUEUES": {
-        # Said, as it follows from REDISSON else.
+        # Set here, because otherwise it follows from REDISSON.
         "default": {"INSERTION_LIST": True},
         "flat": {"INSERTION_LIST": False},
         "few": {"INSERTION_LIST": False},

@@ -20,7 +20,7 @@ def noop_flat(number: int) -> None:
 
 @delayed_task(queue="listed")
 def noop_listed(number: int) -> None:
-    """Do nothing, on a queue that keeps Redisson's list whatever the default is."""
+    """Do nothing, on a queue that keeps Redisson's list, whatever the default."""
 
 
 @delayed_task
