@@ -1,7 +1,7 @@
-"""What can be done to all frames of a queue, whoever wrote them: each operation one bounded script call, without I/O.
+"""Operations on all frames of a queue, whoever wrote them: each describes one bounded script call, without I/O.
 
-For the repair of a queue that two generations of Redisson share. How often to call, and what is worth telling, is
-left to ``survey`` and ``reframing``.
+They repair a queue that two generations of Redisson share. ``survey`` and ``reframing`` decide how often to call, and
+what to report.
 """
 
 import secrets
@@ -23,12 +23,12 @@ from django_delayq.wire.frame import READ_BY_SIZE, FrameFormat
 #: Where scripts and their preludes are, the nearest first.
 PACKAGES = ("django_delayq.repair", *binding.PACKAGES)
 
-#: Bytes that one call reads or rewrites, about; what it takes for these is some 3 ms.
+#: About how many bytes one call reads or rewrites; these take some 3 ms.
 BYTE_BUDGET = 1 << 19
-#: First bytes of each frame that a survey reads: its format, what a Redisson makes of it, a look at the payload.
+#: First bytes of each frame that a survey reads: they show its format, what a Redisson makes of it, and its codec.
 HEAD_BYTES = max(READ_BY_SIZE, 17 + LOOKED_AT)
 
-#: What is walked: the delay queue from its tail, or the timeout set by start time.
+#: What a walk goes through: the delay queue from its tail, or the timeout set by start time.
 Kind = Literal["tail", "zset"]
 
 
@@ -39,7 +39,7 @@ class ListBusy(DelayqError):
 class FrameHead(NamedTuple):
     """One frame as a survey sees it."""
 
-    #: Start time, epoch ms, whatever number it is; None: in the delay queue alone.
+    #: Start time, epoch ms, of any value; None: the frame is only in the delay queue.
     score: float | None
     size: int
     #: At most `HEAD_BYTES` of it.
@@ -60,7 +60,7 @@ class Reframed(NamedTuple):
     cursor: Cursor
     seen: int
     rewritten: int
-    #: Of these in the delay queue alone, from where nobody transfers them.
+    #: Of these only in the delay queue, from where nobody transfers them.
     alone: int
     quarantined: int
 
@@ -107,11 +107,10 @@ def reframe(
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
 ) -> Call[Reframed]:
-    """Rewrite a stretch of frames to one format; what is no frame goes into quarantine. Safe to repeat.
+    """Rewrite a stretch of frames to one format, and quarantine members that are no frames. Safe to repeat.
 
-    Walking the timeout set, the place of up to ``lookups`` frames is looked for in the delay queue, a scan each, and
-    frames that are due later than ``until_ms`` are left for another time; one that begins with ``held`` is
-    left on any walk.
+    A walk over the timeout set searches the delay queue for up to ``lookups`` frames, a scan each, and leaves frames
+    that are due later than ``until_ms``. Any walk leaves a frame that begins with ``held``.
     """
     return Call(
         *bind(PACKAGES, "reframe", keys),
@@ -142,9 +141,9 @@ class FrameName(NamedTuple):
 def drop_delivered(
     keys: DeliveryKeys, names: Sequence[FrameName], *, is_drop: bool = True
 ) -> Call[list[bool]]:
-    """Take frames out of the timeout set that are gone from the delay queue; a scan each.
+    """Take frames out of the timeout set if they are missing from the delay queue; a scan each.
 
-    Returns which of them are, in the order given; with ``is_drop`` false nothing is changed.
+    Returns which of them are missing, in the order given; with ``is_drop`` false it changes nothing.
     """
     args: list[Argument] = [int(is_drop)]
     for name in names:
@@ -174,9 +173,10 @@ def enlist(
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
 ) -> Call[ListStep]:
-    """Put frames that wait at the tail of the delay queue, in this order. Safe to repeat.
+    """Append waiting frames to the delay queue, in this order. Safe to repeat.
 
-    ``run`` names who does it, ``step`` counts its calls from 1. The reply raises ListBusy while another is at it.
+    ``run`` names the run, ``step`` counts its calls from 1. Reading the reply raises ListBusy while another run holds
+    the list.
     """
     args: list[Argument] = [now_argument(now_us), run, step, byte_budget]
     for name in names:
@@ -193,9 +193,9 @@ def delist(
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
 ) -> Call[ListStep]:
-    """Take up to ``batch`` frames that wait from the head of the delay queue; they wait on. Safe to repeat.
+    """Take up to ``batch`` waiting frames from the head of the delay queue; they still wait. Safe to repeat.
 
-    What lies in the delay queue alone goes to its tail. ``run``, ``step`` and ListBusy as for `enlist`.
+    Frames that are only in the delay queue go to its tail. ``run``, ``step`` and ListBusy as for `enlist`.
     """
     return Call(
         *bind(PACKAGES, "delist", keys),
@@ -209,8 +209,8 @@ def _list_step(keys: DeliveryKeys) -> Callable[[list[Any]], ListStep]:
         status, seen, listed = reply
         if status == b"busy":
             raise ListBusy(
-                f"the list of queue {keys.queue.name!r} is being filled or emptied by another process;"
-                " wait for it, or half a minute after it was interrupted"
+                f"another process is filling or emptying the list of queue {keys.queue.name!r};"
+                " wait until it ends, or half a minute if it was interrupted"
             )
         return ListStep(seen, listed)
 
@@ -218,5 +218,5 @@ def _list_step(keys: DeliveryKeys) -> Callable[[list[Any]], ListStep]:
 
 
 def announce(keys: DeliveryKeys) -> Call[int]:
-    """Publish the head's start time, for every transfer to look at once; returns it (epoch ms), -1 for none."""
+    """Publish the head's start time, so that every transfer looks at once; returns it (epoch ms), or -1 if none waits."""
     return Call(*bind(PACKAGES, "announce", keys))

@@ -1,8 +1,8 @@
 """Bringing Redisson's list in line with ``INSERTION_LIST``: a run of short, atomic steps that may end after any of them.
 
-For a queue whose setting was switched: `Listing.fill` puts into the list what waits and is not there, `Listing.empty`
-takes out what waits anyway. Workers, producers and Java go on meanwhile; a run that was interrupted is simply started
-again.
+It serves a queue whose setting was changed: `Listing.fill` adds waiting frames that are missing from the list,
+`Listing.empty` takes out the frames that wait anyway. Workers, producers and Java go on meanwhile. After an interrupt,
+simply start again.
 """
 
 import secrets
@@ -34,15 +34,15 @@ from django_delayq.repair.survey import (
     stretches,
 )
 
-#: Field of the control hash: who fills or empties the list. `_mark.lua` has it too.
+#: Field of the control hash: who fills or empties the list. `_mark.lua` has the same name.
 HOLDER = "listing"
-#: Walks of one run that fills: one finds what producers with the old setting offered meanwhile.
+#: Walks of one filling run: a later one finds what producers with the old setting offered meanwhile.
 PASSES = 3
 
 
 @dataclass(slots=True)
 class Listing:
-    """One run over one queue. The numbers are right after every step, also when the run was interrupted."""
+    """One run over one queue. The numbers are right after every step, even if the run is interrupted."""
 
     client: Redis
     keys: DeliveryKeys
@@ -51,9 +51,9 @@ class Listing:
     filled: int = 0
     #: Frames taken out of it.
     emptied: int = 0
-    #: Frames that are in the list alone, and stay: they are nowhere else.
+    #: Frames that are only in the list, and stay there.
     alone: int = 0
-    #: Members that wait and are not in the list, and that no step can find: no frames, or start times that are not whole
+    #: Waiting members that no step can find, and that stay out of the list: no frames, or start times that are not whole
     #: milliseconds from 0 on.
     left_out: int = 0
     steps: int = 0
@@ -61,15 +61,15 @@ class Listing:
     _sizer: BatchSizer = field(default_factory=step_sizer)
 
     def fill(self) -> None:
-        """Put what waits and is not in the list there: ours in the order of arrival, then Java's by start time.
+        """Add the waiting frames that the list misses: ours in the order of arrival, then Java's by start time.
 
-        It goes to the tail, behind what was offered since the list is kept.
+        They go to the tail, behind what was offered since the list is kept.
 
         Raises:
             ListBusy: another process fills or empties this list.
         """
         with self._holding():
-            # Held from before the first look: what another fills in meanwhile is no longer missing.
+            # Hold the list before the first look, so that nobody else fills in what this run finds missing.
             self._step(calls.enlist(self.keys, (), **self._naming()))
             for _ in range(PASSES):
                 missing = self._find_missing()
@@ -79,9 +79,9 @@ class Listing:
             self.client.hdel(self.keys.control, EMPTIED)
 
     def empty(self) -> None:
-        """Take what is in the list out of it; it waits on, only the timeout set knows it then.
+        """Empty the list; its frames still wait, in the timeout set only.
 
-        It ends with what was there when it began: whoever keeps the list, as Java does, pushes on.
+        It ends with the frames that were there when it began, because Java and others go on appending.
 
         Raises:
             ListBusy: another process fills or empties this list.
@@ -96,14 +96,14 @@ class Listing:
                 )
                 self.emptied += step.seen - step.listed
                 self.alone += step.listed
-                # Workers take frames out, too; what stays was put to the tail.
+                # Workers take frames out as well; frames that stay went to the tail.
                 there = self.client.llen(queue.delay_queue)
                 left = min(left - step.seen, there - self.alone)
                 self.progress("emptying the list", total - max(left, 0), total)
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
-        """Begin, and let others begin when this has ended; where the server is lost, they may in half a minute."""
+        """Hold the list for this run, and release it at the end; after a lost server it is free in half a minute."""
         try:
             yield
         except RedisError:
@@ -139,9 +139,9 @@ class Listing:
         return step
 
     def _find_missing(self) -> list[FrameName]:
-        """Return what waits and is not in the list: by its number what is ours, then by start time what is not."""
+        """Return the waiting frames that the list misses: ours by their numbers, then others by start time."""
         keys = self.keys
-        # The timeout set first: what is offered meanwhile is in neither, or in the list as well.
+        # The timeout set first: a frame offered meanwhile is then in neither reading, or in the list as well.
         total = self.client.zcard(keys.queue.timeout_set)
         waiting: dict[FrameName, None] = {}
         unnamed: Counter[FrameHead] = Counter()
@@ -164,6 +164,6 @@ class Listing:
 
 
 def _number_of(name: FrameName) -> float:
-    # Big-endian, so that bytes are in the order of numbers.
+    # Big-endian, as scripts write them.
     is_ours = name.random_id.startswith((LISTED, UNLISTED))
     return int.from_bytes(name.random_id[2:]) if is_ours else inf

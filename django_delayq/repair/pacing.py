@@ -1,6 +1,6 @@
-"""Long work on a queue in short, atomic steps: how much one takes on, and how an interrupt waits for its reply.
+"""Paces long work on a queue: how much one short, atomic step takes on, and how an interrupt waits for its reply.
 
-For commands that go through all frames of a queue that others use meanwhile.
+It serves commands that go through all frames of a queue while others use it.
 """
 
 import signal
@@ -18,7 +18,7 @@ FIRST_BATCH = 64
 
 
 def step_sizer(first: int = FIRST_BATCH) -> BatchSizer:
-    """Make what learns how many frames one step takes on; most of its time is for them, however far the server is."""
+    """Make a sizer of steps: most of a step's time is for its frames, however far away the server is."""
     return BatchSizer(
         first=first, least=2, most=MAX_BATCH, target_ms=TARGET_MS, call_share=0.0
     )
@@ -26,7 +26,7 @@ def step_sizer(first: int = FIRST_BATCH) -> BatchSizer:
 
 @contextmanager
 def finished_first() -> Iterator[None]:
-    """Let Ctrl-C wait until the reply is read: what the server has done is to be counted."""
+    """Let Ctrl-C wait until the reply is read, so that what the server has done is counted."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(
         handler

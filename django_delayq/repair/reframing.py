@@ -1,7 +1,7 @@
 """Rewriting the frames of a queue to the other format: a run of short, atomic steps that may end after any of them.
 
-For a team whose Java services move across Redisson 3.21.1. A step rewrites some frames where they are, so whoever
-reads the queue between two steps finds each element once; a run that was interrupted is simply started again.
+It serves teams whose Java services move across Redisson 3.21.1. A step rewrites some frames in place, so a reader
+between two steps finds each element once. After an interrupt, simply start again.
 """
 
 import logging
@@ -35,13 +35,13 @@ from django_delayq.wire.frame import FrameFormat, is_read_by
 
 logger = logging.getLogger(__name__)
 
-#: Walks over the timeout set in one run: one finds what the other format's producers offered meanwhile.
+#: Walks over the timeout set in one run: a later one finds what producers of the other format offered meanwhile.
 PASSES = 3
-#: Following, how often to look where nothing is announced, s.
+#: While following, how often to look if nothing is announced, s.
 FOLLOW_S = 1.0
-#: Following, what is due within this is looked at one by one: Redisson's own time between two retries.
+#: While following, frames due this soon are looked at one by one: Redisson's own time between two retries.
 HORIZON_MS = 5_000
-#: Following, the least share of the time in which the server hears nothing of us.
+#: While following, the least share of the time in which we leave the server alone.
 REST = 0.9
 
 
@@ -50,7 +50,7 @@ class Tally:
     """What a run has done."""
 
     rewritten: int = 0
-    #: Of these in the delay queue alone, from where nobody transfers them.
+    #: Of these only in the delay queue, from where nobody transfers them.
     alone: int = 0
     quarantined: int = 0
     #: Delivered already, and taken out.
@@ -64,7 +64,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Reframing:
-    """One run over one queue. ``tally`` is right after every step, also when the run was interrupted."""
+    """One run over one queue. ``tally`` is right after every step, even if the run is interrupted."""
 
     client: Redis
     keys: DeliveryKeys
@@ -74,7 +74,7 @@ class Reframing:
     _sizer: BatchSizer = field(default_factory=step_sizer)
 
     def drop_delivered(self, names: Sequence[FrameName]) -> None:
-        """Take what a survey found to be delivered already out of the timeout set, where it still is so."""
+        """Take out of the timeout set what a survey found delivered already, if that still holds."""
         listed = self.client.llen(self.keys.queue.delay_queue)
         for part in parts_of(names, lookups_of(listed)):
             with finished_first():
@@ -86,7 +86,7 @@ class Reframing:
         """Rewrite everything, and wake the transfers that were stuck."""
         stop = self._find_stop()
         start_time_ms, held = stop or (None, b"")
-        # The delay queue first: there the place of each frame is known, with no search.
+        # The delay queue first: its walk knows the place of each frame without a search.
         self._walk("tail", held=held)
         announced = 0
         if start_time_ms is not None:
@@ -101,10 +101,10 @@ class Reframing:
         return self.tally
 
     def _find_stop(self) -> tuple[float, bytes] | None:
-        """Return when the frame is due at which transfers stop, and how it begins; None where they read their batch.
+        """Return when the frame that stops transfers is due, and how it begins; None if nothing stops them.
 
-        It is rewritten last. Were it rewritten with the others, each retry would deliver again what can be read by
-        then, ever more of it while this runs; as it is, only what the jam had delivered already.
+        That frame is rewritten last. If it were rewritten with the others, each retry would deliver again all frames
+        rewritten by then, ever more of them; this way each delivers again only what the jam had delivered before.
         """
         head = calls.survey(self.keys, "zset", batch=JAVA_BATCH)
         for score, size, begin in run(self.client, head).frames:
@@ -115,10 +115,10 @@ class Reframing:
         return None
 
     def follow(self) -> Iterator[Tally]:
-        """Go on rewriting what is offered in the other format, until the caller has enough; yields after each look."""
+        """Go on rewriting what is offered in the other format, until the caller stops; yields after each look."""
         news = threading.Event()
         listener = ChannelListener(self.client, name="delayq-frames")
-        # Counted as one of ours, too.
+        # Subscribed to our channel as well, so that it counts as a process of ours.
         listener.subscribe(self.keys.channel, ignore_message)
         listener.subscribe(self.keys.queue.channel, lambda message: news.set())
         try:
@@ -139,8 +139,8 @@ class Reframing:
             listener.stop()
 
     def _catch_up(self) -> None:
-        # What is new lies at the tail of the delay queue; a step that finds nothing has come to what is known. A
-        # frame that lies deeper, or in no list, is met below before it can stop anybody.
+        # New frames lie at the tail of the delay queue; a step that finds nothing has reached the known ones. The walk
+        # below meets a frame that lies deeper, or in no list, before it can stop anybody.
         changed = self._walk("tail", is_until_clean=True, is_told=False)
         seconds, us = self.client.time()
         until_ms = seconds * 1000 + us // 1000 + HORIZON_MS
@@ -148,8 +148,8 @@ class Reframing:
         self._announce(changed)
 
     def _announce(self, changed: int) -> None:
-        # Only now: a transfer that is woken while frames of the other format are left delivers again what lies ahead
-        # of them.
+        # Only after the walk: a transfer that wakes while frames of the other format are left delivers again what lies
+        # ahead of them.
         if changed:
             run(self.client, calls.announce(self.keys))
 

@@ -1,7 +1,7 @@
-"""Signing anew what waits: a run of short, atomic steps over one queue that may end after any of them.
+"""Signing waiting jobs anew: a run of short, atomic steps over one queue that may end after any of them.
 
-For a project that takes a key out of use: jobs that wait for months are signed with it, and once it is gone nobody can
-tell that they are jobs. Every step leaves each job where it is; a run that was interrupted is started again.
+It serves projects that take a key out of use: jobs that wait for months are signed with it, and without it nobody can
+tell that they are jobs. Every step leaves each job in its place. After an interrupt, simply start again.
 """
 
 import time
@@ -25,16 +25,16 @@ from django_delayq.wire.calls import START, Cursor
 from django_delayq.wire.frame import pack, unpack
 from django_delayq.wire.signing import TOKEN_BEFORE, TOKEN_LENGTH, Keyring
 
-#: Payloads that one step reads: some 3 ms of the server's time, to be written anew.
+#: Payloads that one step reads; writing them anew takes some 3 ms of the server's time.
 STEP = 200
-#: Bytes that one step is to read, as far as the sizes seen before tell.
+#: Bytes that one step should read, judged by the sizes seen before.
 STEP_BYTES = 1_000_000
-#: A queue is looked through so often at most. What changes its place during a look may be missed by it, so the last
-#: one has to find nothing to sign. If it does, something still signs with an older key.
+#: Looks through a queue, at most. A look may miss a job that moves meanwhile, so the last one has to find nothing to
+#: sign. If it finds something, a process still signs with an older key.
 LOOKS = 4
 #: How long a job may be on its way after its format was asked for, ms.
 ON_THE_WAY_MS = 1_000.0
-#: Between two yields while nothing is to be done, s.
+#: Between two yields while there is nothing to do, s.
 PAUSE_S = 0.05
 
 
@@ -46,20 +46,20 @@ class Tally:
     signed: int = 0
     #: Signed with the key that signs now, before this run.
     current: int = 0
-    #: Nobody of this project has signed them.
+    #: Not signed by this project.
     foreign: int = 0
-    #: Signed with a key that is not here, by what is missing.
+    #: Signed with a key, or in a format, that is not here; by the name of what is missing.
     unknown: dict[str, int] = field(default_factory=dict)
-    #: Held until now for the lack of a key.
+    #: Were held for lack of a key, and are not any more.
     released: int = 0
-    #: Ours, with something that the format cannot hold: left as they are.
+    #: Ours, and left as they are, because the format cannot hold something in them.
     unfit: int = 0
-    #: Written anew by the last look: nothing, or there may be more.
+    #: Written anew by the last look; above 0, there may be more.
     late: int = 0
 
 
 class Resigning:
-    """One run over one queue; `steps` yields after each call to the server, with what is done in ``tally``."""
+    """One run over one queue; `steps` yields after each call to the server, and ``tally`` has what is done."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class Resigning:
         keyring: Keyring,
         format: int | None = None,
     ) -> None:
-        """``format`` is what to write; None: what is written to the queue."""
+        """``format`` is the format to write; None: the one that the queue has chosen."""
         self._client = client
         self._queue = queue
         self._keyring = keyring
         self._format = format
         # What one step reads.
         self._step = 1
-        # Of the looks that are over, and of the one that is not.
+        # Of the looks that are over; of the first look; of the one under way.
         self._signed = 0
         self._first: Tally | None = None
         self._seen = Tally()
@@ -83,11 +83,11 @@ class Resigning:
 
     @property
     def tally(self) -> Tally:
-        """What was found and done so far."""
+        """What the run has found and done so far."""
         seen, first = self._seen, self._first or self._seen
         return Tally(
             signed=self._signed + seen.signed,
-            # The later looks find what the first has signed.
+            # Later looks also count what the first has signed.
             current=first.current,
             foreign=seen.foreign,
             unknown=seen.unknown,
@@ -110,7 +110,7 @@ class Resigning:
         return counts.waiting - counts.returned + counts.destination + int(payloads)
 
     def steps(self) -> Iterator[None]:
-        """Sign all that waits, is due, was tried, is held or was given up."""
+        """Sign all jobs that wait, are due, were tried, are held or were given up."""
         if self._format is None:
             self._format = perform(self._client, formats.asking(self._queue.name))
         for _ in range(LOOKS):
@@ -123,8 +123,8 @@ class Resigning:
         yield from self._release()
 
     def _look(self) -> Iterator[None]:
-        # In the direction in which jobs go, so that none passes by. What lies in Redisson's list has its index there;
-        # it is in the timeout set as well, and counted there.
+        # In the direction in which jobs go, so that none slips past. Frames in Redisson's list are found there by their
+        # index; they are in the timeout set as well, and counted there.
         for _ in self._sign_frames(insertion_list=True):
             self._seen = Tally(signed=self._seen.signed)
             yield
@@ -135,7 +135,7 @@ class Resigning:
         yield from self._sign_payloads()
 
     def _new(self, payload: bytes, *, is_data: bool = False) -> bytes | None:
-        """Return what a payload is to be, None where it stays. ``is_data``: unless its signature proves that it is a job."""
+        """Return the new payload, or None if it stays. ``is_data``: it counts as foreign unless its signature fits."""
         queue, tally = self._queue, self._seen
         assert self._format is not None
         try:
@@ -183,14 +183,14 @@ class Resigning:
                 if (new := self._new(frame.payload)) is not None:
                     items.append((index if insertion_list else "", member, new))
                     if member == cursor.frame:
-                        # What is there from now on. A walk of a list that does not find it repeats a page.
+                        # The member that is there from now on: a walk of a list that does not find it repeats a page.
                         written = pack(frame.random_id, new, frame.format)
                         cursor = Cursor(cursor.where, written)
             self._write(Where.FRAMES, items)
             yield
 
     def _sign_destination(self) -> Iterator[None]:
-        # From the tail on: what workers take from the head moves nothing there, and what comes is seen once more.
+        # From the tail on: workers take from the head and move nothing there, and a later look sees what comes.
         self._step, destination = 1, self._queue.keys.queue.destination
         last = -1
         while True:
@@ -228,15 +228,15 @@ class Resigning:
                 return
 
     def _fit(self, part: Sequence[bytes]) -> None:
-        """Decide how many payloads the next step reads: few at first, as one alone may be huge."""
+        """Decide how many payloads the next step reads: few at first, because a single one may be huge."""
         size = sum(map(len, part))
         fitting = STEP_BYTES * len(part) // size if size else STEP
         self._step = max(1, min(4 * self._step, STEP, fitting))
 
     def _release(self) -> Iterator[None]:
-        """Let go what was held for the lack of a key or a format that is here: others can run it now as well.
+        """Release jobs that were held for lack of a key or a format that is here: others can run them now as well.
 
-        One walk over the names: what a worker without the newest holds again is not waited for.
+        One walk over the names: it does not wait for jobs that a worker without the newest key holds again.
         """
         names = [f"key {key}" for key in self._keyring.ids]
         names += [f"format {format}" for format in self._keyring.formats]
@@ -260,11 +260,11 @@ class Resigning:
 
 
 class FormatChange:
-    """One change of a queue's format: of what is written to it, of what waits, and of what its workers have to read.
+    """One change of a queue's format: of what is written, of what waits, and of what workers have to read.
 
-    To a later one: workers have to read it before it is written. To an earlier one: they need not read the later one any
-    more once nothing of it waits; until then those that do not know it claim nothing. It may be interrupted at any
-    moment, and made again.
+    On the way to a later format, workers have to read it before it is written. On the way to an earlier one, they may
+    stop reading the later one once nothing in it waits; until then, workers that do not know it claim nothing. It may be
+    interrupted at any moment, and started again.
     """
 
     def __init__(
@@ -273,16 +273,16 @@ class FormatChange:
         self._client = client
         self._queue = queue
         self._format = format
-        #: Writes anew what waits.
+        #: Rewrites what waits.
         self.signing = Resigning(client, queue, keyring, format)
         self._begun_ms = 0.0
         self._is_lowered = False
 
     def begin(self, *, is_forced: bool = False) -> FormatSet:
-        """Choose what is written from now on.
+        """Choose the format that is written from now on.
 
-        Nothing is changed where the queue's format is later than this version reads, or where it was to be raised and
-        workers read less, unless it is forced.
+        It changes nothing if the queue's format is later than this version reads, or, unless forced, if the format
+        would rise above what a worker reads.
         """
         step = Step.FORCE if is_forced else Step.BEGIN
         call = upgrading.set_format(self._queue.keys, self._format, step)
@@ -292,11 +292,11 @@ class FormatChange:
         return found
 
     def steps(self) -> Iterator[None]:
-        """Write what waits; then, where the format is an earlier one, let those work who read no later one."""
+        """Rewrite what waits; then, if the format is an earlier one, let workers claim that read no later one."""
         yield from self.signing.steps()
         if not self._is_lowered:
             return
-        # Until then processes go by what they were told before.
+        # Until then processes may still use an earlier answer.
         until_ms = self._begun_ms + formats.KEPT_MS + ON_THE_WAY_MS
         while monotonic_ms() < until_ms:
             time.sleep(PAUSE_S)
@@ -310,5 +310,5 @@ class FormatChange:
 
 
 def _names(payload: bytes, token: bytes) -> bool:
-    # What a worker could not take for a job is kept under a token of the worker's.
+    # A payload that a worker could not take for a job is kept under a token of the worker's.
     return token in payload[: TOKEN_BEFORE + TOKEN_LENGTH]

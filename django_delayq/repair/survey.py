@@ -1,7 +1,7 @@
-"""What lies in a queue that two generations of Redisson may share: frames of each format, what stops whom, and where.
+"""Finds out what lies in a queue that two generations of Redisson may share: its frames, and which stop whom, and where.
 
-Read in stretches, changing nothing. The queue lives on meanwhile, so numbers can be off by what came and went.
-What to do about it is left to ``reframing``, how to say it to the command.
+It reads in stretches and changes nothing. The queue lives on meanwhile, so numbers can be off by what came and went.
+``reframing`` mends the queue, and the command says what was found.
 """
 
 from collections import Counter
@@ -26,30 +26,30 @@ from django_delayq.wire.frame import FrameFormat, format_of, is_read_by
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.signing import looks_like_job
 
-#: What is being done, how much of it is done, and of how much.
+#: Takes the name of the work, how much of it is done, and the total.
 Progress = Callable[[str, int, int], None]
 
 #: Frames that one transfer of Redisson moves. RedissonDelayedQueue.java, pushTaskAsync.
 JAVA_BATCH = 100
-#: How soon it tries again what failed. QueueTransferTask.java.
+#: How soon Redisson repeats a failed transfer. QueueTransferTask.java.
 JAVA_RETRY_MS = 5_000
-#: Due frames of which it is found out whether they were delivered already. Redisson delivers from the head only, one
-#: batch; what was offered meanwhile and is due earlier lies before.
+#: Due frames that a survey checks for an earlier delivery. Redisson delivers from the head only, one batch; frames that
+#: were offered meanwhile and are due earlier lie before them.
 CANDIDATES = 10_000
-#: Payloads looked at for their codec: so many of a stretch, and in all.
+#: Payloads whose codec is guessed: so many of a stretch, and in all.
 SAMPLES_OF_STRETCH, SAMPLES = 5, 100
 #: Frames of the delay queue that the look-ups of one call may scan: some 3 ms.
 SCANNED = 100_000
 
-#: The free bytes of a frame of ours that is not in the delay queue begin so, and of one that is. `_frame.lua` has them too.
+#: How the free bytes of our frames begin, outside the delay queue and inside it. `_frame.lua` has the same marks.
 UNLISTED = b"\xd9U"
 LISTED = b"\xd9L"
-#: Field of the control hash: when the delay queue was emptied (epoch ms). Until it is filled again, frames that are
-#: missing there were not delivered.
+#: Field of the control hash: when the delay queue was emptied (epoch ms). Until it is filled again, a frame missing
+#: from it need not have been delivered.
 EMPTIED = "emptied"
 #: Where the payload begins.
 _HEADER_SIZE = {FrameFormat.DLC0: 16, FrameFormat.BC0LC0: 17}
-#: The newest of each default codec, of those whose bytes are among the golden files.
+#: The newest version with each default codec, of those among the golden files.
 _EXAMPLES = {
     FrameFormat.DLC0: ("3.21.0", "3.16.6", "3.12.5"),
     FrameFormat.BC0LC0: ("4.7.0",),
@@ -57,7 +57,7 @@ _EXAMPLES = {
 
 
 def ignore_progress(what: str, done: int, total: int) -> None:
-    """Take note of nothing."""
+    """Report nothing."""
 
 
 def lookups_of(listed: int) -> int:
@@ -79,27 +79,27 @@ class Jam:
 
     @property
     def delivered_again(self) -> int:
-        """How many elements are pushed again at each retry: the transfer stops in the middle of a batch."""
+        """How many elements each retry delivers again: the transfer stops in the middle of a batch."""
         return self.rank % JAVA_BATCH
 
 
 class Guess(NamedTuple):
-    """Which codec wrote the payloads that were looked at."""
+    """Which codec probably wrote the sampled payloads."""
 
-    #: Payloads that are no jobs of ours.
+    #: Sampled payloads; none is a job of ours.
     looked_at: int
     #: Names that fit all of them, the likeliest first.
     names: tuple[str, ...]
-    #: The likeliest name of each, where no name fits all.
+    #: How many payloads each name is the likeliest for.
     votes: Counter[str]
 
 
 @dataclass(slots=True)
 class Survey:
-    """A queue in numbers, by the format of its frames; None is what is no frame."""
+    """A queue in numbers, by the format of its frames; None stands for members that are no frames."""
 
     counts: Counts
-    #: In the timeout set, those of them that are due, in the delay queue, and in the delay queue alone.
+    #: In the timeout set; due, of these; in the delay queue; only in the delay queue.
     waiting: Counter[FrameFormat | None] = field(default_factory=Counter)
     due: Counter[FrameFormat | None] = field(default_factory=Counter)
     listed: Counter[FrameFormat | None] = field(default_factory=Counter)
@@ -110,17 +110,17 @@ class Survey:
     jobs: int = 0
     #: Seventeen bytes that both formats can read: an empty payload, or one zero byte.
     ambiguous: int = 0
-    #: Start times that are no whole number: Redisson cannot read them when they come to the head.
+    #: Start times that are not whole: Redisson cannot read them at the head.
     fractional: int = 0
     #: Start times below 0: Redisson never transfers them.
     negative: int = 0
     #: When the first frame is due, of those that Redisson transfers; epoch ms.
     first_ms: float | None = None
-    #: By the format that a Redisson knows.
+    #: Where a Redisson stops, by the format that it reads.
     jams: dict[FrameFormat, Jam] = field(default_factory=dict)
-    #: Due, and gone from the delay queue: pushed by a transfer that then stopped.
+    #: Due, and missing from the delay queue: a transfer delivered them and then stopped.
     delivered: list[FrameName] = field(default_factory=list)
-    #: The delay queue was emptied by command, so that nobody knows what was delivered.
+    #: The command emptied the delay queue, so nobody knows what was delivered.
     is_emptied: bool = False
     samples: list[tuple[bytes, int]] = field(default_factory=list)
 
@@ -147,16 +147,16 @@ class Survey:
         )
 
     def fitting(self, target: FrameFormat) -> int:
-        """Count the frames in the timeout set that are of one format, or can be taken for it."""
+        """Count the frames in the timeout set that are of one format, or can be read in it."""
         is_old = target is FrameFormat.DLC0
         return self.waiting[target] + (self.ambiguous if is_old else 0)
 
     def foreign(self, target: FrameFormat) -> int:
-        """Count the frames in the timeout set that a Redisson of one format is not to meet."""
+        """Count the frames in the timeout set that stop a Redisson of one format."""
         return self.waiting.total() - self.fitting(target)
 
     def is_stuck(self, jam: Jam) -> bool:
-        """Return whether a Redisson stops there now, and not only some day."""
+        """Return whether a Redisson stops there now already."""
         return jam.start_time_ms <= self.now_ms
 
     def behind(self, jam: Jam) -> int:
@@ -164,12 +164,12 @@ class Survey:
         return self.due.total() - jam.rank - 1
 
     def guess(self) -> Guess:
-        """Tell the codec that probably wrote what others have put into this queue."""
+        """Guess the codec of the payloads that others have put into this queue."""
         guesses = [probable_codecs(head, size=size) for head, size in self.samples]
         votes = Counter(names[0] for names in guesses)
         common = set(guesses[0]).intersection(*guesses) if guesses else set()
         names = sorted(common, key=lambda name: sum(g.index(name) for g in guesses))
-        # What fits all and is likely for none is the codec that would take anything.
+        # A codec that fits all payloads and is the likeliest for none is one that takes anything.
         is_likely = bool(names) and names[0] in votes
         return Guess(len(guesses), tuple(names) if is_likely else (), votes)
 
@@ -193,7 +193,7 @@ def take_survey(
                 survey.alone[format] += 1
             else:
                 candidates.pop((frame.score, frame.head), None)
-    # With an empty list nobody writes one, and it says nothing; neither does one that was emptied.
+    # An empty list shows nothing, because nobody may write one; neither does a list that was emptied.
     survey.is_emptied = client.hexists(keys.control, EMPTIED)
     if survey.listed and not survey.is_emptied:
         survey.delivered = _confirm(
@@ -208,7 +208,7 @@ def take_survey(
 def stretches(
     client: Redis, keys: DeliveryKeys, kind: Kind, total: int, progress: Progress
 ) -> Iterator[list[FrameHead]]:
-    """Walk over the frames of a queue, ``total`` of them as far as is known, in bounded calls that change nothing."""
+    """Walk over the frames of a queue, about ``total`` of them, in bounded calls that change nothing."""
     cursor, done = START, 0
     what = "reading the timeout set" if kind == "zset" else "reading the delay queue"
     while not cursor.is_at_end:
@@ -219,12 +219,12 @@ def stretches(
 
 
 def is_numbered(head: bytes) -> bool:
-    """Return whether a frame that begins so is one of ours, or one in 32,768 of Java's."""
+    """Return whether a frame begins as ours do; so does one in 32,768 of Java's."""
     return head.startswith((LISTED, UNLISTED), int(head[:1] == b"\x08"))
 
 
 def name_of(frame: FrameHead) -> FrameName | None:
-    """Return what names a frame, or None for what a script cannot find by it: no frame, or no start time in whole ms."""
+    """Return the name of a frame; None if it is no frame or its start time is not whole ms, so that no script finds it."""
     format = format_of(frame.head, frame.size)
     if (
         format is None
@@ -245,7 +245,7 @@ def _add_waiting(
     assert score is not None
     format = format_of(head, size)
     is_due = score <= survey.now_ms
-    # Ranks are Redisson's: it looks from 0 on.
+    # Ranks count as Redisson does, which looks from score 0 on.
     rank = survey.waiting.total() - survey.negative
     survey.waiting[format] += 1
     survey.due[format] += is_due and score >= 0
@@ -288,7 +288,7 @@ def _confirm(
     names: list[FrameName],
     progress: Progress,
 ) -> list[FrameName]:
-    # What left the queue between the two walks was no candidate.
+    # Asked of the server: a frame that left the queue between the two walks is missing as well.
     confirmed: list[FrameName] = []
     done = 0
     for part in parts_of(names, lookups_of(survey.listed.total())):
@@ -306,9 +306,9 @@ def parts_of(names: Sequence[FrameName], size: int) -> Iterator[Sequence[FrameNa
 
 
 def fitting_settings(survey: Survey, *, codec: str | None = None) -> dict[str, str]:
-    """Return the options of a queue whose frames are of one format, as far as they can be told.
+    """Return the options of a queue whose frames are of one format, as far as its contents show them.
 
-    The version stands for its generation. ``codec`` is the one that is known; else the likeliest is taken.
+    The version stands for its generation. ``codec`` is the known one; without it, the likeliest counts.
     """
     formats = survey.formats
     if len(formats) != 1:

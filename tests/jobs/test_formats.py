@@ -357,7 +357,9 @@ def test_command_does_not_stop_old_workers_unless_it_is_forced(
 def test_command_refuses_what_this_version_does_not_read(
     queue: str, hand: Hand
 ) -> None:
-    with pytest.raises(CommandError, match=r"reads and writes format 1\. For --format 2"):
+    with pytest.raises(
+        CommandError, match=r"reads and writes format 1\. For --format 2"
+    ):
         command(queue, "--format", "2")
     hand.client.hset(hand.keys.control, "format", 2)
     with pytest.raises(CommandError, match="is in format 2, and this version reads f"):

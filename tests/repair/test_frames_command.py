@@ -503,7 +503,7 @@ def test_second_list_command_is_told_to_wait(rig: Rig, call: Call) -> None:
     rig.schedule({"a": 9_000, "b": 9_000})
     rig.run(calls.delist(rig.keys, run="other", step=1, batch=1))
 
-    with pytest.raises(CommandError, match="filled or emptied by another process"):
+    with pytest.raises(CommandError, match="another process is filling or emptying"):
         call("--list", "off")
     rig.is_checked = False
 
