@@ -1,6 +1,6 @@
-"""``manage.py check``: what is wrong with ``DELAYQ``, before the first job meets it.
+"""``manage.py check`` reports mistakes in ``DELAYQ`` before the first job meets them.
 
-The server itself is asked with ``--deploy`` only: an ordinary check must not need one that runs.
+Only ``--deploy`` asks the server: an ordinary check must not need a running one.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,12 @@ from django_delayq.redaction import redact_url
 def register_all() -> None:
     """Make ``manage.py check`` run these checks."""
     checks.register(check_settings, "delayq")
-    # An ordinary check must not need a running server; `check --deploy` is for the machine that has one.
     checks.register(check_server, "delayq", deploy=True)
 
 
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Ask the server whether it can serve the queues."""
-    # Only a check of a deployment needs it.
+    # Other checks need not import it.
     from django_delayq.health.problems import find_server_problems
 
     try:
@@ -65,7 +64,7 @@ def _key_ids() -> list[str] | None:
     try:
         return conf.get_keyring().ids
     except DelayqError:
-        # `check_settings` says what is wrong with them.
+        # `check_settings` reports what is wrong with the keys.
         return None
 
 
@@ -77,7 +76,7 @@ _LEVELS = {
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report misspelt keys and wrong values of ``DELAYQ``, and tasks on queues that are not there."""
+    """Report misspelt keys and wrong values of ``DELAYQ``, and tasks on queues that do not exist."""
     value = getattr(django_settings, "DELAYQ", {})
     problems = list(conf.find_problems(value))
     if problems:
@@ -100,7 +99,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             *found,
             checks.Error(
                 f"Jobs cannot be signed: {error}.",
-                hint="Without a signature nothing is a job, so that nobody else can have tasks run. Set what is named;"
+                hint="Workers run signed jobs only, so that nobody else can make tasks run. Set what the message names;"
                 " secrets.token_urlsafe(32) makes a secret.",
                 id="django_delayq.E011",
             ),
@@ -128,10 +127,10 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
 
 def _missing_list(queue: conf.QueueSettings) -> checks.CheckMessage:
     return checks.Warning(
-        f"Queue {queue.name!r} is shared with Redisson, and keeps no list for it: Java's size, contains, remove and"
+        f"Queue {queue.name!r} is shared with Redisson, but keeps no list: Java's size, contains, remove and"
         " readAll find nothing of what Django schedules.",
         hint=f"Leave DELAYQ['QUEUES'][{queue.name!r}]['INSERTION_LIST'] out, and run manage.py delayq_frames"
-        f" {quote(queue.name)} --list on; or silence this check, where Java only offers and takes.",
+        f" {quote(queue.name)} --list on; or silence this check if Java only offers and takes.",
         id="django_delayq.W003",
     )
 

@@ -1,6 +1,6 @@
 """The clocks of this machine, kept apart by name.
 
-Due times are decided by the server's TIME inside a script; nothing here takes part in that.
+The server's TIME decides inside a script what is due; no clock of this machine takes part.
 """
 
 import time
@@ -16,10 +16,10 @@ def monotonic_ms() -> float:
     return time.monotonic() * 1000.0
 
 
-#: On Linux the monotonic clock stands still while the machine is suspended. Elsewhere the only one goes on.
+#: On Linux the monotonic clock stops while the machine is suspended. Elsewhere the only monotonic clock goes on.
 _COUNTS_SUSPENSION: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boottime_ms() -> float:
-    """Return a clock that never steps and goes on while the machine is suspended, in ms: leases end by it."""
+    """Return a clock that never steps and goes on while the machine is suspended, in ms. Leases end by it."""
     return time.clock_gettime(_COUNTS_SUSPENSION) * 1000.0

@@ -1,18 +1,18 @@
-"""What can go wrong, one class for each decision a caller can take.
+"""The errors of this package, one class for each decision that a caller can take.
 
 DelayqError
-├── EncodeError        we were asked to write something the format cannot hold
-├── DecodeError        the peer wrote something we cannot read; keeps .data
-│   └── NotSigned      it looks like a job, and nobody of this project has written it; keeps .missing
+├── EncodeError        a value that the format cannot hold
+├── DecodeError        bytes that cannot be read; keeps .data
+│   └── NotSigned      it looks like a job that this project did not sign; keeps .missing
 ├── NewerFormat        a later version writes to the queue; update this one
-├── InvalidDelay       a delay that is negative, naive or no time at all
-├── InvalidTask        the decorator was given something that cannot be a task
+├── InvalidDelay       a delay that is negative, naive, or not a time
+├── InvalidTask        something that cannot be a task, an option, or a job to send
 ├── InvalidArguments   a call that does not fit its task's signature
-├── TaskNotFound       a name that no task of this process is registered under
+├── TaskNotFound       a name without a registered task in this process
 ├── QueueNotFound      a name that is not in DELAYQ["QUEUES"]
 ├── JobNotFound        an id that no job has (any more)
-├── JobFailed          the job one waits for ended without a result
-├── MaybeScheduled     an error on the way; .scheduled exist, .unsent do not, or .unknown
+├── JobFailed          the job that wait() waits for ended without a result
+├── MaybeScheduled     an error on the way; .scheduled are stored, .unsent are not, .unknown may be
 ├── LeaseLost          the job may be running elsewhere; stop writing
 ├── TimeLimitExceeded  a task ran longer than its time limit
 ├── EmbeddedServerError the embedded Valkey did not start
@@ -37,7 +37,7 @@ class EncodeError(DelayqError, ValueError):
 
 
 class DecodeError(DelayqError, ValueError):
-    """Raised when bytes cannot be read; ``data`` keeps them, ``offset`` says where it ended."""
+    """Raised when bytes cannot be read; ``data`` keeps them, ``offset`` says where reading stopped."""
 
     def __init__(
         self, message: str, data: bytes = b"", offset: int | None = None
@@ -50,7 +50,7 @@ class DecodeError(DelayqError, ValueError):
 class NotSigned(DecodeError):
     """Raised when a payload looks like a job that this project has not signed.
 
-    ``missing`` is what it would take to tell, where that is not here: ``key Ab3d``, or ``format 2``; else empty.
+    ``missing`` names what this process lacks to check it: ``key Ab3d`` or ``format 2``; else it is empty.
     """
 
     def __init__(self, message: str, *, missing: str = "") -> None:
@@ -59,15 +59,15 @@ class NotSigned(DecodeError):
 
 
 class NewerFormat(DelayqError):
-    """Raised when a queue is in a format of a later version, which this one does not read: it leaves the queue alone."""
+    """Raised when a queue is in the format of a later version. This one cannot read it, and leaves the queue alone."""
 
 
 class InvalidDelay(DelayqError, ValueError):
-    """Raised when a delay is negative, a naive datetime, or no time at all."""
+    """Raised when a delay is negative, a naive datetime, or not a time."""
 
 
 class InvalidTask(DelayqError, TypeError):
-    """Raised when the decorator is given something that cannot be a task."""
+    """Raised when something cannot be a task, an option of one, or a job to send or wait for."""
 
 
 class InvalidArguments(DelayqError, TypeError):
@@ -75,7 +75,7 @@ class InvalidArguments(DelayqError, TypeError):
 
 
 class TaskNotFound(DelayqError, LookupError):
-    """Raised when no task is registered under a name; ``task`` is that name, or empty where a queue has no handler."""
+    """Raised when no task has a name; ``task`` is that name, or empty if a queue has no handler."""
 
     def __init__(self, message: str, task: str | None = None) -> None:
         super().__init__(message)
@@ -91,15 +91,15 @@ class JobNotFound(DelayqError, LookupError):
 
 
 class JobFailed(DelayqError):
-    """Raised when the job that one waits for ended without a result."""
+    """Raised when the job that ``wait()`` waits for ended without a result."""
 
 
 class MaybeScheduled(DelayqError):
-    """Raised when an error came up while something was stored, and not all of it is.
+    """Raised when an error came up while jobs or elements were being stored.
 
-    ``scheduled`` holds the jobs that are stored, ``unsent`` all the others: to send those again is safe for some
-    seconds, and refused later. ``unknown`` holds those of the unsent that may be stored, because their reply was
-    lost; the rest is not stored. The lists are empty where bare elements were offered.
+    ``scheduled`` holds the stored jobs, ``unsent`` all the others. Sending those again is safe for some seconds, and
+    refused later. ``unknown`` holds those of ``unsent`` that may be stored because their reply was lost; the rest is
+    not stored. The lists are empty if bare elements were offered.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class LeaseLost(DelayqError):
 
 
 class TimeLimitExceeded(DelayqError):
-    """Raised inside a task that ran longer than its time limit."""
+    """Raised inside a task that runs longer than its time limit."""
 
 
 class EmbeddedServerError(DelayqError):

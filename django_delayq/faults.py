@@ -1,4 +1,4 @@
-"""What an error of the server means, and what to do about it: for people, on a page of the admin or at a terminal."""
+"""Says what an error of the server means and what to do, for a page of the admin or a terminal."""
 
 from typing import NamedTuple
 
@@ -19,17 +19,17 @@ from django_delayq.redaction import redact
 
 
 class Fault(NamedTuple):
-    """An error as it is shown."""
+    """An error as people see it."""
 
     what: str
-    #: The error's own words.
+    #: The error's own text.
     message: str
     hint: str
 
 
 def describe_fault(error: Exception) -> Fault:
     """Say what an error of the server, the connection or the settings means."""
-    # Half a surrogate pair can be neither sent nor printed.
+    # Half of a surrogate pair can be neither sent nor printed.
     told = str(error).encode("utf-8", "backslashreplace").decode()
     message = redact(told) or type(error).__name__
     what, hint = _meaning(error, message)
@@ -37,14 +37,14 @@ def describe_fault(error: Exception) -> Fault:
 
 
 def is_misconfigured(error: Exception) -> bool:
-    """Return whether it takes another ``DELAYQ['CONNECTION']``, or another account on the server, to get over it."""
+    """Return whether only another ``DELAYQ['CONNECTION']``, or another account on the server, helps."""
     return isinstance(
         error, AuthenticationError | AuthorizationError | InvalidResponse
     ) or _is_database_wrong(error)
 
 
 def _is_forbidden(error: Exception) -> bool:
-    """Return whether the account on the server lacks a right: to a command, a key or a channel, in a script or not."""
+    """Return whether the account lacks a right to a command, a key or a channel, inside or outside a script."""
     # To a script, 6.2 and 7.0 say "The user executing the script can't …", later ones "ACL failure in script".
     told = str(error)
     return (
@@ -81,7 +81,7 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
         )
     if isinstance(error, InvalidResponse):
         return (
-            "What answers is neither a Redis nor a Valkey.",
+            "The server that answers is neither a Redis nor a Valkey.",
             "Check host and port in DELAYQ['CONNECTION'].",
         )
     if isinstance(error, BusyLoadingError):
@@ -122,4 +122,4 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             "Something else uses a key of this queue.",
             "Give the queue another name, or move the other data.",
         )
-    return "The server refused the call.", "See the server's own words above."
+    return "The server refused the call.", "The server's own text above says why."

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are asked for: most projects need only some of them."""
+"""Imports names of a package when they are first used: most projects need only some of them."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def import_later(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package, given the module of each of its later names."""
+    """Return a ``__getattr__`` for a package, given the module of each name to import later."""
 
     def __getattr__(name: str) -> Any:
         if name not in modules:

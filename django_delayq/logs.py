@@ -1,7 +1,7 @@
 """Loggers whose calls never raise.
 
-A handler or a filter of the project's ``LOGGING`` may raise, and so may the text of an exception that is logged with its
-traceback. Neither is a reason for a worker to stop.
+A handler or a filter of the project's ``LOGGING`` may raise, and so may the text of an exception that is logged. A
+worker must not stop for either.
 """
 
 import logging
@@ -10,16 +10,16 @@ from typing import Any
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
-    """Does as the logger that it stands for."""
+    """A logger whose errors are printed instead of raised."""
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         if not self.isEnabledFor(level):
             return
         try:
-            # Our own frame is not the caller's.
+            # Skips this frame, which is not the caller's.
             self.logger.log(level, msg, *args, stacklevel=2, **kwargs)
         except BaseException as error:
-            # Whatever it is: the text of an exception may raise SystemExit.
+            # Not only Exception: the text of an exception may raise SystemExit.
             self._log_in_few_words(level, msg, args, kwargs, error)
 
     def _log_in_few_words(
@@ -38,20 +38,20 @@ class Log(logging.LoggerAdapter[logging.Logger]):
                 text += f" (its traceback cannot be written: {why})"
                 self.logger.log(level, "%s", text, stacklevel=3, **kwargs)
             except BaseException:
-                # Where logging itself tells of a handler that failed.
+                # Logging itself reports a failed handler on standard error.
                 print(f"{text} (the log does not take this: {why})", file=sys.stderr)
         except BaseException:
-            # Nothing is left to say it with.
+            # No way is left to report it.
             return
 
 
 def class_name(error: BaseException) -> str:
-    """Return the name of an exception's class, whatever that class does."""
-    # Not error.__class__, which the class may define. A metaclass can do nothing about this either.
+    """Return the name of an exception's class, even if the class hides it."""
+    # Not error.__class__, which the class may define. A metaclass cannot change this lookup either.
     name: str = type.__dict__["__name__"].__get__(type(error))
     return name
 
 
 def get_log(name: str) -> Log:
-    """Return the log of a name, as ``logging.getLogger`` does."""
+    """Return the log with a name, as ``logging.getLogger`` does."""
     return Log(logging.getLogger(name))

@@ -1,8 +1,8 @@
-"""How values and texts are shown to people: without passwords, short, and without running anybody's code.
+"""Shows values and texts to people: without passwords, short, and without running their code.
 
-Messages, logs, pages and reprs of this package show what a user gave through one of these. Which of them belongs
-where: `redact_url` for a value that ought to be a URL, `redact` for a text that may contain some, `show` for any
-value; `SecretUrl`, `Password` and `hide` for values that others may show, such as Django's debug page.
+Messages, logs, pages and reprs of this package show a user's values through these functions only: `redact_url` for a
+value that should be a URL, `redact` for a text that may contain URLs, `show` for any value. `SecretUrl`, `Password`
+and `hide` are for values that others may show, such as Django's debug page.
 """
 
 import enum
@@ -18,15 +18,15 @@ from uuid import UUID
 SHOWN = 80
 #: Types whose repr is short.
 _PLAIN = frozenset({bool, float, complex, date, timedelta, timezone, UUID})
-#: Items of a container, and containers in each other, that `show` repeats.
+#: How many items of a container, and how many levels of nesting, `show` repeats.
 SHOWN_ITEMS, SHOWN_DEPTH = 10, 3
-#: Bits of an integer that `show` repeats; of a long one Python refuses to write the digits.
+#: The longest integer that `show` repeats, bits. Python refuses to write the digits of very long ones.
 SHOWN_BITS = 256
 MASK = "***"
 
-#: The name of a URL's parameter, or of a dict's key, whose value nobody is shown.
+#: Names of URL parameters and dict keys whose values are never shown.
 _SECRET = re.compile(r"pass|pwd|secret|token|auth|credential|api.?key", re.IGNORECASE)
-#: The parameters of a URL that are shown.
+#: Parameters of a URL whose values are shown.
 _HARMLESS = re.compile(
     r"db|protocol|username|client_name|timeout|max_connections|health_check_interval|decode_responses"
     r"|(socket|retry|encoding|ssl)_(?!password)\w+"
@@ -36,16 +36,16 @@ _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 #: A URL whose slashes were forgotten.
 _NEAR_URL = re.compile(r"(rediss?|valkeys?|unix):", re.IGNORECASE)
 _HOST = re.compile(r"(\[[^\]@]*\]|[^:@\[\]]*)(:\d*)?")
-#: An old server repeats the arguments of a command that it does not know; those of HELLO and AUTH are a password.
+#: An old server repeats the arguments of an unknown command; those of HELLO and AUTH contain a password.
 _REPEATED = re.compile(r"(with args beginning with:).*")
-#: Python repeats what it took for the port: the start of a password with a slash in it.
+#: Python repeats what it took for the port, which may be the start of a password with a slash in it.
 _PORT = re.compile(r"(Port could not be cast to integer value as).*")
 
 
 def redact_url(url: str) -> str:
-    """Return the URL of a server without its password; of one that is not well formed, little more than its scheme.
+    """Return the URL of a server without its password, or little more than the scheme if it is malformed.
 
-    The alias of a django-redis cache is no URL and has no password: it stays.
+    The alias of a django-redis cache has no password, and is returned as it is.
     """
     scheme, slashes, rest = url.partition("://")
     if not slashes:
@@ -57,14 +57,14 @@ def redact_url(url: str) -> str:
     place, path = _PLACE.findall(rest)[0]
     parameters = query.split("&") if question else []
     if "@" in path or any("@" in item and "=" not in item for item in parameters):
-        # A slash, a question mark or the like in the password, not encoded: nobody can tell where it ends.
+        # The password holds an unencoded slash or question mark, so nothing shows where it ends.
         return f"{scheme}://{MASK}"
     account, at, host = place.rpartition("@")
     if at:
         user, colon, _ = account.partition(":")
         place = f"{user}:{MASK}@{host}" if colon else f"{MASK}@{host}"
     elif not _HOST.fullmatch(host):
-        # A port that is no number, or a password and no server. A path is shown where it can be a database only.
+        # The port is not a number, or a password stands without a server. A path is shown only if it can be a database.
         name, _, _ = host.partition(":")
         if question or not re.fullmatch(r"(/\d*)?", path):
             return f"{scheme}://{MASK}"
@@ -78,34 +78,34 @@ def _redact_parameter(parameter: str) -> str:
     name, equals, _ = parameter.partition("=")
     if equals and _HARMLESS.fullmatch(unquote(name)):
         return parameter
-    # An unknown name may be what follows an & in a password.
+    # An unknown name may be the part of a password after an &.
     return f"{name}={MASK}" if equals and _SECRET.search(unquote(name)) else MASK
 
 
 def redact(text: str) -> str:
-    """Return a text without the passwords of the URLs in it, nor of what servers repeat of their commands."""
+    """Return a text without the passwords in its URLs, or in the commands that servers repeat."""
     for repeated in (_REPEATED, _PORT):
         text = repeated.sub(rf"\1 {MASK}", text)
     return _URL.sub(_redact_match, text)
 
 
 def _redact_match(match: re.Match[str]) -> str:
-    # What ends the sentence or closes a quotation is no part of the URL.
+    # Punctuation at the end belongs to the sentence, not to the URL.
     url = match[0].rstrip("'\"`.,;:)>]}")
     return redact_url(url) + match[0][len(url) :]
 
 
 def show(value: object) -> str:
-    """Return a value for a message: a short repr where that runs nobody's code, else its type.
+    """Return a value for a message: a short repr if that runs no code of the value, else its type.
 
-    Strings, numbers, times and containers of them are shown, cut after some 80 characters and without passwords.
-    Of anything else the repr may be long, secret, or a query.
+    Strings, numbers, times and containers of them are shown without passwords, cut after some 80 characters. The repr
+    of anything else may be long, secret, or a database query.
     """
     return _show(value, SHOWN_DEPTH)
 
 
 def _show(value: object, depth: int) -> str:
-    # By type() and not by isinstance, which would wake a lazy object and have it ask the database.
+    # type() and not isinstance, which would make a lazy object ask the database.
     cls = type(value)
     if value is None or cls in _PLAIN:
         return repr(value)
@@ -132,7 +132,7 @@ def _show_int(value: int) -> str:
 
 
 def _show_text(text: str) -> str:
-    # Cut before it is searched, and once more when it has been: ten megabytes are no message.
+    # The text may have megabytes: cut before the search, and once more after it.
     start = text[: SHOWN * 10]
     start = redact_url(start) if "://" in start else redact(start)
     if len(start) <= SHOWN and len(text) <= SHOWN * 10:
@@ -169,7 +169,7 @@ def _show_pair(key: object, item: object, depth: int) -> str:
 
 
 def conceal(arguments: dict[str, Any], *, is_async: bool = False) -> dict[str, Any]:
-    """Return the arguments of redis-py's connections so that neither a repr nor a traceback shows the password."""
+    """Return the arguments of redis-py's connections, changed so that no repr or traceback shows the password."""
     password = arguments.get("password")
     if password is None:
         return arguments
@@ -189,7 +189,7 @@ def _greet(connection: Any) -> None:
 
 
 async def _agreet(connection: Any) -> None:
-    # Over a Unix socket the asyncio client of redis-py 8 greets once before it asks us: that traceback stays.
+    # Over a Unix socket, the asyncio client of redis-py 8 greets once before it calls this; that traceback stays.
     try:
         await connection.on_connect()
     except Exception as error:
@@ -197,13 +197,13 @@ async def _agreet(connection: Any) -> None:
 
 
 def _without_frames(error: Exception) -> Exception:
-    # In the frames of redis-py is the command with the password, as it is sent; a debug page shows their variables.
+    # The frames of redis-py hold the command with the password, and a debug page shows the variables of frames.
     error.__context__ = error.__cause__ = None
     return error.with_traceback(None)
 
 
 class SecretUrl(str):
-    """A URL whose repr has no password: for debug pages, error mails and logs that show whatever they find."""
+    """A URL whose repr has no password, for debug pages, error mails and logs that show everything."""
 
     __slots__ = ()
 
@@ -212,7 +212,7 @@ class SecretUrl(str):
 
 
 class Secret(str):
-    """A secret of the settings that has no repr, and is else the text that it is."""
+    """A secret text of the settings whose repr is masked."""
 
     __slots__ = ()
 
@@ -221,7 +221,7 @@ class Secret(str):
 
 
 class SecretBytes(bytes):
-    """The same of bytes."""
+    """Secret bytes of the settings whose repr is masked."""
 
     __slots__ = ()
 
@@ -230,7 +230,7 @@ class SecretBytes(bytes):
 
 
 def hide(value: Any) -> Any:
-    """Return a setting that is one secret, or a list of some, so that it shows none of them."""
+    """Return a setting, a secret or a list of secrets, in a form whose repr is masked."""
     if isinstance(value, str):
         return Secret(value)
     if isinstance(value, bytes):
@@ -241,14 +241,14 @@ def hide(value: Any) -> Any:
 
 
 def is_secret_name(name: object) -> bool:
-    """Return whether what has this name in the settings is a secret, also where the name is not quite right."""
+    """Return whether a setting of this name holds a secret, even if the name is misspelt."""
     return isinstance(name, str) and (
         "key" in name.lower() or _SECRET.search(name) is not None
     )
 
 
 class Password(str):
-    """A password that shows itself to nobody, and is still the text that a connection sends."""
+    """A password that repr, str and format mask; a connection still sends its text."""
 
     __slots__ = ()
 

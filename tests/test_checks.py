@@ -124,7 +124,7 @@ def test_secrets_that_nothing_can_be_signed_with_are_told(
     assert its_id == "django_delayq.E011"
     assert its_message.startswith("Jobs cannot be signed: ")
     assert message in its_message
-    assert its_hint.startswith("Without a signature nothing is a job")
+    assert its_hint.startswith("Workers run signed jobs only")
 
 
 def test_all_mistakes_are_told_at_once() -> None:

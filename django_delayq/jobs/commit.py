@@ -1,7 +1,7 @@
-"""Sending a job with the commit of a transaction: a failure is told, and stops no other hook.
+"""Sends a job with the commit of a transaction. A failure is reported, and stops no other hook.
 
-Django ends the run of its commit hooks with the first that raises, and drops the rest. So a failure of ours is kept
-until all the others have run, and is raised then, to whoever committed.
+Django stops at the first commit hook that raises, and drops the rest. So a failure of ours is kept until all the
+other hooks have run, and is then raised to whoever committed.
 """
 
 import logging
@@ -20,9 +20,9 @@ from django_delayq.jobs.job import Job
 
 logger = logging.getLogger("django_delayq")
 
-#: Failures of one commit may take so long, ms; what is left to be sent by then is not tried: somebody waits for it.
+#: Once the failures of one commit have taken this long, ms, the jobs that are left are not tried: the caller waits.
 PATIENCE_MS = 10_000
-#: Django runs commit hooks in this function, and keeps those to come in this variable of it.
+#: Django runs commit hooks in this function, and this local variable of it holds the hooks to come.
 _RUN_HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
 _TO_COME = "current_run_on_commit"
 
@@ -49,26 +49,26 @@ class _Hook:
     def __init__(self, job: Job[Any], send: Callable[[Job[Any]], object]) -> None:
         self._job = job
         self._send = send
-        #: Whatever became of it; until then the job waits.
+        #: True once it was called, however that ended. Until then the job waits.
         self.has_run = False
 
     def __call__(self) -> None:
         try:
-            # Django, and nobody in between, is who calls this.
+            # Django calls this directly: its frame is looked up from here.
             self._run(_hooks_to_come())
         finally:
             self.has_run = True
             if not self._job.is_unsent:
-                # The server is asked from now on. A handle that keeps nothing of this process can be pickled.
+                # From now on the server knows the state, and a handle that keeps nothing of this process can be pickled.
                 self._job.draft.awaits_commit = None
 
     def _run(self, to_come: list[tuple[Any, Any, bool]] | None) -> None:
         job = self._job
         if job.state is State.CANCELLED or not job.is_unsent:
-            # Withdrawn; or sent by hand meanwhile, and whoever did that was told.
+            # It was withdrawn; or it was sent by hand meanwhile, and that caller knows how it went.
             return
         if to_come is None:
-            # Run by somebody else, or at once, as there is no transaction: Django drops nothing.
+            # Not Django's loop calls this, or there is no transaction: Django drops no hook.
             self._send(job)
             return
         failures = next(
@@ -87,7 +87,7 @@ class _Hook:
 
 
 class _Failures:
-    """The last hook of a commit: raises what went wrong in ours."""
+    """The last hook of a commit; it raises what went wrong in ours."""
 
     def __init__(self) -> None:
         self._failed: list[tuple[Job[Any], Exception]] = []
@@ -96,7 +96,7 @@ class _Failures:
     def add(self, job: Job[Any], error: Exception, took_ms: float) -> None:
         self._failed.append((job, error))
         self.took_ms += took_ms
-        # A hook of somebody else's that raises, too, would keep the error below from being seen.
+        # If somebody else's hook raises as well, nobody sees the error below.
         logger.error(
             "the transaction is committed, but sending its job %s (%s) failed: %s",
             job.id,
@@ -105,9 +105,9 @@ class _Failures:
         )
 
     def error_of(self, job: Job[Any]) -> Exception:
-        """Return the error of a job that is not tried any more."""
+        """Return the error for a job that is not tried any more."""
         return MaybeScheduled(
-            f"job {job.id} is not stored: after {self.took_ms / 1000:.0f} s of failures it was not sent",
+            f"job {job.id} is not stored: it was not sent, as other jobs of the commit failed for {self.took_ms / 1000:.0f} s",
             [job],
         )
 
@@ -128,9 +128,9 @@ def _text_of(error: Exception) -> str:
 
 
 def _hooks_to_come() -> list[tuple[Any, Any, bool]] | None:
-    """Return Django's list of the commit hooks that come after the one that calls this; None: it is not running any.
+    """Return Django's list of the commit hooks to come, or None where Django is not running hooks.
 
-    Nothing public leads there: the list that one adds to is another by then, and a savepoint's rollback replaces it.
+    No public name leads to that list: `on_commit` adds to another one by then, which a savepoint's rollback replaces.
     """
     frame = sys._getframe(2)
     if frame.f_code is not _RUN_HOOKS:

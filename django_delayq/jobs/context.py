@@ -1,4 +1,4 @@
-"""Which job runs here, for a task that wants to know."""
+"""The job that runs here, for a task that asks."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -6,13 +6,13 @@ from typing import Any
 
 from django_delayq.jobs.job import Job
 
-#: Makes the handle; set by the worker around each attempt. Every coroutine and thread of the worker has its own.
+#: Makes the handle. The worker sets it around each attempt; every coroutine and thread has its own.
 running_job: ContextVar[Callable[[], Job[Any]] | None] = ContextVar(
     "django_delayq_running_job", default=None
 )
 
 
 def current_job() -> Job[Any] | None:
-    """Return the job that runs here, or None outside a worker: `Job.attempts` says how often it failed before."""
+    """Return the job that runs here, or None outside a worker. Its `attempts` says how often it failed before."""
     make = running_job.get()
     return None if make is None else make()

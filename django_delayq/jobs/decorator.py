@@ -19,7 +19,7 @@ from django_delayq.wire.delay import Delay
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Names that the tasks of other libraries have for this, and what to write here.
+#: Methods that the tasks of other libraries have, and what to write here instead.
 HINTS = {
     "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
     "apply_async": ".schedule(delay, …) takes the delay first, then the arguments of the function",
@@ -36,7 +36,7 @@ HINTS = {
 
 
 class _Hint:
-    """An attribute that is not there. A `__getattr__` would slow down those that are."""
+    """A missing attribute whose error says what to use. A `__getattr__` would slow down the attributes that exist."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -50,7 +50,7 @@ class _Hint:
         )
 
 
-#: What only the decorator takes, and why.
+#: Options that only the decorator takes, and why.
 _FIXED = {
     "name": "workers know the task by it",
     "retry_on": "exceptions do not travel with a job",
@@ -68,7 +68,7 @@ class DelayedTask(TaskDefinition, Generic[P, R]):
         options: TaskOptions,
         base: TaskOptions | None = None,
     ) -> None:
-        # First: an attribute of the function's own must not take the place of one of these.
+        # Before the fields are set: the function's own attributes must not replace them.
         functools.update_wrapper(self, function)
         super().__init__(function, name, options, base)
 
@@ -91,7 +91,7 @@ class DelayedTask(TaskDefinition, Generic[P, R]):
         for name, why in _FIXED.items():
             if name in options:
                 raise InvalidTask(
-                    f"{name} cannot be changed for one call: {why}; decorate it so"
+                    f"{name} cannot be changed for one call: {why}; give it to the decorator"
                 )
         return DelayedTask(
             self.function, self.name, self.options.changed(**options), self.base
@@ -132,10 +132,11 @@ def delayed_task(
 ) -> Any:
     """Register a function, sync or async, so that it can be scheduled; bare, or with options (see `TaskOptions`).
 
-    The name it goes by on the wire is its module and name, unless another is given: keep it when the code moves.
+    On the wire the task is named after its module and function, unless ``name`` is given. Keep the name when the code
+    moves: waiting jobs carry it.
 
     Raises:
-        InvalidTask: it is no function of a module, an option is wrong, or the name is taken.
+        InvalidTask: this is not a plain function, an option is wrong, or the name is taken.
     """
     if function is None:
         return functools.partial(_make_task, name=name, options=_read_options(options))
@@ -171,7 +172,9 @@ def _make_task(
     function: Any, *, name: str | None, options: TaskOptions
 ) -> DelayedTask[Any, Any]:
     if isinstance(function, DelayedTask):
-        raise InvalidTask(f"{function.name!r} is a delayed_task already")
+        raise InvalidTask(
+            f"{function.name!r} is a delayed_task already; decorate the function once"
+        )
     if not inspect.isfunction(function):
         raise InvalidTask(
             f"delayed_task needs a function, got {show(function)}, a {type(function).__name__}"
@@ -179,7 +182,7 @@ def _make_task(
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidTask(
-            f"{function.__qualname__} is a generator: nobody would run its body; return a list instead"
+            f"{function.__qualname__} is a generator, so a call would not run its body; return a list instead"
         )
     if "<lambda>" in function.__qualname__ and name is None:
         raise InvalidTask(

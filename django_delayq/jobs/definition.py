@@ -1,6 +1,6 @@
-"""A task as those know it that run it or look at it: a function, its name and its options.
+"""What workers, the admin and the registry know of a task: its function, its name and its options.
 
-How it is called later is not known here.
+How it is scheduled is not known here.
 """
 
 import inspect
@@ -24,24 +24,24 @@ class TaskDefinition:
         self.function = function
         self.name = name
         self.options = options
-        #: As decorated; what differs in `options` goes with each job.
+        #: The options as decorated. What differs in `options` travels with each job.
         self.base = options if base is None else base
         self.is_async = inspect.iscoroutinefunction(function)
         self.call_signature = inspect.signature(function)
-        #: How many positional arguments alone make a call that fits.
+        #: The least and the most positional arguments that make a valid call by themselves.
         self.positional = positional_range(self.call_signature)
-        #: Name of the first positional parameter where it has a default, else "".
+        #: Name of the first positional parameter if it has a default, else "".
         self.optional_first = _optional_first(self.call_signature)
 
     @property
     def on_commit(self) -> bool | str:
-        """Whether its jobs are sent with the commit of a transaction, and of which database."""
+        """Whether a commit sends its jobs: True for the default database, or the alias of another."""
         on_commit = self.options.on_commit
         return get_settings().on_commit if on_commit is None else on_commit
 
 
 def positional_range(signature: inspect.Signature) -> tuple[int, int]:
-    """Return how many positional arguments alone make a call that fits; an empty range where none do."""
+    """Return the least and the most positional arguments that make a valid call by themselves; (1, 0) if none do."""
     least = most = 0
     for parameter in signature.parameters.values():
         if parameter.kind in (
@@ -61,7 +61,7 @@ def positional_range(signature: inspect.Signature) -> tuple[int, int]:
 
 
 def _optional_first(signature: inspect.Signature) -> str:
-    """Return the name of the first positional parameter where it has a default, else ""."""
+    """Return the name of the first positional parameter if it has a default, else ""."""
     for parameter in signature.parameters.values():
         if (
             parameter.kind

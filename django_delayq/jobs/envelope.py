@@ -1,8 +1,8 @@
-"""What a job of ours looks like on the wire: a JSON object of three strings, its token first.
+"""Writes, signs and reads a job as it is on the wire: a JSON object of three strings, its token first.
 
-``{"delayq":"<token, 22>","mac":"<signature, 37>","body":"{\\"task\\":…}"}``. The body is a string, so that whoever decodes
-an envelope and encodes it again leaves what is signed as it was. The scripts read token and signature at the front
-(``_job.lua``, token_of), so their places and names are part of the format. docs/wire-format.md, "Envelope".
+``{"delayq":"<token, 22>","mac":"<signature, 37>","body":"{\\"task\\":…}"}``. The body is a string, so that a peer that
+decodes an envelope and encodes it again leaves the signed text as it was. The scripts read token and signature at the
+front (``_job.lua``, token_of), so their places and names are part of the format. docs/wire-format.md, "Envelope".
 """
 
 import math
@@ -43,17 +43,17 @@ from django_delayq.wire.signing import (
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):
-    """One call that waits to be made: the body of a payload, which is signed as a whole."""
+    """One call to make: the body of a payload, which is signed as a whole."""
 
     task: str
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    #: What `DelayedTask.using` changed, see TaskOptions.CARRIED.
+    #: Options that `DelayedTask.using` changed, see TaskOptions.CARRIED.
     options: dict[str, Any] | None = None
     # Reserved: nothing writes these yet, and every version reads them.
     #: When it was scheduled, epoch ms.
     at: int | None = None
-    #: What travels with the call and is no argument of it.
+    #: Texts that travel with the call beside its arguments.
     headers: dict[str, str] = {}
     #: Bits that change what the rest means.
     flags: int = 0
@@ -72,18 +72,18 @@ _decoder = msgspec.json.Decoder(Envelope)
 class Format(NamedTuple):
     """How the body of a payload is written in one format, and read."""
 
-    #: Raises EncodeError where a call has something that the format cannot hold.
+    #: Raises EncodeError if the format cannot hold a call.
     write: Callable[[Envelope], bytes]
-    #: Raises msgspec.MsgspecError where the body is no call.
+    #: Raises msgspec.MsgspecError if the body is not a call.
     read: Callable[[bytes], Envelope]
 
 
 #: Every format from `signing.OLDEST` to `signing.FORMAT`. A later one is added here and counted there.
 FORMATS = {1: Format(_encoder.encode, _decoder.decode)}
 _unsealer = msgspec.json.Decoder(_Sealed)
-#: `peek_task` looks at so many bytes.
+#: `peek_task` looks at this many bytes.
 PEEK_BYTES = 512
-# What the scripts find in so many bytes and behind, whichever codec wraps it; `_job.lua`, token_of.
+# What the scripts find near the front of a payload, whichever codec wraps it; `_job.lua`, token_of.
 _SHOWN = re.compile(
     rb'"delayq":".{%d}","mac":"(.{%d})"' % (TOKEN_LENGTH, LENGTH), re.DOTALL
 )
@@ -92,7 +92,7 @@ _FORMAT_AT = len(JOB_START) + TOKEN_LENGTH + len('","mac":"')
 _TASK_AT = _FORMAT_AT + LENGTH + len('","body":"{')
 _TASK_KEY = b'\\"task\\":\\"'
 _TASK = re.compile(rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.))*)\\"')
-# Codecs whose payload of a JSON object is that object's JSON.
+# Codecs that write a JSON object as its JSON.
 _PLAIN = frozenset(
     {
         "json",
@@ -103,7 +103,7 @@ _PLAIN = frozenset(
     }
 )
 _ATOMS = frozenset({int, str, bool, type(None)})
-#: Lists and dicts in each other that an argument may have.
+#: How deep lists and dicts of an argument may be nested.
 MAX_DEPTH = 100
 
 
@@ -115,11 +115,11 @@ def encode(
     codec: Codec | None = None,
     format: int = OLDEST,
 ) -> bytes:
-    """Write and sign an envelope; on a queue shared with Java as a value of the queue's codec: a string, else a map.
+    """Write and sign an envelope. For a queue shared with Java, its codec wraps it: as a string, else as a map.
 
     Raises:
-        InvalidArguments: the arguments hold text that is no Unicode, or a number that is too long.
-        EncodeError: the queue's codec cannot hold it so that the scripts find token and signature.
+        InvalidArguments: an argument holds text that is not Unicode, or a number that is too long.
+        EncodeError: in the queue's codec the scripts would not find token and signature.
     """
     try:
         sealed = _seal(envelope, token, queue, keyring, format)
@@ -143,11 +143,11 @@ def _seal(
 def _reseal(
     sealed: _Sealed, source: str, target: str, keyring: Keyring, format: int
 ) -> _Sealed:
-    """Return a job as it is signed for another queue, with the key that signs now, or in another format."""
+    """Return a job signed for another queue, with the key that signs now, or in another format."""
     envelope = _open(sealed, source, keyring)
     if sealed.mac[0] != str(format):
         return _seal(envelope, sealed.delayq, target, keyring, format)
-    # What a later version has added to the body stays in it.
+    # Fields that a later version added to the body stay in it.
     mac = keyring.signers[format].sign(target, sealed.delayq, sealed.body.encode())
     return _Sealed(sealed.delayq, mac, sealed.body)
 
@@ -174,14 +174,14 @@ def _wrap(sealed: _Sealed, codec: Codec | None) -> bytes:
 
 
 def _shown(payload: bytes) -> bytes | None:
-    """Return the signature that the scripts find in a payload; None: they find none."""
+    """Return the signature that the scripts find in a payload, or None."""
     at = payload.find(TOKEN_MARK, 0, TOKEN_BEFORE)
     found = _SHOWN.match(payload, at) if at >= 0 else None
     return found[1] if found is not None else None
 
 
 def shown_key(payload: bytes) -> bytes | None:
-    """Return the id of the key that the scripts find in a payload; None: they find none."""
+    """Return the id of the key that the scripts find in a payload, or None."""
     signature = _shown(payload)
     return signature[1:MAC_AT] if signature is not None else None
 
@@ -193,11 +193,12 @@ def task_text(name: str) -> bytes:
 
 
 def peek_task(payload: bytes) -> bytes | None:
-    """Return the name of a job's task as `task_text` writes it, without decoding the payload; None: it is not where we write it.
+    """Return the name of a job's task as `task_text` writes it, or None if it is not where we write it.
 
-    It costs the same for every payload, so the claim loop can afford it. What it says is not checked: `open_payload` does.
+    Nothing is decoded, so every payload costs the same and the claim loop can afford it. The name is not checked:
+    `open_payload` does that.
     """
-    # As we write it. A regular expression costs more, and this is done for each job.
+    # The form that we write. It is looked for in each job, and a regular expression costs more.
     start = _TASK_AT + len(_TASK_KEY)
     if payload[_TASK_AT:start] == _TASK_KEY and payload.startswith(JOB_START):
         name = payload[start : payload.find(b'\\"', start, PEEK_BYTES)]
@@ -208,17 +209,17 @@ def peek_task(payload: bytes) -> bytes | None:
 
 
 def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
-    """Return whether `open_payload` may look at a payload: it is one that we write, or small enough for any codec."""
+    """Return whether `open_payload` may look at a payload: it begins as ours do, or is small enough for any codec."""
     return len(payload) <= max_foreign_bytes or payload.startswith(JOB_START)
 
 
 def open_payload(
     payload: bytes, queue: str, keyring: Keyring, codec: Codec | None = None
 ) -> Envelope:
-    """Read what a payload of a queue says, if this project has signed it for that queue.
+    """Read a payload that this project has signed for a queue.
 
     Raises:
-        NotSigned: it has the form of a job, and no signature of this project's.
+        NotSigned: it has the form of a job, and no valid signature of this project.
         DecodeError: it is not one of ours.
     """
     try:
@@ -229,10 +230,10 @@ def open_payload(
 
 
 def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
-    """Read what a payload says, whoever has written it: to be shown, and never to be run.
+    """Read a payload without checking who wrote it: to show it, never to run it.
 
     Raises:
-        DecodeError: it says nothing, or in a format that this version does not read.
+        DecodeError: it cannot be read, or has a format that this version does not know.
     """
     sealed = _unseal(payload, codec)
     known = next((n for n in FORMATS if sealed.mac.startswith(str(n))), None)
@@ -241,7 +242,7 @@ def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
     try:
         return FORMATS[known].read(sealed.body.encode())
     except (UnicodeEncodeError, msgspec.MsgspecError) as error:
-        raise DecodeError(f"it says no call: {error}", payload) from error
+        raise DecodeError(f"it holds no call: {error}", payload) from error
 
 
 def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
@@ -256,7 +257,7 @@ def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
 
 
 def signed_for(payload: bytes, source: str, target: str) -> bytes:
-    """Return a job's payload for another queue, signed and written as that one wants it; what is no job as it is."""
+    """Return a job's payload signed and written for another queue; a payload that is not a job is returned as it is."""
     settings, keyring = get_settings(), get_keyring()
     origin, other = settings.queues.get(source), settings.queues.get(target)
     if source == target or not is_readable(payload, settings.max_foreign_bytes):
@@ -274,11 +275,11 @@ def signed_for(payload: bytes, source: str, target: str) -> bytes:
 def signed_anew(
     payload: bytes, queue: QueueSettings, keyring: Keyring, format: int = OLDEST
 ) -> bytes | None:
-    """Return a job's payload in a format, signed with the key that signs now; None where it is.
+    """Return a job's payload in a format, signed with the key that signs now; None if it already is.
 
     Raises:
         NotSigned, DecodeError: as `open_payload`.
-        EncodeError: it has something that the format cannot hold.
+        EncodeError: the format cannot hold it.
     """
     sealed = _unseal(payload, queue.payload_codec)
     new = _reseal(sealed, queue.name, queue.name, keyring, format)
@@ -288,12 +289,12 @@ def signed_anew(
 
 
 def is_plainly_in(payload: bytes, format: int) -> bool:
-    """Return whether a payload says at the place where we write it that it is in a format; else it may be all the same."""
+    """Return whether a payload names a format at the place where we write it. False proves nothing."""
     return payload.startswith(JOB_START) and payload[_FORMAT_AT] == ord(str(format))
 
 
 def _seal_in(value: object) -> _Sealed:
-    if type(value) is str:  # a Char is no text of anybody's
+    if type(value) is str:  # not a Char, which is a single letter of Java's
         return _unsealer.decode(value)
     if isinstance(value, dict):
         return msgspec.convert(value, _Sealed)
@@ -305,10 +306,10 @@ def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
         body = sealed.body.encode()
         return FORMATS[keyring.check(sealed.mac, queue, sealed.delayq, body)].read(body)
     except UnicodeEncodeError:
-        # Half a surrogate pair, which a codec of Java's may bring, and which we never write.
+        # Half of a surrogate pair: a codec of Java's may bring it, we never write it.
         raise NotSigned("it holds text that is no Unicode") from None
     except msgspec.MsgspecError as error:
-        # Ours, and so a fault of ours or of another version's.
+        # It is signed, so the fault is ours or another version's.
         raise DecodeError(f"not a call that this version reads: {error}") from error
 
 
@@ -318,9 +319,9 @@ def plain(
     """Return arguments as JSON will bring them back, tuples as lists.
 
     Raises:
-        InvalidArguments: one of them is not JSON; the message has its path, value and type.
+        InvalidArguments: one of them is not JSON; the message has its path and type.
     """
-    # Most calls have one id, or two.
+    # Most calls have one or two ids.
     for item in args:
         if type(item) not in _ATOMS:
             break
@@ -340,14 +341,14 @@ def plain(
 
 
 def plain_value(value: object, name: str) -> Any:
-    """`plain` for one value, a result."""
+    """Return one value, a result, as `plain` does."""
     return _plain(value, name, 0)
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    # Subclasses are written as what they are: a TextChoices member as a string, an IntegerChoices member as an int,
-    # what a codec of Java's brought as the number or dict that it is. By type() and not by isinstance: a lazy object
-    # would say what it stands for, and ask the database for it.
+    # Subclasses are written as their base: a TextChoices member as a string, an IntegerChoices member as an int, a value
+    # from a codec of Java's as its number or dict. type() is asked, not isinstance: a lazy object would answer for the
+    # object that it stands for, and ask the database for that.
     cls = type(value)
     if cls in _ATOMS:
         return value
@@ -419,7 +420,7 @@ def _instead_of(cls: type) -> str:
 def result_text(
     state: str, *, result: object = None, error: str | None = None
 ) -> bytes:
-    """Write how a job ended, for those who wait for its result."""
+    """Write how a job ended, for callers that wait for its result."""
     body: dict[str, Any] = {"state": state}
     if error is not None:
         body["error"] = error

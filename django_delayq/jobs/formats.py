@@ -1,7 +1,8 @@
-"""In which format this process writes to a queue: no later than the queue's own, as the server says it.
+"""Knows in which format this process writes to a queue: never a later one than the server names for it.
 
-A version that writes one format only asks nobody. One that writes a later one, too, asks before it sends, and goes by
-the answer for a while; where it has none, it writes the oldest, which everybody reads. docs/wire-format.md, "Formats".
+A version that writes only one format asks nobody. One that also writes a later format asks before it sends, and keeps
+the answer for a while. Without an answer it writes the oldest format, which every version reads.
+docs/wire-format.md, "Formats".
 """
 
 from typing import Any
@@ -16,15 +17,15 @@ from django_delayq.delivery import upgrading
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire import signing
 
-#: How long the answer of a queue counts. Whoever lowers a format waits for so long, see `Resigning`.
+#: How long the answer for a queue counts, ms. `Resigning` waits this long after it lowers a format.
 KEPT_MS = 5_000.0
 
-# By queue: what the server said, and until when that counts by `monotonic_ms`.
+# By queue: the format that the server named, and until when that counts, by `monotonic_ms`.
 _known: dict[str, tuple[int, float]] = {}
 
 
 def known(queue: str) -> int:
-    """Return the format to write, as far as that is known here."""
+    """Return the format to write, by what is known here."""
     if not _known:
         return signing.OLDEST
     format, until_ms = _known.get(queue, (signing.OLDEST, 0.0))
@@ -32,7 +33,7 @@ def known(queue: str) -> int:
 
 
 def is_known(queue: str) -> bool:
-    """Return whether nobody has to be asked before something is sent."""
+    """Return whether a job can be sent without asking for the format."""
     if signing.FORMAT == signing.OLDEST:
         return True
     return monotonic_ms() < _known.get(queue, (0, 0.0))[1]
@@ -42,7 +43,7 @@ def asking(queue: str) -> Steps[int]:
     """Ask the server which format to write.
 
     Raises:
-        redis.exceptions.RedisError: it did not say; nothing was sent.
+        redis.exceptions.RedisError: it did not answer; nothing was sent.
     """
     asked_ms = monotonic_ms()
     try:
@@ -50,14 +51,14 @@ def asking(queue: str) -> Steps[int]:
     except RedisError as error:
         mark_unsent(error)
         raise
-    # Below the oldest nothing can be written here; what is written in the oldest waits then for those who read it.
+    # This version cannot write below its oldest format; jobs in that format then wait for workers that read it.
     format = max(signing.OLDEST, min(int(found.written), signing.FORMAT))
     _known[queue] = format, asked_ms + KEPT_MS
     return format
 
 
 def forget(**kwargs: Any) -> None:
-    """Forget what servers said; connected to ``setting_changed``."""
+    """Forget the answers of servers; connected to ``setting_changed``."""
     _known.clear()
 
 

@@ -1,7 +1,7 @@
-"""A handle on one job: where it is, and how to cancel, move, start or await it.
+"""A handle on one job: says where it is, and cancels, moves, starts or awaits it.
 
-Everything goes to the server by the job's id; nothing is kept here but what the last look brought. How a job is run
-is not known here.
+The server is asked by the job's id. The handle keeps only what the last look brought. How a job is run is not known
+here.
 """
 
 from collections.abc import Callable, Coroutine
@@ -42,17 +42,17 @@ from django_delayq.wire.delay import (
     parse_timeout_ms,
 )
 
-#: What its function returns. Covariant: a checker may give an async task's call a type of its own below Coroutine.
+#: What the function returns. Covariant: a checker may give the call of an async task a subtype of Coroutine.
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-#: A wait for a result looks this often whether the job is still there at all.
+#: A wait for a result looks this often whether the job still exists.
 WAIT_SLICE_S = 3.0
-#: And this often where a full server refuses to wait for it.
+#: It looks this often if a full server refuses the blocking wait.
 FULL_PAUSE_S = 0.1
 
 
 class Draft(msgspec.Struct):
-    """What this process has prepared of a job, and whether it has sent that."""
+    """What this process has prepared to be sent, and whether it was sent."""
 
     new: NewJob
     #: When the server may have got it first, by `boottime_ms`; None: nothing was sent.
@@ -64,7 +64,7 @@ class Draft(msgspec.Struct):
 class Job(Generic[R_co]):
     """One call of a task, scheduled or found by its id.
 
-    What the attributes say is as of the last look: scheduling, `refresh`, `get_job`, or a call below.
+    The attributes are as of the last look: scheduling, `refresh`, `get_job`, or a call below.
     """
 
     __slots__ = (
@@ -97,44 +97,44 @@ class Job(Generic[R_co]):
         #: Name of the queue; with the token, the id.
         self.queue = queue
         self.token = token
-        #: Registered name of the task; None for an element that somebody else offered.
+        #: Registered name of the task; None if somebody else offered the element.
         self.task = task
         self.args = args
         self.kwargs = kwargs
         #: What `DelayedTask.using` changed for this call.
         self.options: dict[str, Any] | None = None
         self.state = State.UNCOMMITTED
-        #: When it is due next, by the server's clock, epoch ms; None: not known.
+        #: When it is due next, by the server's clock, epoch ms; None if not known.
         self.start_time_ms: int | None = None
         #: Attempts that failed.
         self.attempts = 0
-        #: Leases that expired: its worker died.
+        #: Leases that expired because a worker died.
         self.kills = 0
         #: The last error: error, kind, traceback, at (epoch ms).
         self.error: dict[str, Any] | None = None
         #: The unique key it holds, or "".
         self.unique = ""
-        #: False: the unique key was held by another job, and this is that one.
+        #: False if another job held the unique key: this handle is that job's.
         self.created = True
         self._draft = draft
-        #: Set for the handle of a job that runs here: whether its lease is still this worker's.
+        #: Says whether the worker still has the lease; None if the job does not run here.
         self.has_lease: Callable[[], bool] | None = None
 
     @property
     def id(self) -> str:
-        """``queue:token``; stays the same through moves, retries and dead letter."""
+        """``queue:token``. It stays the same through moves, retries and dead letter."""
         return f"{self.queue}:{self.token}"
 
     @property
     def start_time(self) -> datetime | None:
-        """When it is due next, in UTC, by the server's clock; None: not known, or after the year 9999."""
+        """When it is due next, in UTC, by the server's clock; None if not known, or after the year 9999."""
         # Java may have written a time that no datetime can show.
         if self.start_time_ms is None or self.start_time_ms > MAX_START_TIME_MS:
             return None
         return datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
 
     def __repr__(self) -> str:
-        # Of one that has ended the server knows no more than how.
+        # Of a job that has ended the server knows only how.
         task = self.task or ("" if self.state in _ENDED else "foreign")
         return f"<Job {' '.join(filter(None, (self.id, task, self.state)))}>"
 
@@ -159,7 +159,7 @@ class Job(Generic[R_co]):
 
     @property
     def is_unsent(self) -> bool:
-        """Whether this very object is all that there is of the job: nothing was sent."""
+        """Whether the job exists in this object only: nothing was sent."""
         return self._draft is not None and self._draft.sent_ms is None
 
     @property
@@ -172,13 +172,13 @@ class Job(Generic[R_co]):
         return DeliveryKeys.of(self.queue)
 
     def check(self) -> None:
-        """Make sure that a job that runs here is still its worker's: ``current_job().check()``.
+        """Make sure that this worker still has the lease of the job it runs: ``current_job().check()``.
 
-        For a task to call before what must not happen twice. It asks no server, and costs next to nothing: the worker
-        renews the lease, and knows when it has run out. In a process that the task has forked nothing is renewed.
+        A task calls it before a step that must not happen twice. It asks no server and costs next to nothing: the
+        worker renews the lease, and knows when it has run out. In a process that the task forked, no lease is renewed.
 
         Raises:
-            LeaseLost: the lease was lost, or could not be renewed in time; the job may run elsewhere.
+            LeaseLost: the lease was lost, or was not renewed in time; the job may run elsewhere.
             InvalidTask: this is not what `current_job` returned.
         """
         if self.has_lease is None:
@@ -191,7 +191,7 @@ class Job(Generic[R_co]):
             )
 
     def _look_here(self) -> State:
-        """Tell the state of a job that was not sent."""
+        """Return the state of a job that was not sent."""
         awaits_commit = self.draft.awaits_commit
         if (
             self.state is State.UNCOMMITTED
@@ -202,9 +202,9 @@ class Job(Generic[R_co]):
         return self.state
 
     def refresh(self) -> State:
-        """Look where the job is; returns its state, MISSING when no such job is known any more.
+        """Ask where the job is, and return its state: MISSING if the server knows no such job (any more).
 
-        One that waits for a commit is UNCOMMITTED; it is MISSING when the transaction was rolled back.
+        A job that waits for a commit is UNCOMMITTED, and MISSING after a rollback.
         """
         return perform(own_clients.of_thread, self._refreshing())
 
@@ -218,11 +218,11 @@ class Job(Generic[R_co]):
         return self._take((yield looking.inspect(self._keys, self.token)))
 
     def cancel(self) -> bool:
-        """Cancel the job unless it runs; True: it will not run.
+        """Cancel the job unless it runs. True means that it will not run.
 
-        Either this or a worker's claim wins, never both; where it is False, `state` says why. One that waits for a
-        commit is not sent then. On a queue shared with Java `state` is UNKNOWN where the job lay deep in the
-        destination queue: no worker of ours will run it, but Java may have taken it.
+        Either this or a worker's claim wins, never both. If the result is False, `state` says why. A job that waits
+        for a commit is not sent. On a queue shared with Java, `state` is UNKNOWN if the job lay deep in the destination
+        queue: no worker of ours will run it, but Java may have taken it.
         """
         return perform(own_clients.of_thread, self._cancelling())
 
@@ -232,7 +232,7 @@ class Job(Generic[R_co]):
 
     def _cancelling(self) -> Steps[bool]:
         if self.is_unsent:
-            # This very object is what the commit would send.
+            # The commit would send this very object.
             self.state = State.CANCELLED
             return True
         change = yield changing.cancel(self._keys, self.token)
@@ -244,7 +244,7 @@ class Job(Generic[R_co]):
         return self.state is State.CANCELLED
 
     def discard(self) -> bool:
-        """Delete a dead letter or a quarantined payload for good; False: it is neither."""
+        """Delete a dead letter or a quarantined payload for good. False if it is neither."""
         return perform(own_clients.of_thread, self._discarding())
 
     async def adiscard(self) -> bool:
@@ -261,9 +261,9 @@ class Job(Generic[R_co]):
         return bool(count)
 
     def reschedule(self, delay: Delay) -> bool:
-        """Give the job another start time unless it runs; True: it has it. Its id and attempts stay.
+        """Give the job another start time unless it runs. True if it has it; its id and attempts stay.
 
-        One that waits for a commit is sent with the new one; a relative delay counts from there.
+        A job that waits for a commit is sent with the new delay, which counts from the commit.
 
         Raises:
             InvalidDelay: see `parse_delay`.
@@ -292,7 +292,7 @@ class Job(Generic[R_co]):
         return is_moved
 
     def run_now(self) -> bool:
-        """Make the job due now; a dead letter or a quarantined payload starts over. False: it runs already, or is gone."""
+        """Make the job due now; a dead letter or a quarantined payload starts over. False if it runs already or is gone."""
         return perform(own_clients.of_thread, self._running_now())
 
     async def arun_now(self) -> bool:
@@ -310,7 +310,7 @@ class Job(Generic[R_co]):
             self.attempts = self.kills = 0
         return bool(count)
 
-    # The call of an async task makes a coroutine; its job brings what that returns.
+    # A call of an async task makes a coroutine; its job brings what the coroutine returns.
     @overload
     def wait(
         self: "Job[Coroutine[Any, Any, T]]", timeout: float | timedelta | None = None
@@ -323,9 +323,9 @@ class Job(Generic[R_co]):
         Raises:
             TimeoutError: it has not ended within ``timeout`` seconds.
             JobFailed: it ended without a result: a dead letter, cancelled, expired.
-            JobNotFound: it is not there any more, and neither is a result; or it is not sent yet, as it waits for a
-                commit that this call would keep from coming.
-            InvalidDelay: ``timeout`` is no number of seconds.
+            JobNotFound: neither the job nor a result is there any more; or the job is not sent yet, as it waits for a
+                commit that this call would hold up.
+            InvalidDelay: ``timeout`` is not a number of seconds.
             InvalidTask: the task keeps no result.
         """
         client = own_clients.of_thread()
@@ -345,10 +345,10 @@ class Job(Generic[R_co]):
                     ("BLMOVE", key, key, "LEFT", "LEFT", f"{slice_s:.3f}")
                 )
             except (RedisConnectionError, RedisTimeoutError):
-                # The look below is one that is repeated; where it fails, too, the server is away.
+                # The look below is repeated on its own; if that fails as well, the server is away.
                 pass
             except OutOfMemoryError:
-                # It would move nothing, but a full server refuses it all the same.
+                # The command would move nothing, but a full server refuses it all the same.
                 yield Pause(1000 * min(slice_s, FULL_PAUSE_S))
             if text is not None:
                 return self._result(text)
@@ -356,7 +356,7 @@ class Job(Generic[R_co]):
             try:
                 text = yield Command(("LINDEX", key, 0))
             except (RedisConnectionError, RedisTimeoutError):
-                # The server has answered just now; if it is away, the next look tells.
+                # The server answered a moment ago; if it is away now, the next look finds out.
                 continue
             if text is not None:
                 return self._result(text)
@@ -417,7 +417,7 @@ class Job(Generic[R_co]):
 
     def _check_waitable(self) -> None:
         keeps = self.options is not None and self.options.get("keep_result")
-        # Of a job that has ended only its result tells that it was kept.
+        # Of a job that has ended, only the result itself shows that one was kept.
         if self.task is None:
             keeps = keeps or self.state in _ENDED
         else:
@@ -450,7 +450,7 @@ class Job(Generic[R_co]):
         return result
 
     def _check_alive(self, state: State) -> None:
-        # The result was written in the same script that ended the job: it was looked for after the state.
+        # One script ends the job and writes the result, and the result was looked for after the state.
         if state not in _OVER:
             return
         if state is State.MISSING:
@@ -467,7 +467,7 @@ class Job(Generic[R_co]):
         )
 
 
-#: What the server remembers for a while, without the job.
+#: States that the server remembers for a while after the job is gone.
 _ENDED = frozenset(
     {
         State.SUCCEEDED,
@@ -481,7 +481,7 @@ _OVER = _ENDED | {State.MISSING, State.DEAD, State.QUARANTINED}
 
 
 def _deadline(timeout: float | timedelta | None) -> float | None:
-    """Return when a wait ends, by `monotonic_ms`; None: never."""
+    """Return when a wait ends, by `monotonic_ms`; None if never."""
     if timeout is None:
         return None
     return monotonic_ms() + parse_timeout_ms(timeout)
@@ -492,7 +492,7 @@ def _unit(timeout: float | timedelta | None) -> str:
 
 
 def _silence_s(client: Redis | AsyncRedis) -> float | None:
-    # A server that says nothing for the length of the socket's time-out counts as dead.
+    # A server that is silent for the length of the socket's time-out counts as dead.
     silence_s: float | None = client.connection_pool.connection_kwargs.get(
         "socket_timeout"
     )
@@ -510,7 +510,7 @@ def get_job(job_id: str) -> Job[Any]:
     """Find a job by its id.
 
     Raises:
-        JobNotFound: no job has this id (any more), or it is no id at all.
+        JobNotFound: no job has this id (any more), or it is not an id at all.
         QueueNotFound: its queue is not configured.
     """
     return perform(own_clients.of_thread, _finding(job_id))
@@ -524,7 +524,7 @@ async def aget_job(job_id: str) -> Job[Any]:
 def _finding(job_id: str) -> Steps[Job[Any]]:
     job = _handle(job_id)
     if (yield from job._refreshing()) is State.MISSING:
-        # It may have ended: its result may be kept for longer than the server remembers that.
+        # It may have ended. Its result may be kept for longer than the server remembers the end.
         text = yield Command(("LINDEX", job._keys.result(job.token), 0))
         if text is None:
             raise JobNotFound(
@@ -546,7 +546,7 @@ def _handle(job_id: str) -> Job[Any]:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be sent: half a surrogate pair cannot."""
+    """Whether a text can be sent; half of a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -555,7 +555,7 @@ def is_unicode(text: str) -> bool:
 
 
 def job_of_row(queue: str, state: State, row: PageRow) -> Job[Any]:
-    """Return the handle for one element of a page; its token is empty where it has none."""
+    """Return the handle for one element of a page; its token is empty if the element has none."""
     job: Job[Any] = Job(queue, row.token, None, [], {})
     job.state = state
     if row.score_ms is not None and state in (State.SCHEDULED, State.RETRYING):

@@ -1,4 +1,4 @@
-"""What can be said of a task, once where it is decorated and again for a single call."""
+"""The options of a task, given to the decorator and changed for single calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -14,7 +14,7 @@ Seconds = float | timedelta
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """Options of a task. What is None is as the queue's settings have it."""
+    """Options of a task. None means: as the queue's settings say."""
 
     #: Queue of its jobs; one of DELAYQ["QUEUES"].
     queue: str = "default"
@@ -24,22 +24,22 @@ class TaskOptions:
     backoff: Backoff | None = None
     #: Exceptions after which a job is tried again.
     retry_on: tuple[type[BaseException], ...] = (Exception,)
-    #: Exceptions after which it is not, although they are of the above.
+    #: Exceptions among these after which it is not.
     no_retry_on: tuple[type[BaseException], ...] = ()
     #: How long one attempt may take.
     time_limit: Seconds | None = None
     #: One job at a time: True for each set of arguments, names of the parameters that count, or a function of the
     #: arguments that returns the key.
     unique: bool | tuple[str, ...] | Callable[..., str] = False
-    #: How long the key is held: to the job's "end", or only to its "start".
+    #: How long the job holds the key: to its "end", or only to its "start".
     unique_until: Literal["end", "start"] = "end"
-    #: Too late to matter: not started any more this long after its start time.
+    #: This long after its start time a job is too late to matter, and is not started any more.
     expires: Seconds | None = None
-    #: What becomes of a job that is too late: "drop" it, or make it a "dead" letter.
+    #: What happens to a job that is too late: "drop" it, or make it a "dead" letter.
     on_expiry: Literal["drop", "dead"] = "drop"
     #: How long the result is kept for `Job.wait`; None: not at all.
     keep_result: Seconds | None = None
-    #: Send it after the commit of a transaction: True for the default database, or a database alias.
+    #: Send the job after the commit of a transaction: True for the default database, or a database alias.
     on_commit: bool | str | None = None
 
     def __post_init__(self) -> None:
@@ -126,7 +126,7 @@ class TaskOptions:
             )
         return replace(self, **options)
 
-    #: What a single call may change and its payload then carries.
+    #: Options that a single call may change; its payload then carries them.
     CARRIED = (
         "max_attempts",
         "backoff",
@@ -137,7 +137,7 @@ class TaskOptions:
     )
 
     def carried(self, base: "TaskOptions") -> dict[str, Any] | None:
-        """Return what differs from a task's own options, as JSON for the envelope."""
+        """Return the options that differ from the task's own, as JSON for the envelope."""
         differing: dict[str, Any] = {}
         for name in self.CARRIED:
             value = getattr(self, name)
@@ -153,10 +153,10 @@ class TaskOptions:
         return differing or None
 
     def with_carried(self, carried: dict[str, Any]) -> "TaskOptions":
-        """Return a copy with what an envelope carries.
+        """Return a copy with the options that an envelope carries.
 
         Raises:
-            InvalidTask, InvalidSettings: it carries what no version of ours writes.
+            InvalidTask, InvalidSettings: it carries values that no version of ours writes.
         """
         options = {
             name: value for name, value in carried.items() if name in self.CARRIED
@@ -193,7 +193,7 @@ def _is_names(value: object) -> bool:
 
 
 def seconds(value: object) -> float | None:
-    """Return seconds as a number where a value means some time above 0, else None."""
+    """Return a value as seconds if it means a time above 0, else None."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):

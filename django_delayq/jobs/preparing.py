@@ -1,4 +1,4 @@
-"""From a call of a task to a job that can be sent: its arguments are checked, its payload is signed."""
+"""Makes a job out of a call of a task: checks the arguments, writes and signs the payload."""
 
 import hashlib
 import json
@@ -17,16 +17,16 @@ from django_delayq.jobs.job import Draft, Job, is_unicode
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
 
-#: Some 31 years: nobody waits as long, but clocks and generated keys count from there.
+#: Some 31 years. No delay is that long, but clocks and generated keys count beyond it.
 NO_DELAY_S = 10**9
-#: Bytes of the longest key that a function for `unique` may return: a locator, a header and a hash hold it each.
+#: The longest key that a function for `unique` may return, bytes. A locator, a header and a hash each hold it.
 MAX_UNIQUE_KEY = 1_024
 
 
 def prepare(
     task: TaskDefinition, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Job[Any]:
-    """Make the job of one call; see `DelayedTask.prepare`."""
+    """Make the job of one call, with id and payload, and send nothing; see `DelayedTask.prepare`."""
     when = parse_delay(delay)
     settings = conf.get_settings()
     options = task.options
@@ -79,7 +79,7 @@ def _check_call(
 
 
 def _warn_of_forgotten_delay(task: TaskDefinition, delay: Delay) -> None:
-    """Warn where a number stands alone that is more likely the argument than the delay."""
+    """Warn if the only number of the call is more likely its argument than its delay."""
     # A timedelta or a datetime is never meant as an argument.
     if type(delay) not in (int, float):
         return
@@ -101,12 +101,12 @@ def _unique_key(
         key = unique(*args, **kwargs)
         if not isinstance(key, str) or not key or not is_unicode(key):
             raise InvalidArguments(
-                f"unique of {task.name!r} returned {show(key)}; a key is a string, not empty"
+                f"unique of {task.name!r} returned {show(key)}; a key is a string, not empty; return one"
             )
         if len(key.encode()) > MAX_UNIQUE_KEY:
             raise InvalidArguments(
-                f"unique of {task.name!r} returned a key of {len(key.encode()):,} bytes, and every call that meets"
-                f" its job reads it; return one of at most {MAX_UNIQUE_KEY:,}, a hash of this one for example"
+                f"unique of {task.name!r} returned a key of {len(key.encode()):,} bytes, too long to be"
+                f" read with every call for its job; return one of at most {MAX_UNIQUE_KEY:,}, such as a hash of it"
             )
         return f"{task.name}:{key}"
     bound = task.call_signature.bind(*args, **kwargs)
@@ -116,7 +116,7 @@ def _unique_key(
         unknown = set(unique) - set(chosen)
         if unknown:
             raise InvalidTask(
-                f"unique of {task.name!r} names {sorted(unknown)[0]!r}, which is no parameter of it"
+                f"unique of {task.name!r} names {sorted(unknown)[0]!r}, which is no parameter of it; name parameters of the function"
             )
         chosen = {name: chosen[name] for name in unique}
     text = json.dumps(
@@ -130,7 +130,7 @@ def _names_an_id(name: str) -> bool:
 
 
 def _caller_level() -> int:
-    """Return the ``stacklevel`` of who called into this package, for the function that calls this."""
+    """Return the ``stacklevel`` of the code that called into this package, for a warning of our caller."""
     frame = sys._getframe(1)
     level = 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith(
@@ -142,7 +142,7 @@ def _caller_level() -> int:
 
 
 def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    # What does not fit is how many there are and what they are called: the values are the caller's own.
+    # Number and names of the arguments are wrong, not their values, which are nobody else's business.
     parts = [f"<{type(arg).__qualname__}>" for arg in args] + [
         f"{name}=<{type(value).__qualname__}>" for name, value in kwargs.items()
     ]

@@ -1,7 +1,7 @@
-"""Which name means which task in this process, and which handler serves a queue's foreign payloads.
+"""Maps names to the tasks of this process, and queues to the handlers of their foreign payloads.
 
-A payload never names what to import: it names what was registered when ``tasks.py`` of the installed apps was
-imported, or it is quarantined.
+A payload never names a module to import. It names a task that was registered when ``tasks.py`` of the installed apps
+was imported.
 """
 
 import difflib
@@ -12,9 +12,9 @@ from django_delayq.exceptions import InvalidTask, TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import show
 
-#: A suggestion for an unknown name is looked for among so many names of about its length: 3 ms at most.
+#: A suggestion for an unknown name is sought among this many names of about its length: 3 ms at most.
 MAX_CANDIDATES = 50
-#: A longer name gets no suggestion: to compare it costs its length each time.
+#: A longer name gets no suggestion: each comparison costs its length.
 MAX_SUGGESTED = 200
 
 _tasks: dict[str, TaskDefinition] = {}
@@ -54,7 +54,7 @@ def get_task(name: str) -> TaskDefinition:
     """Return the task of a name.
 
     Raises:
-        TaskNotFound: none is registered under it.
+        TaskNotFound: no task is registered under it.
     """
     try:
         return _tasks[name]
@@ -62,7 +62,7 @@ def get_task(name: str) -> TaskDefinition:
         raise TaskNotFound(
             f"no task is registered as {show(name)}."
             + _suggestion(name)
-            + " Tasks are found in tasks.py of every app in INSTALLED_APPS; a worker that has it there runs its jobs.",
+            + " Put it in tasks.py of an app in INSTALLED_APPS; a worker that has it runs its jobs.",
             name,
         ) from None
 
@@ -70,7 +70,7 @@ def get_task(name: str) -> TaskDefinition:
 @lru_cache(maxsize=256)
 def _suggestion(name: str) -> str:
     # Cached: after a deploy a thousand jobs may name the same missing task. A comparison with hundreds of names takes
-    # tens of milliseconds, in which nothing else of this process runs.
+    # tens of milliseconds, and holds the interpreter.
     if len(name) > MAX_SUGGESTED:
         return ""
     names = heapq.nsmallest(
@@ -81,7 +81,7 @@ def _suggestion(name: str) -> str:
 
 
 def get_handler(queue: str) -> TaskDefinition | None:
-    """Return the handler of a queue's foreign payloads, if it has one."""
+    """Return the handler of a queue's foreign payloads, or None."""
     return _handlers.get(queue)
 
 
@@ -96,7 +96,7 @@ def handled_queues() -> list[str]:
 
 
 def _is_same(one: TaskDefinition, other: TaskDefinition) -> bool:
-    # A module that is imported again, by a reload, brings its own functions again.
+    # A reloaded module registers its functions a second time.
     return _place(one) == _place(other)
 
 

@@ -1,4 +1,4 @@
-"""`schedule` and `aschedule`: a task, a delay and its arguments."""
+"""`schedule` and `aschedule`: call a task later, by itself or by its name."""
 
 from typing import Any, ParamSpec, TypeVar, overload
 

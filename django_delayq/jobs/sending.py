@@ -1,4 +1,4 @@
-"""From a prepared job to the server: `send`, `schedule_many` and their async twins."""
+"""Sends prepared jobs to the server: `send`, `schedule_many` and their async twins."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
 
 
 async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
-    """`send` on the event loop; transactions live in Django's thread for the database."""
+    """`send` on the event loop. A transaction belongs to Django's thread for the database, so that thread adds the hook."""
     if on_commit:
         return await sync_to_async(send)(job, on_commit)
     draft = job.draft
@@ -85,7 +85,7 @@ def _connected(get_client: Callable[[], Redis]) -> Redis:
     try:
         return get_client()
     except RedisError as error:
-        # A client has its connection from the beginning.
+        # A new client connects at once, so this error came before anything was sent.
         mark_unsent(error)
         raise
 
@@ -99,7 +99,7 @@ def _forget_sending(
 
 
 def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
-    """Add to a server's error what it means for these jobs and what to do."""
+    """Add a note to a server's error: what it means for these jobs, and what to do."""
     names = ", ".join(job.id for job in jobs[:3]) + (
         f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
     )
@@ -110,14 +110,14 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
         f" schedule_many([job]), and again within {limits.REPEAT_MS // 1000} s."
     )
     if may_have_run(error):
-        became = f"no reply to scheduling {names}; it may be stored or not."
+        became = f"no reply to scheduling {names}, which may be stored or not."
         if not isinstance(error, RedisConnectionError | RedisTimeoutError):
             became = f"{names} may be stored or not: the server stopped halfway."
     elif any(job.was_sent for job in jobs):
-        # The error is of a repeat, and says nothing of the first time.
+        # The error belongs to a repeat, and says nothing about the first time.
         became = f"{names} may be stored or not: no reply came when it was sent before."
     else:
-        became, advice = f"{names} not stored.", ""
+        became, advice = f"{names}: not stored.", ""
     fault = describe_fault(error)
     error.add_note(f"django-delayq: {became} {fault.what} {fault.hint}{advice}")
 
@@ -158,7 +158,7 @@ def _settings_for(queue: str, drafts: Sequence[Draft]) -> conf.QueueSettings:
 def _noted(
     call: Call[list[Scheduled]], drafts: Sequence[Draft]
 ) -> Call[list[Scheduled]]:
-    """Return a call of jobs as it is to be made: as a repeat where one of them may have been sent; and note that they are."""
+    """Return the call to make, as a repeat if one of its jobs may have been sent before; note that all are sent now."""
     now_ms = boottime_ms()
     first_ms = now_ms
     is_repeat = False
@@ -174,7 +174,7 @@ def _noted(
 
 
 def _write_as_known(drafts: Sequence[Draft], settings: conf.QueueSettings) -> None:
-    """Write anew what was prepared while the queue was in another format."""
+    """Write payloads anew that were prepared while the queue was in another format."""
     format, keyring = formats.known(settings.name), conf.get_keyring()
     for draft in drafts:
         if envelopes.is_plainly_in(draft.new.payload, format):
@@ -185,41 +185,40 @@ def _write_as_known(drafts: Sequence[Draft], settings: conf.QueueSettings) -> No
 
 
 def _is_too_late(sent_ms: float) -> bool:
-    """Whether sending a job again could run it twice: the server may have forgotten that it had it."""
+    """Whether sending a job again could run it twice: the server may have forgotten that it ended."""
     return boottime_ms() - sent_ms > limits.REPEAT_MS
 
 
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
     if not job.created and not scheduled.holder:
-        # Sent again after the job that held its unique key had ended: this time it is itself.
+        # Sent again after the job that held its unique key had ended. This time the key is its own.
         job.token, job.created = job.draft.new.token, True
     if scheduled.beyond is not None:
-        # A repeat: it was stored the first time, and has begun or ended since.
+        # A repeat: the job was stored the first time, and has begun or ended since.
         job.state = scheduled.beyond
         return
     job.start_time_ms, job.state = scheduled.start_time_ms, State.SCHEDULED
     if scheduled.holder:
-        # Of another job, and when that is due was not told.
+        # Another job holds the key; the reply does not say when that one is due.
         job.token, job.created, job.start_time_ms = scheduled.holder, False, None
 
 
 def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
-    """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; while one is under way the next is made.
+    """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; the next is written while one is under way.
 
-    Not atomic as a whole, and it does not wait for a transaction's commit. Returns the jobs, stored; one that was
-    cancelled before is not sent.
+    It is not atomic as a whole, and does not wait for the commit of a transaction. It returns the stored jobs; those
+    that were cancelled before are not sent.
 
     Raises:
-        MaybeScheduled: an error came up on the way, of the server or of ``jobs`` itself; ``scheduled`` holds what is
-            stored, ``unsent`` what is not known to be, and ``unknown`` the part of that which may be. To send
-            ``unsent`` again is safe for 20 s; what is older is refused, and ``job.refresh()`` tells whether it is
-            there.
+        MaybeScheduled: the server, or the iterable ``jobs`` itself, raised an error on the way. ``scheduled`` holds
+            the stored jobs, ``unsent`` all others, and ``unknown`` those of the others that may be stored. Sending
+            ``unsent`` again is safe for 20 s. Later it is refused; ``job.refresh()`` says whether a job is there.
     """
     sending = _Sending(jobs)
     try:
         stream = sending.calls()
         for call in islice(stream, 1):
-            # By itself: it brings the script to a server that has not seen it.
+            # Alone: it brings the script to a server that has not seen it.
             sending.take(_run_or_error(call))
         if sending.failure is None:
             with own_clients.lent() as client:
@@ -252,13 +251,13 @@ def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
 
 
 class _Sending:
-    """The jobs of one `schedule_many`: batches that are under way, what was stored, and what may not be."""
+    """The jobs of one `schedule_many`: the batches under way, the jobs that are stored, and the others."""
 
     def __init__(self, jobs: Iterable[Job[Any]]) -> None:
         self._jobs = iter(jobs)
         self._batch: list[Job[Any]] = []
         self._drafts: list[Draft] = []
-        #: With when each was sent first, before this.
+        #: Jobs, drafts, and when each draft was first sent before this call.
         self._under_way: deque[
             tuple[list[Job[Any]], list[Draft], list[float | None]]
         ] = deque()
@@ -268,18 +267,18 @@ class _Sending:
         self.failure: Exception | None = None
 
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
-        """Yield one call a batch, for a stream that does not wait for replies; ends where an error comes up."""
+        """Yield one call a batch, for a stream that does not wait for replies; end at the first error."""
         try:
             for queue, drafts in self._batches():
                 if not formats.is_known(queue):
-                    # The stream has the client of this thread, so this is another.
+                    # The stream holds the client of this thread, so another one asks.
                     perform(own_clients.of_thread, formats.asking(queue))
                 yield _call(queue, drafts)
         except Exception as error:
             self._fail_to_make(error)
 
     def steps(self) -> Steps[None]:
-        """Make the calls one after the other, and take in the replies; ends where an error comes up."""
+        """Make one call after the other and take in the replies; end at the first error."""
         try:
             for queue, drafts in self._batches():
                 if not formats.is_known(queue):
@@ -295,7 +294,7 @@ class _Sending:
             self._fail_to_make(error)
 
     def _fail_to_make(self, error: Exception) -> None:
-        # Of whatever makes the jobs, or of a job that was not prepared: nothing of it was sent.
+        # The iterable of jobs raised it, or a job was not prepared: nothing of this batch was sent.
         if isinstance(error, RedisError):
             mark_unsent(error)
         self.fail(error)
@@ -311,20 +310,20 @@ class _Sending:
             draft = job.draft
             new = draft.new
             if job.state is State.CANCELLED and job.is_unsent:
-                # Whoever withdrew it was told that it will not run.
+                # Its `cancel` has promised that it will not run.
                 continue
             is_full = self._batch and (
                 len(self._batch) == storing.SCHEDULE_BATCH
                 or size + len(new.payload) > SCHEDULE_BYTES
                 or job.queue != self._batch[0].queue
-                # The second time it is a repeat, and a call is one as a whole.
+                # The second time it is a repeat, and only a whole call can be one.
                 or new.token in tokens
             )
             full = None
             if is_full:
                 full = self._begin()
                 size, tokens = 0, set()
-            # Kept before the call is handed out: after an error nobody comes back here.
+            # Kept before the call is handed out: after an error this generator is not resumed.
             self._batch.append(job)
             self._drafts.append(draft)
             size += len(new.payload)
@@ -336,9 +335,9 @@ class _Sending:
             yield last
 
     def _begin(self) -> tuple[str, list[Draft]] | None:
-        """Return what of the batch may be sent; None: nothing.
+        """Return the part of the batch that may be sent; None if it is empty.
 
-        Whether a job may be sent again is decided here and not when it came: the jobs behind it may take their time.
+        Whether a job may be sent again is decided here, not when it came: the jobs after it may have taken long to make.
         """
         batch, self._batch = self._batch, []
         drafts, self._drafts = self._drafts, []
@@ -356,7 +355,7 @@ class _Sending:
         return batch[0].queue, drafts
 
     def take(self, reply: list[Scheduled] | Exception) -> None:
-        """Take in the reply to the oldest call that is under way."""
+        """Take in the reply to the oldest call under way."""
         batch, drafts, before = self._under_way.popleft()
         if isinstance(reply, Exception):
             self.fail(reply)
@@ -368,30 +367,30 @@ class _Sending:
         self._sent += batch
 
     def fail(self, error: Exception) -> None:
-        """Keep the first error that came up."""
+        """Keep the first error."""
         self.failure = self.failure or error
 
     def note(self, error: BaseException) -> None:
-        """Say on what goes through to the caller, an interrupt mostly, what it has left."""
+        """Add to an error that passes through, mostly an interrupt, how many jobs are stored."""
         unknown = sum(len(batch) for batch, _, _ in self._under_way)
         error.add_note(
             f"django-delayq: {len(self._sent)} jobs are scheduled, {unknown} may be"
         )
 
     def finish(self) -> list[Job[Any]]:
-        """Return the jobs, or raise with those that are not known to be stored."""
+        """Return the jobs, or raise an error that holds those not known to be stored."""
         if self.failure is None and not self._too_late:
             return self._sent
         for batch, _, _ in self._under_way:
             self._unsent += batch
         self._unsent += self._batch
         try:
-            # What is no job could not be sent a second time either.
+            # Only jobs: anything else could not be sent a second time either.
             self._unsent += (job for job in self._jobs if isinstance(job, Job))
         except Exception as error:
             self.failure = self.failure or error
             self.failure.add_note(
-                f"django-delayq: what makes the jobs failed, so the rest of them is not known: {error!r}"
+                f"django-delayq: the iterable of jobs failed, so its remaining jobs are not known: {error!r}"
             )
         unsent = self._too_late + self._unsent
         unknown = [job for job in unsent if job.was_sent]
@@ -411,12 +410,12 @@ class _Sending:
             text += f": {type(self.failure).__name__}: {self.failure}"
         seconds = limits.REPEAT_MS // 1000
         if self._unsent:
-            text += f". Pass error.unsent to schedule_many within {seconds} s: none is stored twice"
+            text += f". Pass error.unsent to schedule_many within {seconds} s: no job is stored twice"
         if self._too_late:
             text += (
                 f". {len(self._too_late)} of them, {self._too_late[0].id} first, were sent more than {seconds} s ago"
-                " and not sent again: the server may have run and forgotten them. job.refresh() tells: MISSING has"
-                " ended, or never was stored; anything else is stored"
+                " and not sent again: the server may have run and forgotten them. job.refresh() says which: MISSING"
+                " has ended or never was stored, anything else is stored"
             )
         raise MaybeScheduled(
             text, unsent, scheduled=self._sent, unknown=unknown

@@ -22,7 +22,7 @@ def test_unknown_name_is_told_with_the_nearest_and_where_tasks_are_found() -> No
 
     assert "no task is registered as 'tests.jobs.samples.ad'" in str(missing.value)
     assert "Did you mean 'tests.jobs.samples.add'?" in str(missing.value)
-    assert "tasks.py of every app in INSTALLED_APPS" in str(missing.value)
+    assert "tasks.py of an app in INSTALLED_APPS" in str(missing.value)
 
 
 def test_name_that_is_like_no_other_comes_without_a_guess() -> None:
