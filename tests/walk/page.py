@@ -30,7 +30,7 @@ HANDED_IN = {
         "calls",
         "keys.key",
     ): "The keys of a queue know their names: `Keys` is a protocol.",
-    ("calls", "_bind_once"): "A cache looks the same keys up, by their hash.",
+    ("calls", "bind"): "A cache looks the same keys up, by their hash.",
     (
         "waiting",
         "callback",
