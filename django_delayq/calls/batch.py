@@ -3,6 +3,8 @@
 A script cannot see its own clock move, so whoever calls it measures and adapts.
 """
 
+from math import inf
+
 #: What the elements of one call should take of the server's time, ms.
 TARGET_MS = 4.0
 #: Or this share of what the call takes besides them, where that is more: a scan of a long list. A call that meets more
@@ -30,15 +32,23 @@ class BatchSizer:
         most: int,
         target_ms: float = TARGET_MS,
         call_share: float = CALL_SHARE,
+        patience: float = inf,
     ) -> None:
-        """``first``, ``least`` and ``most`` are numbers of elements; of the least, twice as many are tried at times."""
+        """``first``, ``least`` and ``most`` are numbers of elements; of the least, twice as many are tried at times.
+
+        ``patience``: after so many slow calls in a row, everything learnt before is forgotten. Until then each may be
+        somebody else's doing. Whoever calls all the time needs no such haste, and has smaller batches of it on a busy
+        machine.
+        """
         #: How many elements the next call takes on at most.
         self.size = first
         #: What a call costs besides its elements, and what each of those adds, ms. 0: not known yet.
         self.call_ms = self.element_ms = 0.0
         self._least, self._most = least, most
         self._target_ms, self._call_share = target_ms, call_share
-        self._was_slow = False
+        self._patience = patience
+        # How many calls in a row were slow.
+        self._slow = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -73,9 +83,9 @@ class BatchSizer:
         if self._calls:
             expected_ms = self.call_ms + got * self.element_ms
             most_ms = 1.5 * expected_ms + self._target_ms
-            is_slow, was_slow = took_ms > most_ms, self._was_slow
-            self._was_slow = is_slow
-            if is_slow and was_slow:
+            is_slow = took_ms > most_ms
+            self._slow = self._slow + 1 if is_slow else 0
+            if self._slow >= self._patience:
                 # What was learnt does not hold any more.
                 self._forget()
             elif is_slow:

@@ -20,7 +20,12 @@ FIRST_BATCH = 64
 def step_sizer(first: int = FIRST_BATCH) -> BatchSizer:
     """Make a sizer of steps: most of a step's time is for its frames, however far away the server is."""
     return BatchSizer(
-        first=first, least=2, most=MAX_BATCH, target_ms=TARGET_MS, call_share=0.0
+        first=first,
+        least=2,
+        most=MAX_BATCH,
+        target_ms=TARGET_MS,
+        call_share=0.0,
+        patience=2,
     )
 
 

@@ -99,7 +99,9 @@ def test_one_call_that_was_held_up_changes_little() -> None:
 
 def test_elements_that_suddenly_cost_much_more_make_few_long_calls() -> None:
     """One slow call may be somebody else's doing; two in a row are not."""
-    sizer = BatchSizer(first=64, least=2, most=500, target_ms=3.0, call_share=0.0)
+    sizer = BatchSizer(
+        first=64, least=2, most=500, target_ms=3.0, call_share=0.0, patience=2
+    )
     for _ in range(60):
         claim(sizer, 0.2, 0.004)
 

@@ -49,7 +49,7 @@ class QueuePush:
         frame_format: FrameFormat = FrameFormat.BC0LC0,
     ) -> None:
         self.sizer = BatchSizer(
-            first=FIRST_BATCH, least=FIRST_BATCH // 4, most=MAX_BATCH
+            first=FIRST_BATCH, least=FIRST_BATCH // 4, most=MAX_BATCH, patience=2
         )
         self._keys = keys
         self._frame_format = frame_format
