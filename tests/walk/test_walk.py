@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.test_layers import ROOT
 from tests.walk import walks
 from tests.walk.page import (
     HANDED_IN,
@@ -79,12 +80,12 @@ def test_no_call_goes_up_a_layer_but_through_what_was_handed_in(job, element):
     assert up - handed_in == set()
 
 
-def test_all_that_is_declared_as_handed_in_is_called(job, element):
-    up = [step for step in job.steps + element.steps if is_upward(step)]
+@pytest.mark.parametrize(("layer", "expression"), HANDED_IN)
+def test_what_is_declared_as_handed_in_is_called_in_its_layer(layer, expression):
+    # By the sources: a message that calls back may come after the walk has ended.
+    sources = [path.read_text("utf-8") for path in (ROOT / layer).rglob("*.py")]
 
-    assert {(step.caller.layer, step.expression) for step in up if step.caller} == set(
-        HANDED_IN
-    )
+    assert any(f"{expression}(" in source for source in sources)
 
 
 def test_a_call_up_a_layer_would_be_found():
