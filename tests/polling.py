@@ -9,10 +9,12 @@ T = TypeVar("T")
 
 #: Between two looks at the condition.
 POLL_S = 0.002
+#: A process that is started on a busy machine may take this long to say something.
+PATIENCE_S = 60.0
 
 
 def wait_until(
-    predicate: Callable[[], T], *, description: str, timeout: float = 30
+    predicate: Callable[[], T], *, description: str, timeout: float = PATIENCE_S
 ) -> T:
     """Call the predicate until it returns something true, and return that.
 
@@ -47,7 +49,10 @@ def takes_less_than(
 
 
 async def await_until(
-    predicate: Callable[[], T | Awaitable[T]], *, description: str, timeout: float = 30
+    predicate: Callable[[], T | Awaitable[T]],
+    *,
+    description: str,
+    timeout: float = PATIENCE_S,
 ) -> T:
     """Do as `wait_until` without blocking the event loop; the predicate may be a coroutine function."""
     deadline = time.monotonic() + timeout

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from django_delayq import Job, schedule
-from tests.polling import wait_until
+from tests.polling import PATIENCE_S, wait_until
 from tests.worker.records import Records
 
 
@@ -112,7 +112,7 @@ class Ledger:
             if wanted is None or run.job in wanted
         }
 
-    def wait_for_starts(self, count: int, *, timeout: float = 30) -> list[Run]:
+    def wait_for_starts(self, count: int, *, timeout: float = PATIENCE_S) -> list[Run]:
         """Wait until so many runs have begun, of all jobs together."""
         return wait_until(
             lambda: len(runs := self.runs()) >= count and runs,
@@ -120,7 +120,7 @@ class Ledger:
             timeout=timeout,
         )
 
-    def wait_for_ends(self, count: int, *, timeout: float = 30) -> list[Run]:
+    def wait_for_ends(self, count: int, *, timeout: float = PATIENCE_S) -> list[Run]:
         """Wait until so many runs have ended, of all jobs together."""
         return wait_until(
             lambda: (

@@ -1,3 +1,4 @@
+import itertools
 import re
 import threading
 import time
@@ -163,7 +164,16 @@ def test_push_that_fails_is_repeated_soon_and_then_less_often(
         if (found := re.search(r"again in (\d+) ms", record.getMessage()))
     ]
     assert pauses_ms == [50, 100, 200, 400, 800]
-    assert 1.5 < push.times[5] - push.times[0] < 20
+    waits_ms = [
+        1000 * (after - before) for before, after in itertools.pairwise(push.times)
+    ]
+    # The subscription ends one of the pauses: which one depends on when it comes.
+    kept = [
+        wait_ms > 0.8 * pause_ms
+        for wait_ms, pause_ms in zip(waits_ms, pauses_ms, strict=False)
+    ]
+    assert kept.count(False) <= 1, waits_ms
+    assert push.times[5] - push.times[0] < 20
 
 
 def test_push_survives_any_exception(

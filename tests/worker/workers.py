@@ -18,7 +18,7 @@ from django_delayq.delivery import looking
 from django_delayq.delivery.looking import Counts
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
-from tests.polling import wait_until
+from tests.polling import PATIENCE_S, wait_until
 
 #: In place of the alarm's cap, which would wake a worker that was told nothing.
 NEVER_MS = 600_000
@@ -177,7 +177,7 @@ class WorkerProgram:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def wait(self, timeout: float = 30) -> int:
+    def wait(self, timeout: float = PATIENCE_S) -> int:
         """Wait for its end; return the exit status."""
         assert self.process is not None
         try:
@@ -187,7 +187,7 @@ class WorkerProgram:
                 f"the worker does not end within {timeout} s; its log:\n{self.log}"
             ) from None
 
-    def wait_for_log(self, text: str, timeout: float = 30) -> None:
+    def wait_for_log(self, text: str, timeout: float = PATIENCE_S) -> None:
         wait_until(
             lambda: text in self.log or (not self.is_running and "ended"),
             description=f"{text!r} in the worker's log",
