@@ -1,9 +1,9 @@
 """A plain command, described without I/O as a `Call` is."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import msgspec
 from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -13,44 +13,33 @@ from django_delayq.calls.call import Argument, identity
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A plain command, harmless to repeat unless it is a `Once`; the key comes second."""
+class Command(msgspec.Struct, Generic[T], frozen=True):
+    """A plain command that may be sent twice, unless it is in a `Once`."""
 
-    args: tuple[bytes | str | int, ...]
+    args: tuple[Argument, ...]
+    read: Callable[[Any], T] = identity
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """Its key, which comes second in every command that has one."""
         return (str(self.args[1]),)
 
-    def command(self) -> tuple[bytes | str | int, ...]:
+    def command(self) -> tuple[Argument, ...]:
         return self.args
 
-    def read(self, reply: Any) -> Any:
-        return reply
-
-    def do(self, client: Redis) -> Any:
+    def do(self, client: Redis) -> T:
         execute: Any = client.execute_command
         try:
-            return execute(*self.args)
+            reply = execute(*self.args)
         except RedisConnectionError:
-            # The pool had lent a connection that died unnoticed.
-            return execute(*self.args)
+            # The pool lent a connection that had died unnoticed.
+            reply = execute(*self.args)
+        return self.read(reply)
 
-    async def ado(self, client: aio.Redis) -> Any:
+    async def ado(self, client: aio.Redis) -> T:
         execute: Any = client.execute_command
         try:
-            return await execute(*self.args)
+            reply = await execute(*self.args)
         except RedisConnectionError:
-            return await execute(*self.args)
-
-
-@dataclass(frozen=True, slots=True)
-class Question(Generic[T]):
-    """A command that is no script, for a `Line`."""
-
-    words: tuple[Argument, ...]
-    read: Callable[[Any], T] = identity
-
-    def command(self) -> tuple[Argument, ...]:
-        return self.words
+            reply = await execute(*self.args)
+        return self.read(reply)

@@ -9,7 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq.calls.call import Call
-from django_delayq.calls.command import Question
+from django_delayq.calls.command import Command
 from django_delayq.calls.connections import borrow
 from django_delayq.calls.errors import raise_hidden
 from django_delayq.calls.running import run
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class UnderWay(Generic[T]):
     """A call that was made on a `Line` and whose reply has not been read: the server works on it meanwhile."""
 
-    def __init__(self, line: "Line", call: "Call[T] | Question[T]") -> None:
+    def __init__(self, line: "Line", call: "Call[T] | Command[T]") -> None:
         self._line = line
         self._call = call
         #: What came: a reply, or an error of the server or of the connection.
@@ -64,7 +64,7 @@ class Line:
         self._packed: list[bytes] = []
         self._unread: deque[UnderWay[Any]] = deque()
 
-    def ask(self, call: "Call[T] | Question[T]") -> UnderWay[T]:
+    def ask(self, call: "Call[T] | Command[T]") -> UnderWay[T]:
         """Make a call; it is sent with the others, by `flush` or when the first of them is waited for."""
         under_way = UnderWay(self, call)
         try:

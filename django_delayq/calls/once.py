@@ -1,9 +1,9 @@
 """Calls that must not be repeated: sent once, and where no reply comes the caller learns that they may have run."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from redis import asyncio as aio
 from redis.client import Redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError
@@ -16,11 +16,10 @@ from django_delayq.calls.connections import borrow, node_of
 from django_delayq.exceptions import MaybeScheduled
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
+class Once(msgspec.Struct, frozen=True):
     """A call that must not be repeated."""
 
-    call: Call[Any] | Command
+    call: Call[Any] | Command[Any]
 
     def do(self, client: Redis) -> Any:
         return send_once(client, self.call)
@@ -29,7 +28,7 @@ class Once:
         return await asend_once(client, self.call)
 
 
-def send_once(client: Redis, call: Call[Any] | Command) -> Any:
+def send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
     """Make a call that must not be repeated.
 
     Raises:
@@ -58,7 +57,7 @@ def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
         raise _maybe_scheduled(error) from error
 
 
-async def asend_once(client: aio.Redis, call: Call[Any] | Command) -> Any:
+async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
     """`send_once` on an asyncio client."""
     # The event loop learns that a connection was closed by polling, and acts on it the next time round: without
     # that the pool would lend one that died long ago, and what was not sent at all would be a maybe.

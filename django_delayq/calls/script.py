@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib import resources
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Script:
+
+class Script(msgspec.Struct, frozen=True):
     """A Lua script: the text sent to the server (what it uses of its preludes included) and the SHA-1 of it."""
 
     name: str

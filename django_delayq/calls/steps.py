@@ -8,9 +8,9 @@ up with a few more requests.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 from redis import asyncio as aio
 from redis.client import Redis
 
@@ -31,8 +31,7 @@ class Request(Protocol):
 Steps = Generator[Call[Any] | Request, Any, T]
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """Do nothing for so long."""
 
     wait_ms: float

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from redis.client import Redis
 from redis.exceptions import RedisError
 
-from django_delayq.calls.command import Question
+from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
@@ -38,7 +38,7 @@ logger = get_log("django_delayq.worker")
 #: In burst mode, what falls due so soon is waited for: a job that was just scheduled for now is due within a ms.
 SOON_MS = 2.0
 #: The server's clock, epoch us.
-TIME = Question(("TIME",), lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
+TIME = Command(("TIME",), lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
 #: The alarm's key for everything that is no queue's.
 _SELF = ""
 

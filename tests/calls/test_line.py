@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq.calls.command import Question
+from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line
 from tests.calls.samples import echo
 from tests.polling import wait_until
@@ -99,7 +99,7 @@ class TestLine:
         line = Line(through_proxy)
         line.ask(echo("x")).finish()
         proxy.lose_reply_to(b"first")
-        asked = [line.ask(Question(("ECHO", text))) for text in ("first", "second")]
+        asked = [line.ask(Command(("ECHO", text))) for text in ("first", "second")]
 
         for each in asked:
             with pytest.raises(redis.ConnectionError):
@@ -113,7 +113,7 @@ class TestLine:
     ) -> None:
         client.set(queue_name, "no list")
         line = Line(client)
-        refused = line.ask(Question(("LLEN", queue_name)))
+        refused = line.ask(Command(("LLEN", queue_name)))
         done = line.ask(echo("x"))
 
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
