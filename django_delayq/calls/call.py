@@ -15,7 +15,7 @@ from django_delayq.calls.script import Script
 T = TypeVar("T")
 
 
-#: What redis-py can put on the wire as it stands.
+#: Types that redis-py writes to the wire as they are.
 Argument = bytes | str | int
 
 
@@ -27,29 +27,29 @@ _NOTHING: Mapping[int, Argument] = MappingProxyType({})
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True):
-    """A script call that has not been made yet."""
+    """A script call, described and not made yet."""
 
     script: Script
     keys: Sequence[str]
     args: Sequence[Argument] = ()
     read: Callable[[Any], T] = identity
-    #: Arguments, by index, that are different when the call is made again because its reply was lost. None: making it
-    #: twice would do it twice, so a lost reply is an error.
+    #: Arguments, by index, that differ when the call is made again because its reply was lost. None: a second call would
+    #: do everything twice, so a lost reply is an error.
     repeat: Mapping[int, Argument] | None = _NOTHING
-    #: A repeat is known to be one for so long: what a script remembers of the first, it forgets.
+    #: How long the script recognises a repeat; then it forgets the first call.
     window_ms: float = math.inf
-    #: Makes the call of a script that does what this one leaves alone: where the reply is nil, and for a repeat.
+    #: Makes the call of the script that handles every case. It replaces this call if the reply is nil, and in a repeat.
     full: "Callable[[], Call[T]] | None" = None
 
     def command(self) -> tuple[Argument, ...]:
         return ("EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args)
 
     def full_command(self) -> tuple[Argument, ...]:
-        """The same with the script's text, for a server that has not seen it yet."""
+        """Return the command with the script's text, for a server that does not know the script yet."""
         return ("EVAL", self.script.source, len(self.keys), *self.keys, *self.args)
 
     def again(self) -> "Call[T]":
-        """The same call, for a server that may have run it already."""
+        """Return the call to send to a server that may have run it already."""
         if self.full is not None:
             return self.full().again()
         if not self.repeat:
@@ -61,14 +61,14 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
 
 
 class CallPacker(HiredisRespSerializer):
-    """Writes script calls as redis-py does, without looking at each argument first: that cost a job more than its task."""
+    """Writes script calls as redis-py does, but does not look at each argument first: that cost more than a small task."""
 
     def pack(self, *args: Any) -> list[bytes]:
         if args[0] == "EVALSHA":
             try:
                 return [pack_command(args)]
             except TypeError:
-                # What no Argument is: redis-py knows more types, or says which one it is.
+                # Not an Argument: redis-py knows more types, or names the wrong one.
                 pass
         packed: list[bytes] = super().pack(*args)
         return packed

@@ -1,10 +1,13 @@
-"""The connection that a client has for one call."""
+"""The connection that a client uses for one call."""
 
 from typing import Any
 
 
 def node_of(client: Any, key: str | None) -> Any:
-    """Return the client itself, or of a cluster's client that of the node that holds a key, or of any node."""
+    """Return the client of the server that holds a key: the client itself, or a cluster's client for one node.
+
+    Without a key, any node of a cluster will do.
+    """
     if not hasattr(client, "get_node_from_key"):
         return client
     node = client.get_default_node() if key is None else client.get_node_from_key(key)
@@ -12,7 +15,7 @@ def node_of(client: Any, key: str | None) -> Any:
 
 
 def borrow(pool: Any) -> Any:
-    """Take a connection from a pool; from an asyncio pool, something to await."""
+    """Take a connection from a pool. An asyncio pool returns an awaitable."""
     try:
         return pool.get_connection()
     except TypeError:

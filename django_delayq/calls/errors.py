@@ -1,4 +1,4 @@
-"""What an error says of the call that it ended: whether it may have been carried out, and why the server refused it."""
+"""What the error of a call says: whether the call may have run, and why the server refused it."""
 
 import re
 
@@ -14,27 +14,23 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+#: The connection broke, or the server did not answer in time: the reply is lost.
 LOST = (RedisConnectionError, RedisTimeoutError)
-
-
-#: Errors of the connection by which the server says that it has not even looked at the call.
+#: Connection errors by which the server says that it did not look at the call.
 TURNED_AWAY = (AuthenticationError, AuthorizationError, BusyLoadingError)
-
-
-#: By these codes the server says that a script was not begun, or refused its first write. Ours check types before that.
+#: By these codes the server says that it did not begin a script, or refused its first write. Our scripts check the
+#: types of their keys before they write.
 _REFUSED = re.compile(
     r"\b(?:WRONGTYPE|NOREPLICAS|MISCONF|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b"
 )
-
-
-#: The attribute by which an error of a call knows whether the call may have been carried out.
+#: The attribute of an error that says whether its call may have run.
 MAY_HAVE_RUN = "_delayq_may_have_run"
 
 
 def may_have_run(error: Exception) -> bool:
-    """Tell whether a call that failed so may have been carried out, in part at least.
+    """Return whether a call that failed with this error may have run, in part at least.
 
-    False where no connection came about, and where the server refused the call before its first write.
+    False if no connection came about, or if the server refused the call before its first write.
     """
     marked: bool | None = getattr(error, MAY_HAVE_RUN, None)
     if marked is not None:
@@ -48,16 +44,16 @@ def may_have_run(error: Exception) -> bool:
 
 
 def mark_unsent(error: Exception) -> None:
-    """Note on an error that it came up before anything was sent."""
+    """Note on an error that it was raised before anything was sent."""
     setattr(error, MAY_HAVE_RUN, False)
 
 
-#: Errors that a caller decides by, as Redis 6.2 has them in the text of the error of the script.
+#: Errors that callers tell apart. Redis 6.2 hides them in the text of the script's error.
 _HIDDEN = {"-OOM ": OutOfMemoryError, "-READONLY ": ReadOnlyError}
 
 
 def unhidden(error: ResponseError) -> ResponseError:
-    """Return the error of the command that stopped a script; from Redis 7 on that is what the server tells."""
+    """Return the error of the command that stopped a script. Redis 7 and later send that error themselves."""
     text = str(error)
     if text.startswith("Error running script"):
         for prefix, cls in _HIDDEN.items():
@@ -68,6 +64,7 @@ def unhidden(error: ResponseError) -> ResponseError:
 
 
 def raise_hidden(error: ResponseError) -> None:
+    """Raise the error that another one hides, if it hides one."""
     told = unhidden(error)
     if told is not error:
         raise told from error

@@ -1,4 +1,4 @@
-"""A connection that is kept, on which calls are made before anybody waits for them."""
+"""A connection that one thread keeps, on which it makes several calls before it waits for the first reply."""
 
 import select
 from collections import deque
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class UnderWay(Generic[T]):
-    """A call that was made on a `Line` and whose reply has not been read: the server works on it meanwhile."""
+    """A call on a `Line` whose reply has not been read yet. The server works on it meanwhile."""
 
     def __init__(self, line: "Line", call: "Call[T] | Command[T]") -> None:
         self._line = line
@@ -31,7 +31,10 @@ class UnderWay(Generic[T]):
         self._told, self._is_told = reply, True
 
     def finish(self) -> T:
-        """Wait for the reply; once. Errors of the server and of the connection are raised, also those of sending."""
+        """Wait for the reply and return it. Call this once.
+
+        Raises the error of the server or of the connection, even one that came up while sending.
+        """
         if not self._is_told:
             self._line.read_until(self)
         call, told = self._call, self._told
@@ -49,23 +52,23 @@ class UnderWay(Generic[T]):
 
 
 class Line:
-    """A connection that is kept: calls that are made before anybody waits go out in one write.
+    """A kept connection. Calls that are made before anybody waits for a reply go out in one write.
 
-    It belongs to one thread. Where the server closed it while nothing was under way, nobody notices; an error of the
-    connection is the end of all that is under way, and the next call connects anew.
+    A line belongs to one thread. If the server closes the connection while no call is under way, the next call
+    connects anew, and nobody notices. A connection error ends every call that is under way.
     """
 
     def __init__(self, client: Redis) -> None:
-        """``client`` lends the connection; a script that its server does not know yet is run by it."""
+        """Take the connection from ``client``, which also runs scripts that the server does not know yet."""
         self.client = client
         self._connection: Any = None
         self._poll: Any = None
-        # Not sent yet.
+        # Packed, and not sent yet.
         self._packed: list[bytes] = []
         self._unread: deque[UnderWay[Any]] = deque()
 
     def ask(self, call: "Call[T] | Command[T]") -> UnderWay[T]:
-        """Make a call; it is sent with the others, by `flush` or when the first of them is waited for."""
+        """Make a call. It is sent with the others, by `flush` or by the first wait for a reply."""
         under_way = UnderWay(self, call)
         try:
             if not self._unread:
@@ -79,7 +82,7 @@ class Line:
         return under_way
 
     def flush(self) -> None:
-        """Send what was not sent yet."""
+        """Send the calls that were not sent yet."""
         if self._packed:
             packed, self._packed = b"".join(self._packed), []
             try:
@@ -91,7 +94,7 @@ class Line:
                 raise
 
     def read_until(self, last: UnderWay[Any]) -> None:
-        """Take in the replies up to that of one call."""
+        """Read the replies up to that of one call."""
         self.flush()
         while not last.is_told:
             try:
@@ -102,28 +105,28 @@ class Line:
                 self._fail(error)
                 return
             except BaseException:
-                # Also an interrupt: the replies that are still to come must not be taken for others.
+                # An interrupt, say: replies that are still to come must not be taken for others.
                 self.close()
                 raise
             self._unread.popleft().tell(reply)
 
     def rest(self) -> None:
-        """Give the connection back where nothing is under way, so that others of the client need none of their own."""
+        """Give the connection back unless a call is under way, so that other users of the client need no second one."""
         if self._connection is not None and not self._unread:
             connection, self._connection, self._poll = self._connection, None, None
             self.client.connection_pool.release(connection)
 
     def close(self) -> None:
-        """Let go of the connection; what is under way gets no reply any more."""
+        """Close the connection. Calls that are under way fail."""
         self._fail(RedisConnectionError("the connection was closed"))
 
     @property
     def is_stale(self) -> bool:
-        """Whether there is something to read although nothing was asked: the server has closed it, a restart perhaps."""
+        """Whether the connection has bytes that nobody asked for: the server closed it, perhaps to restart."""
         return self._poll is not None and bool(self._poll.poll(0))
 
     def _make_ready(self) -> None:
-        """Connect, unless it is."""
+        """Connect unless the connection is open."""
         connection = self._connection
         if connection is None:
             connection = self._connection = borrow(self.client.connection_pool)

@@ -1,4 +1,4 @@
-"""Calls that must not be repeated: sent once, and where no reply comes the caller learns that they may have run."""
+"""Calls that must not be repeated: they are sent once, and an error says whether they may have run."""
 
 import asyncio
 from typing import Any
@@ -32,8 +32,8 @@ def send_once(client: Redis, call: Call[Any] | Command[Any]) -> Any:
     """Make a call that must not be repeated.
 
     Raises:
-        MaybeScheduled: it was sent, and no reply came.
-        redis.exceptions.RedisError: it was not sent, or the server refused it.
+        MaybeScheduled: the call was sent, and no reply came.
+        redis.exceptions.RedisError: the call was not sent, or the server refused it.
     """
     pool = node_of(client, call.keys[0]).connection_pool
     connection = borrow(pool)
@@ -59,8 +59,8 @@ def _ask(connection: Any, command: tuple[Any, ...]) -> Any:
 
 async def asend_once(client: aio.Redis, call: Call[Any] | Command[Any]) -> Any:
     """`send_once` on an asyncio client."""
-    # The event loop learns that a connection was closed by polling, and acts on it the next time round: without
-    # that the pool would lend one that died long ago, and what was not sent at all would be a maybe.
+    # The event loop learns of a closed connection by polling and acts on it in its next round. Without these two
+    # rounds the pool would lend a connection that died long ago, and a call that was never sent would count as a maybe.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     pool = node_of(client, call.keys[0]).connection_pool

@@ -1,4 +1,4 @@
-"""Calls made one at a time, by a sync or an asyncio client, and again where that is safe."""
+"""Making one call, on a sync or an asyncio client, and making it again when the reply was lost and that is safe."""
 
 import asyncio
 import time
@@ -32,15 +32,15 @@ from django_delayq.clock import boottime_ms
 T = TypeVar("T")
 
 
-#: Waits before a call is made again, s. A lost connection is quickly told; a silent server has cost its time-out.
+#: Waits before a call is made again, s. A lost connection shows at once; a silent server has already cost a time-out,
+#: so only the first of these follows it.
 PAUSES_S = (0.05, 0.2, 0.5)
 
 
 def run(client: Redis, call: Call[T]) -> T:
-    """Make one call, and again where its reply was lost and that is safe.
+    """Make one call, and make it again if its reply was lost and that is safe.
 
-    The client is one that does not repeat by itself. Other errors of the server pass through; `may_have_run` tells
-    what they mean.
+    The client must not retry by itself. Other errors of the server pass through; `may_have_run` says what they mean.
     """
     first_ms = boottime_ms()
     try:
@@ -77,7 +77,7 @@ def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
     connection = client.connection
     if connection is None:
         return _execute_pooled(client, command)
-    # A client with a connection of its own, see `Clients.of_thread`: the pool's bookkeeping would cost as much as the call.
+    # A client of `Clients.of_thread` has a connection of its own: a pool's bookkeeping would cost as much as the call.
     if getattr(connection, "_sock", None) is None:
         try:
             connection.connect()
@@ -90,13 +90,13 @@ def _execute(client: Redis, command: tuple[Argument, ...]) -> Any:
     except ResponseError:
         raise
     except BaseException:
-        # Also an interrupt: the reply that is still to come must not be taken for the next one's.
+        # An interrupt, say: the reply that is still to come must not be taken for the next call's.
         connection.disconnect()
         raise
 
 
 def _execute_pooled(client: Redis, command: tuple[Argument, ...]) -> Any:
-    # By hand, as execute_command() does not say whether it was the connecting that failed.
+    # Not execute_command(): its error does not say whether the connection failed before anything was sent.
     pool = getattr(client, "connection_pool", None)
     if pool is None:
         return client.execute_command(*command)
@@ -159,7 +159,7 @@ async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
     except LOST as error:
         mark_unsent(error)
         if isinstance(error.__cause__, TURNED_AWAY):
-            # redis.asyncio wraps what redis raises as it is.
+            # redis.asyncio wraps this error, where redis raises it bare.
             mark_unsent(error.__cause__)
             raise error.__cause__ from None
         raise
@@ -171,7 +171,7 @@ async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
 
 
 class _Repeats(Generic[T]):
-    """When a call whose reply was lost is made again, and what its last error says of all of them."""
+    """The repeats of a call whose reply was lost: when to make them, and what the last error says about all of them."""
 
     def __init__(self, call: Call[T], first_ms: float, lost: Exception) -> None:
         if call.repeat is None:
@@ -183,7 +183,7 @@ class _Repeats(Generic[T]):
         self.note(lost)
 
     def pauses_s(self) -> Iterator[float]:
-        """Yield how long to wait before each; ends where one more would not be known as a repeat."""
+        """Yield the wait before each repeat. Stop when the server could no longer recognise a repeat."""
         if isinstance(self.lost, AuthenticationError | AuthorizationError):
             return
         for pause_s in _pauses(self.lost):
@@ -198,11 +198,11 @@ class _Repeats(Generic[T]):
 
     @property
     def call(self) -> Call[T]:
-        """What to send: as a repeat only where it is one."""
+        """What to send: marked as a repeat only if an earlier try may have run."""
         return self._call.again() if self._may_have_run else self._call
 
     def note(self, error: Exception) -> None:
-        """Take in an error; an earlier try may have been carried out whatever the last one says."""
+        """Note the error of a try. An earlier try may have run, whatever the last error says."""
         self.lost = error
         if self._may_have_run and not isinstance(error, OutOfMemoryError):
             # A full server refuses to store, so the repeat did not find it stored.

@@ -1,4 +1,4 @@
-"""The scripts: read from their files, with the preludes that they use before them, and bound to their keys by name."""
+"""Lua scripts: reading their files, adding the preludes that they use, binding their keys by name."""
 
 import re
 from collections.abc import Hashable, Iterable
@@ -11,12 +11,12 @@ import msgspec
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A Lua script: the text sent to the server (what it uses of its preludes included) and the SHA-1 of it."""
+    """A Lua script: the text that the server gets, with the parts of its preludes that it uses, and its SHA-1."""
 
     name: str
     source: str
     sha: str
-    #: What it calls its keys, in their order; one that ends with ``?`` may be missing, one with ``...`` is any number.
+    #: The names of its keys, in order. ``name?`` may be missing; ``name...`` stands for any number of keys.
     keys: tuple[str, ...] = ()
 
 
@@ -24,22 +24,22 @@ class Keys(Hashable, Protocol):
     """The keys of one queue."""
 
     def key(self, name: str) -> str:
-        """Return a key by the name that the headers of scripts have for it."""
+        """Return the key that the headers of scripts call by this name."""
 
 
-#: How a definition in a prelude begins; it goes on to the next one.
+#: How a definition in a prelude begins. It ends where the next one begins.
 _DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
 
 @cache
 def load_script(packages: tuple[str, ...], name: str) -> Script:
-    """Read ``lua/<name>.lua`` of the first package and put what it uses of its preludes before it.
+    """Read ``lua/<name>.lua`` of the first package, preceded by the definitions that it uses from its preludes.
 
-    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``, which are looked for in the
-    ``lua`` folders of all the packages: the script's own layer and those below it, nearest first.
+    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``. They are searched in the ``lua``
+    folders of all the packages: the script's own layer and those below it, nearest first.
 
-    The server makes each function of a script anew at each call: what is not used would cost `schedule` an eighth
-    of its time there.
+    Unused definitions are left out, because the server creates each function of a script anew at each call. They would
+    cost `schedule` an eighth of its time on the server.
     """
     text = text_of(packages, name)
     definitions: list[tuple[set[str], str]] = []
@@ -61,9 +61,9 @@ def load_script(packages: tuple[str, ...], name: str) -> Script:
 def bind(
     packages: tuple[str, ...], name: str, keys: Keys, **named: str
 ) -> tuple[Script, tuple[str, ...]]:
-    """Return a script and its keys, in the order of its header: those named here, else those of the queue.
+    """Return a script and its keys in the order of its header: those named here, and the others from the queue.
 
-    A key that the header has as ``name?`` is passed where it is named here.
+    A key that the header writes as ``name?`` is passed only if it is named here.
     """
     script = load_script(packages, name)
     found = [
@@ -83,21 +83,21 @@ def bind_list(
     listed: Iterable[str],
     **named: str,
 ) -> tuple[Script, tuple[str, ...]]:
-    """Do as `bind`, and add the keys that the header has as ``name...``, any number of them."""
+    """Do as `bind`, and append the keys that the header writes as ``name...``."""
     script, found = bind(packages, name, keys, **named)
     if not script.keys or not script.keys[-1].endswith("..."):
         raise TypeError(f"{name}.lua takes no more keys than its header names")
     return script, (*found, *listed)
 
 
-#: Where a part of a script stands in it.
+#: The line that stands for a part of a script.
 _PART = re.compile(r"^ *-- Part  (\w+)$", re.MULTILINE)
 
 
 def text_of(packages: tuple[str, ...], name: str) -> str:
-    """Return a script without its preludes: a line ``-- Part  due`` in it stands for all of ``_due.lua``.
+    """Return a script without its preludes, with each line ``-- Part  due`` replaced by the text of ``_due.lua``.
 
-    A part sees the locals of its script, and costs nothing where it stands in a branch that is not taken.
+    A part sees the locals of its script. In a branch that is not taken it costs nothing.
     """
     return _PART.sub(
         lambda part: _find(packages[:1], f"_{part[1]}"), _find(packages[:1], name)
@@ -114,7 +114,7 @@ def keys_of(text: str) -> tuple[str, ...]:
 
 
 def _with_numbers(source: str, keys: tuple[str, ...], script: str) -> str:
-    """Put what the server calls a key in place of its name: ``KEYS[3]`` for ``keys.leases``, their number for ``#keys``."""
+    """Replace the names of keys by what the server calls them: ``keys.leases`` by ``KEYS[3]``, ``#keys`` by their number."""
     numbers = {key.rstrip("?."): i for i, key in enumerate(keys, 1)}
 
     def number(match: re.Match[str]) -> str:
@@ -131,7 +131,7 @@ def _with_numbers(source: str, keys: tuple[str, ...], script: str) -> str:
 
 
 def _definitions_of(prelude: str) -> list[tuple[set[str], str]]:
-    """Return what each definition of a prelude defines, and its text."""
+    """Return the names that each definition of a prelude defines, and its text."""
     found = list(_DEFINITION.finditer(prelude))
     ends = [match.start() for match in found[1:]] + [len(prelude)]
     return [

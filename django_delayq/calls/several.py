@@ -1,4 +1,4 @@
-"""Several calls at once: in one pipeline, or as a stream that the server works on while the next is made."""
+"""Making several calls: in one pipeline, or as a stream, where the next call is prepared while the server works."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,16 +14,16 @@ from django_delayq.calls.errors import LOST, unhidden
 T = TypeVar("T")
 
 
-#: Calls of a stream that the server may have before it.
+#: Calls of a stream that may be under way at once.
 UNDER_WAY = 2
 
 
 def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
-    """Make several calls in one pipeline, once; not atomic as a whole. An error stands in its call's place."""
+    """Make several calls in one pipeline, once. They are not atomic together. An error takes the place of its reply."""
     replies = _pipeline(client, [call.command() for call in calls])
     unknown = _unknown(replies)
     if unknown:
-        # NOSCRIPT means that nothing of it ran: those, and only those, are sent again.
+        # NOSCRIPT means that the call did not run: those calls, and only those, are sent again.
         for i, reply in zip(
             unknown,
             _pipeline(client, [calls[i].full_command() for i in unknown]),
@@ -78,10 +78,9 @@ def _read_all(calls: Sequence[Call[T]], replies: Sequence[Any]) -> list[T | Exce
 
 
 def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exception]:
-    """Make calls one after the other without waiting for each: while the server works, the next is made.
+    """Make calls one after the other, and prepare the next while the server works on the last.
 
-    The client has a connection of its own. An error stands in its
-    call's place; a lost connection ends the stream.
+    The client has a connection of its own. An error takes the place of its reply. A lost connection ends the stream.
     """
     connection = client.connection
     assert connection is not None
@@ -105,7 +104,7 @@ def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exceptio
             reply, failure = _read_one(connection, under_way.popleft(), failure)
             yield reply
     except BaseException:
-        # Whatever made the calls failed, or whoever reads went away: replies are still to come.
+        # The source of the calls failed, or the reader went away: replies are still to come.
         connection.disconnect()
         raise
 

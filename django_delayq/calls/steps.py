@@ -1,8 +1,7 @@
 """Operations of several requests, written once without I/O and performed by a sync or an async client.
 
-An operation is a generator: it yields what it wants done, is sent the result, or has the error thrown into it, and
-returns its own result. An interrupt of the caller is thrown in like any error, so that the operation can clean
-up with a few more requests.
+An operation is a generator. It yields what it wants done, receives the result or the error, and returns its own
+result. An interrupt of the caller is thrown into it like any error, so that it can clean up with a few more requests.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 class Request(Protocol):
-    """What an operation wants done beside a `Call`; it knows how to do it on either kind of client."""
+    """Anything but a `Call` that an operation wants done. It knows how to do itself on either kind of client."""
 
     def do(self, client: Redis) -> Any: ...
 
@@ -32,7 +31,7 @@ Steps = Generator[Call[Any] | Request, Any, T]
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Do nothing for so long."""
+    """Wait."""
 
     wait_ms: float
 
@@ -44,7 +43,7 @@ class Pause(msgspec.Struct, frozen=True):
 
 
 def perform(client: Redis | Callable[[], Redis], steps: Steps[T]) -> T:
-    """Do what an operation asks for.
+    """Do what an operation asks for, and return its result.
 
     ``client`` may be a function that returns one: an operation that asks for nothing then needs no server.
     """
@@ -73,7 +72,7 @@ async def aperform(
 ) -> T:
     """`perform` on an asyncio client.
 
-    Once the task was cancelled, what is left to do is done beside it: a second cancellation does not stop it.
+    After a cancellation, the remaining requests run in a task of their own, which a second cancellation does not stop.
     """
     result: Any = None
     error: BaseException | None = None
@@ -96,8 +95,8 @@ async def aperform(
             else:
                 result = await _ado(client, request)
                 if task.cancelling() > cancellations:
-                    # asyncio.wait_for of Python 3.11, which redis-py sends with, loses a cancellation that comes as
-                    # it ends: the caller would wait on, for ever perhaps.
+                    # redis-py sends through asyncio.wait_for, which on Python 3.11 loses a cancellation that arrives
+                    # as it ends. The caller would wait on, perhaps forever.
                     raise asyncio.CancelledError
         except BaseException as raised:
             error = raised

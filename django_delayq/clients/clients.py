@@ -1,7 +1,7 @@
 """The clients of one server, made when they are needed: of a thread, shared by threads, of an event loop.
 
-A queue object has those of the connection that it was given. Everything else shares the process's `own_clients`, which the
-settings lead to their server.
+A queue object uses the clients of the connection that it was given. Everything else shares `own_clients`, the
+process's own, whose server the settings name.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ Given = Redis | aio.Redis | str
 
 
 class Clients:
-    """Makes and keeps the clients of one server; replies are bytes. Serves any number of threads and event loops.
+    """Makes and keeps the clients of one server, for any number of threads and event loops. Their replies are bytes.
 
-    A forked child makes its own: it would read the replies of its parent.
+    A forked child makes its own clients: on its parent's connections it would read its parent's replies.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Clients:
         given: Redis | aio.Redis | None = None,
         key: Hashable = None,
     ) -> None:
-        """``find`` says where the server is, whenever a pool is made.
+        """Ask ``find`` where the server is, whenever a pool is made.
 
         A client that was ``given`` is used itself where its kind, sync or async, is asked for. Objects with the same
         ``key`` share the clients of event loops.
@@ -49,17 +49,17 @@ class Clients:
         self.find = find
         self._given = given
         self._key = self if key is None else key
-        # One at most. A dictionary, because it is filled in one step: of two that threads make at once, one is dropped
-        # before anybody has it.
+        # One at most. A dictionary is filled in one step: if two threads make one at once, the second is dropped before
+        # anybody has it.
         self._made: dict[str, _Made] = {}
         _all.add(self)
 
     @classmethod
     def of(cls, connection: Given | None) -> "Clients":
-        """Return those of a client or a URL; for None the process's own.
+        """Return the clients of a connection: a client, a URL, or None for the process's own.
 
         Raises:
-            InvalidSettings: it is something else.
+            InvalidSettings: ``connection`` is something else.
         """
         if connection is None:
             return own_clients
@@ -73,7 +73,7 @@ class Clients:
                 "connection has to be a redis.Redis, a redis.asyncio.Redis or a URL;"
                 f" got {show(connection)}"
             )
-        # One that decodes would return text.
+        # A client that decodes replies would return text.
         is_used = (
             isinstance(connection, Redis | aio.Redis)
             and not Server.of(connection).decodes
@@ -100,9 +100,9 @@ class Clients:
         return self._get().shared
 
     def of_thread(self) -> Redis:
-        """Return the client of this thread, with a connection of its own; the one that was given, where it serves.
+        """Return the client of this thread, which has a connection of its own, or the client that was given.
 
-        The bookkeeping of a pool costs as much as a call.
+        The bookkeeping of a pool would cost as much as a call.
 
         Raises:
             InvalidSettings, EmbeddedServerError: there is no server to connect to.
@@ -117,13 +117,13 @@ class Clients:
         if isinstance(self._given, Redis):
             return self._given
         made = self._get()
-        # It goes with its thread, or with us; the connection then returns to the pool.
+        # It is freed with its thread, or with us. Its connection then returns to the pool.
         client = Redis(connection_pool=made.pool, single_connection_client=True)
         made.of_threads.client = client
         return client
 
     def at_hand(self) -> Redis:
-        """Return the client of this thread, or where it cannot connect the shared one, so that the call meets the error.
+        """Return the client of this thread. If it cannot connect, return the shared one, whose call meets the error.
 
         Raises:
             InvalidSettings, EmbeddedServerError: there is no server to connect to.
@@ -135,9 +135,9 @@ class Clients:
 
     @contextmanager
     def lent(self) -> Iterator[Redis]:
-        """Lend this thread's client to a stream; what else the thread asks meanwhile, it asks through another.
+        """Lend this thread's client to a stream. Other calls of the thread use another client meanwhile.
 
-        The replies that are still to come belong to the stream.
+        The next replies on this client's connection belong to the stream.
         """
         client = self.of_thread()
         of_threads = self._get().of_threads
@@ -148,13 +148,13 @@ class Clients:
             of_threads.client = client
 
     def make(self, **overrides: Any) -> Redis:
-        """Make a client with a pool of its own, for a caller that needs other time-outs and closes it."""
+        """Make a client with a pool of its own, for a caller that needs other time-outs. The caller closes it."""
         client = Redis(connection_pool=self.find().pool(**overrides))
         client.auto_close_connection_pool = True
         return client
 
     async def of_loop(self) -> aio.Redis:
-        """Return the client of the running event loop, which is closed with the loop; or the one that was given.
+        """Return the client of the running event loop, which is closed with its loop, or the client that was given.
 
         Raises:
             InvalidSettings, EmbeddedServerError: there is no server to connect to.
@@ -171,12 +171,12 @@ class Clients:
         return of_loop[self._key].client
 
     def close(self) -> None:
-        """Close what was made for threads, unless it is the process's own; the next use makes another."""
+        """Close what was made for threads, unless these are the process's own clients. The next use makes others."""
         if not self.is_own and (made := self._made.pop("made", None)) is not None:
             made.pool.disconnect()
 
     def forget(self) -> None:
-        """Drop all that was made, because the server is another one now."""
+        """Drop all clients, because the server is another one now."""
         made = self._made.pop("made", None)
         for of_loop in list(_of_loops.values()):
             of_loop.pop(self._key, None)
@@ -184,7 +184,7 @@ class Clients:
             made.pool.disconnect()
 
     def forget_after_fork(self) -> None:
-        """Drop what the parent goes on with."""
+        """Drop the clients that the parent goes on using."""
         self._made.clear()
 
     def _get(self) -> "_Made":
@@ -204,9 +204,9 @@ class _Made:
 
 class _OfLoop(NamedTuple):
     client: aio.Redis
-    #: Closes the client; open as long as the loop.
+    #: Closes the client. It stays open as long as the loop.
     keeper: AsyncGenerator[None, None]
-    #: Holds what it was made from, so that nothing else gets its id.
+    #: Holds the object that the client was made from, so that no other object gets its id.
     find: Callable[[], Server]
 
 
@@ -216,7 +216,7 @@ _of_loops: weakref.WeakKeyDictionary[
 
 
 async def _close_with_loop(client: aio.Redis) -> AsyncGenerator[None, None]:
-    # asyncio.run() closes the generators that are still open when its loop ends.
+    # asyncio.run() closes the generators that are open when its loop ends.
     try:
         yield
     finally:
@@ -224,10 +224,10 @@ async def _close_with_loop(client: aio.Redis) -> AsyncGenerator[None, None]:
 
 
 def nowhere() -> Server:
-    """Be the place of a server that nobody has named.
+    """Raise the error for a server that nobody has named.
 
     Raises:
-        InvalidSettings: always; the message says what to do.
+        InvalidSettings: always. The message says what to do.
     """
     raise InvalidSettings(
         "no connection: give connection=redis.Redis(...) or a URL such as 'redis://localhost:6379/0',"
@@ -236,7 +236,7 @@ def nowhere() -> Server:
 
 
 _all: weakref.WeakSet[Clients] = weakref.WeakSet()
-#: The clients of this process. The settings say where their server is, as soon as they are read.
+#: The clients of this process. `django_delayq.conf` says where their server is.
 own_clients = Clients(nowhere)
 
 

@@ -1,6 +1,6 @@
-"""A server as redis-py's connections know it, and the pools that lead to it, sync and async.
+"""A server as redis-py's connections know it, and the pools of connections to it, sync and async.
 
-What every pool of ours has in common stands here: time-outs, replies as bytes, no retries, a concealed password.
+Every pool has time-outs, returns bytes, retries nothing and conceals its password.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from django_delayq.redaction import conceal
 SOCKET_TIMEOUT_S = 5.0
 #: Seconds to wait for a connection.
 CONNECT_TIMEOUT_S = 3.0
-#: Bookkeeping of the pool that a connection comes from; a connection without a pool does not take it.
+#: Arguments by which a pool keeps its books. A connection without a pool does not take them.
 POOL_ARGUMENTS = (
     "maint_notifications_config",
     "maint_notifications_pool_handler",
@@ -44,7 +44,7 @@ POOL_ARGUMENTS = (
     "cache",
     "cache_config",
 )
-# redis-py repeats whatever it sent. Which calls may be repeated, and how often, is for ``calls.running`` to know.
+# redis-py would repeat whatever it sent. ``calls.running`` knows which calls may be repeated, and how often.
 _RETRIES = {"retry_on_error", "retry_on_timeout"}
 # What a connection of the other kind cannot use.
 _OF_ONE_KIND = {
@@ -64,10 +64,10 @@ _TWINS: tuple[tuple[type, type], ...] = (
 class Server:
     """One server, and how to connect to it."""
 
-    #: Of redis-py, sync or async.
+    #: A class of redis-py, sync or async.
     connection_class: type
     arguments: Mapping[str, Any] = field(repr=False)
-    #: Of one pool; None: redis-py's default.
+    #: Limit of one pool; None: redis-py's default.
     max_connections: int | None = None
 
     @classmethod
@@ -78,7 +78,7 @@ class Server:
 
     @classmethod
     def of(cls, client: Any) -> "Server":
-        """Return the server of a client, sync or async; of a cluster's client, one of the nodes."""
+        """Return the server of a client, sync or async. For a cluster's client it is one of the nodes."""
         return cls.of_pool(node_of(client, None).connection_pool)
 
     @classmethod
@@ -92,7 +92,7 @@ class Server:
         return bool(self.arguments.get("decode_responses"))
 
     def pool(self, **overrides: Any) -> ConnectionPool:
-        """Return a new pool; nothing connects yet."""
+        """Make a pool. Nothing connects yet."""
         arguments = self._arguments(is_async=False)
         arguments.setdefault("command_packer", CallPacker())
         arguments["retry"] = Retry(NoBackoff(), 0)
@@ -103,7 +103,7 @@ class Server:
         )
 
     def async_pool(self) -> AsyncConnectionPool:
-        """Return a new asyncio pool; it belongs to the event loop that uses it first."""
+        """Make an asyncio pool. It belongs to the event loop that uses it first."""
         arguments = self._arguments(is_async=True)
         arguments["retry"] = AsyncRetry(NoBackoff(), 0)
         return AsyncConnectionPool(

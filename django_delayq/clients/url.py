@@ -11,16 +11,16 @@ from django_delayq.redaction import SecretUrl, redact_url
 
 
 def is_readable(url: str) -> bool:
-    """Return whether redis-py reads a URL as it is meant: it takes a database that is not a number for database 0."""
+    """Return whether redis-py reads a URL as it is meant. It takes any database that is not a number for database 0."""
     try:
         url.encode()
-        # Opens nothing. A parameter that redis-py does not know is a TypeError here.
+        # This opens nothing. It raises TypeError for a parameter that redis-py does not know.
         ConnectionPool.from_url(url).make_connection()
         place = urlparse(url)
     except (ValueError, TypeError, RedisError):
         return False
     if place.scheme == "unix":
-        # redis-py ignores a host, which is the start of a password with a slash in it, and takes the rest for the path.
+        # redis-py ignores a host and takes the rest for the path. Such a host is the start of a password with a slash.
         return not place.netloc or "@" in place.netloc
     return re.fullmatch(r"/?[0-9]*/?", unquote(place.path)) is not None
 
@@ -32,7 +32,7 @@ def read_url(url: str) -> SecretUrl:
         InvalidSettings: redis-py does not read it.
     """
     if not is_readable(url):
-        # Not chained: what redis-py says of a URL may repeat a part of its password.
+        # Not chained: redis-py's message may repeat a part of the password.
         raise InvalidSettings(
             f"connection is {redact_url(url)!r}, which is not a URL that redis-py reads; give one such as"
             " 'redis://localhost:6379/0', its database a number, its parameters those of redis-py, special characters"
