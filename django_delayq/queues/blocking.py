@@ -1,6 +1,6 @@
-"""Redisson's RBlockingQueue as a Python object: what is due, for those who want elements rather than tasks.
+"""Redisson's RBlockingQueue as a Python object, for programs that want due elements rather than tasks.
 
-It waits and looks; how an element is taken so that none is lost is told in ``taking``.
+It waits and looks. ``taking`` takes the elements so that none is lost.
 """
 
 import logging
@@ -35,19 +35,19 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: How long an element stays with somebody who claimed it and died before the confirmation, s.
+#: How long an element stays with a consumer that claimed it and died before it confirmed, s.
 LEASE_S = 10.0
 
 
 class BlockingQueue:
-    """The queue ``name``, from which elements are taken by whoever comes first, here or in Java.
+    """The queue ``name``. Whoever comes first takes an element, here or in Java.
 
-    An element that was returned is gone; one that was not is not, unless the process dies just before it returns it.
-    When the wait ends, the caller is interrupted or cancelled, or the connection drops while an element is on its
-    way, the element goes back to the head, or is taken again when its lease is over, after `LEASE_S`. What the codec
-    cannot read goes to the quarantine, is seen there, and raises DecodeError.
+    A returned element is gone. An element that was not returned is still there, unless the process dies just before it
+    returns it. If the wait ends, the caller is interrupted or cancelled, or the connection drops while an element is
+    on its way, the element goes back to the head, or is taken again when its lease ends, after `LEASE_S`. A payload
+    that the codec cannot read goes to the quarantine and raises DecodeError.
 
-    One object serves any number of threads; every method has an async twin whose name begins with ``a``.
+    One object serves any number of threads. Every method has an async twin whose name begins with ``a``.
 
     Source: RedissonBlockingQueue.java
     """
@@ -60,14 +60,14 @@ class BlockingQueue:
         connection: Given | None = None,
         lease: float = LEASE_S,
     ) -> None:
-        """Name a queue; nothing is sent yet.
+        """Name a queue. Nothing is sent yet.
 
-        ``connection`` is a client, sync or async, or a URL; None: the one in the settings. ``codec`` is that of the
-        queue in the settings, else JSON. ``lease`` is in seconds.
+        ``connection`` is a client, sync or async, or a URL; None: the one in the settings. ``codec`` defaults to the
+        queue's in the settings, else to JSON. ``lease`` is in seconds.
 
         Raises:
             EncodeError: no queue can have this name, or no such codec exists.
-            InvalidSettings: connection is something else, or lease no number of seconds.
+            InvalidSettings: ``connection`` is something else, or ``lease`` is not a number of seconds.
         """
         self.name = name
         self._keys = DeliveryKeys.of(name)
@@ -94,7 +94,7 @@ class BlockingQueue:
 
         Raises:
             EncodeError: the codec cannot write the value.
-            MaybeScheduled: the connection broke before the reply. It was sent once, and may be in the queue.
+            MaybeScheduled: the connection broke before the reply. The value was sent once, and may be in the queue.
         """
         return self._perform(self._offer(value))
 
@@ -102,23 +102,23 @@ class BlockingQueue:
         return await self._aperform(self._offer(value))
 
     def put(self, value: object) -> None:
-        """Put a value at the tail, as `offer` does: there is always room."""
+        """Put a value at the tail, as `offer` does. There is always room."""
         self.offer(value)
 
     async def aput(self, value: object) -> None:
         await self.aoffer(value)
 
     def take(self) -> Any:
-        """Take the first element out; wait for one as long as it takes.
+        """Take the first element out. Wait for one as long as it takes.
 
-        It is confirmed before it is returned. A process that dies in between has taken it, and nobody gets it again;
-        one that dies before leaves it to others, after the lease. What must survive its consumer's death is a job, or
-        goes to a ``@queue_handler``: those are acknowledged after they ran.
+        The element is confirmed, then returned. If the process dies between the two, nobody gets the element again. If
+        it dies earlier, others get the element after the lease. An element that must survive its consumer's death
+        belongs in a job or a ``@queue_handler``, which are acknowledged after they ran.
 
         Raises:
-            DecodeError: the codec cannot read it; ``data`` is the payload, which went to the quarantine.
+            DecodeError: the codec cannot read the element. ``data`` is the payload, which went to the quarantine.
             redis.exceptions.ConnectionError: the server is away. If an element was on its way, the next call returns
-                it, or it is taken again after the lease.
+                it, or somebody takes it again after the lease.
         """
         return self._perform(self._take([self._keys], math.inf))
 
@@ -126,7 +126,7 @@ class BlockingQueue:
         return await self._aperform(self._take([self._keys], math.inf))
 
     def poll(self, timeout: float | timedelta = 0) -> Any:
-        """Take the first element out, waiting for one for so many seconds, fractions included; None if none came.
+        """Take the first element out. Wait for one up to ``timeout`` seconds, fractions included; None if none came.
 
         Raises:
             As `take`.
@@ -137,16 +137,16 @@ class BlockingQueue:
         return await self._aperform(self._take([self._keys], parse_timeout_ms(timeout)))
 
     def poll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
-        """Do as `poll` on this and other queues, the first that has an element; earlier ones are preferred."""
+        """Do as `poll` on this and other queues, in this order: the first that has an element gives it."""
         return self._perform(self._poll_from_any(timeout, names))
 
     async def apoll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
         return await self._aperform(self._poll_from_any(timeout, names))
 
     def drain_to(self, limit: int) -> list[Any]:
-        """Take what is there out, ``limit`` elements at most, and return it.
+        """Take out the elements that are there, ``limit`` at most, and return them.
 
-        What the codec cannot read is left out, logged, and goes to the quarantine.
+        Elements that the codec cannot read are logged and go to the quarantine.
         """
         return self._perform(self._drain_to(limit))
 
@@ -154,7 +154,7 @@ class BlockingQueue:
         return await self._aperform(self._drain_to(limit))
 
     def peek(self) -> Any:
-        """Return the first element and leave it; None when the queue is empty.
+        """Return the first element and leave it there; None if the queue is empty.
 
         Raises:
             DecodeError: the codec cannot read it.
@@ -165,7 +165,7 @@ class BlockingQueue:
         return await self._aperform(self._peek())
 
     def read_all(self) -> list[Any]:
-        """Return all elements and leave them. They are read in pages, so what changes meanwhile may be seen or not.
+        """Return all elements and leave them there. They are read in pages, so a change meanwhile may show or not.
 
         Raises:
             DecodeError: the codec cannot read one of them.
@@ -176,18 +176,18 @@ class BlockingQueue:
         return await self._aperform(self._read_all())
 
     def contains(self, value: object) -> bool:
-        """Return whether an element equals the value, as a payload."""
+        """Return whether the payload of an element equals that of the value."""
         return self._perform(self._contains(value))
 
     async def acontains(self, value: object) -> bool:
         return await self._aperform(self._contains(value))
 
     def remove(self, value: object) -> bool:
-        """Take the first element out that equals the value; return whether there was one.
+        """Take out the first element that equals the value; return whether there was one.
 
         Raises:
-            MaybeScheduled: the connection broke before the reply; it may be removed. It was not sent again, as
-                that could remove a second one.
+            MaybeScheduled: the connection broke before the reply. The element may be removed. The call was not
+                repeated, because that could remove a second element.
         """
         return self._perform(self._remove(value))
 
@@ -195,14 +195,14 @@ class BlockingQueue:
         return await self._aperform(self._remove(value))
 
     def clear(self) -> None:
-        """Delete all elements that are due. What somebody has claimed and not confirmed comes back."""
+        """Delete all due elements. An element that somebody has claimed and not confirmed comes back."""
         self._perform(self._clear())
 
     async def aclear(self) -> None:
         await self._aperform(self._clear())
 
     def close(self) -> None:
-        """Close the connections that were made here; the next call makes others. Async ones end with their loop."""
+        """Close the connections that were made here. The next call makes others. Async ones close with their loop."""
         self._peeks.close()
         self._clients.close()
 
@@ -210,14 +210,14 @@ class BlockingQueue:
         self.close()
 
     def __len__(self) -> int:
-        """Return how many elements are due and claimed by nobody."""
+        """Return how many due elements nobody has claimed."""
         return self._perform(self._count())
 
     async def alen(self) -> int:
         return await self._aperform(self._count())
 
     def __bool__(self) -> bool:
-        # Or ``if queue:`` would ask the server.
+        # Without this, ``if queue:`` would ask the server.
         return True
 
     def __contains__(self, value: object) -> bool:
@@ -275,7 +275,7 @@ class BlockingQueue:
             if left_ms <= 0:
                 return None
             if wait_ms < math.inf:
-                # Something is leased: a queue that is not looked at for long spares what ends meanwhile.
+                # Something is leased. After a long time without a look, the queue would spare leases that ended meanwhile.
                 wait_ms = min(wait_ms, self._taker.look_ms)
             if wait_ms > 0:
                 yield WaitForAny(self._peeks, destinations, min(wait_ms, left_ms))
@@ -298,7 +298,7 @@ class BlockingQueue:
         except RedisError:
             if not any(batch.values for batch in done):
                 raise
-            # What was taken is the caller's. If the error stays, the next call raises it.
+            # The caller gets the elements that were taken. If the error stays, the next call raises it.
         except GeneratorExit:
             raise
         except BaseException:

@@ -1,4 +1,4 @@
-"""The scripts behind `DelayedQueue` and `BlockingQueue` that touch keys of ours, described without I/O."""
+"""Calls of the scripts behind `DelayedQueue` and `BlockingQueue` that touch our own keys, described without I/O."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.wire.calls import PAGE, START, Cursor, walk
 from django_delayq.wire.frame import FrameFormat
 
-#: Frames of one `withdraw`: each is looked for from the end of the list.
+#: Frames of one `withdraw`. Each is searched from the end of the list.
 WITHDRAW_BATCH = 100
 #: Elements of the delay queue that an LREM passes in some 0.6 ms.
 FAR = 20_000
-#: Frames that are left by `remove` and taken out together: with the last ones, and no more than a page, so that the walk
-#: finds its place again.
+#: Frames that `remove` leaves and that are then taken out together. They are less than a page, so that the walk finds
+#: its place again.
 TOGETHER = 400
 #: Or so many bytes of them.
 TOGETHER_BYTES = 1 << 19
@@ -33,14 +33,14 @@ class Removed(NamedTuple):
 
     cursor: Cursor
     removed: int
-    #: To be taken out with those of other pages: each would have cost a good part of a scan.
+    #: Frames to take out together with those of other pages: each would have cost a good part of a scan.
     left: list[bytes]
 
 
 class Cleared(NamedTuple):
     """What one `clear` call did."""
 
-    #: Whether what waits is on its way out; until then the rest of somebody else's clear was.
+    #: Whether the queue's elements are on their way out. Before that, the call worked on another client's clear.
     has_begun: bool
     found_any: bool
     #: Frames still to be deleted.
@@ -60,9 +60,9 @@ def remove(
 ) -> Call[Removed]:
     """Take out elements of one page by their payloads.
 
-    ``frame_format`` decides what a frame is that is both, as in `django_delayq.wire.frame.unpack`.
-    ``which``: ``first``, the first that has one of them (not safe to repeat); ``all`` that have; ``others``, that
-    have not.
+    ``frame_format`` decides about frames that fit both formats, as in `django_delayq.wire.frame.unpack`.
+    ``which``: ``first``, the first element with one of the payloads (not safe to repeat); ``all`` elements with one;
+    ``others``, all without one.
     """
     _, walked = walk(keys.queue, cursor, insertion_list=insertion_list, page=page)
     return Call(
@@ -85,11 +85,11 @@ def withdraw(
     insertion_list: bool = True,
     now_us: int | None = None,
 ) -> Call[list[bool]]:
-    """Take out frames that were read before; one alone may go to the head of ``target``, as ``payload``.
+    """Take out frames that were read before. A single frame may go to the head of ``target``, as ``payload``.
 
-    Returns which of them were still there. The same ``request`` again returns the same, and does nothing.
-    ``depth`` says how far from the head, or the tail, of the delay queue they lie; without ``insertion_list`` they are
-    searched for.
+    Return which frames were still there. A repeat with the same ``request`` returns the same and does nothing.
+    ``depth`` says how far from the head, or the tail, of the delay queue the frames lie. Without ``insertion_list``
+    they are looked up.
     """
     targets = {}
     if target is not None:
@@ -116,7 +116,7 @@ def withdraw(
 def clear(
     keys: DeliveryKeys, *, has_begun: bool = False, now_us: int | None = None
 ) -> Call[Cleared]:
-    """Delete all that waits: the first call hides it, and each forgets some of the jobs among it."""
+    """Delete all waiting elements. The first call hides them, and each call forgets some of the jobs among them."""
     return Call(
         *bind(PACKAGES, "clear", keys, cleared=keys.queue.own("cleared")),
         (now_argument(now_us), int(not has_begun), CLEAR_BATCH),
@@ -131,7 +131,7 @@ def confirm(
     owner: bytes,
     now_us: int | None = None,
 ) -> Call[str]:
-    """Confirm that leased elements were taken; returns a character each: ``1`` ours, ``0`` not, ``?`` unknown.
+    """Confirm that leased elements were taken. Return a character each: ``1`` ours, ``0`` not ours, ``?`` unknown.
 
     Safe to repeat.
     """
@@ -146,7 +146,7 @@ def confirm(
 
 
 def put(keys: DeliveryKeys, payload: bytes, *, now_us: int | None = None) -> Call[int]:
-    """Put what says that it is a job at the tail of the destination queue. Not safe to repeat."""
+    """Put a payload that looks like a job at the tail of the destination queue. Not safe to repeat."""
     return Call(
         *bind(PACKAGES, "put", keys),
         (now_argument(now_us), payload),
@@ -160,7 +160,7 @@ def untake(
     owner: bytes,
     now_us: int | None = None,
 ) -> Call[int]:
-    """Put leased elements back, confirmed or not; returns how many were the caller's. Safe to repeat."""
+    """Put leased elements back, confirmed or not. Return how many were the caller's. Safe to repeat."""
     args: list[Argument] = [now_argument(now_us), owner]
     for job in jobs:
         args += (job.token, job.fence, job.payload)

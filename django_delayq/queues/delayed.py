@@ -1,6 +1,6 @@
-"""Redisson's RDelayedQueue as a Python object: elements that come out of another queue later.
+"""Redisson's RDelayedQueue as a Python object: elements that wait until they are due.
 
-Beside `offer` it looks into and takes from what waits; what is due belongs to `BlockingQueue`.
+It offers elements, looks at those that wait and takes them out. `BlockingQueue` takes those that are due.
 """
 
 import asyncio
@@ -41,19 +41,19 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: Payloads that one `contains` or `remove` call compares with.
+#: Payloads that one `contains` or `remove` call compares elements with.
 VALUES_BATCH = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Elements that a poll has read and asks to take out."""
+    """Elements that a poll has read and wants to take out."""
 
     frames: list[bytes]
     values: list[Any]
-    #: How far from the head they lie, at most.
+    #: How far from the head they lie at most.
     depth: int
-    #: The same when it is asked again.
+    #: The id of the request. A repeat has the same.
     request: str = field(default_factory=lambda: uuid4().hex)
     begun_ms: float = field(default_factory=boottime_ms)
 
@@ -119,10 +119,10 @@ class DelayedQueue:
     def offer(self, value: object, delay: Delay) -> None:
         """Put a value into the queue when the delay is over, by the server's clock.
 
-        ``delay`` is a number of seconds, a timedelta, or an aware datetime; a datetime in the past means now.
+        ``delay`` is a number of seconds, a timedelta, or an aware datetime. A datetime in the past means now.
 
         Raises:
-            InvalidDelay: the delay is negative, naive or no time at all.
+            InvalidDelay: the delay is negative, a naive datetime, or not a time.
             EncodeError: the codec cannot write the value.
             MaybeScheduled: the connection broke before the reply. It was sent once, and may be in the queue.
             redis.exceptions.RedisError: the server refused it, or was not there; it is not in the queue.
@@ -133,11 +133,11 @@ class DelayedQueue:
         await self._aperform(self._offer(value, delay))
 
     def remove(self, value: object) -> bool:
-        """Take the first element out that equals the value; return whether there was one.
+        """Take out the first element that equals the value; return whether there was one.
 
         Raises:
-            MaybeScheduled: the connection broke before the reply; it may be removed. It was not sent again, as
-                that could remove a second one.
+            MaybeScheduled: the connection broke before the reply. The element may be removed. The call was not
+                repeated, because that could remove a second element.
         """
         return self._perform(self._remove(value))
 
@@ -145,17 +145,17 @@ class DelayedQueue:
         return await self._aperform(self._remove(value))
 
     def remove_all(self, values: Iterable[object]) -> bool:
-        """Take every element out that equals one of the values; return whether there was any."""
+        """Take out every element that equals one of the values; return whether there was any."""
         return self._perform(self._remove_all(values))
 
     async def aremove_all(self, values: Iterable[object]) -> bool:
         return await self._aperform(self._remove_all(values))
 
     def retain_all(self, values: Iterable[object]) -> bool:
-        """Take every element out that equals none of the values; return whether there was any.
+        """Take out every element that equals none of the values; return whether there was any.
 
-        They do not arrive any more, while Redisson forgets to take them out of the timeout set. An element that is
-        no frame of Redisson's stays.
+        These elements do not arrive any more. With Redisson's own method they would, because it leaves them in the
+        timeout set. An element that is not a frame of Redisson's stays.
         """
         return self._perform(self._retain_all(values))
 
@@ -177,7 +177,7 @@ class DelayedQueue:
         return await self._aperform(self._contains_all(values))
 
     def peek(self) -> Any:
-        """Return the first element and leave it, or None when nothing waits.
+        """Return the first element and leave it there, or None if nothing waits.
 
         Raises:
             DecodeError: the codec cannot read it; ``data`` is the payload.
@@ -188,13 +188,13 @@ class DelayedQueue:
         return await self._aperform(self._peek())
 
     def poll(self, limit: int | None = None) -> Any:
-        """Take the first element out, due or not, or return None; with a limit, return a list of that many at most.
+        """Take out the first element, due or not, or return None. With a limit, return a list of that many at most.
 
-        Where an error comes up after some were taken, the list has those, and the next call raises it if it stays.
-        What was taken while a reply was lost is returned by the next call of this object.
+        If an error comes up after some elements were taken, the list has those, and the next call raises the error if
+        it stays. If a reply was lost, the next call of this object returns the elements that were taken.
 
         Raises:
-            DecodeError: the codec cannot read the first element, which stays where it is.
+            DecodeError: the codec cannot read the first element, which stays in its place.
         """
         if limit is None:
             return next(iter(self._perform(self._poll(1))), None)
@@ -206,10 +206,10 @@ class DelayedQueue:
         return await self._aperform(self._poll(limit))
 
     def poll_last_and_offer_first_to(self, name: str) -> Any:
-        """Take the last element out, put it at the head of the list ``name``, and return it; None when nothing waits.
+        """Take out the last element, put it at the head of the list ``name``, and return it; None if nothing waits.
 
         Raises:
-            DecodeError: the codec cannot read the last element, which stays where it is.
+            DecodeError: the codec cannot read the last element, which stays in its place.
         """
         return self._perform(self._poll_last_and_offer_first_to(name))
 
@@ -217,7 +217,7 @@ class DelayedQueue:
         return await self._aperform(self._poll_last_and_offer_first_to(name))
 
     def read_all(self) -> list[Any]:
-        """Return all elements. They are read in pages, so what changes meanwhile may be seen or not.
+        """Return all elements. They are read in pages, so a change meanwhile may show or not.
 
         Raises:
             DecodeError: the codec cannot read one of them.
@@ -228,9 +228,9 @@ class DelayedQueue:
         return [value async for value in self]
 
     def clear(self) -> None:
-        """Delete all that waits, jobs included: they are cancelled, and the unique keys that they hold are free.
+        """Delete all waiting elements. Jobs among them are cancelled and free their unique keys.
 
-        It is gone for everybody at once. What is due already, or runs, stays.
+        The elements are gone for everybody at once. What is due already, or runs, stays.
         """
         self._perform(self._clear())
 
@@ -238,14 +238,14 @@ class DelayedQueue:
         await self._aperform(self._clear())
 
     def destroy(self) -> None:
-        """Transfer no more. What waits stays, for the next object or worker; this one can still be used."""
+        """Stop transferring. Waiting elements stay for the next object or worker. This object can still be used."""
         self._is_destroyed = True
         self._release()
         self._clients.close()
 
     async def adestroy(self) -> None:
         self._is_destroyed = True
-        # It waits for a push that is under way.
+        # This waits for a push that is under way.
         await asyncio.to_thread(self._release)
         self._clients.close()
 
@@ -257,7 +257,7 @@ class DelayedQueue:
         return await self._aperform(self._count())
 
     def __bool__(self) -> bool:
-        # Or ``if queue:`` would ask the server.
+        # Without this, ``if queue:`` would ask the server.
         return True
 
     def __contains__(self, value: object) -> bool:
@@ -311,7 +311,7 @@ class DelayedQueue:
         return await aperform(await self._clients.of_loop(), steps)
 
     def _hold(self) -> None:
-        """Be one of those who transfer; again after a fork, where the thread is gone."""
+        """Keep the transfer of this queue running. A fork ends its thread, so a child starts it again."""
         if self._is_destroyed or self._pid == os.getpid():
             return
         self._pid = os.getpid()
@@ -337,7 +337,7 @@ class DelayedQueue:
             service.unschedule(held, self.name)
 
     def _encode_all(self, values: Iterable[object]) -> list[bytes]:
-        """Encode values, each payload once."""
+        """Encode values and return each different payload once."""
         return list(
             dict.fromkeys(self._options.codec.encode(value) for value in values)
         )
@@ -348,7 +348,7 @@ class DelayedQueue:
                 yield read(self._options.codec, payload, self.name)
 
     def _payload_of(self, frame: bytes) -> bytes | None:
-        """Unpack a frame. Return None for anything else, which the transfer quarantines when it is due."""
+        """Unpack a frame. Return None for anything else, which the transfer puts into quarantine when it is due."""
         try:
             return unpack(frame, prefer=self._options.frame_format).payload
         except DecodeError:
@@ -410,7 +410,7 @@ class DelayedQueue:
     def _remove_pages(self, payloads: list[bytes], which: str) -> Steps[bool]:
         cursor = START
         has_changed = False
-        # Seen twice, where others took elements out in between, it is one.
+        # A dictionary: if others take elements out meanwhile, a frame may be seen twice.
         left: dict[bytes, None] = {}
         while not cursor.is_at_end:
             reply: calls.Removed = yield calls.remove(
@@ -479,20 +479,20 @@ class DelayedQueue:
         except RedisError as error:
             if not taken:
                 raise
-            # What was taken is the caller's. If the error stays, the next call raises it.
+            # The caller gets the elements that were taken. If the error stays, the next call raises it.
             logger.warning(
                 "poll of %r took %d elements, then: %s", self.name, len(taken), error
             )
         except DecodeError:
             raise
         except BaseException:
-            # Interrupted: the next call returns them.
+            # Interrupted: the next call returns the elements.
             self._keep(taken)
             raise
         return taken
 
     def _settle(self) -> Steps[None]:
-        """Learn what earlier calls took whose replies were lost."""
+        """Learn what earlier calls took although their replies were lost."""
         while True:
             with self._lock:
                 if not self._unsettled:
@@ -504,11 +504,11 @@ class DelayedQueue:
             except BaseException:
                 self._leave(page)
                 raise
-            # When the server has forgotten, nobody knows who took what is gone. Twice is better than never.
+            # If the server has forgotten the request, nobody knows who took the elements. Twice is better than never.
             self._keep(page.values if is_late else values)
 
     def _pour(self, taken: list[Any], limit: int) -> None:
-        """Hand out what earlier calls took and could not return."""
+        """Hand out elements that earlier calls took and could not return."""
         with self._lock:
             taken += self._left_over[:limit]
             del self._left_over[:limit]
@@ -522,7 +522,7 @@ class DelayedQueue:
             self._unsettled.append(page)
 
     def _withdraw(self, page: _Page) -> Steps[list[Any]]:
-        """Take a page out that was read; returns the values that are ours."""
+        """Take out a page that was read. Return the values that are ours."""
         flags: list[bool] = yield calls.withdraw(
             self._keys,
             page.frames,
@@ -533,8 +533,8 @@ class DelayedQueue:
         return [value for value, flag in zip(page.values, flags, strict=True) if flag]
 
     def _poll_pages(self, taken: list[Any], limit: int) -> Steps[None]:
-        # Read, decode, and only then take out: what cannot be decoded stays. The second call is told exactly which
-        # frames, and may be repeated.
+        # Read, decode, then take out: an element that cannot be decoded stays. The last call names its frames and may
+        # be repeated.
         cursor = START
         while len(taken) < limit and not cursor.is_at_end:
             count = min(limit - len(taken), calls.WITHDRAW_BATCH)
@@ -552,13 +552,13 @@ class DelayedQueue:
                     raise
             if error is not None:
                 break
-            # From the head again, unless all that is there cannot be unpacked.
+            # Start from the head again, unless nothing on this page could be unpacked.
             cursor = START if frames else page.cursor
 
     def _decode_first(
         self, page: Sequence[bytes]
     ) -> tuple[list[bytes], list[Any], DecodeError | None]:
-        """Decode frames up to the first payload that cannot be; frames that are none are left out."""
+        """Decode frames up to the first payload that cannot be decoded. Leave out what is not a frame."""
         frames: list[bytes] = []
         values: list[Any] = []
         for frame in page:
@@ -586,7 +586,7 @@ class DelayedQueue:
                 self._keys,
                 [frame],
                 request=uuid4().hex,
-                # Others may have offered since.
+                # Others may have offered elements since.
                 depth=depth + PAGE,
                 from_tail=True,
                 target=target,

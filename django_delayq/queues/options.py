@@ -11,17 +11,17 @@ from django_delayq.wire.frame import FrameFormat
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions:
-    """What both sides of a queue have to agree on."""
+    """Options that all who write to a queue, or read it, have to agree on."""
 
     #: What turns values into payloads.
     codec: Codec
-    #: The frames that are written; both formats are read.
+    #: The format of frames that are written. Both formats are read.
     frame_format: FrameFormat = FrameFormat.BC0LC0
-    #: Keep Redisson's list of all that was offered, and read it as Redisson does.
+    #: Keep Redisson's list of all offered elements, and read it as Redisson does.
     insertion_list: bool = True
 
 
-#: Gives the options of a queue, by its name; None: there are none for this queue.
+#: Returns the options of a queue by its name; None if the settings do not have the queue.
 DefaultOptions = Callable[[str], QueueOptions | None]
 
 _default: DefaultOptions | None = None
@@ -30,25 +30,25 @@ _FORMATS = {format.value: format for format in FrameFormat}
 
 
 def set_default_options(provider: DefaultOptions | None) -> None:
-    """Say which options queues have where the caller does not name them."""
+    """Say which options queues have if the caller names none."""
     global _default
     _default = provider
 
 
-#: Signs a job anew that goes from one queue to another: payload, the two names. What is no job stays as it is.
+#: Signs a job for another queue: payload, the two names. A payload that is not a job stays as it is.
 Signer = Callable[[bytes, str, str], bytes]
 
 _signer: Signer | None = None
 
 
 def set_signer(signer: Signer | None) -> None:
-    """Say how a job is signed that moves to another queue."""
+    """Say how to sign a job that moves to another queue."""
     global _signer
     _signer = signer
 
 
 def signed_for(payload: bytes, source: str, target: str) -> bytes:
-    """Return the payload for the other queue; without Django nobody has keys, and it stays as it is."""
+    """Return the payload, signed for the other queue. Without Django there are no keys, and it stays as it is."""
     return payload if _signer is None else _signer(payload, source, target)
 
 
@@ -67,13 +67,14 @@ def options_of(
     frame_format: FrameFormat | str | None = None,
     insertion_list: bool | None = None,
 ) -> QueueOptions:
-    """Complete what a caller has named: from the default options, else JSON in the newer format with a list.
+    """Complete the options that a caller names, from the default options, else JSON in the newer format with a list.
 
-    ``frame_format`` may be its name, ``"Bc0Lc0"`` or ``"dLc0"``, or the version of the Redisson on the other side, ``"3.16.6"``.
+    ``frame_format`` may be a name, ``"Bc0Lc0"`` or ``"dLc0"``, or the version of the Redisson on the other side,
+    ``"3.16.6"``.
 
     Raises:
-        EncodeError: no codec of that name, or no version of Redisson.
-        InvalidSettings: the queue's settings have it otherwise with its list.
+        EncodeError: no codec has this name, or this is no version of Redisson.
+        InvalidSettings: the settings of the queue say otherwise about its list.
     """
     version = None
     if isinstance(frame_format, str):

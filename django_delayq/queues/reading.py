@@ -1,4 +1,4 @@
-"""Reading what others put into a queue, and saying what to change where its codec cannot."""
+"""Reading payloads of others. If a codec cannot, its error says which setting to change."""
 
 import logging
 from typing import Any
@@ -9,7 +9,7 @@ from django_delayq.exceptions import DecodeError
 
 logger = logging.getLogger(__name__)
 
-#: Queues of which it was said that StringCodec reads what another codec wrote; once a process is enough.
+#: Queues about which this process has warned that StringCodec reads what another codec wrote.
 _told: set[str] = set()
 
 
@@ -17,13 +17,13 @@ def read(codec: Codec, payload: bytes, queue: str) -> Any:
     """Decode a payload of a queue.
 
     Raises:
-        DecodeError: the codec cannot read it; says which codec it looks like, and which setting decides.
+        DecodeError: the codec cannot read it. The message says which codec it looks like, and which setting decides.
     """
     try:
         value = codec.decode(payload)
     except DecodeError as error:
         raise explained(error, codec, payload, queue) from error
-    # The only codec that reads what binary ones write, as far as that is UTF-8, and so never complains.
+    # Only StringCodec reads payloads of binary codecs without an error, if they happen to be UTF-8.
     if codec.name == "StringCodec" and (
         payload[:1] < b" " or payload.startswith(b":)\n")
     ):
@@ -46,10 +46,10 @@ def _tell(payload: bytes, queue: str) -> None:
 def explained(
     error: DecodeError, codec: Codec, payload: bytes, queue: str
 ) -> DecodeError:
-    """Return the error with what to change, where it seems that another codec wrote the payload."""
+    """Return the error, with advice if another codec seems to have written the payload."""
     likely = likely_codecs(payload)
     if codec.name in likely:
-        # Of this codec, and broken, or of a class that nobody declared: the error says all there is to say.
+        # This codec wrote it. It is broken, or of a class that nobody declared, as the error says.
         return error
     setting = f"DELAYQ['QUEUES'][{queue!r}]['CODEC']"
     if likely:

@@ -1,7 +1,7 @@
-"""Taking elements out of a destination queue: claimed, decoded, confirmed, and put back when the caller goes away.
+"""Taking elements out of a destination queue: claim, decode, confirm, and put back if the caller goes away.
 
-Two calls, and nothing in between can lose an element: the first leases it, the second confirms that the lease's
-holder has it. What is not confirmed is taken again, by whoever comes next.
+There are two calls, and nothing between them can lose an element. The first leases the element, the second confirms
+that the holder of the lease has it. The next consumer takes what was not confirmed.
 """
 
 import json
@@ -30,7 +30,7 @@ from django_delayq.queues.reading import read
 
 logger = logging.getLogger(__name__)
 
-#: Between two attempts to confirm when the connection broke: from the first to the second of these, doubling.
+#: Pause between two attempts to confirm after the connection broke: from the first to the second of these, doubling.
 CONFIRM_PAUSE_MS = (20, 500)
 
 
@@ -40,33 +40,33 @@ class Batch:
 
     keys: DeliveryKeys
     owner: bytes
-    #: Until when the confirmation is tried, by `monotonic_ms`: then others may have them.
+    #: When to stop trying to confirm, by `monotonic_ms`: others may have the elements then.
     give_up_ms: float
     jobs: list[Leased]
-    #: Of the jobs that could be decoded; of those that are ours, once it is confirmed.
+    #: Values of the jobs that could be decoded; after the confirmation, only those that are ours.
     values: list[Any]
-    #: Of the others.
+    #: Errors of the jobs that could not be decoded.
     errors: list[DecodeError]
-    #: Until the next event of the queue.
+    #: Time until the next event of the queue.
     wait_ms: float
 
 
 class Taker:
-    """Takes elements for any number of threads, and remembers what a broken connection has left open."""
+    """Takes elements for any number of threads, and remembers what a broken connection left open."""
 
     def __init__(self, codec: Codec, lease_ms: int) -> None:
         self._codec = codec
         self._lease_ms = lease_ms
-        #: Who waits is to look so often, while something is leased.
+        #: How often a waiting consumer has to look while something is leased.
         self.look_ms = lease_ms / claiming.LOOKS_A_LEASE
         self._lock = threading.Lock()
-        # Guarded by _lock: what earlier calls had to leave open.
+        # Guarded by _lock: batches that earlier calls had to leave open.
         self._unconfirmed: list[Batch] = []
         self._to_put_back: list[Batch] = []
         self._left_over: list[tuple[str, Any]] = []
 
     def take(self, keys: DeliveryKeys, limit: int) -> Steps[Batch]:
-        """Claim, decode and confirm what is there now."""
+        """Claim, decode and confirm the elements that are there now."""
         yield from self._settle_earlier()
         if found := self._left_over_of(keys):
             return Batch(keys, b"", 0, [], found, [], 0)
@@ -78,14 +78,14 @@ class Taker:
             try:
                 yield from self._confirm(batch)
             except (RedisConnectionError, RedisTimeoutError):
-                # Carried out or not: the next call will tell.
+                # The next call learns whether the server confirmed it.
                 self._leave(self._unconfirmed, batch)
                 raise
         except (RedisError, GeneratorExit):
-            # Nothing was carried out, or it is settled by the next call, or the lease ends.
+            # Nothing was confirmed, or the next call settles it, or the lease ends.
             raise
         except BaseException:
-            # Interrupted: whether the confirmation was carried out or not, the caller has not got it.
+            # Interrupted: confirmed or not, the caller did not get the elements.
             yield from self.put_back(batch)
             raise
         return batch
@@ -118,22 +118,24 @@ class Taker:
         try:
             claimed: Claimed = yield claim(limit)
         except (RedisError, GeneratorExit):
-            # If the claim was carried out, its lease ends by itself.
+            # If the server made the claim, its lease ends by itself.
             raise
         except BaseException:
             try:
-                # The same request again tells what it was given, and with no limit takes nothing new.
+                # The same request returns what it got before, and with a limit of 0 takes nothing new.
                 claimed = yield claim(0)
                 yield from self.put_back(batch_of(claimed))
             except RedisError as error:
-                logger.warning("what was claimed comes back after its lease: %s", error)
+                logger.warning(
+                    "claimed elements come back after their lease: %s", error
+                )
             raise
         if claimed.newer_format:
             raise claiming.newer_format(keys.queue.name, claimed.newer_format)
         return batch_of(claimed)
 
     def _decode(self, batch: Batch) -> Steps[None]:
-        """Decode the jobs of a batch; those that cannot be leave it for the quarantine."""
+        """Decode the jobs of a batch. Those that cannot be decoded go to the quarantine."""
         readable: list[Leased] = []
         rejected: list[Rejected] = []
         for job in batch.jobs:
@@ -155,11 +157,11 @@ class Taker:
             )
         batch.jobs = readable
         if not readable:
-            # Nothing is left to be confirmed, which would forget the request.
+            # No confirmation follows, which would make the server forget the request.
             yield claiming.leave(batch.keys, owner=batch.owner)
 
     def _confirm(self, batch: Batch) -> Steps[None]:
-        """Make the elements of a batch the caller's; afterwards ``values`` are those that are."""
+        """Confirm a batch. Afterwards ``values`` has only the elements that are the caller's."""
         if not batch.jobs:
             return
         pause_ms, longest_ms = CONFIRM_PAUSE_MS
@@ -172,12 +174,12 @@ class Taker:
                 )
                 break
             except (RedisConnectionError, RedisTimeoutError):
-                # Carried out or not: to ask again is safe, and tells.
+                # The server may have confirmed it. Asking again is safe and tells.
                 if monotonic_ms() >= batch.give_up_ms:
                     raise
                 yield Pause(pause_ms)
                 pause_ms = min(2 * pause_ms, longest_ms)
-        # '?': nobody knows any more who had it. Twice is better than never.
+        # '?': the server no longer knows who had the element. Twice is better than never.
         batch.values = [
             value
             for value, flag in zip(batch.values, flags, strict=True)
@@ -185,9 +187,9 @@ class Taker:
         ]
 
     def put_back(self, batch: Batch) -> Steps[None]:
-        """Return a batch that the caller did not get, confirmed or not."""
+        """Put back a batch that the caller did not get, confirmed or not."""
         if not batch.jobs:
-            self._keep(batch)  # of an earlier call
+            self._keep(batch)  # left over from an earlier call
             return
         try:
             yield calls.untake(
@@ -200,7 +202,7 @@ class Taker:
             self._leave(self._to_put_back, batch)
 
     def _settle_earlier(self) -> Steps[None]:
-        """Bring to an end what earlier calls had to leave open."""
+        """Finish what earlier calls had to leave open."""
         for _ in range(len(self._to_put_back)):
             if (batch := self._pop(self._to_put_back)) is not None:
                 try:
@@ -225,7 +227,7 @@ class Taker:
             open_ones.append(batch)
 
     def _keep(self, batch: Batch) -> None:
-        """Keep elements that are ours for the next who asks."""
+        """Keep elements that are ours for the next call."""
         name = batch.keys.queue.name
         with self._lock:
             self._left_over += [(name, value) for value in batch.values]
@@ -241,7 +243,7 @@ class Taker:
 
 
 def _as_decode_error(error: Exception, payload: bytes) -> DecodeError:
-    """Return the error with its data; one of a codec of the user's own, that has other errors, becomes one of ours."""
+    """Return a DecodeError with its data. An error of a user's own codec is wrapped in one."""
     if isinstance(error, DecodeError):
         error.data = error.data or payload
         return error
@@ -251,7 +253,7 @@ def _as_decode_error(error: Exception, payload: bytes) -> DecodeError:
 
 
 def _error_text(error: DecodeError) -> bytes:
-    """Describe an error as the quarantine shows it."""
+    """Return an error in the form that the quarantine shows."""
     return json.dumps(
         {
             "kind": "payload",

@@ -1,7 +1,7 @@
-"""Connections that one thread owns, for waiting on the server: for messages, or for a list to fill.
+"""Connections of one thread that wait for the server: for messages, or for a list to fill.
 
-A client's own connections are pooled, and repeat what failed; one that waits must do neither, and must notice
-when the other end is gone.
+A client's own connections are pooled and may retry. A connection that waits must do neither, and must notice when the
+other end is gone.
 """
 
 import os
@@ -25,18 +25,18 @@ T = TypeVar("T")
 
 
 class Readable(Protocol):
-    """What `wait_readable` can wait for."""
+    """Anything that `wait_readable` can wait for."""
 
     def fileno(self) -> int: ...
 
 
 class DedicatedConnection:
-    """A connection like those of a client, but with no pool and no retries, and a deadline on every read."""
+    """A connection like those of a client, but without a pool, without retries, and with a deadline on every read."""
 
     def __init__(
         self, client: "Redis", *, deadline_s: float, key: str | None = None
     ) -> None:
-        """Describe a connection to the server of a client; of a cluster, to the node that holds ``key``."""
+        """Prepare a connection to the server of a client, or to the node of a cluster that holds ``key``."""
         pool = node_of(client, key).connection_pool
         arguments = {
             name: value
@@ -51,14 +51,14 @@ class DedicatedConnection:
             "retry_on_timeout": False,
             "health_check_interval": 0,
             "decode_responses": False,
-            # Messages are plain arrays in RESP2, whatever handlers the client has set up for RESP3.
+            # In RESP2 messages are plain arrays, whatever handlers the client has set up for RESP3.
             "protocol": 2,
         }
         if arguments.get("password") and not arguments.get("username"):
-            # As redis-py 8 does for RESP3. AUTH with a password alone is refused where the server asks for none, and
-            # the client's other connections would be let in.
+            # redis-py 8 does the same for RESP3. A server without a password refuses AUTH with a password alone, while it
+            # lets in the client's other connections.
             arguments["username"] = "default"
-        # A Sentinel pool is known to its connections by a weak reference only.
+        # The connections of a Sentinel pool hold it by a weak reference only.
         self._pool = pool
         self._arguments = arguments
         self._connection = self._new()
@@ -67,7 +67,7 @@ class DedicatedConnection:
         return self._pool.connection_class(**self._arguments)
 
     def connect(self) -> bool:
-        """Connect, unless it is; return whether it was not."""
+        """Connect unless connected. Return whether this made a new connection."""
         if self._connection.pid != os.getpid():
             self._connection = self._new()  # the socket is the parent's
         elif self._connection._sock is not None:
@@ -80,11 +80,11 @@ class DedicatedConnection:
         self._connection.send_command(*command, check_health=False)
 
     def read(self) -> Any:
-        """Read one reply or message; an error reply is raised."""
+        """Read one reply or message. Raise an error reply."""
         return self._connection.read_response()
 
     def command(self, *command: bytes | str | int | float) -> Any:
-        """Send one command, once, and return the reply. Whatever goes wrong, nothing is repeated."""
+        """Send one command and return its reply. Never repeat it."""
         self.connect()
         try:
             self.send(*command)
@@ -92,7 +92,7 @@ class DedicatedConnection:
         except ResponseError:
             raise
         except BaseException:
-            # A reply that was not read would be taken for that of the next command.
+            # An unread reply would be taken for the reply to the next command.
             self.close()
             raise
 
@@ -104,7 +104,7 @@ class DedicatedConnection:
             return call.read(self.command(*call.full_command()))
 
     def has_reply(self) -> bool:
-        """Return whether `read` has something to begin with, without waiting.
+        """Return whether `read` would find something, without waiting.
 
         Raises:
             redis.exceptions.ConnectionError: the other end has closed the connection.
@@ -115,7 +115,7 @@ class DedicatedConnection:
         """Return the socket's descriptor.
 
         Raises:
-            redis.exceptions.ConnectionError: it is not connected.
+            redis.exceptions.ConnectionError: the connection is closed.
         """
         # redis-py has no public way to wait for two sockets at once.
         sock: socket.socket | None = self._connection._sock
@@ -124,7 +124,7 @@ class DedicatedConnection:
         return sock.fileno()
 
     def close(self) -> None:
-        """Close the socket; `connect` opens another one."""
+        """Close the socket. `connect` opens another one."""
         self._connection.disconnect()
 
 
@@ -132,19 +132,19 @@ class Waker:
     """Ends a `wait_readable` from another thread."""
 
     def __init__(self) -> None:
-        # Sockets and no pipe: one that is closed says so, a closed descriptor may be somebody else's by now.
+        # Sockets, not a pipe: a closed socket object raises, while a closed descriptor may be another file by now.
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
 
     def wake(self) -> None:
-        """End the wait, or the next one where nobody waits. After `close` nothing happens."""
-        # BlockingIOError: it is full of wakes that nobody has read yet.
+        """End the wait, or if nobody waits, the next one. After `close` nothing happens."""
+        # BlockingIOError: the socket is full of wakes that nobody has read yet.
         with suppress(OSError):
             self._writer.send(b"\0")
 
     def clear(self) -> None:
-        """Take the wakes out; look at what they are about afterwards, not before."""
+        """Read the wakes. Look at their reasons afterwards, not before, or one could be missed."""
         with suppress(OSError):
             self._reader.recv(65536)
 
@@ -157,8 +157,8 @@ class Waker:
 
 
 def wait_readable(waiting: Sequence[Readable], timeout_s: float | None) -> None:
-    """Wait until one of them can be read, or the time is over."""
-    # Not select(): its descriptors end at 1,024.
+    """Wait until one of these can be read, or the time is over."""
+    # Not select(), which takes no descriptor above 1,023.
     poll = select.poll()
     for one in waiting:
         poll.register(one.fileno(), select.POLLIN)
@@ -166,9 +166,9 @@ def wait_readable(waiting: Sequence[Readable], timeout_s: float | None) -> None:
 
 
 def address_of(client: Redis) -> object:
-    """Return what two clients of the same server and database have in common.
+    """Return a value that is equal for clients of the same server and database.
 
-    Clients of a cluster or of Sentinels, which have no one address, are told apart by their pools.
+    A cluster or Sentinels have no single address, so the pools of their clients identify them.
     """
     pool = getattr(client, "connection_pool", None)
     if pool is None:

@@ -1,7 +1,7 @@
 """Waiting for one of several lists to hold something, by peeks that take nothing out.
 
-A wait that ends early is no error: whoever waits looks again. So what goes wrong here only shortens the wait, and is
-raised by the next look if it still matters.
+A wait that ends early is not an error, because the caller looks again. So a failure here only shortens the wait, and
+the next look raises it if it still matters.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.waiting.connection import wait_readable
 from django_delayq.waiting.watch import BACKOFF_MS, BLOCK_MS, DEADLINE_MS, Peek
 
-#: The server ends a wait up to this late. Where we have the time, we wait for its answer.
+#: The server may end a wait this late. If there is time, we wait for its answer.
 LATE_MS = 150
 
 
 class Peeks:
-    """Connections that wait, kept for the next wait. One object serves any number of threads."""
+    """Peeks that are kept for the next wait. One object serves any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,18 +34,18 @@ class Peeks:
         self._idle: defaultdict[str, list[Peek]] = defaultdict(list)
 
     def borrow(self, client: Redis, key: str) -> Peek:
-        """Return a peek at a list that no other thread uses."""
+        """Return a peek at a list, for this thread alone."""
         with self._lock:
             idle = self._idle[key]
             return idle.pop() if idle else Peek(client, key)
 
     def give_back(self, peek: Peek) -> None:
-        """Keep a peek for the next wait. It may still be in flight: that wait then joins it."""
+        """Keep a peek for the next wait. If it is still in flight, that wait joins it."""
         with self._lock:
             self._idle[peek.key].append(peek)
 
     def close(self) -> None:
-        """Close those that nobody uses at the moment."""
+        """Close the peeks that nobody uses at the moment."""
         with self._lock:
             idle, self._idle = self._idle, defaultdict(list)
         for peeks in idle.values():
@@ -55,7 +55,7 @@ class Peeks:
 
 @dataclass(frozen=True, slots=True)
 class WaitForAny:
-    """Wait until one of some lists holds something, or for so long; for some 2 s at most."""
+    """Wait until one of some lists holds something, for ``wait_ms`` and some 2 s at most."""
 
     peeks: Peeks
     keys: Sequence[str]
@@ -85,7 +85,7 @@ def wait_for_any(
             if answered:
                 return
     except (RedisError, OSError):
-        # No server, no memory for BLMOVE, no right to it: whoever waits looks again, without haste.
+        # No server, no memory for BLMOVE, or no right to it: the caller looks again, without haste.
         for peek in borrowed:
             peek.close()
         time.sleep(max(0, min(end_ms - monotonic_ms(), BACKOFF_MS)) / 1000)
@@ -95,7 +95,7 @@ def wait_for_any(
 
 
 async def await_any(client: aio.Redis, keys: Sequence[str], wait_ms: float) -> None:
-    """`wait_for_any` on an asyncio client, whose own pool lends a connection for each list."""
+    """`wait_for_any` on an asyncio client, whose pool lends a connection for each list."""
     begun_ms = monotonic_ms()
     wait_ms = max(1, min(wait_ms, BLOCK_MS, _patience_ms(client)))
     execute: Any = client.execute_command
@@ -106,7 +106,7 @@ async def await_any(client: aio.Redis, keys: Sequence[str], wait_ms: float) -> N
         for key in keys
     ]
     try:
-        # A client that repeats what failed would wait much longer.
+        # With a deadline, because a client that retries would wait much longer.
         done, _ = await asyncio.wait(
             waits,
             timeout=(wait_ms + DEADLINE_MS) / 1000,
@@ -117,7 +117,7 @@ async def await_any(client: aio.Redis, keys: Sequence[str], wait_ms: float) -> N
             await asyncio.sleep(max(0, min(left_ms, BACKOFF_MS)) / 1000)
     finally:
         for wait in waits:
-            # Not waited for: one that takes no notice ends with its BLMOVE.
+            # Not awaited: a wait that ignores the cancellation ends with its BLMOVE.
             wait.cancel()
             _ending.add(wait)
             wait.add_done_callback(_end)
@@ -130,11 +130,11 @@ _ending: set[asyncio.Future[Any]] = set()
 def _end(wait: asyncio.Future[Any]) -> None:
     _ending.discard(wait)
     if not wait.cancelled():
-        wait.exception()  # or it would be reported as never looked at
+        wait.exception()  # asyncio reports an exception that nobody has looked at
 
 
 def _patience_ms(client: aio.Redis) -> float:
-    """How long an answer may take before the client gives the connection up."""
+    """Return how long a wait may be before the client gives up its connection."""
     arguments = node_of(client, None).connection_pool.connection_kwargs
     timeout_s = arguments.get("socket_timeout")
     return float("inf") if timeout_s is None else timeout_s * 1000 / 2

@@ -1,4 +1,4 @@
-"""What a transfer task pushes: due elements of one queue, in calls of a few ms each."""
+"""A push of a transfer task: moves due elements of one queue, in calls of a few ms each."""
 
 from redis.client import Redis
 
@@ -11,15 +11,15 @@ from django_delayq.queues.transfer.task import PushResult
 from django_delayq.waiting.connection import DedicatedConnection
 from django_delayq.wire.frame import FrameFormat
 
-#: Redisson's batch, and where ours begins. RedissonDelayedQueue.java:71.
+#: Redisson's batch, and the first of ours. RedissonDelayedQueue.java:71.
 FIRST_BATCH = 100
 #: One scan of the delay queue, ms for each frame in it: 3 to 4 ms for 100,000.
 SCAN_MS = 35e-6
-#: What an element costs that is searched for in the list, ms.
+#: Cost of an element that is searched in the list, ms.
 ELEMENT_MS = 0.04
 #: Most elements of a call: Lua unpacks some 8,000 values at most, two for each element.
 MAX_BATCH = 2_000
-#: How long the server may take to answer, and to be connected to.
+#: How long the server may take to accept a connection, and to answer.
 DEADLINE_S = 2.0
 
 #: The transfers of this process.
@@ -27,10 +27,10 @@ service = QueueTransferService()
 
 
 def bounds(listed: int) -> tuple[int, int]:
-    """Return the least and the most elements of a call, by how many frames are in the delay queue.
+    """Return the least and the most elements of a call, given how many frames are in the delay queue.
 
-    A call pays for one scan of the list, whatever it moves. So the longer the list, the more it has to move: at least
-    what takes three quarters of the scan's time, however slow the server seems to be; at most what takes as long as one.
+    Each call pays for one scan of the list, so the longer the list, the more a call has to move. At least it moves what
+    takes three quarters of the scan's time, however slow the server seems; at most what takes as long as a scan.
     """
     worth_a_scan = SCAN_MS * listed / ELEMENT_MS
     least = round(FIRST_BATCH / 4 + 0.75 * worth_a_scan)
@@ -40,7 +40,7 @@ def bounds(listed: int) -> tuple[int, int]:
 
 
 class QueuePush:
-    """Moves a batch of due elements to the destination queue, and learns how large the next may be."""
+    """Moves a batch of due elements to the destination queue, and learns how large the next batch may be."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class QueuePush:
         )
         self._keys = keys
         self._frame_format = frame_format
-        # Not the client's own pool, which repeats what failed for seconds, and reads without a deadline.
+        # Not from the client's own pool: its connections may retry for seconds, and read without a deadline.
         self._connection = DedicatedConnection(
             client, deadline_s=DEADLINE_S, key=keys.queue.destination
         )

@@ -1,4 +1,4 @@
-"""Who transfers which queue in this process: one task a queue, counted by its users."""
+"""The transfers of this process: one task for each queue, counted by its users."""
 
 import os
 import threading
@@ -17,7 +17,7 @@ MakeTask = Callable[[ChannelListener], QueueTransferTask]
 
 @dataclass(slots=True)
 class _Server:
-    """What this process has running for one server and database."""
+    """The tasks of this process for one server and database."""
 
     listener: ChannelListener
     tasks: dict[str, QueueTransferTask] = field(default_factory=dict)
@@ -25,10 +25,10 @@ class _Server:
 
 
 class QueueTransferService:
-    """Runs a transfer task for every queue that has a user, and one pub/sub connection for all of a server.
+    """Runs a transfer task for every queue that has a user, and one pub/sub connection for each server.
 
-    Queues are told apart by server, database and name, whichever client leads there. A forked child inherits
-    the users but no thread: `resume` starts what is missing.
+    Server, database and name identify a queue, whichever client leads there. A forked child inherits the users but no
+    thread; `resume` starts the missing tasks.
 
     Source: QueueTransferService.java
     """
@@ -43,7 +43,7 @@ class QueueTransferService:
         self._lock = threading.RLock()
 
     def schedule(self, client: Redis, name: str, make_task: MakeTask) -> None:
-        """Count one more user of a queue; the first one starts its task."""
+        """Count one more user of a queue. The first one starts its task."""
         with self._lock:
             address = address_of(client)
             if address not in self._servers:
@@ -55,7 +55,7 @@ class QueueTransferService:
             server.tasks[name].start()
 
     def resume(self, client: Redis, name: str) -> None:
-        """Start the task of a queue again where a fork has ended it."""
+        """Start the task of a queue again if a fork has ended it."""
         server = self._servers.get(address_of(client))
         task = server.tasks.get(name) if server is not None else None
         if task is not None and not task.is_running:
@@ -63,7 +63,7 @@ class QueueTransferService:
                 task.start()
 
     def unschedule(self, client: Redis, name: str) -> None:
-        """Count one user less; the last one stops the task. Without a user nothing happens."""
+        """Count one user less. The last one stops the task. Without a user nothing happens."""
         address = address_of(client)
         with self._lock:
             server = self._servers.get(address)
@@ -76,7 +76,7 @@ class QueueTransferService:
             del server.usages[name]
             if not server.tasks:
                 del self._servers[address]
-        # Outside the lock: it waits for a push, and others need not.
+        # Outside the lock: this waits for a push, and other queues need not.
         task.stop()
         if not server.tasks:
             server.listener.stop()

@@ -1,6 +1,6 @@
-"""The transfer of one queue: channel, alarm and cap in, pushes out.
+"""The transfer of one queue: the channel, an alarm and a cap decide when to push.
 
-It knows when to push. What a push does, and to which queue, is its caller's.
+The caller decides what a push does, and to which queue.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from django_delayq.waiting.trouble import Trouble
 
 logger = get_log(__name__)
 
-#: Between a push that failed and the next: from the first to the second of these, doubling. Redisson waits 5 s.
+#: Pause after a failed push: from the first to the second of these, doubling. Redisson waits 5 s.
 BACKOFF_MS = (50, 1_000)
 
 
@@ -23,20 +23,19 @@ class PushResult(NamedTuple):
 
     #: Elements moved to the destination queue.
     moved: int
-    #: Until the next element is due, us: 0 when more is due now, -1 when none waits.
+    #: Time until the next element is due, us: 0 if more is due now, -1 if nothing waits.
     wait_us: int
 
 
-#: Move what is due, a bounded part of it. Any exception means: again soon.
+#: Moves due elements, up to a limit. Any exception means: try again soon.
 Push = Callable[[], PushResult]
 
 
 class QueueTransferTask:
-    """Pushes whatever falls due in one queue, in a thread of its own, from `start` to `stop`.
+    """Pushes due elements of one queue, in a thread of its own, from `start` to `stop`.
 
-    A push happens on every (re)subscription of the channel, for every message on it, when the alarm rings for
-    the known head, at once while more is due, and after the cap whatever was said or lost. A push that fails
-    is repeated, at most `BACKOFF_MS` later.
+    It pushes on every (re)subscription of the channel, for every message on it, when the alarm rings for the known head,
+    at once while more is due, and after the cap in any case. A failed push is repeated, at most `BACKOFF_MS` later.
 
     Source: QueueTransferTask.java
     """
@@ -51,10 +50,10 @@ class QueueTransferTask:
         listener: ChannelListener,
         cap_ms: float = CAP_MS,
     ) -> None:
-        """``push`` is called by one thread at a time; its ``close()``, if it has one, when the thread ends.
+        """Call ``push`` from one thread at a time, and its ``close()``, if it has one, when the thread ends.
 
-        ``presence`` is a channel of ours that is listened to as well, so that subscribers of ``channel`` who are not
-        ours can be told from those who are.
+        ``presence`` is a channel of our own, and is subscribed as well. It tells our subscribers of ``channel`` from
+        others.
         """
         self.name = name
         self._channel = channel
@@ -65,7 +64,7 @@ class QueueTransferTask:
         )
 
     def start(self) -> None:
-        """Start to transfer, unless it runs; after a fork, again."""
+        """Start the transfer unless it runs. After a fork it has to be started again."""
         if self._background.actor is not None:
             return
         with self._background.lock:
@@ -75,24 +74,24 @@ class QueueTransferTask:
                 self._listener.subscribe(self._channel, self._on_message)
 
     def stop(self) -> None:
-        """Stop, and wait for the push that is under way. Idempotent."""
+        """Stop, and wait for a push that is under way. Idempotent."""
         self._listener.unsubscribe(self._channel, self._on_message)
         self._listener.unsubscribe(self._presence, ignore_message)
         self._background.stop()
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs in this process."""
+        """Whether the thread runs in this process."""
         return self._background.actor is not None
 
     def _on_message(self, message: bytes | None) -> None:
-        # What it says is some client's view of the head. The push will tell, by the server's clock.
+        # The message is one client's view of the head. The push finds out by the server's clock.
         if (transferring := self._background.actor) is not None:
             transferring.alarm.wake(None)
 
 
 class _Transferring:
-    """What the thread works on."""
+    """The state of the thread."""
 
     def __init__(self, name: str, push: Push, cap_ms: float) -> None:
         self.alarm: Alarm[None] = Alarm(cap_ms=cap_ms)
@@ -106,7 +105,7 @@ class _Transferring:
 
     def run(self) -> None:
         backoff_ms, longest_ms = BACKOFF_MS
-        # Nobody else may call this server: who offers elements is another process.
+        # Perhaps nothing else in this process calls the server: another process may offer the elements.
         trouble = Trouble(logger, is_outage_told=True)
         while not self._is_ended:
             try:
