@@ -1,4 +1,4 @@
-"""Django finds the tasks of every installed app here, once all apps are loaded."""
+"""The app of the package. Once all apps are loaded, it imports the ``tasks`` module of each."""
 
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules

@@ -1,7 +1,7 @@
-"""``DELAYQ`` → one frozen `Settings`, and the clients that it leads to.
+"""``DELAYQ`` → one frozen `Settings`, and the server that it leads to.
 
-Read by `get_settings` inside functions, never at import; cached, and forgotten when Django says that the setting
-has changed. What is wrong is collected by `find_problems`, which ``manage.py check`` prints and `get_settings` raises.
+Functions call `get_settings`; nothing reads a setting at import. The result is cached until Django says that the setting
+has changed. `find_problems` collects what is wrong; ``manage.py check`` prints it, and `get_settings` raises it.
 """
 
 import difflib
@@ -36,7 +36,7 @@ from django_delayq.redaction import (
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.signing import Keyring
 
-#: No number of a `Backoff` is larger: 31 years in seconds, and far from where a float overflows.
+#: The largest number in a `Backoff`: 31 years in seconds, and far from where a float overflows.
 MAX_BACKOFF = 10**9
 
 
@@ -44,7 +44,7 @@ MAX_BACKOFF = 10**9
 class Backoff:
     """How long to wait before the next attempt: ``base * factor ** (failures - 1)``, in seconds, and never more than ``max``.
 
-    ``jitter`` is the share of it that is random: 0.25 waits between 75 % and 125 %.
+    ``jitter`` is the random share of the wait: 0.25 waits between 75 % and 125 %.
     """
 
     base: float = 5.0
@@ -77,9 +77,9 @@ class Backoff:
             )
 
     def delay_ms(self, failures: int, random: float) -> int:
-        """Return the wait after a number of failures, 1 and up; ``random`` is between 0 and 1."""
+        """Return the wait after ``failures``, 1 and up. ``random`` is between 0 and 1."""
         try:
-            # As a float: a whole number grows without end, and ever more slowly.
+            # A float: a whole number would grow without end, and ever more slowly.
             wait = min(self.max, self.base * float(self.factor) ** (failures - 1))
         except OverflowError:
             wait = self.max if self.base else 0.0
@@ -92,37 +92,37 @@ class QueueSettings:
     """One entry of ``DELAYQ["QUEUES"]``."""
 
     name: str
-    #: Keep Redisson's list of all that was offered, too; None: where REDISSON is set. Without it every operation is
-    #: flat to ten million jobs, and Java can still transfer and take, but its size, contains, remove and readAll see
-    #: nothing.
+    #: Also keep Redisson's list of all offered elements; None: if REDISSON is set. Without the list every operation
+    #: is flat up to ten million jobs, and Java can still transfer and take, but its size, contains, remove and readAll
+    #: see nothing.
     insertion_list: bool | None = None
     #: Version of the Redisson that this queue is shared with; None: only Django uses it.
     redisson: str | None = None
-    #: Frame format, dLc0 (up to 3.21.0) or Bc0Lc0; None: as REDISSON has it, else the newer.
+    #: Frame format, dLc0 (up to 3.21.0) or Bc0Lc0; None: that of REDISSON, else the newer one.
     frame: str | None = None
-    #: Codec of payloads that are no jobs of ours; None: as REDISSON has it by default, else JSON.
+    #: Codec of payloads that are not jobs of ours; None: the default of REDISSON, else JSON.
     codec: str | Codec | None = None
-    #: Attempts before a job becomes a dead letter, the first one included. With the waits between them the default
+    #: Attempts before a job becomes a dead letter, including the first. With the waits between them the default
     #: outlasts a failure of more than two hours.
     max_attempts: int = 10
     #: Waits between attempts.
     retry: Backoff = field(default_factory=Backoff)
-    #: Seconds a task may run; None: as long as it likes.
+    #: Seconds that a task may run; None: any time.
     time_limit_s: float | None = None
-    #: Share of the claims, where the worker is not told another.
+    #: Share of the claims, unless the worker has another.
     weight: int = 1
-    #: Seconds that dead letters are kept; None: for ever.
+    #: Seconds to keep dead letters; None: forever.
     dead_ttl_s: float | None = 180 * 86_400.0
-    #: Dead letters that are kept: of more than these, those older than a day are deleted. None: any number.
+    #: Dead letters to keep. Beyond that number, those older than a day are deleted. None: any number.
     max_dead: int | None = None
-    #: Seconds that quarantined payloads of others are kept; None: for ever.
+    #: Seconds to keep quarantined payloads of others; None: forever.
     quarantine_ttl_s: float | None = 30 * 86_400.0
-    #: Seconds that quarantined jobs of ours are kept; None: for ever.
+    #: Seconds to keep quarantined jobs of ours; None: forever.
     quarantined_jobs_ttl_s: float | None = None
 
     @property
     def many_dead(self) -> int | None:
-        """From so many dead letters on there is a warning: four fifths of what is kept; None: never."""
+        """The number of dead letters that causes a warning: four fifths of what is kept; None: no warning."""
         return None if self.max_dead is None else -(-4 * self.max_dead // 5)
 
     @cached_property
@@ -131,7 +131,7 @@ class QueueSettings:
 
     @cached_property
     def keeps_list(self) -> bool:
-        """Whether what is stored here goes into Redisson's list, too."""
+        """Whether stored elements also go into Redisson's list."""
         return self.is_shared if self.insertion_list is None else self.insertion_list
 
     @cached_property
@@ -146,7 +146,7 @@ class QueueSettings:
 
     @cached_property
     def payload_codec(self) -> Codec:
-        """The codec of what others put into this queue."""
+        """The codec of payloads that others put into this queue."""
         return _payload_codec(self.codec, self.redisson)
 
     @cached_property
@@ -168,17 +168,17 @@ class WorkerSettings:
     processes: int = 1
     #: Threads of each process that run sync tasks.
     threads: int = 8
-    #: async def tasks that run at once in each process.
+    #: ``async def`` tasks that each process runs at once.
     coroutines: int = 100
-    #: Seconds a job is a worker's own unless renewed; renewed at a third of it.
+    #: Seconds that a lease lasts. It is renewed at a third of that.
     lease_s: float = 30.0
-    #: Seconds that running jobs are given to end when the worker is told to stop.
+    #: Seconds that running jobs have to end after the worker was told to stop.
     grace_s: float = 25.0
     #: Times that a job may lose its worker before it becomes a dead letter.
     max_kills: int = 3
-    #: Seconds that a job of a task unknown here waits for a worker that knows it, before it is quarantined; 0: none.
+    #: Seconds that a job of an unknown task waits for a worker that knows it, before it is quarantined; 0: none.
     hold_unknown_s: float = 900.0
-    #: Directory in which each process leaves a file while it is able to run jobs, for a probe; None: nowhere.
+    #: Directory in which each process keeps a file for a probe while it can run jobs; None: no file.
     heartbeat: str | os.PathLike[str] | None = None
 
     @property
@@ -191,19 +191,19 @@ class Settings:
     """All of ``DELAYQ``."""
 
     #: Alias of a django-redis cache, or a redis-py URL; None: the embedded server, in DEBUG only.
-    #: Its repr has no password, and neither has that of the settings.
+    #: Neither its repr nor that of the settings shows the password.
     connection: str | None = None
-    #: Secrets that jobs are signed with, the first, and checked by, all; None: SECRET_KEY and SECRET_KEY_FALLBACKS.
+    #: Secrets: the first signs jobs, all of them check jobs; None: SECRET_KEY and SECRET_KEY_FALLBACKS.
     keys: Sequence[str | bytes] | None = field(default=None, repr=False)
-    #: Where the embedded server keeps its data, in a folder .delayq; None: BASE_DIR, else the current directory.
+    #: Directory whose folder .delayq has the embedded server's data; None: BASE_DIR, else the current directory.
     embedded_dir: Path | None = None
     queues: Mapping[str, QueueSettings] = field(default_factory=dict)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     #: Largest payload that may be scheduled, bytes.
     max_payload_bytes: int = 1 << 20
-    #: The largest foreign payload that is decoded; a larger one is quarantined as it is.
+    #: Largest foreign payload that is decoded, bytes. A larger one is quarantined as it is.
     max_foreign_bytes: int = 8 << 20
-    #: True: inside a transaction jobs are sent after its commit, unless a task or a call says otherwise.
+    #: True: inside a transaction, jobs are sent after its commit, unless a task or a call says otherwise.
     on_commit: bool = False
 
     def queue(self, name: str) -> QueueSettings:
@@ -222,12 +222,12 @@ class Settings:
             ) from None
 
 
-# The table of the settings: key in DELAYQ → field, check, what the check wants.
+# The tables of the settings: key in DELAYQ → field, check, what the check wants.
 _Check = Callable[[Any], bool]
 
 
 class Problem(NamedTuple):
-    """Something wrong with ``DELAYQ``: where, what, and what to do."""
+    """A problem in ``DELAYQ``: where and what it is, and what to do."""
 
     id: str
     message: str
@@ -238,19 +238,19 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-#: Seconds of the longest time limit: thirty years, while a thread can wait for three hundred.
+#: Seconds of the longest time limit: thirty years. A thread can wait for three hundred.
 LONGEST_S = 10**9
-#: Seconds of the shortest lease: it is renewed at a third of this, and a busy machine may pause a process for that long.
+#: Seconds of the shortest lease. It is renewed at a third, and a busy machine may pause a process for that long.
 SHORTEST_LEASE_S = 2.0
-#: Seconds of the longest lease: so long the jobs of a machine that died wait for another.
+#: Seconds of the longest lease. The jobs of a dead machine wait that long for another.
 LONGEST_LEASE_S = 86_400
-#: Seconds of the longest time for which a job of an unknown task is held: 30 days.
+#: Seconds of the longest hold of a job whose task is unknown: 30 days.
 LONGEST_HOLD_S = 2_592_000
-#: Seconds that what is given up is kept at least: a number that is smaller was meant as days.
+#: Seconds of the shortest time to keep what was given up. A smaller number was meant as days.
 SHORTEST_TTL_S = 3_600
 #: Characters of the shortest secret.
 SHORTEST_SECRET = 16
-#: Bytes of the largest payload: a script that moves more than these holds the server for half a second.
+#: Bytes of the largest payload. A script that moves more holds the server for half a second.
 LARGEST_PAYLOAD = 64 << 20
 
 
@@ -452,7 +452,7 @@ _WORKER: dict[str, tuple[str, _Check, str]] = {
 
 
 def find_problems(value: Any) -> Iterator[Problem]:
-    """Yield what is wrong with a value of ``DELAYQ``."""
+    """Yield the problems in a value of ``DELAYQ``."""
     if not isinstance(value, dict):
         yield Problem(
             "E001",
@@ -501,7 +501,7 @@ def _check_keys(
 
 
 def _show_setting(key: str, value: Any) -> str:
-    # What stands where a URL belongs may be one that is too mangled to be found.
+    # Not by `show`: a URL may be too mangled to be recognised.
     if key == "CONNECTION" and isinstance(value, str):
         return repr(redact_url(value))
     if key == "KEYS":
@@ -510,7 +510,7 @@ def _show_setting(key: str, value: Any) -> str:
 
 
 def _describe_keys(value: Any) -> str:
-    """Say what is wrong with secrets, and show none."""
+    """Describe what is wrong with secrets without showing any."""
     if isinstance(value, str | bytes):
         return "one secret, which is not shown, and no list"
     if not isinstance(value, list | tuple):
@@ -524,10 +524,10 @@ def _describe_keys(value: Any) -> str:
 
 
 def override_worker(worker: WorkerSettings, options: dict[str, Any]) -> WorkerSettings:
-    """Return settings of a worker with other options, by the keys that ``DELAYQ["WORKER"]`` has for them.
+    """Return the settings of a worker with some options replaced. Their keys are those of ``DELAYQ["WORKER"]``.
 
     Raises:
-        InvalidSettings: one is out of its bounds.
+        InvalidSettings: an option is out of its bounds.
     """
     problems = list(_check_keys("the command line", options, _WORKER))
     if problems:
@@ -564,7 +564,7 @@ def read_settings(value: Any) -> Settings:
     """Turn a value of ``DELAYQ`` into `Settings`.
 
     Raises:
-        InvalidSettings: something is wrong with it; the message says all of it.
+        InvalidSettings: there are problems. The message has them all.
     """
     problems = list(find_problems(value))
     if problems:
@@ -593,10 +593,10 @@ def _secret_url(connection: str | None) -> str | None:
 
 
 def hide_password() -> None:
-    """Have ``settings.DELAYQ`` show its CONNECTION without the password, and no KEYS, wherever it is shown.
+    """Make ``settings.DELAYQ`` show neither the password of its CONNECTION nor its KEYS.
 
-    Django's debug page and error mails hide settings by their names, a URL by none, and nothing in the variables of
-    frames. The value stays the same string; only its repr changes.
+    Django's debug page and error mails hide settings by name, but no URL, and nothing in the variables of frames. The
+    values stay the same strings; only their repr changes.
     """
     value = getattr(django_settings, "DELAYQ", None)
     if not isinstance(value, dict):
@@ -613,17 +613,17 @@ def get_settings() -> Settings:
     """Return the settings of this process.
 
     Raises:
-        InvalidSettings: ``DELAYQ`` is wrong; the message says what and what to do.
+        InvalidSettings: ``DELAYQ`` is wrong. The message says what is, and what to do.
     """
     return read_settings(getattr(django_settings, "DELAYQ", {}))
 
 
 @cache
 def get_keyring() -> Keyring:
-    """Return the keys that jobs are signed with and checked by.
+    """Return the keys that sign and check jobs.
 
     Raises:
-        InvalidSettings: there is no secret, or one that cannot be used.
+        InvalidSettings: there is no secret, or one is unusable.
     """
     secrets, source = get_settings().keys, "DELAYQ['KEYS']"
     if secrets is None:
@@ -647,7 +647,7 @@ def get_keyring() -> Keyring:
 
 
 def setting_names() -> dict[str, str]:
-    """Return every setting's path and its field, for the test that holds docs/settings.md to the code."""
+    """Return the path and the field of every setting, for the test that compares docs/settings.md with the code."""
     names = {f"DELAYQ['{key}']": f"Settings.{item[0]}" for key, item in _TOP.items()}
     names |= {
         f"DELAYQ['QUEUES'][name]['{key}']": f"QueueSettings.{item[0]}"
@@ -667,9 +667,9 @@ def setting_names() -> dict[str, str]:
 
 
 def connection_url() -> str | None:
-    """Return the URL to connect to, or None where CONNECTION names a django-redis alias.
+    """Return the URL to connect to, or None if CONNECTION is the alias of a django-redis cache.
 
-    Starts the embedded server where there is no CONNECTION, in DEBUG only.
+    Without CONNECTION it starts the embedded server, in DEBUG only.
 
     Raises:
         InvalidSettings: there is no CONNECTION and DEBUG is off.
@@ -687,7 +687,7 @@ def connection_url() -> str | None:
             or getattr(django_settings, "BASE_DIR", None)
             or Path.cwd()
         )
-        # Only a project without a server of its own needs it.
+        # Only a project without a server of its own needs this import.
         from django_delayq.embedded.server import ensure_server
 
         return ensure_server(Path(directory))
@@ -695,14 +695,14 @@ def connection_url() -> str | None:
 
 
 def find_server() -> Server:
-    """Return the server of the settings, from the URL or the alias.
+    """Return the server that the settings name by a URL or an alias.
 
     Raises:
         InvalidSettings, EmbeddedServerError: see `connection_url`.
     """
     url = connection_url()
     if url is not None:
-        # A limit on the connections of a pool is not one on those of the threads, which keep theirs.
+        # Each thread keeps a connection. A limit for a pool would make calls of other threads fail.
         return replace(Server.at(url), max_connections=None)
     alias = get_settings().connection
     assert alias is not None
@@ -712,13 +712,13 @@ def find_server() -> Server:
 def _alias_pool(alias: str) -> Any:
     caches = getattr(django_settings, "CACHES", {})
     if alias not in caches:
-        # Not left to django-redis: the page of its error would show the alias, which may be a URL that is mangled.
+        # Not left to django-redis: its error would show the alias, which may be a mangled URL.
         why = f"CACHES has {', '.join(map(repr, caches)) or 'nothing'}"
         raise _no_alias(alias, why)
     try:
         return get_redis_connection(alias).connection_pool
     except ValueError as error:
-        # Neither its words nor its traceback: of a LOCATION that is no URL they repeat parts, a password perhaps.
+        # Neither its message nor its traceback: they repeat parts of a malformed LOCATION, perhaps a password.
         why = f"its LOCATION is not a URL that redis-py reads ({type(error).__name__})"
         raise _no_alias(alias, why) from None
     except Exception as error:
@@ -733,7 +733,7 @@ def _no_alias(alias: str, why: str) -> InvalidSettings:
 
 
 def forget_connections(**kwargs: Any) -> None:
-    """Drop the cached settings and the connections; connected to ``setting_changed``."""
+    """Drop the cached settings and the connections. Django calls this with ``setting_changed``."""
     setting = kwargs.get("setting", "DELAYQ")
     if setting in ("DELAYQ", "SECRET_KEY", "SECRET_KEY_FALLBACKS"):
         get_keyring.cache_clear()
@@ -745,7 +745,7 @@ def forget_connections(**kwargs: Any) -> None:
 
 
 def queue_options(name: str) -> QueueOptions | None:
-    """Return how the elements of a configured queue are written, for `DelayedQueue` and `BlockingQueue`."""
+    """Return how `DelayedQueue` and `BlockingQueue` write the elements of a configured queue; None for others."""
     queue = get_settings().queues.get(name)
     if queue is None:
         return None
