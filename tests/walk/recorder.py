@@ -67,8 +67,10 @@ class Recorder:
     def __init__(self, project: CodeType) -> None:
         """``project`` is the code of the project's own function, whose call is a step as well."""
         self._project = project
-        # Appended to by every thread.
+        #: There when the recorder is left.
         self.steps: list[Step] = []
+        # Steps, and where they were called. Appended to by every thread.
+        self._noted: list[tuple[Step, tuple[CodeType, int] | None]] = []
 
     def __enter__(self) -> "Recorder":
         threading.setprofile(self._note)
@@ -78,6 +80,12 @@ class Recorder:
     def __exit__(self, *error: object) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
+        # Not while threads run: Python 3.11 counts the depth of a parse for all of them at once, and two that parse
+        # at the same time fail.
+        self.steps = [
+            step if site is None else step._replace(expression=_expression(*site))
+            for step, site in list(self._noted)
+        ]
 
     def _note(self, frame: FrameType, event: str, value: Any) -> None:
         code = frame.f_code
@@ -100,17 +108,17 @@ class Recorder:
         found = _Texts()
         for argument in _arguments(frame):
             found.look(argument)
-        self.steps.append(
-            Step(
-                threading.current_thread().name,
-                PROJECT if is_project else function_of(code),
-                None if below is None else function_of(below.f_code),
-                "" if below is None else _expression(below.f_code, below.f_lasti),
-                tuple(found.texts),
-                frozenset(found.tokens),
-                tuple(dict.fromkeys(call.script.name for call in calls)),
-            )
+        step = Step(
+            threading.current_thread().name,
+            PROJECT if is_project else function_of(code),
+            None if below is None else function_of(below.f_code),
+            "",
+            tuple(found.texts),
+            frozenset(found.tokens),
+            tuple(dict.fromkeys(call.script.name for call in calls)),
         )
+        site = None if below is None else (below.f_code, below.f_lasti)
+        self._noted.append((step, site))
 
 
 @cache
