@@ -1,8 +1,8 @@
 """Codecs: what a payload says. Sans-I/O, like frames and keys.
 
-``get_codec("Kryo5Codec", version="3.16.6").decode(payload)``. What Java has and Python has not is in
-``values``. Two codecs take declarations of your classes: ``Kryo5Codec(classes=…)`` cannot read
-objects without, ``MarshallingCodec(classes=…)`` cannot write those that it has not read.
+``get_codec("Kryo5Codec", version="3.16.6").decode(payload)``. ``values`` has the types that Java has
+and Python lacks. Two codecs take declarations of your classes: ``Kryo5Codec(classes=…)`` needs them to
+read any object, ``MarshallingCodec(classes=…)`` to write an object that it has not read.
 """
 
 from typing import TYPE_CHECKING

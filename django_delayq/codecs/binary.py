@@ -1,4 +1,4 @@
-"""Bytes in and out for the binary codecs: bounds first, then memory, and Java's own UTF-8."""
+"""Reads and writes bytes for the binary codecs: checks bounds before it allocates, and knows Java's UTF-8."""
 
 import struct
 from typing import NoReturn
@@ -13,7 +13,7 @@ _CONTINUATION = bytes(range(0x80, 0xC0))
 
 
 class ByteReader:
-    """A place in a payload. Nothing is allocated before the bytes for it are known to be there."""
+    """A position in a payload. Each read checks that its bytes are there before it allocates memory."""
 
     __slots__ = ("data", "name", "position")
 
@@ -23,13 +23,13 @@ class ByteReader:
         self.position = position
 
     def fail(self, message: str, offset: int | None = None) -> NoReturn:
-        """Raise a DecodeError for what begins at an offset, or for what would come next."""
+        """Raise a DecodeError that names an offset, by default that of the next byte."""
         at = self.position if offset is None else offset
         raise DecodeError(f"{self.name}: {message} at byte {at}", self.data, at)
 
     @property
     def left(self) -> int:
-        """How many bytes there are still."""
+        """How many bytes are still unread."""
         return len(self.data) - self.position
 
     def byte(self) -> int:
@@ -42,7 +42,7 @@ class ByteReader:
         return value
 
     def take(self, size: int) -> bytes:
-        """Read so many bytes."""
+        """Read ``size`` bytes."""
         end = self.position + size
         if size < 0 or end > len(self.data):
             self.fail(f"{size} bytes announced, {self.left} left")
@@ -56,27 +56,27 @@ class ByteReader:
         return value
 
     def integer(self, size: int, *, signed: bool = False) -> int:
-        """Read a big-endian integer of so many bytes."""
+        """Read a big-endian integer of ``size`` bytes."""
         return int.from_bytes(self.take(size), "big", signed=signed)
 
     def count(self, elements: int, element_size: int = 1) -> int:
-        """Check that so many elements, of so many bytes at least, can be there."""
+        """Check that the rest can hold so many elements of at least ``element_size`` bytes; return their number."""
         if elements * element_size > self.left:
             self.fail(f"{elements} elements announced, {self.left} bytes left")
         return elements
 
     def java_text(self, units: int) -> str:
-        """Read text of so many UTF-16 units, each of them 1 – 3 bytes.
+        """Read text of ``units`` UTF-16 units, 1 – 3 bytes each.
 
-        Shape: UTF-8 of each unit by itself, so six bytes for an emoji; U+0000 is ``00`` in Kryo,
+        Shape: each unit in UTF-8 by itself, so an emoji takes six bytes; U+0000 is ``00`` in Kryo,
         ``c0 80`` in what Java calls modified UTF-8.
         """
         start = self.position
         chunk = self.take(units)
         if chunk.isascii():
             return chunk.decode("ascii")
-        # Each byte that is no continuation begins a unit. Count those, and go on by the number
-        # of units that are missing still, which never leads past the first byte of the last one.
+        # Every byte that is not a continuation byte begins a unit. Count those, and advance by the
+        # number of units still missing: that never goes past the first byte of the last unit.
         end, missing = start, units
         while missing:
             self.position = end
@@ -84,30 +84,30 @@ class ByteReader:
             end += missing
             missing -= begun
             if end - start > 3 * units:
-                self.fail("no text", start)
+                self.fail("not text", start)
         last = self.data[end - 1]
         self.position = end
         self.take(0 if last < 0x80 else 1 if last < 0xE0 else 2)
         raw = self.data[start : self.position]
         if max(raw) >= 0xF0:
-            self.fail("no text of Java's, which has no 4-byte units", start)
+            self.fail("not text of Java's, which has no 4-byte units", start)
         try:
             text = raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
-            self.fail(f"no text: {error.reason}", start + error.start)
+            self.fail(f"not text: {error.reason}", start + error.start)
         return from_surrogates(text)
 
     def utf8(self, size: int) -> str:
-        """Read text of so many bytes in plain UTF-8."""
+        """Read ``size`` bytes of plain UTF-8."""
         start = self.position
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
-            self.fail(f"no text: {error.reason}", start + error.start)
+            self.fail(f"not text: {error.reason}", start + error.start)
 
 
 def java_utf8(text: str) -> bytes:
-    """Write text as ``ByteReader.java_text`` reads it, U+0000 as one byte."""
+    """Write text as ``ByteReader.java_text`` reads it, with U+0000 as one byte."""
     if text.isascii():
         return text.encode("ascii")
     return to_surrogates(text).encode("utf-8", "surrogatepass")
@@ -117,7 +117,7 @@ def plain_utf8(text: str, name: str) -> bytes:
     """Write text in UTF-8.
 
     Raises:
-        EncodeError: it has half of a surrogate pair, which UTF-8 cannot hold.
+        EncodeError: the text has half of a surrogate pair, which UTF-8 cannot hold.
     """
     try:
         return text.encode()
@@ -128,6 +128,6 @@ def plain_utf8(text: str, name: str) -> bytes:
 
 
 def twos_complement(number: int) -> bytes:
-    """Write an integer as ``BigInteger.toByteArray`` does: big-endian, as short as can be."""
+    """Write an integer as ``BigInteger.toByteArray`` does: big-endian, in the fewest bytes."""
     size = (number + (number < 0)).bit_length() // 8 + 1
     return number.to_bytes(size, "big", signed=True)

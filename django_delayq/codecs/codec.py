@@ -1,22 +1,22 @@
-"""What every codec is: a name, and the way from a value to a payload and back."""
+"""The protocol of a codec: a name, and the way from a value to a payload and back."""
 
 from typing import Protocol, runtime_checkable
 
-#: Lists, maps and objects in each other, read and written. Deeper ones are refused: Jackson
-#: stops at 500 or 1000, and Python's own stack has to hold the way down.
+#: How deep lists, maps and objects may nest, when read and when written. Jackson stops at 500 or
+#: 1000, and Python's own stack has to hold every level.
 MAX_DEPTH = 200
-#: Characters of a class name that is read. Payloads name a class once and then by its number, so a
-#: long one would cost its length again and again. Java's own are below a hundred.
+#: The longest class name that is read, in characters. A payload gives a name once and refers to it by
+#: number from then on; each reference would cost the length of the name. Java's own have under a hundred.
 MAX_CLASS_NAME = 500
 
 
 @runtime_checkable
 class Codec(Protocol):
-    """Turns values into payloads. Stateless, so one serves any number of threads."""
+    """Turns values into payloads and back. Stateless, so one serves any number of threads."""
 
     @property
     def name(self) -> str:
-        """Redisson's class name without the package, or ours where it has none."""
+        """The name of Redisson's class without its package, or our name if Redisson has no such codec."""
         ...
 
     def encode(self, value: object) -> bytes:
@@ -28,9 +28,9 @@ class Codec(Protocol):
         ...
 
     def decode(self, payload: bytes) -> object:
-        """Read a payload, whoever wrote it: build plain values, call no class.
+        """Read a payload, whoever wrote it: build plain values, never call a class.
 
         Raises:
-            DecodeError: the bytes are not of this codec, or say more than Python can hold.
+            DecodeError: the bytes are not this codec's, or hold a value that Python cannot.
         """
         ...

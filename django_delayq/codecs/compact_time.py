@@ -1,4 +1,4 @@
-"""Times and offsets in as few bytes as ``java.time``'s own serialization and Kryo both need.
+"""The compact form of times and offsets that ``java.time``'s own serialization and Kryo share.
 
 A time ends with the complement of its last part that is not zero: ``01 02 fc`` is 01:02:03.
 """
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from django_delayq.codecs.binary import ByteReader
 
-#: Says that a ZoneOffset is no whole number of quarters, and follows in seconds.
+#: Marks a ZoneOffset that is not a whole number of quarters of an hour; its seconds follow.
 _UNEVEN_OFFSET = 127
 
 
 def time_bytes(
     parts: tuple[int, ...], nano: Callable[[int], bytes] | None = None
 ) -> bytes:
-    """Write hour, minute, second and nanosecond as short as ``LocalTime.writeExternal`` does."""
+    """Write hour, minute, second and nanosecond in the compact form of ``LocalTime.writeExternal``."""
     hour, minute, second, fraction = parts
     if fraction:
         tail = nano(fraction) if nano else fraction.to_bytes(4, "big")
@@ -49,7 +49,7 @@ def offset_bytes(seconds: int, uneven: Callable[[int], bytes] | None = None) -> 
 
 
 def read_offset(source: ByteReader, uneven: Callable[[], int]) -> int:
-    """Read what ``offset_bytes`` writes, in seconds; ``uneven`` reads the seconds.
+    """Read what ``offset_bytes`` writes and return it in seconds; ``uneven`` reads the seconds after 127.
 
     Raises:
         ValueError: the offset is more than 18 hours.

@@ -1,7 +1,7 @@
-"""Which codec has probably written a payload, for errors and commands.
+"""Guesses which codec wrote a payload, for errors and commands.
 
-How a payload begins tells some codecs; a whole payload that is not long is tried with the others.
-Short payloads fit several codecs, and then all of them are named.
+The first bytes of a payload give some codecs away. The others try to decode it, if it is whole and
+not long. A short payload may fit several codecs; the answer then names all of them.
 """
 
 import re
@@ -9,17 +9,18 @@ import re
 from django_delayq.codecs.registry import get_codec
 from django_delayq.exceptions import DecodeError
 
-#: Bytes at the beginning of a payload that are searched for marks.
+#: How many bytes at the beginning of a payload are searched for marks.
 LOOKED_AT = 256
-#: Longer payloads are not tried, as that takes long and their beginning says enough.
+#: The longest payload, in bytes, that codecs try to decode: a longer one takes long, and its beginning
+#: says enough.
 LONGEST_TRIED = 4096
-#: A binary payload of so many bytes is not printable text by chance.
+#: A binary payload of this many bytes is never printable text by chance.
 _NO_CHANCE = 24
 
-#: How well a codec fits. Users are told the best ones.
+#: How well a codec fits, from worst to best. Users see the best ones.
 _COULD, _TEXT, _FITS, _SURE = range(1, 5)
 
-#: Of codecs that fit equally well, the one that is met more often comes first.
+#: Of codecs that fit equally well, the more common one comes first.
 _ORDER = (
     "Kryo5Codec", "MarshallingCodec", "FstCodec", "SerializationCodec", "StringCodec", "JsonJacksonCodec",
     "TypedJsonJacksonCodec", "json", "LongCodec", "IntegerCodec", "DoubleCodec", "JsonJackson3Codec",
@@ -27,22 +28,22 @@ _ORDER = (
     "SmileJackson3Codec", "SnappyCodec", "ZStdCodec", "LZ4Codec",
 )  # fmt: skip
 
-#: Each byte fits in one place only, so that no payload makes a search go back and forth.
+#: Each byte fits in one place only, so no payload makes a search backtrack.
 _CLASS = rb"\[*(?:[A-Za-z_$][\w$]*(?:\.[\w$]+)+;?|[ZBCSIJFD])"
 _NAMED = re.compile(rb"@class.{1,5}" + _CLASS + rb"|\[?L?java\.\w+\.\w", re.DOTALL)
 _TYPED_JSON = re.compile(rb'^\{"@class":|^\["' + _CLASS + rb'",')
 #: Neither Jackson nor our json writes a space after a colon or a comma; people do.
 _SPACED_JSON = re.compile(rb'[{\[].*?[\]}":\d,]\s', re.DOTALL)
 _NUMBER = re.compile(rb"-?\d")
-#: Nobody's text begins with a tab, but a Long or a double of Kryo's does.
+#: Nobody's text begins with a tab or a line feed; Kryo's Long (class 9) and Double (class 10) do.
 _NO_PRINT = re.compile("^[\t\n]|[\0-\x08\x0e-\x1f]")
 
-#: What only one codec begins with. Kryo and Fst name the class of most objects.
+#: Beginnings that only one codec writes. Kryo and Fst name the class of most objects.
 _MARKS = [
     (name, re.compile(mark, re.DOTALL))
     for name, mark in (
         ("Kryo5Codec", rb"\x01\x00(?:[\[\w.$;]{1,499}(?:[\x80-\xff]|\Z)|[\x80-\xff])"),
-        # 3.12.5 leaves zero bytes before the payloads that follow one it refused.
+        # After an object that 3.12.5 refused, it leaves zero bytes before the payloads that follow.
         ("MarshallingCodec", rb"(?:\x00\x00+)?\x04[\x01\x04\x09-\x81]"),
         ("FstCodec", rb"(?:\x00\x01|\xfa\x01|\xfb\x00).{1,3}" + _CLASS),
         ("FstCodec", rb"\xfc[\x00-\x81]|\xfb[ -?].|\x00[\x04-\x1f]."),
@@ -54,7 +55,7 @@ _MARKS = [
     )
 ]  # fmt: skip
 
-#: What a codec may have written, for payloads that are not tried.
+#: Beginnings that a codec may have written, for payloads that it does not try to decode.
 _BEGINNINGS = {
     name: re.compile(beginning, re.DOTALL)
     for name, beginning in (
@@ -70,16 +71,16 @@ def probable_codecs(payload: bytes, *, size: int | None = None) -> tuple[str, ..
     """Return the names of the codecs that could have written a payload, the likeliest first.
 
     ``payload`` may be the first 256 bytes; ``size`` is then the length of the whole.
-    ``ByteArrayCodec``, which writes anything, is always the last. Alone it means that no codec known
-    here fits: the peer has one of its own, or one that encrypts or compresses. Among the names may be
-    those that are recognised and not read: ``FstCodec``, ``SerializationCodec``, ``LZ4Codec`` (or
-    ``LZ4CodecV2``), ``SnappyCodec`` and ``ZStdCodec``. Nothing marks a payload of ``SnappyCodecV2``.
+    ``ByteArrayCodec``, which writes anything, always comes last. If it stands alone, no codec known
+    here fits: the peer uses a codec of its own, or one that encrypts or compresses. The names may
+    include codecs that we recognise but cannot read: ``FstCodec``, ``SerializationCodec``, ``LZ4Codec``
+    (or ``LZ4CodecV2``), ``SnappyCodec`` and ``ZStdCodec``. A payload of ``SnappyCodecV2`` has no mark.
     """
     return (*_Guess(payload, size).names(), "ByteArrayCodec")
 
 
 def likely_codecs(payload: bytes, *, size: int | None = None) -> tuple[str, ...]:
-    """Return those of the probable codecs that fit best; none: no codec fits."""
+    """Return the probable codecs that fit best, or an empty tuple if no codec fits."""
     guess = _Guess(payload, size)
     return tuple(name for name in guess.names() if guess.found[name] == guess.best)
 
@@ -88,7 +89,7 @@ def looks_like(payload: bytes, *, size: int | None = None) -> str:
     """Say in a few words which codec has probably written a payload: ``looks like Kryo5Codec``."""
     if likely := likely_codecs(payload, size=size):
         return f"looks like {' or '.join(likely[:3])}"
-    return "fits no codec known here: one of the peer's own, or one that encrypts or compresses"
+    return "fits no codec known here; perhaps one of the peer's own, or one that encrypts or compresses"
 
 
 class _Guess:
@@ -137,7 +138,7 @@ class _Guess:
         is_container: bool,
         class_name: re.Pattern[bytes],
     ) -> None:
-        """Add the codecs of one format: those that name the class of a list or a map, and those that do not."""
+        """Add the codecs of one format: the typed ones name the class of a list or a map, the untyped do not."""
         is_typed = is_container and class_name.search(self._start)
         for name in typed:
             self._add(name, _SURE if is_typed else score - is_container)
@@ -155,7 +156,7 @@ class _Guess:
         return True
 
     def _is_text(self) -> bool | None:
-        """Tell whether the text can be printed; None: it is no text."""
+        """Tell whether the payload is printable text; None if it is not text at all."""
         start = self._start
         try:
             text = start.decode()
@@ -203,7 +204,7 @@ class _Guess:
 
     def _add_compressed(self) -> None:
         start, size = self._start, self._size
-        # The length of what follows, or of what it was.
+        # Snappy begins with the length of the rest, LZ4 with the length of the original.
         length = int.from_bytes(start[:4], "big")
         if length == size - 4:
             self._add("SnappyCodec", _FITS)

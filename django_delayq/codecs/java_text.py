@@ -12,15 +12,15 @@ from django_delayq.redaction import show
 
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-#: Digits of a BigDecimal written in full. ``1E+999999999`` would fill the memory.
+#: The most digits of a BigDecimal that are written in full; ``1E+999999999`` would fill the memory.
 MAX_PLAIN_DIGITS = 100_000
 
 
 def double_text(value: float) -> str:
     """Write a double (or a Float) as ``Double.toString`` does: ``1.0E300``, ``4.9E-324``.
 
-    Shape: as many digits as tell the number apart, at least one after the point; with an
-    exponent below 10⁻³ and from 10⁷ on.
+    Shape: as many digits as tell the number from its neighbours, at least one after the point;
+    below 10⁻³ and from 10⁷ on, an exponent.
     """
     text = float.__repr__(value)
     if value != value:
@@ -36,7 +36,7 @@ def double_text(value: float) -> str:
     point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
     digits = digits.rstrip("0")
     if len(digits) == 1:
-        # Java writes two digits at least and takes the pair nearest to the number.
+        # Java writes at least two digits, and chooses the pair nearest to the number.
         pair = f"{abs(_exact(value)):.1e}"
         again = Float(float(pair)) if isinstance(value, Float) else float(pair)
         if again == abs(value):
@@ -70,7 +70,7 @@ def decimal_plain_text(value: Decimal) -> str:
         or len(value.as_tuple().digits) > MAX_PLAIN_DIGITS
     ):
         raise EncodeError(
-            f"a Decimal with exponent {value.adjusted()} is too long in full"
+            f"a Decimal with exponent {value.adjusted()} is too long to write in full"
         )
     if value:
         return f"{value:f}"
@@ -82,7 +82,7 @@ def java_string(value: object) -> str:
     """Write a scalar as its ``toString`` in Java, as StringCodec does with any object.
 
     Raises:
-        EncodeError: ``None``, or a value whose ``toString`` is not the same everywhere (a Date's
+        EncodeError: the value is ``None``, or its ``toString`` is not the same everywhere (a Date's
             depends on the time zone of the JVM) or not meant to be read (a list, a map).
     """
     match value:
@@ -93,7 +93,7 @@ def java_string(value: object) -> str:
         case int():
             try:
                 return int.__repr__(value)
-            except ValueError as error:  # more digits than Python wants to print
+            except ValueError as error:  # more digits than Python prints
                 raise EncodeError(str(error)) from None
         case float():
             return double_text(value)
@@ -112,11 +112,11 @@ def java_string(value: object) -> str:
 
 def _refuse_unless_finite(value: Decimal) -> None:
     if not value.is_finite():
-        raise EncodeError(f"{value!r} is no number that a BigDecimal can hold")
+        raise EncodeError(f"{value!r} is not a number that a BigDecimal can hold")
 
 
 def epoch_millis(moment: datetime) -> int:
-    """Return epoch ms of an aware datetime, cut down to the millisecond as a Date keeps it.
+    """Return the epoch ms of an aware datetime, rounded down to the millisecond that a Date keeps.
 
     Raises:
         EncodeError: the datetime is naive.
@@ -134,14 +134,14 @@ def iso_millis(moment: datetime) -> str:
 
 
 def utf16_units(text: str) -> int:
-    """Return the length that Java sees: two for what lies beyond U+FFFF."""
+    """Return the length that Java sees: a character beyond U+FFFF counts as two units."""
     if text.isascii() or max(text) <= "\uffff":
         return len(text)
     return len(text) + len(_ASTRAL.findall(text))
 
 
 def to_surrogates(text: str) -> str:
-    """Return the text with a pair of surrogates for each character beyond U+FFFF."""
+    """Return the text with a surrogate pair for each character beyond U+FFFF."""
     if text.isascii() or max(text) <= "\uffff":
         return text
     return _ASTRAL.sub(_pair, text)
@@ -153,7 +153,7 @@ def _pair(match: re.Match[str]) -> str:
 
 
 def from_surrogates(text: str) -> str:
-    """Join the pairs of surrogates of a text; half a pair stays as it is."""
+    """Join the surrogate pairs of a text; half a pair stays as it is."""
     if text.isascii() or not _SURROGATE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode(

@@ -1,8 +1,8 @@
-"""``java.time`` in numbers, in Python and in text.
+"""The values of ``java.time`` as numbers, as Python's types and as text.
 
 LocalDate is a ``date``, LocalTime a ``time``, LocalDateTime a naive ``datetime``, Duration a
-``timedelta``, Instant an ``Instant``. Java counts nanoseconds and knows more years: what Python's
-types cannot hold, and zoned times, are JavaValues with the text of ``toString``.
+``timedelta``, Instant an ``Instant``. Java counts nanoseconds and knows more years. Values that
+Python's types cannot hold, and zoned times, are JavaValues with the text of ``toString``.
 """
 
 import re
@@ -47,14 +47,14 @@ READABLE = frozenset(_PATTERNS)
 
 
 def local_date(year: int, month: int, day: int) -> object:
-    """Return a ``date``; a JavaValue outside the years 1 … 9999; ValueError for no date at all."""
+    """Return a ``date``, or a JavaValue outside the years 1 … 9999; ValueError if there is no such date."""
     if 1 <= year <= 9999:
         return date(year, month, day)
     return JavaValue(LOCAL_DATE, _date_text(year, month, day))
 
 
 def local_time(hour: int, minute: int, second: int, nano: int) -> object:
-    """Return a ``time``; a JavaValue for a part of a microsecond."""
+    """Return a ``time``, or a JavaValue if it has a fraction of a microsecond."""
     micros = _micros(nano)
     if micros is not None:
         return time(hour, minute, second, micros)
@@ -65,7 +65,7 @@ def local_time(hour: int, minute: int, second: int, nano: int) -> object:
 def local_date_time(
     year: int, month: int, day: int, hour: int, minute: int, second: int, nano: int
 ) -> object:
-    """Return a naive ``datetime``; a JavaValue where ``local_date`` or ``local_time`` would."""
+    """Return a naive ``datetime``, or a JavaValue where ``local_date`` or ``local_time`` returns one."""
     micros = _micros(nano)
     if micros is not None and 1 <= year <= 9999:
         return datetime(year, month, day, hour, minute, second, micros)
@@ -75,7 +75,7 @@ def local_date_time(
 
 
 def duration(seconds: int, nano: int) -> object:
-    """Return a ``timedelta``; a JavaValue for a part of a microsecond or 10⁹ days and more."""
+    """Return a ``timedelta``, or a JavaValue for a fraction of a microsecond or for 10⁹ days and more."""
     micros = _micros(nano)
     if micros is not None:
         try:
@@ -88,7 +88,7 @@ def duration(seconds: int, nano: int) -> object:
 def offset_date_time(
     local: tuple[int, ...], offset_seconds: int, zone: str = ""
 ) -> JavaValue:
-    """Return the JavaValue of an OffsetDateTime, or of a ZonedDateTime where a zone is named.
+    """Return the JavaValue of an OffsetDateTime, or of a ZonedDateTime if ``zone`` names one.
 
     ``local``: year, month, day, hour, minute, second, nano.
     """
@@ -105,7 +105,7 @@ def offset_date_time(
 
 
 def zoned_date_time(local: tuple[int, ...], zone: str) -> JavaValue:
-    """Return the JavaValue of a ZonedDateTime whose offset was not written, only its zone.
+    """Return the JavaValue of a ZonedDateTime that was written with its zone, but without its offset.
 
     The text is that of ``toString`` without the offset: ``2024-02-29T12:00[Asia/Shanghai]``.
     """
@@ -165,7 +165,7 @@ def split_date_time(value: object) -> tuple[int, ...]:
 
 
 def split_offset(value: JavaValue) -> tuple[int, str]:
-    """Return the offset in seconds of a zoned JavaValue and the name of its zone."""
+    """Return the offset of a zoned JavaValue in seconds, and the name of its zone."""
     found = _match(value, value.class_name)
     offset = found["offset"]
     if offset is None:
@@ -228,7 +228,7 @@ def local_text(value: date | time) -> str:
 
 
 def jackson_text(value: JavaValue) -> str:
-    """Write a zoned JavaValue as Jackson 3 does: with seconds, and the offset for the zone."""
+    """Write a zoned JavaValue as Jackson 3 does: with seconds, and with the offset instead of the zone."""
     found = _match(value, value.class_name)
     seconds = found["second"] or "00"
     return (
@@ -248,7 +248,7 @@ def offset_text(seconds: int) -> str:
 
 
 def parse_java_time(class_name: str, text: str) -> object:
-    """Read the text of one of the READABLE classes; a JavaValue for one without a Python twin.
+    """Read the text of a value of a READABLE class; return a JavaValue if it has no Python twin.
 
     Raises:
         ValueError: the text is not of this class.
@@ -290,7 +290,7 @@ def _match(value: object, class_name: str) -> re.Match[str]:
     pattern = _PATTERNS.get(class_name)
     found = pattern.fullmatch(text) if pattern and isinstance(text, str) else None
     if found is None or text == "PT":
-        raise EncodeError(f"{value!r} is no {class_name}")
+        raise EncodeError(f"{value!r} is not a {class_name}")
     return found
 
 
@@ -314,7 +314,7 @@ def _fraction(nano: int, by: int = 1) -> str:
 
 def _date_text(year: int, month: int, day: int) -> str:
     if not (abs(year) < 10**9 and 1 <= month <= 12 and 1 <= day <= 31):
-        raise ValueError(f"{year}-{month}-{day} is no date")
+        raise ValueError(f"{year}-{month}-{day} is not a date")
     sign = "-" if year < 0 else "+" if year > 9999 else ""
     return f"{sign}{abs(year):04}-{month:02}-{day:02}"
 

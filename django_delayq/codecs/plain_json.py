@@ -23,20 +23,20 @@ _decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 class JsonCodec:
-    """Compact UTF-8 JSON, what Python's ``json`` says, without NaN and Infinity."""
+    """Compact UTF-8 JSON as Python's ``json`` writes it, without NaN and Infinity."""
 
     name = "json"
 
     def encode(self, value: object) -> bytes:
-        """Write what JSON has: None, bool, int, float, str, lists and dicts of them.
+        """Write a value of JSON's types: None, bool, int, float, str, lists and dicts of them.
 
         Raises:
-            EncodeError: anything else, with the path to it.
+            EncodeError: the value holds anything else; the error has the path to it.
         """
         try:
             return _encode(value).encode()
         except UnicodeEncodeError:
-            # Half of a surrogate pair: only an escape can say it.
+            # The text has half of a surrogate pair, which only an escape can write.
             return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise _explain(value, error) from None
@@ -53,9 +53,9 @@ class JsonCodec:
 def load_json(
     payload: bytes, name: str, parse_float: Callable[[str], object] | None = None
 ) -> object:
-    """Read one JSON document in UTF-8; ``name`` is the codec that an error speaks of.
+    """Read one JSON document in UTF-8; errors call the codec ``name``.
 
-    ``parse_float`` makes something else of what has a point or an exponent.
+    ``parse_float`` reads numbers with a point or an exponent; by default they become floats.
     """
     try:
         text = payload.decode()
@@ -74,9 +74,7 @@ def load_json(
         ) from None
     except RecursionError:
         raise DecodeError(f"{name}: nested too deep", payload) from None
-    except (
-        ValueError
-    ) as error:  # NaN, or an int of more digits than Python wants to read
+    except ValueError as error:  # NaN, or an int of more digits than Python reads
         raise DecodeError(f"{name}: {error}", payload) from None
 
 
@@ -85,7 +83,7 @@ def _explain(value: object, error: Exception) -> EncodeError:
         for path, culprit in _walk(value, "$", ()):
             if reason := _fault(culprit):
                 return EncodeError(f"json cannot hold {path}: {reason}")
-    except ValueError:  # an int of more digits than Python wants to print
+    except ValueError:  # an int of more digits than Python prints
         pass
     return EncodeError(f"json cannot hold this value: {error}")
 
@@ -94,7 +92,7 @@ def _fault(value: object) -> str:
     if value is None or isinstance(value, str | bool | int | list | tuple):
         return ""
     if isinstance(value, float):
-        return "" if value - value == 0 else f"{value} is no JSON number"
+        return "" if value - value == 0 else f"{value} is not a JSON number"
     if isinstance(value, dict):
         for key in value:
             if not (key is None or isinstance(key, str | bool | int | float)):
@@ -107,7 +105,7 @@ def _walk(
     value: object, path: str, around: tuple[int, ...]
 ) -> Iterator[tuple[str, object]]:
     yield path, value
-    # What contains itself, or goes deeper than anyone means to, is left to json's own words.
+    # If a value contains itself or nests too deep, the error has json's own message instead of a path.
     if id(value) in around or len(around) >= MAX_DEPTH:
         return
     if isinstance(value, dict):

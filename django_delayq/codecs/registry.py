@@ -1,4 +1,4 @@
-"""Codecs by the name that Redisson gives them, and which one a version takes by default."""
+"""Codecs by their Redisson names, and the default codec of each version of Redisson."""
 
 from functools import cache, lru_cache
 from importlib import import_module
@@ -9,7 +9,7 @@ from django_delayq.codecs.unsupported import REFUSED, UnsupportedCodec
 from django_delayq.exceptions import EncodeError
 from django_delayq.wire.frame import redisson_version
 
-#: From which version on Config.getCodec() returns what. Config.java of each.
+#: The first version in which Config.getCodec() returns each default. Config.java of each version.
 _DEFAULTS = (
     ((3, 19), "Kryo5Codec"),
     ((3, 13), "MarshallingCodec"),
@@ -18,7 +18,7 @@ _DEFAULTS = (
 )
 
 
-#: Where the codecs are that depend on no version of Redisson: module and class.
+#: The codecs that are the same in every version of Redisson: module and class.
 _PLAIN = {
     "json": ("plain_json", "JsonCodec"),
     "StringCodec": ("text", "StringCodec"),
@@ -29,7 +29,7 @@ _PLAIN = {
     "MarshallingCodec": ("river.codec", "MarshallingCodec"),
 }
 
-#: Where the others are made, given their name and the version, or None for the newest: modules with ``make``.
+#: The other codecs: the module whose ``make`` takes the name and the version, None for the newest.
 _MADE = {
     "Kryo5Codec": "kryo.codec",
     "JsonJackson3Codec": "jackson.codecs",
@@ -43,24 +43,26 @@ _MADE = {
     "MsgPackJacksonCodec": "jackson.codecs",
 }
 
-#: The names of the codecs that are read and written.
+#: The names of the codecs that we read and write.
 CODEC_NAMES = tuple(sorted([*_PLAIN, *_MADE]))
 
 
 def get_codec(codec: str | Codec, *, version: str | None = None) -> Codec:
-    """Return the codec of a name, or the one that is passed.
+    """Return the codec of this name; a codec object is returned as it is.
 
     The name is that of Redisson's class, with or without its package, or ``json``. ``version`` is
     the Redisson on the other side (``"3.16.6"``): a few corners of the formats depend on it.
 
     Raises:
-        EncodeError: no codec has this name, or this is no version of Redisson.
+        EncodeError: no codec has this name, or ``version`` is not a version of Redisson.
     """
     if isinstance(codec, str):
         return _make(codec.removeprefix("org.redisson.").rpartition(".")[2], version)
     if isinstance(codec, Codec):
         return codec
-    raise EncodeError(f"{codec!r} is no codec; it needs a name, encode() and decode()")
+    raise EncodeError(
+        f"{codec!r} is not a codec; a codec has a name, encode() and decode()"
+    )
 
 
 def default_codec(version: str) -> str:
@@ -80,7 +82,9 @@ def _make(name: str, version: str | None) -> Codec:
         return codec
     if name in REFUSED:
         return UnsupportedCodec(name)
-    raise EncodeError(f"no codec is named {name!r}; known are {', '.join(CODEC_NAMES)}")
+    raise EncodeError(
+        f"no codec is named {name!r}; the known names are {', '.join(CODEC_NAMES)}"
+    )
 
 
 @cache
@@ -91,5 +95,5 @@ def _plain(name: str) -> Codec:
 
 
 def _module(name: str) -> ModuleType:
-    # Imported when it is asked for: together the codecs took half of what this package added to a start of Django.
+    # Imported on demand: all codecs together took half of the time that this package added to a start of Django.
     return import_module(f"django_delayq.codecs.{name}")

@@ -1,7 +1,7 @@
 """Text and numbers as text: StringCodec, LongCodec, IntegerCodec, DoubleCodec.
 
-Redisson writes ``toString()`` of any object in UTF-8 with each of them and looks at the type only
-when it reads. We write nothing that the same codec could not read back.
+With each of them, Redisson writes ``toString()`` of any object in UTF-8, and checks the type only
+when it reads. We write only what the same codec can read back.
 """
 
 import re
@@ -30,7 +30,8 @@ class StringCodec:
         """Write text; a number, bool, Decimal, UUID or enum as its ``toString`` in Java.
 
         Raises:
-            EncodeError: anything else, or half of a surrogate pair (Java writes ``?`` for it).
+            EncodeError: the value is of any other type, or has half of a surrogate pair (Java writes
+                ``?`` for it).
         """
         text = value if type(value) is str else java_string(value)
         try:
@@ -44,7 +45,7 @@ class StringCodec:
         """Read text.
 
         Raises:
-            DecodeError: the payload is not UTF-8 (Java would put U+FFFD for what it cannot read).
+            DecodeError: the payload is not UTF-8 (Java reads U+FFFD in place of what is not).
         """
         return _text(payload, self.name)
 
@@ -62,15 +63,15 @@ class LongCodec:
         low, high = self._range
         if not low <= value <= high:
             raise EncodeError(
-                f"{int(value)} is outside {low} … {high}, which {self.name} reads"
+                f"{int(value)} is outside {low} … {high}, the range that {self.name} reads"
             )
         return b"%d" % value
 
     def decode(self, payload: bytes) -> object:
-        """Read a plain int, so that what is read is a number like any other."""
+        """Read a plain int, not a Long, so that it is a number like any other."""
         text = _text(payload, self.name)
         low, high = self._range
-        # 20 digits and a sign hold every long; more would cost time before they are refused.
+        # Every long fits into 20 characters; a longer text would cost time before it is refused.
         if (
             len(text) <= 20
             and _INTEGER.fullmatch(text)
@@ -78,7 +79,7 @@ class LongCodec:
         ):
             return number
         raise DecodeError(
-            f"{text[:40]!r} is no number that {self.name} reads", payload, 0
+            f"{text[:40]!r} is not a number that {self.name} reads", payload, 0
         )
 
 
@@ -107,7 +108,7 @@ class DoubleCodec:
         text = _text(payload, self.name).strip(_TRIMMED)
         if not _DOUBLE.fullmatch(text):
             raise DecodeError(
-                f"{text[:40]!r} is no number that DoubleCodec reads", payload, 0
+                f"{text[:40]!r} is not a number that DoubleCodec reads", payload, 0
             )
         return float(text if text[-1] in "Ny" else text.rstrip("dDfF"))
 

@@ -1,4 +1,4 @@
-"""Codecs of Redisson that we know by name only, and what to do instead of them.
+"""Redisson's codecs that we know by name only, and what to use instead.
 
 FstCodec and SerializationCodec write a Java object's fields in an order that only its class file
 tells. The others wrap a codec that the Java program chose, and no payload names it.
@@ -12,7 +12,7 @@ class UnsupportedCodec:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: What to do instead, in the words of the errors.
+        #: What to do instead, as the errors say it.
         self.advice = WRAPPING.get(name, _ADVICE)
 
     def __repr__(self) -> str:
@@ -35,15 +35,15 @@ class UnsupportedCodec:
 WRAPPING = {
     **dict.fromkeys(
         ("LZ4Codec", "LZ4CodecV2", "SnappyCodec", "SnappyCodecV2", "ZStdCodec"),
-        "it compresses what another codec writes: pass an object that decompresses and calls that"
-        " one (docs/codecs.md has an example), set the codec inside of it in Java, or take the"
+        "it compresses what another codec writes: pass a codec object that decompresses and then calls"
+        " that codec (docs/codecs.md has an example), set the inner codec itself in Java, or take the"
         " bytes with ByteArrayCodec",
     ),
-    "CompositeCodec": "the elements of a queue are written by the third codec that it was made"
-    " of: set that one",
+    "CompositeCodec": "the elements of a queue are written by the third codec that it was built"
+    " from: set that one",
 }
 
-#: All codecs that are refused. Messages suggest none of them.
+#: Every codec that we refuse. Messages never suggest one of these.
 REFUSED = ("FstCodec", "SerializationCodec", *WRAPPING)
 
 _ADVICE = (

@@ -1,14 +1,14 @@
-"""Values that Java has and Python has not, and the Python types that stand for the rest.
+"""The types that Java has and Python lacks, and the Python types that stand for all others.
 
-A decoder returns plain Python where that says everything (``str``, ``int`` for Integer, ``float``
+A decoder returns plain Python where nothing is lost by that (``str``, ``int`` for Integer, ``float``
 for Double, ``bool``, ``None``, ``bytes``, ``Decimal``, ``UUID``, ``list`` for ArrayList, ``dict``
-for LinkedHashMap, ``set`` for HashSet, an aware ``datetime`` for Date) and one of the classes below
-where the type matters: what was decoded is encoded as it came. Most are subclasses, so
-``Long(5) == 5`` and ``JavaMap({"a": 1}, "java.util.HashMap") == {"a": 1}``. ``to_plain`` takes
-all of them off, for JSON, pages and task arguments.
+for LinkedHashMap, ``set`` for HashSet, an aware ``datetime`` for Date). Where the Java type matters,
+it returns one of the classes below, so that a decoded value is encoded as it came. Most of them are
+subclasses, so ``Long(5) == 5`` and ``JavaMap({"a": 1}, "java.util.HashMap") == {"a": 1}``.
+``to_plain`` turns all of them into plain Python, for JSON, pages and task arguments.
 
-Encoding the other way: an ``int`` becomes an Integer, a Long or a BigInteger, whichever is the
-first that holds it; wrap it to choose another.
+An encoder turns an ``int`` into the first of Integer, Long and BigInteger that holds it; wrap the
+number to choose another.
 """
 
 import struct
@@ -26,7 +26,7 @@ LINKED_HASH_SET = "java.util.LinkedHashSet"
 #: The class name of a list or map that was written without one, as Jackson does for ``int[]``.
 UNTYPED = ""
 
-#: Keys of a map, or elements of a set, that Python would compare each with each.
+#: The most keys of a map, or elements of a set, that may share one hash: Python compares each with each.
 MAX_OF_ONE_HASH = 100
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,7 +35,7 @@ LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
 class _JavaInt(int):
-    """An integer of a certain width; refuses with ValueError what does not fit."""
+    """An integer of a certain width; ValueError if the number does not fit."""
 
     __slots__ = ()
     _bits: ClassVar[int]
@@ -81,7 +81,7 @@ class Long(_JavaInt):
 
 
 class BigInteger(int):
-    """``java.math.BigInteger``, for one that a Long could hold too."""
+    """``java.math.BigInteger``, even for a number that a Long could hold."""
 
     __slots__ = ()
 
@@ -165,14 +165,14 @@ class Instant:
 
     @classmethod
     def of(cls, moment: datetime) -> Self:
-        """Take over an aware datetime."""
+        """Convert an aware datetime."""
         if moment.tzinfo is None:
             raise ValueError(f"{moment!r} has no time zone")
         since = moment - EPOCH
         return cls(since.days * 86400 + since.seconds, since.microseconds * 1000)
 
     def to_datetime(self) -> datetime:
-        """Return it in UTC, cut to microseconds; OverflowError outside the years 1 … 9999."""
+        """Return a datetime in UTC, rounded down to microseconds; OverflowError outside the years 1 … 9999."""
         return EPOCH + timedelta(seconds=self.seconds, microseconds=self.nano // 1000)
 
 
@@ -248,9 +248,9 @@ class JavaEnum:
 
 @dataclass(frozen=True, slots=True)
 class JavaValue:
-    """A value of a class that Python has no twin for, in the words of the format.
+    """A value of a class that has no Python twin, in the form that the payload has.
 
-    ``value`` is text where Java has a text for it (``java.util.Locale``: ``"zh_CN"``,
+    ``value`` is text where Java writes the class as text (``java.util.Locale``: ``"zh_CN"``,
     ``java.time.ZonedDateTime``: what ``toString`` says).
     """
 
@@ -262,8 +262,8 @@ class JavaValue:
 class JavaObject:
     """An object of a Java class, by the names of its fields.
 
-    ``layout`` is what a codec has to know besides, to write it back (its classes' field types
-    and serial numbers); it takes no part in comparisons.
+    ``layout`` is what else a codec has to know to write the object back (the field types and serial
+    numbers of its classes); comparisons ignore it.
     """
 
     class_name: str
@@ -278,7 +278,7 @@ class JavaObject:
 
 
 def to_plain(value: object) -> object:
-    """Return a copy made of plain Python types only, losing which Java types they were.
+    """Return a copy in plain Python types only, without the Java types.
 
     Objects become dicts of their fields, enums their names, an Instant a datetime. Sets become
     lists, in their order.
@@ -309,7 +309,7 @@ def to_plain(value: object) -> object:
 
 
 def java_date(millis: int) -> object:
-    """Return an aware datetime for ``java.util.Date``, epoch ms; a JavaValue outside its range."""
+    """Return the aware datetime of a ``java.util.Date`` in epoch ms, or a JavaValue outside its range."""
     try:
         return EPOCH + timedelta(milliseconds=millis)
     except OverflowError:
@@ -322,7 +322,7 @@ def java_map(
     """Return a ``dict`` for a LinkedHashMap, a JavaMap for any other.
 
     Raises:
-        ValueError: it has keys that Python cannot hash or takes for the same.
+        ValueError: Python cannot hash a key, or finds two keys equal, or too many keys share a hash.
     """
     try:
         if _is_crowded([key for key, _ in pairs]):
@@ -336,8 +336,8 @@ def java_map(
 
 
 def _is_crowded(keys: Sequence[object]) -> bool:
-    # A payload may choose UUIDs or BigIntegers of one hash, and comparing each with each of ten
-    # thousand others takes minutes.
+    # A payload may choose UUIDs or BigIntegers that share a hash. Python would compare each with
+    # each, which takes minutes for ten thousand.
     return (
         len(keys) > MAX_OF_ONE_HASH
         and max(Counter(map(hash, keys)).values()) > MAX_OF_ONE_HASH
@@ -359,7 +359,7 @@ def java_set(items: Sequence[object], class_name: str) -> object:
 
 
 def in_order(items: Set[object]) -> list[object]:
-    """Return a set's elements in the same order each time, whatever the hash seed."""
+    """Return the elements of a set in the same order each time, whatever the hash seed."""
     if isinstance(items, JavaSet):
         return list(items)
     return sorted(items, key=lambda item: (type(item).__name__, _text_of(item)))
@@ -368,5 +368,5 @@ def in_order(items: Set[object]) -> list[object]:
 def _text_of(item: object) -> str:
     try:
         return repr(item)
-    except ValueError:  # an int of more digits than Python wants to print
+    except ValueError:  # an int of more digits than Python prints
         return hex(item) if isinstance(item, int) else ""

@@ -1,4 +1,4 @@
-"""What the golden files of the ten versions left out: their values, and the rows of tests/golden/extra.jsonl.
+"""The values that the golden files of the ten versions leave out, and the rows of tests/golden/extra.jsonl.
 
 The rows are written by ``python -m tests.interop.golden``, which has live Redissons encode these values.
 """
@@ -26,26 +26,26 @@ FILE = GOLDEN / "extra.jsonl"
 
 KRYO, RIVER = "Kryo5Codec", "MarshallingCodec"
 BOTH = (KRYO, RIVER)
-#: Every codec that compresses, around one that has no dialects.
+#: Every codec that compresses, around a codec without dialects.
 COMPRESSING = tuple(
     f"{name}(StringCodec)"
     for name in ("LZ4Codec", "LZ4CodecV2", "SnappyCodec", "SnappyCodecV2", "ZStdCodec")
 )
-#: Classes of peer/src/main/java/demo/Many.java.
+#: How many classes are in peer/src/main/java/demo/Many.java.
 MANY = 260
 
 
 class Extra(NamedTuple):
-    """A value that some codecs are to write."""
+    """A value that some codecs have to write."""
 
     codecs: tuple[str, ...]
     value: object
-    #: How a row tells it, in the words of tests/golden/README.md.
+    #: How a row describes the value; tests/golden/README.md says how to read it.
     told: object
 
 
 def _values() -> Iterator[tuple[str, Extra]]:
-    # The list around all is object 0, the text 1; each empty list has a number, too, and is soon compressed.
+    # The outer list is object 0, the text object 1. Each empty list has a number as well, and compresses well.
     for count in (*range(253, 258), *range(65_533, 65_538), 70_000):
         yield (
             f"far.list.{count}",
@@ -64,7 +64,7 @@ def _values() -> Iterator[tuple[str, Extra]]:
                 f"[far, the numbers to {count} as text, far]",
             ),
         )
-    # River: a class is named by its way back, u8 up to 256, then u16. Kryo: by its number, a varint.
+    # River refers to a class by the distance back to it, u8 up to 256, then u16; Kryo by its number, a varint.
     for count in (126, 127, 128, 129, 254, 255, 256, 257, 258, MANY):
         yield (
             f"classes.{count}",
@@ -138,21 +138,21 @@ def mixed(count: int) -> list[object]:
     return [kinds[n % len(kinds)](n) for n in range(count)]
 
 
-#: Text of one, two and three bytes a character; the last is no whole number of bytes a unit.
+#: Texts with characters of one, of up to two, and of three bytes.
 UNITS = {"ascii": "0123456789abcdef", "latin1": "Grüße é", "zh": "订单取消"}
-#: Where the length plus one of Kryo takes a byte more.
+#: Lengths around the one from which Kryo's length plus one takes a byte more.
 MEGA = (1_048_574, 1_048_575, 1_048_576)
 
 VALUES = dict(_values())
 
-#: What Kryo has to be told.
+#: The classes that have to be declared for Kryo.
 CLASSES: dict[str, Any] = DEMO_CLASSES | {
     f"demo.Many$E{n}": ["A", "B"] for n in range(MANY)
 }
 
 
 def extra_codec(name: str, version: str) -> Codec:
-    """Return the codec of a row, which knows the classes in it; of a codec that wraps, the refusal."""
+    """Return the codec of a row, with the row's classes declared; for a wrapping codec, one that refuses."""
     if name == KRYO:
         return Kryo5Codec(version=version, classes=CLASSES)
     if name in COMPRESSING:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Listed(NamedTuple):
-    #: Of "read", "again" and "write".
+    #: Which of "read", "again" and "write" do not hold.
     claims: str
     labels: str
     reason: str
@@ -31,14 +31,18 @@ _BEANS = (
 )
 _PLAIN = (
     Listed(
-        "read again", DECIMALS, "plain JSON has numbers, no BigDecimal with its digits"
+        "read again",
+        DECIMALS,
+        "plain JSON has numbers, but no BigDecimal that keeps its digits",
     ),
     Listed(
-        "read", "bigdec.0 bigdec.1E+5", "plain JSON has whole numbers, no BigDecimal"
+        "read",
+        "bigdec.0 bigdec.1E+5",
+        "plain JSON has whole numbers, but no BigDecimal",
     ),
 )
 
-_NO_SET = Listed("read", "set.of", "written without its class: a list for all we know")
+_NO_SET = Listed("read", "set.of", "written without its class, so it reads as a list")
 _LANGUAGE_TAG = Listed("write", "locale", "Jackson 3 writes the language tag, zh-CN")
 
 LISTED = {
@@ -78,7 +82,7 @@ LISTED = {
         Listed(
             "again",
             "bigdec.1E+5",
-            "plain JSON has numbers, no BigDecimal with its digits",
+            "plain JSON has numbers, but no BigDecimal that keeps its digits",
         ),
         _LANGUAGE_TAG,
     ),
@@ -87,14 +91,14 @@ LISTED = {
         Listed(
             "again write",
             "equal.strings repeat.long_string",
-            "two equal String objects; we name the first one again, as Java does with one object",
+            "two equal String objects; we refer to the first again, as Java does for the same object",
         ),
     ),
     "Kryo5Codec": (
         Listed(
             "read",
             "zoneddatetime",
-            "Kryo writes the zone and no offset; nor do we then",
+            "Kryo writes the zone without its offset, so none is read",
         ),
         Listed(
             "read write",

@@ -1,4 +1,4 @@
-"""The values that people have, through every codec that can hold them."""
+"""Common values, through every codec that can hold them."""
 
 import math
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from django_delayq.exceptions import EncodeError
 
 NUMBERS = ("LongCodec", "IntegerCodec", "DoubleCodec")
 OF_VALUES = sorted({*CODEC_NAMES} - {*NUMBERS, "StringCodec", "ByteArrayCodec"})
-#: Plain JSON, and what became of CBOR and Smile with Jackson 3, know fewer types.
+#: Plain JSON, and CBOR and Smile with Jackson 3, know fewer types.
 PLAIN = [name for name in OF_VALUES if "Typed" in name or name == "json"]
 TYPED = [name for name in OF_VALUES if name not in PLAIN and "3" not in name]
 
@@ -78,7 +78,7 @@ def test_number_beyond_is_refused_by_codecs_of_numbers(number):
 def test_double_comes_back(name, number):
     codec = get_codec(name)
     if name == "json" and math.isinf(number):
-        with pytest.raises(EncodeError, match="no JSON number"):
+        with pytest.raises(EncodeError, match="not a JSON number"):
             codec.encode(number)
         return
 
@@ -113,7 +113,7 @@ def test_what_java_has_besides_comes_back(name):
     }
     codec = get_codec(name)
     if name in ("MsgPackJacksonCodec",):
-        del value["big"]  # 64 bits without a sign, and Java refuses it
+        del value["big"]  # 64 bits without a sign, which Java refuses
 
     assert codec.decode(codec.encode(value)) == value
 
@@ -139,7 +139,7 @@ def test_instant_comes_back_to_the_nanosecond(name):
 
 
 class Shy:
-    """Its repr may ask a database, tell a password, or be long."""
+    """An object whose repr may query a database, reveal a password, or be long."""
 
     def __repr__(self):
         raise AssertionError("its repr was asked for")

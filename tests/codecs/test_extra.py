@@ -1,4 +1,4 @@
-"""The golden payloads beyond those of the ten versions' files: read, written again, written from the value."""
+"""The golden payloads that the files of the ten versions leave out: read, written again, written from the value."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from django_delayq.exceptions import DecodeError
 from tests.codecs.extra import COMPRESSING, KRYO, RIVER, VALUES, extra_codec, rows
 from tests.codecs.vectors import VERSIONS, payload_of, versions_with
 
-#: A class of one's own that extends one of the JDK's, which no codec of bytes without names can tell apart.
+#: User classes that extend a JDK class: in Kryo, whose bytes have no field names, nothing tells them apart.
 SUBCLASSES = ("names", "properties")
 PLAIN = [
     row
@@ -47,7 +47,7 @@ def test_each_value_has_a_row_of_every_version_that_has_the_codec():
                 v for row in rows() if row["codec"] == codec for v in row["versions"]
             }
             assert versions == with_codec != set()
-    # Redisson reads what it wrote, but LZ4CodecV2 what repeats itself, up to 3.52 at least.
+    # Redisson reads back what it wrote, except where LZ4CodecV2 wrote repetitions, up to 3.52 at least.
     assert {row["codec"] for row in rows() if not row["equal"]} == {
         "LZ4CodecV2(StringCodec)"
     }
@@ -56,7 +56,7 @@ def test_each_value_has_a_row_of_every_version_that_has_the_codec():
 @pytest.mark.parametrize("row", PLAIN, ids=name_of)
 def test_row_is_read_and_written_to_the_byte(row):
     payload, value = payload_of(row), VALUES[row["label"]].value
-    # One dialect writes all these; which corners differ is in the other files.
+    # All versions write these alike; the other files have the corners that differ.
     for version in (row["versions"][0], row["versions"][-1]):
         codec = extra_codec(row["codec"], version)
 
@@ -76,9 +76,9 @@ def test_compressed_payload_is_told_and_refused_and_its_bytes_are_kept(row):
     codec = extra_codec(row["codec"], row["versions"][0])
 
     told = probable_codecs(payload)
-    if name == "SnappyCodecV2":  # nothing marks it
+    if name == "SnappyCodecV2":  # its payloads have no mark
         assert set(told) <= {"StringCodec", "ByteArrayCodec"}
-    else:  # the two of LZ4 have one format
+    else:  # both LZ4 codecs share a format
         assert told[0] == name.replace("LZ4CodecV2", "LZ4Codec")
     with pytest.raises(DecodeError, match=f"{name} is not supported") as caught:
         codec.decode(payload)
@@ -97,7 +97,7 @@ def test_properties_and_a_class_that_extends_a_list_come_with_river_with_all_the
     assert isinstance(found, JavaObject)
     assert found["#written"][1:] == ("a", "b")
     assert codec.encode(found) == properties
-    # JBoss Marshalling 2.0.9 does not describe ArrayList, and writes its data all the same.
+    # JBoss Marshalling 2.0.9 does not describe ArrayList, but still writes its data.
     if version == "3.12.5":
         with pytest.raises(DecodeError, match=r"superclass java\.util\.ArrayList"):
             codec.decode(names)

@@ -2,7 +2,7 @@
 
 Three claims a row: it decodes to its value; what was decoded is encoded to the same bytes; the
 value, built in Python, is encoded to the same bytes. ``LISTED`` names the rows where a claim does
-not hold, and why; a row that is listed and passes is a failure too.
+not hold, and why; a listed row that passes is a failure as well.
 """
 
 import base64
@@ -61,11 +61,11 @@ CODECS = [
     "MarshallingCodec",
     "Kryo5Codec",
 ]
-#: Known by name; their rows are told by guess.py and refused.
+#: Known by name only: guess.py recognises their rows, and their codecs refuse them.
 UNSUPPORTED = {"FstCodec", "SerializationCodec"}
 VERSIONED = [(codec, version) for codec in CODECS for version in versions_with(codec)]
 CLAIMS = ("read", "again", "write")
-#: These write the text of anything; ours write what the same codec reads back.
+#: Redisson's write the text of any value; ours write only what the same codec reads back.
 TEXT_CODECS = (
     "StringCodec",
     "LongCodec",
@@ -76,7 +76,7 @@ TEXT_CODECS = (
 
 
 def expected(codec: str, row: dict) -> object:
-    """Return what a row must decode to: its value, less what the format cannot tell."""
+    """Return what a row must decode to: its value, without what the format cannot hold."""
     value = value_of(row)
     if codec in TEXT_CODECS:
         return _as_redisson_read(row)
@@ -96,7 +96,7 @@ def expected(codec: str, row: dict) -> object:
 
 
 def _keys_as_text(row: dict, value: object) -> object:
-    """JSON has no other keys, nor have most of its coats."""
+    """Turn keys into text: JSON has no others, nor have most of the binary formats."""
     if row["label"] != "map.intkey":
         return value
     return {str(key): item for key, item in value.items()}
@@ -139,7 +139,7 @@ def _bare(codec: str, value: object) -> object:
 
 
 def _in_binary_json(value: object) -> object:
-    """Return what is left where nothing carries its class, but bytes and decimals are known."""
+    """Return what is left of a value in a format that has bytes and decimals, but names no classes."""
     match value:
         case UUID():
             return value.bytes
@@ -187,7 +187,7 @@ def _without_nulls(value: object) -> object:
 
 
 def _statuses_as_text(value: object) -> object:
-    """A field that is declared as an enum is written without the enum's class."""
+    """Turn statuses into text: a field declared as an enum is written without the enum's class."""
     match value:
         case JavaObject():
             fields = {
@@ -211,7 +211,7 @@ def _of_class(value: object, copy: object) -> object:
 
 
 def same(value: object, other: object) -> bool:
-    """Compare, taking NaN for equal to itself and True for something else than 1."""
+    """Compare values; NaN equals itself, and True does not equal 1."""
     if isinstance(value, float) and isinstance(other, float) and value != value:
         return other != other
     if isinstance(value, bool) is not isinstance(other, bool):
@@ -243,7 +243,7 @@ def _failed_claims(codec_name: str, codec: Codec, key: str) -> frozenset[str]:
 
 def failures(codec_name: str, version: str) -> dict[str, set[str]]:
     """Return for each claim the labels of the rows where it does not hold."""
-    # Most rows are the same in all versions, and need no second look unless the codec differs.
+    # Most rows are the same in all versions, and are checked again only where the codec differs.
     codec = codec_of(codec_name, version)
     codec = _SAME_DIALECT.setdefault(repr(codec), codec)
     failed: dict[str, set[str]] = {claim: set() for claim in CLAIMS}

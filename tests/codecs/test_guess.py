@@ -9,11 +9,11 @@ from django_delayq.codecs.guess import LOOKED_AT, looks_like, probable_codecs
 from tests.codecs.vectors import VERSIONS, load, payload_of
 from tests.fuzz import spoilt
 
-#: Redisson writes the text of anything with these; only what they can read back is theirs.
+#: With these, Redisson writes the text of any value; only what they can read back counts as theirs.
 NUMBERS = ("LongCodec", "IntegerCodec", "DoubleCodec")
 
-#: Of how many golden payloads in a hundred the true codec is the first answer, as measured, and the
-#: first or second one. Many are ambiguous: "42" may be of ten codecs, a bare CBOR text of two.
+#: For how many golden payloads in a hundred the true codec is the first answer, and for how many the
+#: first or second, as measured. Many are ambiguous: ten codecs may write "42", two a bare CBOR text.
 FIRST = {
     "StringCodec": (84, 94),
     "LongCodec": (0, 100),
@@ -112,7 +112,7 @@ def test_job_of_ours_is_told_in_every_codec_that_holds_it(name):
 
 
 def _snappy(payload: bytes) -> bytes:
-    """Compress as Snappy does what has no repetition: its length, and one literal."""
+    """Compress as Snappy does if nothing repeats itself: the length, and one literal."""
     assert len(payload) <= 60
     return bytes([len(payload), (len(payload) - 1) << 2]) + payload
 
@@ -164,7 +164,7 @@ def test_words_name_what_is_nearly_as_likely():
     assert looks_like(b"\x03hell\xef") == "looks like Kryo5Codec"
     assert looks_like(b"42") == "looks like StringCodec or LongCodec or IntegerCodec"
     assert looks_like(b"\x9e" * 9) == (
-        "fits no codec known here: one of the peer's own, or one that encrypts or compresses"
+        "fits no codec known here; perhaps one of the peer's own, or one that encrypts or compresses"
     )
 
 
@@ -203,5 +203,5 @@ def test_anything_is_told_in_a_moment():
             assert probable_codecs(payload[:LOOKED_AT], size=size)
     taken = time.process_time() - started
 
-    # Measured: 24 µs of the processor each. One that is shared may take several times as long.
+    # Measured: 24 µs of processor time each. A shared processor may take several times as long.
     assert taken / (3 * len(everything)) < 200e-6

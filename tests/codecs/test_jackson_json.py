@@ -178,7 +178,7 @@ def test_subclasses_are_written_as_what_they_are():
         ({"@class": 1}, "writes the class"),
         (JavaObject("demo.Order", {"@class": 1}), "writes the class"),
         ({1: "a", "1": "b"}, "the same"),
-        (Decimal("NaN"), "no number"),
+        (Decimal("NaN"), "not a number"),
     ],
 )
 def test_what_java_has_not_is_refused(codec, value, message):

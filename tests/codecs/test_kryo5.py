@@ -200,7 +200,7 @@ def test_fields_are_written_by_name_in_whatever_order_they_are_declared():
     "declared", ["", "List<", "List<String", "Map<String,>", "int int", 5]
 )
 def test_odd_declaration_is_refused(declared):
-    with pytest.raises(EncodeError, match="no declared type"):
+    with pytest.raises(EncodeError, match="not a declared type"):
         Kryo5Codec(classes={"demo.Box": [("it", declared)]})
 
 
@@ -210,13 +210,16 @@ def test_odd_declaration_is_refused(declared):
         (object(), "of type object"),
         (JavaObject("demo.Order", {}), "cannot write a demo.Order; declare it"),
         (JavaEnum("demo.Status", "PAID"), "cannot write a demo.Status; declare it"),
-        (JavaEnum("java.util.concurrent.TimeUnit", "YEARS"), "none of"),
-        (JavaList([2**31], "[I"), "no int"),
+        (JavaEnum("java.util.concurrent.TimeUnit", "YEARS"), "not a constant of"),
+        (JavaList([2**31], "[I"), "not of type int"),
         (
             JavaList([1], "[Ljava.lang.String;"),
-            "no java.lang.String, as it is declared",
+            "not a java.lang.String, as declared",
         ),
-        (JavaList([1, 2], "java.util.Collections$SingletonList"), "no SingletonList"),
+        (
+            JavaList([1, 2], "java.util.Collections$SingletonList"),
+            "not a SingletonList",
+        ),
         (JavaValue("com.foo.Bar", 1), "cannot write"),
         (JavaValue("java.util.Date", 2**70), "do not fit"),
         (Decimal("Infinity"), "BigDecimal"),
@@ -254,7 +257,7 @@ def test_value_that_contains_itself_is_refused():
         (f"0100 {ARRAY_LIST} 83 02 02", 23, "for a boolean"),
         ("0100 5bc2 ffffffff07", 9, "announced"),
         ("0100 5bc9 ffffffff07", 9, "announced"),
-        ("0100 5b58d8 02", 5, "no array"),
+        ("0100 5b58d8 02", 5, "not an array"),
         ("0100 6a6176612e7574696c2e547265654d61f0 01 0202", 20, "an order of its own"),
         (
             "0100 6a6176612e7574696c2e486173684d61f0 03 0202 00 0902 00",
@@ -276,7 +279,7 @@ def test_what_is_no_kryo_is_refused_with_its_offset(payload, offset, message):
 
 
 def test_list_of_very_many_elements_without_bytes_is_refused():
-    # A million of Java's empty lists, in a class by name and a size.
+    # A million of Java's empty lists take the name of a class and a size.
     empty = b"java.util.Collections$EmptyList"
     payload = bytes.fromhex(f"0100{ARRAY_LIST}c18904 0101") + empty[:-1] + b"\xf4\x00"
 

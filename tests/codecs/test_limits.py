@@ -1,4 +1,4 @@
-"""What someone who wants to harm us could put into a payload, in any codec that has it."""
+"""What an attacker could put into a payload, in every codec that has it."""
 
 import contextlib
 import struct
@@ -68,7 +68,7 @@ def test_json_class_name_that_goes_on_for_ever_is_text():
     name = "a.B" + "Set<" * 100_000
 
     assert get_codec("JsonJacksonCodec").decode(f'["{name}",[]]'.encode()) == [name, []]
-    with pytest.raises(DecodeError, match="@class names no class"):
+    with pytest.raises(DecodeError, match="@class does not name a class"):
         get_codec("JsonJacksonCodec").decode(f'{{"@class":"{name}"}}'.encode())
 
 
@@ -118,7 +118,7 @@ def test_few_bytes_of_river_do_not_unfold_to_many_copies():
             codec.decode(bytes.fromhex(payload))
 
 
-_M = 2**61 - 1  # two numbers that differ by it have one hash
+_M = 2**61 - 1  # two numbers that differ by it share a hash
 
 
 def _class_of(name: bytes, fields: list[tuple[bytes, int]], parent: bytes) -> bytes:
@@ -150,7 +150,7 @@ def many_superclasses(large: int) -> bytes:
 
 def many_subclasses(large: int) -> bytes:
     fields = [(b"%05d" % n, 0x21) for n in range(large // 20)]
-    # Named by their classes in an array, which needs no object of any of them.
+    # The array names the classes, without an object of any of them.
     first = b"\x41" + _class_of(b"B", fields, b"\x16")
     others = [
         b"\x41" + _class_of(b"C%05d" % n, [], b"\x06\0\0\0\0")
@@ -162,7 +162,7 @@ def many_subclasses(large: int) -> bytes:
 def many_keys_of_many_fields(large: int) -> bytes:
     fields = [(b"%05d" % n, 0x21) for n in range(large // 20)]
     first = b"\x04" + _class_of(b"A", fields, b"\x16") + bytes(len(fields))
-    # Sets of one element, the same object each time, which is hashed each time.
+    # Each set has one element, always the same object, which is hashed for each set.
     number = (2 + len(fields)).to_bytes(4, "big")
     return _river_list([first, *[b"\x53\x01\x5e\x02" + number] * (large // 16)])
 
@@ -244,8 +244,8 @@ def test_payload_takes_time_and_memory_in_proportion_to_its_size(codec, make):
     finally:
         tracemalloc.stop()
 
-    # Ten times the size: measured 4 to 23 times the time, and where it grows with the square 100 times. A busy machine
-    # spoils one look, a fault each.
+    # Ten times the size takes 4 to 23 times as long, as measured; growth with the square would take 100 times. A busy
+    # machine spoils one measurement, a fault spoils each.
     assert any(seconds(large) < 50 * seconds(small) for _ in range(5))
-    # Measured: 161 times the payload at most, of nothing but empty maps.
+    # Measured: at most 161 times the payload, for nothing but empty maps.
     assert peak < 200 * len(small)

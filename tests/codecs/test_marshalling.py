@@ -180,7 +180,7 @@ def test_distant_object_is_named_by_its_number():
 )
 @pytest.mark.parametrize("first", ["first", ["first"]])
 def test_way_back_to_an_object_takes_as_few_bytes_as_in_java(between, reference, first):
-    # The list around all is object 0, so the first in it 1, and what is in that counts as well.
+    # The outer list is object 0, so its first element is object 1; the elements of that count as well.
     texts = [str(n) for n in range(between - isinstance(first, list))]
 
     payload = RIVER.encode([first, *texts, first])
@@ -232,13 +232,13 @@ def test_number_of_an_object_is_counted_from_the_first(payload, value):
         ),
         (
             JavaObject("demo.Item", {"price": "x", "sku": "y"}, ITEM),
-            "demo.Item.price is no double",
+            "demo.Item.price is not of type double",
         ),
         (JavaList([1], "com.foo.MyList"), "cannot write a com.foo.MyList"),
         (JavaMap({}, "com.foo.MyMap"), "cannot write a com.foo.MyMap"),
         (JavaSet([], "com.foo.MySet"), "com.foo.MySet"),
         (JavaList([1], "[Ldemo.Order;"), "no layout of demo.Order"),
-        (JavaList([2**31], "[I"), "no int"),
+        (JavaList([2**31], "[I"), "not of type int"),
         (Decimal("NaN"), "BigDecimal"),
         (JavaValue("java.util.Date", 2**70), "does not fit"),
         (JavaValue("java.net.URI", "urn:x"), "cannot write"),
@@ -271,9 +271,9 @@ def test_value_that_contains_itself_is_refused():
         ("04 ff", 1, "unknown tag 0xff"),
         ("04 4b0000", 2, "4 bytes announced, 2 left"),
         ("04 3e0561", 3, "5 bytes announced, 1 left"),
-        ("04 3e01f09f9880", 3, "no text"),
+        ("04 3e01f09f9880", 3, "not text"),
         ("04 3e01c3", 4, "1 bytes announced, 0 left"),
-        ("04 3e03808080808080808080808080", 3, "no text"),
+        ("04 3e03808080808080808080808080", 3, "not text"),
         ("04 40ffffffff", 6, "announced"),
         ("04 44ffffffff 23", 7, "announced"),
         ("04 55ffffffff 5a", 7, "elements announced"),
@@ -283,7 +283,7 @@ def test_value_that_contains_itself_is_refused():
         ("04 04 16", 2, "no objects are made of java.lang.Object"),
         ("04 04 07 0000000141", 2, "no objects are made of A"),
         ("04 04 08", 2, "unknown class tag 0x08"),
-        ("04 04 09 4b00000001", 3, "no name"),
+        ("04 04 09 4b00000001", 3, "where a name must be"),
         ("04 530160 3e0161", 4, "an order of its own"),
         (
             "04 04 09 3e0141 0000000000000001 00000000 5a 52 5a",

@@ -33,7 +33,7 @@ def test_wrapped_numbers_are_written_as_numbers():
     ("value", "message"),
     [
         ({"a": [0, {"b": b"x"}]}, r"\$\.a\[1\]\.b: <bytes> is of type bytes"),
-        ([1, math.nan], r"\$\[1\]: nan is no JSON number"),
+        ([1, math.nan], r"\$\[1\]: nan is not a JSON number"),
         ([math.inf], r"\$\[0\]: inf"),
         ({"a": {(1, 2): 3}}, r"\$\.a: the key \(1, 2\) is of type tuple"),
         ({1, 2}, r"\$: \{1, 2\} is of type set"),

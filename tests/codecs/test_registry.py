@@ -43,14 +43,14 @@ def test_codec_is_found_by_its_java_class():
 
 def test_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(
-        EncodeError, match=r"'GsonCodec'; known are ByteArrayCodec, .*json"
+        EncodeError, match=r"'GsonCodec'; the known names are ByteArrayCodec, .*json"
     ):
         get_codec("GsonCodec")
 
 
 @pytest.mark.parametrize("thing", [None, 5, object()])
 def test_what_is_no_codec_is_refused(thing):
-    with pytest.raises(EncodeError, match="no codec"):
+    with pytest.raises(EncodeError, match="not a codec"):
         get_codec(thing)
 
 

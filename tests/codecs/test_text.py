@@ -59,7 +59,7 @@ def test_string_codec_writes_a_scalar_as_java_prints_it(value, payload):
         ("StringCodec", [1], "type list"),
         ("StringCodec", b"x", "type bytes"),
         ("StringCodec", "a\ud800", "half of a surrogate pair at 1"),
-        ("StringCodec", Decimal("NaN"), "no number"),
+        ("StringCodec", Decimal("NaN"), "not a number"),
         ("LongCodec", 2**63, "outside"),
         ("LongCodec", True, "whole numbers"),
         ("LongCodec", "5", "whole numbers"),

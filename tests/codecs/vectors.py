@@ -138,7 +138,7 @@ def plain_person(name: str, age: int) -> JavaObject:
     return JavaObject("demo.Order$Plain", {"age": age, "name": name})
 
 
-#: What `value` in a row says of classes that JSON has not, and of Java types inside of others.
+#: How `value` in a row describes values of classes that JSON lacks, and Java types inside others.
 PYTHON: dict[str, object] = {
     "date": MOMENT,
     "date.0": datetime(1970, 1, 1, tzinfo=UTC),
@@ -255,7 +255,7 @@ DEMO_LAYOUTS = {
 }
 
 
-#: What Kryo has to be told of it.
+#: The same classes, as they are declared for Kryo.
 DEMO_CLASSES = {
     "demo.Order": [
         ("number", "int"),
@@ -275,7 +275,7 @@ DEMO_CLASSES = {
 
 
 def codec_of(name: str, version: str | None) -> Codec:
-    """Return the codec of a row, which knows the classes of the vectors."""
+    """Return the codec of a row, with the classes of the vectors declared."""
     if name == "MarshallingCodec":
         return MarshallingCodec(classes=DEMO_LAYOUTS)
     if name == "Kryo5Codec":

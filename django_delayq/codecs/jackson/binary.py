@@ -16,7 +16,7 @@ class Coat(Protocol):
     """A binary format."""
 
     def dump(self, tree: object) -> bytes:
-        """Write a tree; EncodeError for what the format has not."""
+        """Write a tree; raise EncodeError for what the format cannot hold."""
         ...
 
     def load(self, payload: bytes) -> object:
@@ -43,7 +43,7 @@ class JacksonBinaryCodec:
         """Write a value; ``values`` says which Python type is which in Java.
 
         Raises:
-            EncodeError: the value, or one inside it, has no form here.
+            EncodeError: the format cannot hold the value, or one inside it.
         """
         try:
             return self._coat.dump(self._writer.tree(value))
@@ -51,14 +51,14 @@ class JacksonBinaryCodec:
             raise EncodeError(f"{self.name}: nested too deep") from None
         except EncodeError:
             raise
-        except ValueError as error:  # an int of more digits than Python wants to print
+        except ValueError as error:  # an int of more digits than Python prints
             raise EncodeError(f"{self.name}: {error}") from None
 
     def decode(self, payload: bytes) -> object:
         """Read a payload.
 
         Raises:
-            DecodeError: the payload is no such document, is nested too deep, or does not fit the classes it names.
+            DecodeError: the payload is not in this format, is nested too deep, or does not fit the classes it names.
         """
         try:
             return self._reader.value(self._coat.load(payload))

@@ -1,7 +1,7 @@
-"""CBOR (RFC 8949) as Jackson writes it: classes and lists open-ended, numbers as short as can be.
+"""CBOR (RFC 8949) as Jackson writes it: maps and typed lists of indefinite length, numbers in the fewest bytes.
 
-Hand-written, because the bytes are compared: Redisson's ``remove`` and ``contains`` look for a
-payload that is the same to the byte.
+Hand-written, because the bytes matter: Redisson's ``remove`` and ``contains`` look for a payload
+that is the same to the byte.
 """
 
 import struct
@@ -38,16 +38,16 @@ _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _OPEN, _BREAK = 31, 0xFF
 _BIGNUM, _NEGATIVE_BIGNUM, _DECIMAL = 2, 3, 4
 
-#: UTF-16 units of a text in one piece, and of each piece of a longer one. CBORGenerator.java.
+#: The longest text in one piece, in UTF-16 units; a longer text is cut into such pieces. CBORGenerator.java.
 MAX_TEXT_UNITS = 3996
 
 
 class Cbor:
     """The coat of CborJacksonCodec.
 
-    ``long_is_nine_bytes``: what an int cannot hold takes nine bytes even where five would do
+    ``long_is_nine_bytes``: a number that an int cannot hold takes nine bytes even where five would do
     (Redisson before 3.15). ``negates_bignums``: a negative BigInteger is the tag and its absolute
-    value, not one less as the RFC has it (Jackson 2).
+    value, as Jackson 2 has it; the RFC wants that value less one.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Cbor:
         out.append(_BREAK)
 
     def _read(self, source: ByteReader, depth: int) -> object:
-        if depth > 2 * MAX_DEPTH + 2:  # a class and its body are two levels for one
+        if depth > 2 * MAX_DEPTH + 2:  # a class and its body take two levels
             source.fail(f"nested deeper than {MAX_DEPTH} levels")
         start = source.position
         first = source.byte()
@@ -187,7 +187,9 @@ class Cbor:
         if major in (_BYTES, _TEXT):
             return _chunks(source, major)
         if major not in (_ARRAY, _MAP):
-            source.fail("an open end where none may be", source.position - 1)
+            source.fail(
+                "an indefinite length where none is allowed", source.position - 1
+            )
         items: list[object] = []
         found: dict[object, object] = {}
         while True:
@@ -203,7 +205,7 @@ class Cbor:
     def _key(self, source: ByteReader, depth: int) -> object:
         start = source.position
         key = self._read(source, depth + 1)
-        # No bignum, whose hash a payload could choose, and no Boolean.
+        # Neither a bignum, whose hash a payload could choose, nor a Boolean.
         if type(key) is not str and type(key) is not int:
             source.fail("a key that is neither text nor a whole number", start)
         return key
@@ -212,7 +214,7 @@ class Cbor:
         body = self._read(source, depth + 1)
         if tag in (_BIGNUM, _NEGATIVE_BIGNUM):
             if not isinstance(body, bytes) or len(body) > MAX_NUMBER_BYTES:
-                source.fail("a bignum that is no bytes, or too many", start)
+                source.fail("a bignum that is not bytes, or has too many", start)
             magnitude = int.from_bytes(body, "big")
             if tag == _BIGNUM:
                 return BigInteger(magnitude)
@@ -226,13 +228,13 @@ class Cbor:
                     return as_decimal(mantissa, -exponent)
                 case _:
                     source.fail(
-                        "a decimal that is no pair of numbers, or too long", start
+                        "a decimal that is not a pair of numbers, or is too long", start
                     )
         return body
 
 
 def _pieces(text: str) -> list[bytes]:
-    """Cut a text into pieces of so many UTF-16 units, no pair of surrogates apart."""
+    """Cut a text into pieces of MAX_TEXT_UNITS, without splitting a surrogate pair."""
     units, pieces, start = to_surrogates(text), [], 0
     while start < len(units):
         end = start + MAX_TEXT_UNITS

@@ -1,4 +1,4 @@
-"""The codecs by their names in Redisson: a dialect of trees, and the coat it is written in."""
+"""The Jackson codecs by their Redisson names: each is a dialect of trees and the coat that writes it."""
 
 from django_delayq.codecs.codec import Codec
 from django_delayq.codecs.jackson.binary import JacksonBinaryCodec
@@ -20,7 +20,7 @@ from django_delayq.codecs.jackson.tree import (
 )
 from django_delayq.wire.frame import redisson_version
 
-#: Nothing in these depends on a version.
+#: The codecs that are the same in every version.
 _CODECS: dict[str, Codec] = {
     codec.name: codec
     for codec in (

@@ -22,8 +22,8 @@ from django_delayq.codecs.plain_json import load_json
 from django_delayq.exceptions import DecodeError, EncodeError
 
 _HALF = re.compile("[\ud800-\udfff]")
-#: Java writes the hex digits of an escape as capitals, Python does not. An even number of
-#: backslashes before is text.
+#: A small hex digit in an escape of Python's, where Java writes a capital. An even number of
+#: backslashes before the escape is text.
 _SMALL_HEX = re.compile(r"(?<!\\)((?:\\\\)*\\u00[01])([a-f])")
 
 
@@ -43,7 +43,7 @@ class JacksonJsonCodec:
         """Write a value; ``values`` says which Python type is which in Java.
 
         Raises:
-            EncodeError: the value, or one inside it, has no form in Java's JSON.
+            EncodeError: Java's JSON cannot hold the value, or one inside it.
         """
         try:
             return self._json(self._writer.tree(value)).encode()
@@ -51,14 +51,14 @@ class JacksonJsonCodec:
             raise EncodeError(f"{self.name}: nested too deep") from None
         except EncodeError:
             raise
-        except ValueError as error:  # an int of more digits than Python wants to print
+        except ValueError as error:  # an int of more digits than Python prints
             raise EncodeError(f"{self.name}: {error}") from None
 
     def decode(self, payload: bytes) -> object:
         """Read a payload.
 
         Raises:
-            DecodeError: it is no JSON, nested too deep, or does not fit the classes it names.
+            DecodeError: the payload is not JSON, is nested too deep, or does not fit the classes it names.
         """
         dialect = self._dialect
         if not (dialect.typed or dialect.tags_uuid):
@@ -112,6 +112,6 @@ class JacksonJsonCodec:
             quoted = _SMALL_HEX.sub(lambda found: found[1] + found[2].upper(), quoted)
         if text.isascii():
             return quoted
-        # Jackson 2 escapes what lies beyond U+FFFF, Jackson 3 only half of a pair.
+        # Jackson 2 escapes every character beyond U+FFFF, Jackson 3 only half of a surrogate pair.
         split = quoted if self._dialect.jackson3 else to_surrogates(quoted)
         return _HALF.sub(lambda half: f"\\u{ord(half[0]):04X}", split)

@@ -66,7 +66,7 @@ class MessagePack:
             raise EncodeError(f"{show(node)} has no form in MessagePack")
 
     def _read(self, source: ByteReader, depth: int) -> object:
-        if depth > 2 * MAX_DEPTH + 2:  # a class and its body are two levels for one
+        if depth > 2 * MAX_DEPTH + 2:  # a class and its body take two levels
             source.fail(f"nested deeper than {MAX_DEPTH} levels")
         first = source.byte()
         if first < 0x80:
@@ -100,15 +100,14 @@ class MessagePack:
                 return self._map(source, source.integer(2 << (first - 0xDE)), depth)
             case _:
                 source.fail(
-                    f"{first:#04x}, an extension or nothing at all", source.position - 1
+                    f"{first:#04x} is an extension or unused", source.position - 1
                 )
 
     def _array(self, source: ByteReader, size: int, depth: int) -> list[object]:
         source.count(size)
         items = []
-        for _ in range(
-            size
-        ):  # no comprehension: in 3.11 each one is a frame more a level
+        # Not a comprehension: in Python 3.11 each takes one more stack frame per level.
+        for _ in range(size):
             items.append(self._read(source, depth + 1))
         return items
 
@@ -159,16 +158,16 @@ def _decimal(out: bytearray, value: Decimal) -> None:
     """Write a BigDecimal as the integer or the double that is the same number.
 
     Raises:
-        EncodeError: no form fits; Redisson writes none either.
+        EncodeError: neither is the same number; Redisson cannot write it either.
     """
     if not value.is_finite():
-        raise EncodeError(f"{value!r} is no number that a BigDecimal can hold")
+        raise EncodeError(f"{value!r} is not a number that a BigDecimal can hold")
     if value.adjusted() < 20 and value == value.to_integral_value():
         _integer(out, int(value))
         return
     double = float(value)
     if double - double != 0 or Decimal(float.__repr__(double)) != value:
         raise EncodeError(
-            f"MessagePack has no decimals, and {show(value)} is no double"
+            f"MessagePack has no decimals, and {show(value)} is not a double"
         )
     out += b"\xcb" + BE_DOUBLE.pack(double)

@@ -1,4 +1,4 @@
-"""Jackson trees to values. Names of classes choose among our own types, never anything to call."""
+"""Jackson trees to values. A class name chooses among our own types, and never names anything to call."""
 
 import base64
 import binascii
@@ -30,8 +30,8 @@ from django_delayq.codecs.values import (
 )
 from django_delayq.exceptions import DecodeError
 
-#: A name that can be a class: a package, and a capital after its last dot; or an array. Two host
-#: names in a String[] look much the same, but for the capital.
+#: A name that can be a class: a package, and a capital after its last dot; or an array. Only the
+#: capital tells a class from a host name, and two host names in a String[] look like a class and its body.
 _CLASS_NAME = re.compile(
     r"(?:[A-Za-z_$][\w$]*\.)+[A-Z_$][\w$]*(?:<.*>)?|\[+(?:[ZBCSIJFD]|L[\w.$]+;)"
 )
@@ -41,7 +41,7 @@ _MAP_CLASS = re.compile(
     r"(?:java\.util|com\.google\.common\.collect|org\.springframework\.util|it\.unimi\.dsi)\..*"
     r"(?:Map|[.$]MapN|[.$]Map1|Hashtable|Properties)(?:<.*>)?"
 )
-#: Classes whose text is no constant of an enum, though it may look like one.
+#: Classes whose text is not the constant of an enum, though it may look like one.
 _TEXT_CLASSES = frozenset({
     "java.lang.Class", "java.util.Locale", "java.util.Currency", "java.nio.charset.Charset",
     "java.util.regex.Pattern", "java.io.File", "java.util.TimeZone", "java.net.URI", "java.net.URL",
@@ -50,7 +50,7 @@ _TEXT_CLASSES = frozenset({
 
 
 class JsonNumber(float):
-    """A number that keeps the digits it was written with, for a BigDecimal to come."""
+    """A number that keeps the digits it was written with, in case it is a BigDecimal."""
 
     __slots__ = ("text",)
     text: str
@@ -68,10 +68,10 @@ class TreeReader:
         self.dialect = dialect
 
     def value(self, node: object, depth: int = 0) -> object:
-        """Return what a tree stands for.
+        """Return the value of a tree.
 
         Raises:
-            DecodeError: it is nested too deep, or a body does not fit the class it names.
+            DecodeError: the tree is nested too deep, or a body does not fit the class before it.
         """
         kind = type(node)
         if kind is list:
@@ -90,7 +90,8 @@ class TreeReader:
 
     def _items(self, nodes: list[object], depth: int) -> list[object]:
         items = []
-        for node in nodes:  # no comprehension: in 3.11 each one is a frame more a level
+        # Not a comprehension: in Python 3.11 each takes one more stack frame per level.
+        for node in nodes:
             items.append(self.value(node, depth + 1))
         return items
 
@@ -107,7 +108,7 @@ class TreeReader:
             try:
                 return read(body)
             except (ValueError, TypeError, InvalidOperation, binascii.Error) as error:
-                raise DecodeError(f"{body!r:.80} is no {name}: {error}") from None
+                raise DecodeError(f"{body!r:.80} is not a {name}: {error}") from None
         if isinstance(body, list):
             items = self._items(body, depth)
             if name == ARRAY_LIST:
@@ -126,7 +127,7 @@ class TreeReader:
             raise DecodeError(f"nested deeper than {MAX_DEPTH} levels")
         name = node.pop(CLASS_KEY, UNTYPED) if self.dialect.typed else LINKED_HASH_MAP
         if not isinstance(name, str) or len(name) > MAX_CLASS_NAME:
-            raise DecodeError(f"{CLASS_KEY} names no class but {name!r:.80}")
+            raise DecodeError(f"{CLASS_KEY} does not name a class: {name!r:.80}")
         fields = {}
         for key, item in node.items():
             fields[key] = self.value(item, depth + 1)
@@ -142,7 +143,7 @@ def _constant(name: str, text: str) -> object:
         try:
             return java_time.parse_java_time(name, text)
         except ValueError as error:
-            raise DecodeError(f"{text!r:.80} is no {name}: {error}") from None
+            raise DecodeError(f"{text!r:.80} is not a {name}: {error}") from None
     if name in _TEXT_CLASSES or not _IDENTIFIER.fullmatch(text):
         return JavaValue(name, text)
     return JavaEnum(name, text)
@@ -175,7 +176,7 @@ def _decimal(body: object) -> Decimal:
     if isinstance(body, Decimal):
         return body
     if isinstance(body, float):
-        # MessagePack has no decimals: Jackson writes the double that says the same.
+        # MessagePack has no decimals: Jackson writes the double that is the same number.
         return Decimal(float.__repr__(body))
     return Decimal(_whole(body))
 

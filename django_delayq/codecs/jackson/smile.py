@@ -31,12 +31,12 @@ from django_delayq.codecs.values import (
 from django_delayq.exceptions import DecodeError, EncodeError
 from django_delayq.redaction import show
 
-#: ``:)``, a line feed, and that names are shared.
+#: ``:)``, a line feed, and the flag that names are shared.
 HEADER = b":)\n\x01"
 _SHARES_NAMES, _SHARES_TEXTS = 0x01, 0x02
 #: How many names or texts are shared before the table starts anew.
 _MAX_SHARED = 1024
-#: A longer text, in UTF-16 units, is not looked at: it is written as if it were not ASCII.
+#: The longest text, in UTF-16 units, that Jackson checks for ASCII; it writes a longer one as if it were not.
 _MAX_LOOKED_AT = 2666
 
 _EMPTY, _NULL, _FALSE, _TRUE, _INT, _LONG, _BIG_INTEGER = range(0x20, 0x27)
@@ -117,7 +117,7 @@ class _Writer:
             self._number(_zigzag(number))
 
     def _number(self, number: int) -> None:
-        """Write a number, high bits first, 7 a byte; the last byte has 6 and its top bit set."""
+        """Write a number, high bits first, 7 bits a byte; the last byte has 6 bits and its top bit set."""
         parts = [0x80 | number & 0x3F]
         number >>= 6
         while number:
@@ -133,7 +133,7 @@ class _Writer:
         self._out += bytes(bits >> 7 * i & 0x7F for i in reversed(range(size)))
 
     def _packed(self, raw: bytes) -> None:
-        """Write bytes, 7 bits a byte, with their length; the bits left over come last."""
+        """Write the length of some bytes, then the bytes, 7 bits a byte; the bits left over come last."""
         self._number(len(raw))
         for start in range(0, len(raw), 7):
             group = raw[start : start + 7]
@@ -149,7 +149,7 @@ class _Writer:
         if not raw:
             out.append(_EMPTY)
         elif len(raw) <= 64:
-            # Two bytes are the shortest that is no ASCII.
+            # The shortest text that is not ASCII has two bytes.
             out.append(0x40 + len(raw) - 1 if text.isascii() else 0x80 + len(raw) - 2)
             out += raw
         else:
@@ -202,7 +202,7 @@ class _Reader:
         source = self._source
         head = source.take(4)
         if head[:3] != HEADER[:3] or head[3] >> 4:
-            source.fail("no header of Smile, version 0", 0)
+            source.fail("no header of Smile version 0", 0)
         self._shares_names = bool(head[3] & _SHARES_NAMES)
         if head[3] & _SHARES_TEXTS:
             self._texts = []
@@ -215,7 +215,7 @@ class _Reader:
 
     def _read(self, depth: int) -> object:
         source = self._source
-        if depth > 2 * MAX_DEPTH + 2:  # a class and its body are two levels for one
+        if depth > 2 * MAX_DEPTH + 2:  # a class and its body take two levels
             source.fail(f"nested deeper than {MAX_DEPTH} levels")
         first = source.byte()
         if 0x40 <= first < 0xC0:

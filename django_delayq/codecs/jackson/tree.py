@@ -1,8 +1,8 @@
-"""The tree that all of Redisson's Jackson codecs write, whichever bytes say it.
+"""The tree that all of Redisson's Jackson codecs write, whatever their bytes.
 
-None, bool, int, float, Float, BigInteger, Decimal, str, bytes, lists and dicts of them, and
-``Tagged``. ``jackson_write`` and ``jackson_read`` turn values into trees and back; JSON, CBOR,
-MessagePack and Smile are its coats.
+A tree is made of None, bool, int, float, Float, BigInteger, Decimal, str, bytes, lists and dicts of
+them, and ``Tagged``. ``write`` and ``read`` turn values into trees and back; JSON, CBOR, MessagePack
+and Smile are its coats.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Tagged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """In what the codecs of the family and their versions differ."""
+    """How the codecs of the family and their versions differ."""
 
     #: Whether values carry their classes; the TypedJson codecs leave them out.
     typed: bool = True
@@ -35,9 +35,9 @@ class Dialect:
     tags_uuid: bool = False
     #: Whether a UUID without such a class is 16 bytes rather than text.
     binary_uuid: bool = False
-    #: Whether a whole number stays one as the key of a map, as in CBOR.
+    #: Whether a whole number stays a number as the key of a map, as in CBOR.
     int_keys: bool = False
-    #: Whether there are numbers of 32 bits, so that a field that is a float needs no class.
+    #: Whether the format has floats of 32 bits, so that a float in a field needs no class.
     single_floats: bool = False
 
 
@@ -58,10 +58,10 @@ UNTYPED_SMILE_3 = replace(UNTYPED_3, binary_uuid=True, single_floats=True)
 
 
 def dialect_of(dialect: Dialect, version: str | None) -> Dialect:
-    """Return what a version makes of a Jackson 2 dialect; ``None`` is the newest.
+    """Return a Jackson 2 dialect as a version of Redisson writes it; ``None`` is the newest.
 
-    A UUID carries its class from 4.2 on (redisson issue 6828), in TypedJsonJacksonCodec only
-    until 4.5 took it back (issue 7154).
+    From 4.2 on, a UUID carries its class (redisson issue 6828). For TypedJsonJacksonCodec, 4.5 took
+    that back (issue 7154).
     """
     number = redisson_version(version)[:2] if version else None
     if dialect.typed:

@@ -1,7 +1,7 @@
 """Values to Jackson trees: which of them carry their class, and in which shape.
 
 Redisson sets default typing for everything that is not final. Inside a collection every number
-but Integer and Double carries its class; at top level only values of non-final classes do, and Long.
+but Integer and Double carries its class. At top level, only a Long and values of non-final classes do.
 """
 
 import re
@@ -48,15 +48,15 @@ from django_delayq.codecs.values import (
 from django_delayq.exceptions import EncodeError
 from django_delayq.redaction import show
 
-#: Where a value stands: on its own, in a collection, or in a field whose declared type speaks
-#: for it (of an object, or of an array of numbers).
+#: Where a value stands: at top level, in a collection, or where a declared type tells its class (in a
+#: field of an object, or in an array of numbers).
 TOP, ELEMENT, FIELD = range(3)
 
 #: Arrays of final classes. Jackson writes these, and Java's immutable collections, without their class.
 _FINAL_ARRAY = re.compile(r"\[+(?:[ZBCSIJFD]|Ljava\.lang\.(?:String|Integer|Boolean|Double|Float"
                           r"|Short|Byte|Character);)")  # fmt: skip
 _FINAL_COLLECTION = "java.util.ImmutableCollections$"
-#: Classes of JavaValues that are final, so that they are bare at top level.
+#: The final classes among those of JavaValues, whose values carry no class at top level.
 _FINAL_VALUES = frozenset({
     "java.lang.Class", "java.net.URI", "java.net.URL", "java.util.Currency", "java.util.Locale",
     "java.util.Optional", "java.util.regex.Pattern", java_time.OFFSET_DATE_TIME,
@@ -74,7 +74,7 @@ class TreeWriter:
         """Return the tree of a value.
 
         Raises:
-            EncodeError: the value, or one inside it, is of a type that the format has not.
+            EncodeError: the format has no such type as that of the value, or of one inside it.
         """
         return self.node(value, TOP, 0)
 
@@ -95,15 +95,14 @@ class TreeWriter:
         return write(self, value, place, depth)
 
     def tagged(self, class_name: str, body: object, place: int = ELEMENT) -> object:
-        """Put the class before a body, unless the dialect has no classes or it stands alone."""
+        """Put the class before a body, unless the dialect has no classes or the body stands at top level."""
         return Tagged(class_name, body) if self.dialect.typed and place != TOP else body
 
     def items(self, values: Iterable[object], place: int, depth: int) -> list[object]:
-        """Return the trees of what a collection holds."""
+        """Return the trees of a collection's elements."""
         trees = []
-        for (
-            value
-        ) in values:  # no comprehension: in 3.11 each one is a frame more a level
+        # Not a comprehension: in Python 3.11 each takes one more stack frame per level.
+        for value in values:
             trees.append(self.node(value, place, depth + 1))
         return trees
 
@@ -127,7 +126,7 @@ class TreeWriter:
         return tree
 
     def key(self, key: object) -> object:
-        """Return a map's key as the format has it: text, for the most part."""
+        """Return the key of a map as the format writes it, which is mostly text."""
         match key:
             case bool():
                 return "true" if key else "false"
@@ -226,7 +225,7 @@ def _java_value(writer: TreeWriter, value: JavaValue, place: int, depth: int) ->
     if name.startswith("java.time."):
         return _java_time(writer, value, place, name)
     body = value.value
-    if not isinstance(body, BigInteger | Decimal):  # no second class before those
+    if not isinstance(body, BigInteger | Decimal):  # these add their class themselves
         body = writer.node(body, FIELD, depth + 1)
     return writer.tagged(name, body, place if name in _FINAL_VALUES else ELEMENT)
 
@@ -323,5 +322,5 @@ _WRITERS: dict[type, _Write] = {
 
 
 def _writer_of(kind: type) -> _Write | None:
-    """Find what writes a subclass: an IntEnum is an int, Django's SafeString a str."""
+    """Find the writer of a subclass: an IntEnum is an int, Django's SafeString a str."""
     return next((_WRITERS[base] for base in kind.__mro__ if base in _WRITERS), None)

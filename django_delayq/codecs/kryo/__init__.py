@@ -1,1 +1,1 @@
-"""Kryo 5 as Redisson's Kryo5Codec sets it up: ``codec`` over ``read``, ``write`` and ``kinds``."""
+"""Kryo 5 as Redisson's Kryo5Codec sets it up: ``codec`` rests on ``read``, ``write`` and ``kinds``."""

@@ -1,7 +1,7 @@
 """Kryo5Codec: Redisson's default since 3.19.
 
-Kryo names the class of an object and none of its fields. So objects of your own classes, and constants
-of enums, are read and written only if their class is declared, which takes a line or two.
+Kryo writes the name of an object's class, but not the names of its fields. So objects of your own
+classes, and constants of enums, are read and written only if their class is declared, in a line or two.
 """
 
 from django_delayq.codecs.kryo.kinds import Classes, Declarations, KryoDialect
@@ -13,8 +13,8 @@ from django_delayq.exceptions import DecodeError, EncodeError
 class Kryo5Codec:
     """Values as Kryo 5 writes them, in the dialect of a Redisson version.
 
-    ``classes`` declares your classes: for an enum its constants in order, for another class its
-    fields (those of its superclasses too) with their types as they stand in Java, in any order::
+    ``classes`` declares your classes: for an enum its constants in order; for another class its fields
+    in any order, those of its superclasses included, with their types as Java writes them::
 
         Kryo5Codec(
             version="3.20.1",
@@ -25,8 +25,8 @@ class Kryo5Codec:
             },
         )
 
-    Warning: a wrong declaration is not always noticed; it may read as other values.
-    A peer that set ``useReferences`` writes another format, which is refused or misread.
+    Warning: nothing may notice a wrong declaration; the values are then wrong.
+    A peer that sets ``useReferences`` writes another format, which is refused or misread.
     """
 
     name = "Kryo5Codec"
@@ -44,7 +44,7 @@ class Kryo5Codec:
         """Write a value; ``values`` says which Python type is which in Java.
 
         Raises:
-            EncodeError: the value, or one inside it, has no form here.
+            EncodeError: the format cannot hold the value, or one inside it.
         """
         try:
             return KryoWriter(self._dialect, self._declared).write(value)
@@ -52,15 +52,15 @@ class Kryo5Codec:
             raise EncodeError("Kryo5Codec: nested too deep") from None
         except EncodeError:
             raise
-        except ValueError as error:  # an int of more digits than Python wants to print
+        except ValueError as error:  # an int of more digits than Python prints
             raise EncodeError(f"Kryo5Codec: {error}") from None
 
     def decode(self, payload: bytes) -> object:
         """Read a payload.
 
         Raises:
-            DecodeError: the payload is not Kryo's, is nested too deep, holds an object of a class that
-                is not declared, or a map whose keys Python cannot tell apart.
+            DecodeError: the payload is not Kryo's, is nested too deep, or holds an object of a class that
+                is not declared or a map whose keys Python cannot tell apart.
         """
         try:
             return KryoReader(payload, self._dialect, self._declared).read()

@@ -1,4 +1,4 @@
-"""What every value of Kryo is read with: numbers of few bytes, texts and classes."""
+"""Reads the parts that all values of Kryo share: numbers in few bytes, texts and classes."""
 
 import re
 from typing import NoReturn
@@ -11,7 +11,7 @@ _END_OF_ASCII = re.compile(rb"[\x80-\xff]")
 
 
 class KryoInput:
-    """A place in one payload."""
+    """A position in one payload."""
 
     def __init__(self, data: bytes) -> None:
         self.source = ByteReader(data, "Kryo5Codec")
@@ -21,7 +21,7 @@ class KryoInput:
         self.source.fail(message, self.source.position - 1)
 
     def varint(self) -> int:
-        """Read an int as Kryo writes one that is meant to be positive: 1 – 5 bytes, low first."""
+        """Read an int in the form that suits positive ones: 1 – 5 bytes, low bits first."""
         number = self._bits(5) & 0xFFFFFFFF
         return number - (1 << 32) if number >> 31 else number
 
@@ -31,7 +31,7 @@ class KryoInput:
         return (number >> 1) ^ -(number & 1)
 
     def varlong(self) -> int:
-        """Read a long that is meant to be positive: 1 – 9 bytes, all 8 bits of the ninth."""
+        """Read a long in the form that suits positive ones: 1 – 9 bytes, the ninth with all its 8 bits."""
         number = self._bits(9)
         return number - (1 << 64) if number >> 63 else number
 
@@ -52,7 +52,7 @@ class KryoInput:
         return number
 
     def flagged(self) -> tuple[bool, int]:
-        """Read a flag and a number that share their first byte: flag, more, 6 bits."""
+        """Read a flag and a number that share a first byte: the flag, whether bytes follow, 6 bits."""
         first = self.source.byte()
         number = first & 0x3F
         if first & 0x40:
@@ -60,7 +60,7 @@ class KryoInput:
         return first >= 0x80, number
 
     def size(self) -> int | None:
-        """Read a size plus one; ``None`` for null."""
+        """Read a size, which is written plus one; ``None`` for null."""
         number = self.varint()
         if number < 0:
             self._fail(f"size {number}")

@@ -1,4 +1,4 @@
-"""Which of Java's classes Kryo writes how, its dialects, and the declared types of fields.
+"""How Kryo writes Java's classes, its dialects, and the declared types of fields.
 
 Source: Kryo 5's DefaultSerializers, CollectionSerializer, MapSerializer, ReflectField; Redisson's
 Kryo5Codec. Boundaries of the dialects: Redisson's changelog and the Kryo it depended on.
@@ -79,7 +79,7 @@ IMMUTABLE_MAPS = frozenset(
     {f"java.util.ImmutableCollections${name}" for name in ("Map1", "MapN")}
 )
 VIEW = re.compile(r"java\.util\.Collections\$(?:Unmodifiable|Synchronized|Checked)\w+")
-#: One text each.
+#: Classes whose values are one text.
 TEXTS = frozenset({
     "java.lang.StringBuffer", "java.lang.StringBuilder", "java.net.URI", "java.net.URL",
     "java.nio.charset.Charset", "java.util.Currency", "java.util.TimeZone", "java.time.ZoneId",
@@ -97,7 +97,7 @@ JDK_ENUMS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-#: Classes whose own format has a place for null, so that none is written before it.
+#: Classes whose own format can say null, so that no null mark comes before it.
 _ACCEPT_NULL = frozenset({
     "java.lang.Class", "java.lang.String", "java.lang.StringBuffer", "java.lang.StringBuilder",
     "java.math.BigDecimal", "java.math.BigInteger", "java.util.Currency",
@@ -127,9 +127,10 @@ Classes = Mapping[str, Sequence[str] | Sequence[tuple[str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class KryoDialect:
-    """In what the versions differ."""
+    """How the versions differ."""
 
-    #: A Class object is followed by a byte in any case. Before 3.13.1 (Kryo 5.0.0-RC4).
+    #: A flag byte follows every Class object, not only one of a primitive or its box. Before 3.13.1
+    #: (Kryo 5.0.0-RC4).
     class_has_flag: bool
     #: ``List.of`` and its like have the has-null byte of other collections. Before 3.14.0.
     immutable_has_null: bool
@@ -163,7 +164,7 @@ class Kind:
 
 
 class Declarations:
-    """Classes that the user tells us about, beside those we know."""
+    """The classes that the user declares, beside those that we know."""
 
     def __init__(self, classes: Classes) -> None:
         self._enums = {**JDK_ENUMS}
@@ -182,11 +183,11 @@ class Declarations:
         return f"{type(self).__name__}({sorted(self._fields)}, {sorted(self._enums)})"
 
     def constants(self, name: str) -> tuple[str, ...] | None:
-        """Return the constants of an enum, in their order."""
+        """Return the constants of an enum in their order, or None if it is not declared."""
         return self._enums.get(name)
 
     def fields(self, name: str) -> list[tuple[str, Kind]] | None:
-        """Return the fields of a class in the order that Kryo writes them: by name."""
+        """Return the fields of a class in the order that Kryo writes, by name, or None if it is not declared."""
         return self._fields.get(name)
 
     def is_final(self, name: str) -> bool:
@@ -203,23 +204,23 @@ class Declarations:
     def kind(self, text: str) -> Kind:
         """Read a declared type as it stands in Java: ``int``, ``String``, ``Map<String,Object>``.
 
-        ``object`` is any type that is not final. Names without a package are those of
-        ``java.lang``, and a few others that everyone imports. An enum is final; of another
-        class that is, and that we don't know, say ``final demo.Item``.
+        ``object`` is any type that is not final. A name without a package is one of ``java.lang``, or
+        of a few other classes that everyone imports. An enum is final; for another final class that
+        we don't know, write ``final demo.Item``.
 
         Raises:
-            EncodeError: the text is no type.
+            EncodeError: the text is not a type.
         """
         kind, rest = self._parse(text, text)
         if rest:
-            raise EncodeError(f"{text!r} is no declared type: {rest!r} is too much")
+            raise EncodeError(f"{text!r} is not a declared type: {rest!r} is too much")
         return kind
 
     def _parse(self, text: str, whole: str) -> tuple[Kind, str]:
         found = _KIND.match(text) if isinstance(text, str) else None
         if found is None:
             raise EncodeError(
-                f"{whole!r} is no declared type, such as 'int' or 'List<String>'"
+                f"{whole!r} is not a declared type, such as 'int' or 'List<String>'"
             )
         name, rest = found["name"], text[found.end() :]
         name = _SIMPLE_NAMES.get(name, name)
@@ -230,7 +231,7 @@ class Declarations:
                 arguments.append(argument)
                 if not rest.startswith((",", ">")):
                     raise EncodeError(
-                        f"{whole!r} is no declared type: a '>' is missing"
+                        f"{whole!r} is not a declared type: a '>' is missing"
                     )
             rest = rest[1:].lstrip()
         while rest.startswith("[]"):

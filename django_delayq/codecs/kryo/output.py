@@ -1,4 +1,4 @@
-"""What every value of Kryo is written with: numbers of few bytes, texts and classes."""
+"""Writes the parts that all values of Kryo share: numbers in few bytes, texts and classes."""
 
 import struct
 from typing import Any
@@ -30,7 +30,7 @@ class KryoOutput:
         self._names: dict[str, int] = {}
 
     def varint(self, number: int) -> None:
-        """Write an int, or a long, low bits first; a negative int takes five bytes."""
+        """Write an int, low bits first; a negative one takes five bytes."""
         self._bits(number & 0xFFFFFFFF, 5)
 
     def zigzag(self, number: int) -> None:
@@ -58,7 +58,7 @@ class KryoOutput:
             number >>= 7
 
     def flagged(self, flag: bool, number: int) -> None:
-        """Write a flag and a number that share their first byte: flag, more, 6 bits."""
+        """Write a flag and a number that share a first byte: the flag, whether bytes follow, 6 bits."""
         first = (0x80 if flag else 0) | (number & 0x3F)
         if number < 0x40:
             self._out.append(first)
@@ -76,7 +76,7 @@ class KryoOutput:
             self._out += java_utf8(text)
 
     def ascii(self, text: str) -> None:
-        """Write ASCII of two characters and more with no length."""
+        """Write ASCII of at least two characters, without a length."""
         raw = text.encode("ascii")
         self._out += raw[:-1] + bytes([raw[-1] | 0x80])
 
@@ -85,7 +85,7 @@ class KryoOutput:
         try:
             self._out += _FIXED[kind].pack(ord(value) if kind == "char" else value)
         except (struct.error, TypeError, OverflowError) as error:
-            raise EncodeError(f"{show(value)} is no {kind}: {error}") from None
+            raise EncodeError(f"{show(value)} is not of type {kind}: {error}") from None
 
     def primitive(self, kind: str, value: Any) -> None:
         """Write the bare value of a field or array element."""
@@ -94,7 +94,7 @@ class KryoOutput:
             return
         low, high = (INT_MIN, INT_MAX) if kind == "int" else (LONG_MIN, LONG_MAX)
         if not isinstance(value, int) or not low <= value <= high:
-            raise EncodeError(f"{show(value)} is no {kind}")
+            raise EncodeError(f"{show(value)} is not of type {kind}")
         if kind == "int":
             self.zigzag(value)
         else:

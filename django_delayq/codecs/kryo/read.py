@@ -1,8 +1,8 @@
-"""Kryo 5 without references, as Redisson sets it up, read.
+"""Reads Kryo 5 without references, as Redisson sets it up.
 
 Kryo writes the class of an object and then its bare fields, in an order that only the class tells.
-An object of an unknown class cannot be told apart from what follows it: such a payload is refused,
-unless the fields of the class are declared.
+Nothing shows where an object of an unknown class ends, so such a payload is refused unless the fields
+of the class are declared.
 """
 
 import re
@@ -54,7 +54,8 @@ from django_delayq.codecs.values import (
 )
 from django_delayq.exceptions import DecodeError
 
-#: Elements without a byte of their own (nulls, Java's empty lists) beyond one a byte of payload.
+#: How many elements may have no byte of their own (nulls, Java's empty lists), beyond one for each byte
+#: of the payload.
 FREE_ELEMENTS = 1000
 
 _ANY = Kind("object")
@@ -77,7 +78,8 @@ class KryoReader(KryoInput):
         """Return the value of the payload.
 
         Raises:
-            DecodeError: the payload is not Kryo's, or holds an object of an unknown class or a value that Python has not.
+            DecodeError: the payload is not Kryo's, or holds an object of an unknown class or a value
+                that Python cannot hold.
         """
         value = self.value(_ANY, 0)
         if self.source.left:
@@ -124,7 +126,7 @@ class KryoReader(KryoInput):
         except DecodeError:
             raise
         except ValueError as error:
-            self.source.fail(f"no {name}: {error}", start)
+            self.source.fail(f"not a {name}: {error}", start)
 
     def nullable(self, kind: Kind, depth: int) -> object:
         """Read an object of a known class that may be null."""
@@ -133,7 +135,7 @@ class KryoReader(KryoInput):
             if mark == 0:
                 return None
             if mark != 1:
-                self._fail(f"{mark:#04x} where a value begins or is null")
+                self._fail(f"{mark:#04x} where 0 says null and 1 begins a value")
         return self.body(kind.name, kind.arguments, depth)
 
     def class_object(self) -> object:
@@ -161,7 +163,7 @@ class KryoReader(KryoInput):
         source, component = self.source, name[1:]
         element = component if component.startswith("[") else component[1:-1]
         if not _ARRAY.fullmatch(name):
-            source.fail(f"{name!r:.80} is no array")
+            source.fail(f"{name!r:.80} is not an array")
         size = self.size()
         if size is None:
             return None
@@ -354,7 +356,7 @@ class KryoReader(KryoInput):
         return JavaSet([self.enum(element, constants) for _ in range(size)], name)
 
     def uuid(self) -> UUID:
-        """Read a UUID, in the way of the dialect."""
+        """Read a UUID in the form of the dialect."""
         if self._dialect.uuid_has_fields:
             least, most = self.zigzag_long(), self.zigzag_long()
         else:

@@ -1,4 +1,4 @@
-"""Kryo 5 without references, as Redisson sets it up, written."""
+"""Writes Kryo 5 without references, as Redisson sets it up."""
 
 import re
 import struct
@@ -77,7 +77,7 @@ class KryoWriter(KryoOutput):
         """Return the payload.
 
         Raises:
-            EncodeError: the value, or one inside it, has no form here.
+            EncodeError: the format cannot hold the value, or one inside it.
         """
         self.value(value, _ANY, 0)
         return bytes(self._out)
@@ -126,7 +126,7 @@ class KryoWriter(KryoOutput):
             self._out.append(0x80 if kind.name in _TEXT_CLASSES else 0)
             return
         if class_of(value) != kind.name:
-            raise EncodeError(f"{show(value)} is no {kind.name}, as it is declared")
+            raise EncodeError(f"{show(value)} is not a {kind.name}, as declared")
         if not self._declared.accepts_null(kind.name):
             self._out.append(1)
         self.body(kind.name, value, kind.arguments, depth)
@@ -206,7 +206,7 @@ class KryoWriter(KryoOutput):
         if nullable:
             self.nullable(item, kind, depth + 1)
         elif class_of(item) != kind.name:
-            raise EncodeError(f"{show(item)} is no {kind.name}, as it is declared")
+            raise EncodeError(f"{show(item)} is not a {kind.name}, as declared")
         else:
             self.body(kind.name, item, kind.arguments, depth + 1)
 
@@ -231,17 +231,17 @@ class KryoWriter(KryoOutput):
     def enum(self, name: str, value: object, constants: tuple[str, ...]) -> None:
         """Write a constant as its number."""
         if not isinstance(value, JavaEnum) or value.name not in constants:
-            raise EncodeError(f"{show(value)} is none of {name}'s {constants}")
+            raise EncodeError(f"{show(value)} is not a constant of {name}: {constants}")
         self.varint(constants.index(value.name) + 1)
 
     def _object(
         self, name: str, value: object, declared: list[tuple[str, Kind]], depth: int
     ) -> None:
         if not isinstance(value, JavaObject):
-            raise EncodeError(f"{show(value)} is no {name}")
+            raise EncodeError(f"{show(value)} is not a {name}")
         if set(value.fields) != {field for field, _ in declared}:
             odd = sorted(set(value.fields) ^ {field for field, _ in declared})
-            raise EncodeError(f"{name} has other fields than were declared: {odd}")
+            raise EncodeError(f"{name} has other fields than those declared: {odd}")
         for field, kind in declared:
             part = value.fields[field]
             if kind.name in BOXED_OF_PRIMITIVE:
@@ -286,7 +286,7 @@ class KryoWriter(KryoOutput):
         else:
             return False
         if not fits:
-            raise EncodeError(f"{show(value)} is no {name}")
+            raise EncodeError(f"{show(value)} is not a {name}")
         for item in value:
             self.value(item, _ANY, depth + 1)
             if isinstance(value, dict):
@@ -298,7 +298,7 @@ class KryoWriter(KryoOutput):
         constants = self._declared.constants(items[0].class_name) if items else None
         if not constants:
             raise EncodeError(
-                "an EnumSet of an enum that is not declared, or an empty one"
+                "an EnumSet that is empty, or of an enum that is not declared"
             )
         self.class_name(items[0].class_name)
         self.varint(len(items))
@@ -306,7 +306,7 @@ class KryoWriter(KryoOutput):
             self.enum(items[0].class_name, item, constants)
 
     def uuid(self, value: UUID) -> None:
-        """Write a UUID, in the way of the dialect."""
+        """Write a UUID in the form of the dialect."""
         most, least = struct.unpack(">qq", value.bytes)
         if self._dialect.uuid_has_fields:
             self.zigzag_long(least)
@@ -357,7 +357,7 @@ class KryoWriter(KryoOutput):
         self._out += bytes([month, day])
 
     def local_time(self, value: object) -> None:
-        """Write hour, minute, second and nanosecond, as few as needed."""
+        """Write hour, minute, second and nanosecond, without the zeros at the end."""
         self._time(java_time.split_time(value))
 
     def _time(self, parts: tuple[int, ...]) -> None:
@@ -385,7 +385,7 @@ class KryoWriter(KryoOutput):
     def zone_offset(self, value: JavaValue) -> None:
         """Write a ZoneOffset."""
         if not _OFFSET.fullmatch(str(value.value)):
-            raise EncodeError(f"{show(value)} is no ZoneOffset")
+            raise EncodeError(f"{show(value)} is not a ZoneOffset")
         moment = JavaValue(java_time.OFFSET_DATE_TIME, f"2000-01-01T00:00{value.value}")
         self._offset(java_time.split_offset(moment)[0])
 
@@ -397,7 +397,7 @@ class KryoWriter(KryoOutput):
     def instant(self, value: Instant) -> None:
         """Write an Instant."""
         if not LONG_MIN <= value.seconds <= LONG_MAX:
-            raise EncodeError(f"{value!r} does not fit into Java's")
+            raise EncodeError(f"{value!r} does not fit into an Instant of Java")
         self.varlong(value.seconds)
         self.varint(value.nano)
 
@@ -405,7 +405,7 @@ class KryoWriter(KryoOutput):
         """Write a Duration."""
         seconds, nano = java_time.split_duration(value)
         if not LONG_MIN <= seconds <= LONG_MAX:
-            raise EncodeError(f"{value!r} does not fit into Java's")
+            raise EncodeError(f"{value!r} does not fit into a Duration of Java")
         self._out += seconds.to_bytes(8, "little", signed=True)
         self.varint(nano)
 
@@ -414,7 +414,7 @@ def class_of(value: object) -> str:
     """Return the Java class that a value is written as.
 
     Raises:
-        EncodeError: it is of a type that Java has nothing for.
+        EncodeError: Java has no class for the type of the value.
     """
     kind = type(value)
     name = _CLASSES.get(kind)
@@ -447,7 +447,7 @@ def class_of(value: object) -> str:
 def _whole(value: object) -> int:
     said = value.value if isinstance(value, JavaValue) else value
     if not isinstance(said, int):
-        raise EncodeError(f"{show(value)} holds no whole number")
+        raise EncodeError(f"{show(value)} does not hold a whole number")
     return said
 
 

@@ -1,5 +1,5 @@
 """JBoss Marshalling's River protocol, behind Redisson's MarshallingCodec.
 
-``codec`` over ``read`` and ``write``; ``tags`` and ``classes`` are what the protocol knows,
-``resolve`` and ``time`` what the JDK's own objects stand for.
+``codec`` rests on ``read`` and ``write``. ``tags`` and ``classes`` hold what the protocol knows;
+``resolve`` and ``java_time`` say which Python values the JDK's own objects stand for.
 """

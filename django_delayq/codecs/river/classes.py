@@ -12,8 +12,8 @@ class ClassLayout:
 
     ``fields`` are pairs of a name and a kind: ``boolean``, ``byte``, ``short``, ``int``,
     ``long``, ``char``, ``float``, ``double``, or ``object`` for everything else. ``parent`` is the
-    nearest superclass, if that is Serializable. ``writes_object``: it has a method
-    ``writeObject`` of its own. ``is_external``: it is Externalizable, and has no fields here.
+    nearest superclass, if that is Serializable. ``writes_object``: the class has a method
+    ``writeObject`` of its own. ``is_external``: the class is Externalizable; its layout has no fields.
     """
 
     class_name: str
@@ -34,7 +34,7 @@ class ClassLayout:
 
 
 class Block(bytes):
-    """Raw bytes that a ``writeObject`` or ``writeExternal`` wrote, apart from a ``byte[]``."""
+    """Raw bytes that a ``writeObject`` or ``writeExternal`` wrote, as distinct from a ``byte[]``."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """MarshallingCodec: JBoss Marshalling's River protocol, Redisson's default from 3.13 to 3.18.
 
-One dialect in all versions that have it (to 4.0). Objects come with the names of their fields, so
+All versions that have it (up to 4.0) share one dialect. A payload names the fields of its objects, so
 any Serializable object is read without its class.
 """
 
@@ -16,8 +16,8 @@ from django_delayq.exceptions import DecodeError, EncodeError
 class MarshallingCodec:
     """Values as River writes them.
 
-    ``classes`` tells how to write a JavaObject that was not read by this codec: its
-    serialVersionUID and its fields, sorted by name, as ``ClassLayout``.
+    ``classes`` tells how to write a JavaObject that this codec has not read: a ``ClassLayout`` with
+    the serialVersionUID and the fields, sorted by name.
     """
 
     name = "MarshallingCodec"
@@ -32,7 +32,7 @@ class MarshallingCodec:
         """Write a value; ``values`` says which Python type is which in Java.
 
         Raises:
-            EncodeError: the value, or one inside it, has no form here.
+            EncodeError: the format cannot hold the value, or one inside it.
         """
         try:
             return RiverWriter(self._classes).write(value)

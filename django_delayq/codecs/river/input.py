@@ -1,4 +1,4 @@
-"""What every value of River is read with: the tables of objects and classes seen so far."""
+"""Reads the parts that all values of River share, with tables of the objects and classes seen so far."""
 
 from typing import Final, NoReturn, TypeVar
 
@@ -8,23 +8,23 @@ from django_delayq.codecs.river import tags
 from django_delayq.codecs.river.classes import ClassLayout
 from django_delayq.codecs.river.resolve import field_names
 
-#: Superclasses of a class; Java's own go to six or seven.
+#: The most superclasses of a class; Java's own classes have up to six or seven.
 MAX_SUPERCLASSES = 32
 
-#: Dimensions of an array.
+#: The most dimensions of an array.
 MAX_DIMENSIONS = 8
 
-#: What a payload of a few bytes may stand for by naming the same objects again and again.
+#: The most values that a payload may repeat: in a few bytes, it can name the same objects again and again.
 MAX_REPEATED = 1_000_000
 
-#: Elements of Java's ``nCopies``, beside one for each byte of the payload.
+#: The most elements of Java's ``nCopies``, beyond one for each byte of the payload.
 MAX_COPIES = 10_000
 
 _T = TypeVar("_T")
 
 _UNRESOLVED: Final = object()
 
-#: The word for a type that is no object, by its tag.
+#: The name of a primitive type, by its tag.
 KIND_OF_TAG = {tag: kind for kind, tag in tags.KINDS.items()}
 
 
@@ -49,19 +49,19 @@ class Descriptor:
 
     @property
     def names(self) -> list[list[str]]:
-        """The names of an object's fields; made for the first object, which has a byte for each at least."""
+        """The names of an object's fields, made for the first object: that has at least a byte for each."""
         if self._names is None:
             self._names = field_names(self.layout) if self.layout else []
         return self._names
 
 
 class RiverInput:
-    """A place in one payload."""
+    """A position in one payload."""
 
     def __init__(self, data: bytes) -> None:
         self.source = ByteReader(data, "MarshallingCodec")
         self._objects: list[object] = []
-        #: For each object the number of values in it, itself and repeated ones included.
+        #: The number of values in each object, itself and repeated ones included.
         self._weights: list[int] = []
         self._classes: list[Descriptor | None] = []
         self._arrays: dict[str, str] = {}
@@ -148,7 +148,7 @@ class RiverInput:
         return name
 
     def _array_name(self, component: str) -> str:
-        """Return the class of an array, the same object each time."""
+        """Return the class name of an array, each time as the same string object."""
         if component not in self._arrays:
             if component.startswith("[" * MAX_DIMENSIONS):
                 self._fail(f"an array of more than {MAX_DIMENSIONS} dimensions")
@@ -183,7 +183,9 @@ class RiverInput:
         for _ in range(count):
             field = self._class_text(depth)
             if "#" in field or field in fields:
-                self._fail(f"a second field {field!r:.80}, or none of Java's")
+                self._fail(
+                    f"field {field!r:.80}, a second one of this name or one that Java cannot have"
+                )
             kind = self.source.byte()
             if kind in tags.PRIMITIVES:
                 fields[field] = KIND_OF_TAG[kind]
@@ -195,7 +197,7 @@ class RiverInput:
         start = self.source.position
         parent = self._descriptor(self.source.byte(), depth, above + 1)
         if parent.layout is None and parent.name != "java.lang.Object":
-            # Before 2.0.10 a subclass of ArrayList names it by a tag and writes its data all the same.
+            # Before JBoss Marshalling 2.0.10, a subclass of ArrayList names that by a tag, but still writes its data.
             self._fail(
                 f"{name} has the superclass {parent.name}, which is not described",
                 start,
@@ -218,5 +220,5 @@ class RiverInput:
         start = self.source.position
         text = self.value(depth + 1)
         if not isinstance(text, str) or not text:
-            self._fail(f"no name but a {type(text).__name__}", start)
+            self._fail(f"a {type(text).__name__} where a name must be", start)
         return text

@@ -35,7 +35,7 @@ def read(written: tuple[object, ...]) -> object:
     """Return what a Ser stands for.
 
     Raises:
-        ValueError: it is of another type, or not written as Java does.
+        ValueError: its type is not supported, or Java does not write it like this.
     """
     blocks = b"".join(part for part in written if isinstance(part, Block))
     source = ByteReader(blocks, CLASS_NAME)

@@ -1,4 +1,4 @@
-"""What every value of River is written with: numbers of objects, sizes, texts and classes."""
+"""Writes the parts that all values of River share: numbers of objects, sizes, texts and classes."""
 
 import struct
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ def _modified_utf8(text: str) -> bytes:
 
 
 class RiverOutput:
-    """The bytes of one payload. ``layouts`` describes the classes of JavaObjects without one."""
+    """The bytes of one payload. ``layouts`` describes the classes of JavaObjects that have no layout."""
 
     def __init__(self, layouts: Mapping[str, ClassLayout]) -> None:
         self._layouts = layouts
@@ -38,11 +38,11 @@ class RiverOutput:
         self._objects: dict[object, int] = {}
         self._classes: dict[str, int] = {}
         self._count = 0
-        #: Holds what was built on the way, so that no two objects of a value share an id.
+        #: Keeps alive what was built on the way, so that no two objects of a value share an ``id()``.
         self._alive: list[object] = []
 
     def _is_repeated(self, key: object) -> bool:
-        """Write the number of an object, if it has one."""
+        """Refer to an object by its number, if it has one; return whether it has."""
         index = self._objects.get(key)
         if index is None:
             return False
@@ -50,7 +50,7 @@ class RiverOutput:
         return True
 
     def _back(self, distance: int, index: int, near: int, far: int) -> None:
-        """Name what came before: by the way back to it, and from 65537 on by its number from 0.
+        """Refer to an earlier object by the distance back to it, from 65537 on by its number, counted from 0.
 
         Source: RiverMarshaller.java:118 and :1485, jboss-marshalling 2.0.11.
         """
@@ -72,9 +72,9 @@ class RiverOutput:
         return built
 
     def _sized(self, first: int, size: int) -> None:
-        """Write the tag for a size, out of four from ``first`` on, and the size.
+        """Write a size: one of the four tags from ``first`` on, and after it the size.
 
-        Shape: none; u8, 256 as 0; u16, 65536 as 0; u32.
+        Shape, a tag each: nothing, for 0; u8, 256 as 0; u16, 65536 as 0; u32.
         """
         out = self._out
         if size == 0:
@@ -102,7 +102,9 @@ class RiverOutput:
         try:
             self._out += _PACK[kind].pack(ord(value) if kind == "char" else value)
         except (struct.error, TypeError, OverflowError) as error:
-            raise EncodeError(f"{what} is no {kind}: {show(value)} ({error})") from None
+            raise EncodeError(
+                f"{what} is not of type {kind}: {show(value)} ({error})"
+            ) from None
 
     def _block(self, block: bytes) -> None:
         width = 1 if len(block) < 1 << 8 else 2 if len(block) < 1 << 16 else 4
@@ -119,7 +121,7 @@ class RiverOutput:
 
     def _layout(self, layout: ClassLayout, depth: int) -> None:
         """Write a Serializable class: its name, its fields, its superclass."""
-        # A loop, not a recursion: the superclass comes last.
+        # A loop is enough, without recursion: the superclass comes last.
         level: ClassLayout | None = layout
         while level is not None:
             if self._is_known_class(level.class_name):
@@ -153,7 +155,7 @@ class RiverOutput:
             self._classes[name] = len(self._classes)
 
     def _class(self, name: str, items: Iterable[object]) -> None:
-        """Write the class of an array's elements, found by looking at them."""
+        """Write the class of an array's elements, inferred from the elements."""
         if name in tags.TAG_OF_CLASS:
             self._out.append(tags.TAG_OF_CLASS[name])
             return
@@ -176,5 +178,7 @@ class RiverOutput:
                     (level for level in found.chain() if level.class_name == name), None
                 )
         if layout is None:
-            raise EncodeError(f"no layout of {name} is known, the elements of an array")
+            raise EncodeError(
+                f"no layout of {name} is known, the class of an array's elements"
+            )
         self._layout(layout, 0)

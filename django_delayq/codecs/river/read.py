@@ -1,8 +1,8 @@
-"""JBoss Marshalling's River protocol, read: one object with everything in it.
+"""Reads JBoss Marshalling's River protocol: one object with everything in it.
 
-Payloads say which class an object is of and what its fields are called, so any object can be read
-without its class. Nothing is looked up or called by name; the JDK's own classes are recognised by
-``resolve``. Cycles are refused: what Python makes of a payload is a tree.
+A payload names the class of an object and its fields, so any object can be read without its class.
+Nothing is looked up or called by name; ``resolve`` recognises the JDK's own classes. Cycles are
+refused, because a payload becomes a tree in Python.
 """
 
 from collections.abc import Callable
@@ -58,7 +58,7 @@ class RiverReader(RiverInput):
         """Return the value of the payload.
 
         Raises:
-            DecodeError: the payload is not River's, or holds a value that Python has not.
+            DecodeError: the payload is not River's, or holds a value that Python cannot hold.
         """
         version = self.source.byte()
         if version == 0:
@@ -138,7 +138,7 @@ class RiverReader(RiverInput):
             return source.take(size)
         if kind == "boolean":
             packed = source.take((size + 7) // 8)
-            # Eight for a byte: not first in a list of their own.
+            # A byte holds eight elements: a generator spares a second list of them all.
             return JavaList(
                 (packed[i >> 3] >> (i & 7) & 1 == 1 for i in range(size)), "[Z"
             )
@@ -151,9 +151,8 @@ class RiverReader(RiverInput):
     def _values(self, size: int, depth: int) -> list[object]:
         self.source.count(size)
         items = []
-        for _ in range(
-            size
-        ):  # no comprehension: in 3.11 each one is a frame more a level
+        # Not a comprehension: in Python 3.11 each takes one more stack frame per level.
+        for _ in range(size):
             items.append(self.value(depth + 1))
         return items
 
@@ -290,7 +289,7 @@ class RiverReader(RiverInput):
             try:
                 return self._resolved(slot, river_time.read(written))
             except ValueError as error:
-                self._fail(f"no java.time: {error}", start)
+                self._fail(f"not a value of java.time: {error}", start)
         fields = {WRITTEN: written}
         return self._resolved(
             slot, JavaObject(descriptor.name, fields, descriptor.layout)
@@ -316,7 +315,7 @@ class RiverReader(RiverInput):
         try:
             return self._resolved(slot, resolve_object(layout, descriptor.names, parts))
         except ValueError as error:
-            self._fail(f"no {descriptor.name}: {error}", start)
+            self._fail(f"not a {descriptor.name}: {error}", start)
 
     def _annotation(self, depth: int) -> tuple[object, ...]:
         """Read what a writeObject or writeExternal wrote: blocks of bytes, and objects."""

@@ -1,7 +1,7 @@
 """What River's objects of the JDK's own classes stand for in Python.
 
-An object whose class is not known here, or is not written as we know it, becomes a JavaObject that
-keeps all there was, and can be written back.
+An object becomes a JavaObject if we do not know its class, or not the form in which it is written.
+The JavaObject keeps everything, and can be written back.
 """
 
 import re
@@ -21,10 +21,10 @@ from django_delayq.codecs.values import (
     java_set,
 )
 
-#: The field of a JavaObject that holds what a class wrote by itself, besides its fields.
+#: The field of a JavaObject for what its class wrote by itself, besides its fields.
 WRITTEN = "#written"
 
-#: A URL that its text alone brings back.
+#: A URL that its text alone can restore.
 _PLAIN_URL = re.compile(
     r"[a-z][a-z0-9]*://[A-Za-z0-9.-]+(?:/[!-\"$->@-~]*)?(?:\?[!-\"$-~]+)?"
 )
@@ -34,10 +34,10 @@ Parts = list[tuple[ClassLayout, dict[str, object], tuple[object, ...]]]
 
 
 def resolve_object(layout: ClassLayout, names: list[list[str]], parts: Parts) -> object:
-    """Return the value of an object, from its parts; ``names`` are those of ``field_names``.
+    """Return the value of an object from its parts; ``names`` is what ``field_names`` returns.
 
     Raises:
-        ValueError: it is a map with keys that Python cannot hold, or a number out of bounds.
+        ValueError: the object is a map with keys that Python cannot hold, or a number out of bounds.
     """
     resolve = _RESOLVERS.get(layout.class_name)
     found = resolve(parts) if resolve else None
@@ -47,7 +47,7 @@ def resolve_object(layout: ClassLayout, names: list[list[str]], parts: Parts) ->
 def field_names(layout: ClassLayout) -> list[list[str]]:
     """Return the names of a JavaObject's fields, for each of its classes, topmost first.
 
-    A field that a class below it has too is named with its class: ``demo.Base#id``.
+    If a subclass has a field of the same name, the field is named with its class: ``demo.Base#id``.
     """
     chain = layout.chain()
     names: list[list[str]] = []
@@ -71,7 +71,7 @@ def _as_object(layout: ClassLayout, names: list[list[str]], parts: Parts) -> Jav
 
 
 def _written(parts: Parts, block_size: int) -> list[object] | None:
-    """Return what the topmost class wrote after a block of so many bytes."""
+    """Return what the topmost class wrote after a block of ``block_size`` bytes, or None if it wrote otherwise."""
     written = parts[0][2]
     if (
         not written

@@ -1,4 +1,4 @@
-"""The bytes that River begins each thing with. Source: jboss-marshalling's Protocol.java."""
+"""The tags of River, the first byte of everything in it. Source: jboss-marshalling's Protocol.java."""
 
 VERSION = 4
 
@@ -27,9 +27,9 @@ UNMODIFIABLE_COLLECTION, UNMODIFIABLE_LIST, UNMODIFIABLE_MAP, UNMODIFIABLE_SET =
 )
 UNMODIFIABLE_SORTED_SET, UNMODIFIABLE_SORTED_MAP = 0x80, 0x81
 
-#: The types of fields and array elements that are no objects, by tag, in Java's letters.
+#: The primitive types of fields and array elements, by tag, as Java's letters.
 PRIMITIVES = dict(zip(range(0x20, 0x28), "ZBSIJCFD", strict=True))
-#: The same by the word for them.
+#: Their tags, by the names of the types.
 KINDS = dict(
     zip(
         ("boolean", "byte", "short", "int", "long", "char", "float", "double"),
@@ -38,7 +38,7 @@ KINDS = dict(
     )
 )
 
-#: Classes that are one tag wherever a class may stand.
+#: Classes that have a tag of their own, wherever a class may stand.
 CLASS_TAGS = {
     STRING_CLASS: "java.lang.String",
     CLASS_CLASS: "java.lang.Class",
@@ -89,7 +89,7 @@ CLASS_TAGS = {
 }
 TAG_OF_CLASS = {name: tag for tag, name in CLASS_TAGS.items()}
 
-#: Collections that are a count, a tag and their elements.
+#: Collections that are written as a count, a tag and their elements.
 LIST_TAGS = {
     ARRAY_LIST: "java.util.ArrayList",
     LINKED_LIST: "java.util.LinkedList",

@@ -1,8 +1,8 @@
-"""JBoss Marshalling's River protocol, written as the JDK 17 and Redisson's jars write it.
+"""Writes JBoss Marshalling's River protocol as JDK 17 and Redisson's jars write it.
 
-Java names an object it has written before by its number, and so do we: a list or object that stands
-in a value twice, and any text that is there twice. (Java does so for the same String object, as
-literals are, not for an equal one; here equal values shall have equal bytes.)
+Java refers to an object that it has written before by its number. So do we, for a list or object that
+occurs twice in a value, and for any text that occurs twice. (Java does so for the same String object,
+such as a literal, but not for an equal one; here equal values have equal bytes.)
 """
 
 import struct
@@ -74,18 +74,18 @@ _KIND_OF_LETTER = {tags.PRIMITIVES[tag]: kind for kind, tag in tags.KINDS.items(
 _LIST_TAG_OF = {name: tag for tag, name in tags.LIST_TAGS.items()}
 _IMMUTABLE = "java.util.ImmutableCollections$"
 _COLLECTIONS = "java.util.Collections$"
-#: What a ConcurrentHashMap pretends to have been in Java 7, whose format it keeps.
+#: A ConcurrentHashMap keeps the format of Java 7, and writes these as if it were one of that time.
 _SEGMENTS, _SEGMENT_SHIFT = 16, 28
 
 
 class RiverWriter(RiverOutput):
-    """Writes one value, once. ``layouts`` describes the classes of JavaObjects without one."""
+    """Writes one value, once. ``layouts`` describes the classes of JavaObjects that have no layout."""
 
     def write(self, value: object) -> bytes:
         """Return the payload.
 
         Raises:
-            EncodeError: the value, or one inside it, has no form here.
+            EncodeError: the format cannot hold the value, or one inside it.
         """
         self.value(value, 0)
         return bytes(self._out)
@@ -334,7 +334,7 @@ class RiverWriter(RiverOutput):
         written: tuple[object, ...],
         depth: int,
     ) -> None:
-        """Write an object of a class of the JDK; the topmost class is the one that writes."""
+        """Write an object of a JDK class; only its topmost class writes data of its own."""
         self._out.append(tags.NEW_OBJECT)
         self._layout(layout, depth)
         self._number(id(key))
@@ -389,7 +389,7 @@ class RiverWriter(RiverOutput):
     def _annotation(self, written: object, depth: int) -> None:
         if not isinstance(written, tuple):
             raise EncodeError(
-                f"what a class wrote by itself is a tuple, not {written!r:.80}"
+                f"what a class wrote by itself must be a tuple, not {written!r:.80}"
             )
         for part in written:
             if isinstance(part, Block):
@@ -502,7 +502,7 @@ class RiverWriter(RiverOutput):
 
 
 def _capacity(size: int) -> int:
-    """Return the buckets of a HashMap that grew to a size, at 16 first, three quarters full."""
+    """Return the number of buckets of a HashMap that grew to a size: 16 at first, at most three quarters full."""
     capacity = 16
     while size * 4 > capacity * 3:
         capacity *= 2
