@@ -1,4 +1,4 @@
-"""What a live server tells of itself: version, role, memory, persistence."""
+"""What a live server says about itself: version, role, memory, persistence."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from redis.client import Redis
 
 @dataclass
 class Facts:
-    """What could be found out; None or "" where it could not."""
+    """What a server says about itself; None or "" where it says nothing."""
 
     product: str = "Redis"
     version: tuple[int, ...] = ()
@@ -22,7 +22,7 @@ class Facts:
 
 
 def ask(client: Redis) -> Facts:
-    """Ask a server for all it tells of itself: one round trip, whatever it refuses."""
+    """Ask a server about itself, in one round trip, whatever it refuses."""
     pipeline: Any = client.pipeline(transaction=False)
     pipeline.execute_command("HELLO")
     pipeline.info()
@@ -30,7 +30,7 @@ def ask(client: Redis) -> Facts:
     for name in settings:
         pipeline.config_get(name)
     hello, info, *configs = pipeline.execute(raise_on_error=False)
-    # Managed services and careful administrators refuse INFO, CONFIG or both: take what each of them tells.
+    # Managed services and careful administrators refuse INFO, CONFIG or both, so each answer is used by itself.
     facts = Facts()
     if not isinstance(hello, Exception):
         _take_hello(facts, hello)

@@ -1,7 +1,8 @@
-"""What a live server is asked before a worker relies on it: version, memory, persistence, role, rights, keys.
+"""Checks a live server before a worker relies on it: version, memory, persistence, role, rights, keys.
 
-A few round trips and a few milliseconds, whatever waits in the queues. ``facts`` and ``rights`` find out, and this
-says what it means. The caller decides what to do about a problem; nothing here knows of Django.
+The checks take a few round trips and a few milliseconds, however much waits in the queues. ``facts`` and ``rights``
+ask the server; this module says what the answers mean. The caller decides what to do about a problem. Nothing here
+knows Django.
 """
 
 import re
@@ -21,7 +22,7 @@ from django_delayq.health.facts import Facts, ask
 from django_delayq.health.rights import Rights, kinds_of
 from django_delayq.wire import signing
 
-#: An insertion list of more frames is felt: one scan of it takes 3 ms.
+#: An insertion list of more frames than this slows the server: one scan of it takes 3 ms.
 LONG_LIST = 100_000
 #: The oldest servers that know every command of ours.
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
@@ -49,12 +50,12 @@ class ServerProblem(NamedTuple):
 def find_server_problems(
     client: "Redis", queues: Iterable[str], *, key_ids: Collection[str] | None = None
 ) -> list[ServerProblem]:
-    """Ask a server whether it can serve these queues, given by name; the worst comes first.
+    """Find the problems that a server has with these queues, given by name; the worst comes first.
 
-    ``key_ids`` are the ids of this project's keys; None: jobs signed with other keys are not looked for.
+    ``key_ids`` are the ids of this project's keys. With None, nothing looks for jobs signed with other keys.
 
     Raises:
-        redis.exceptions.ConnectionError: it does not answer, or does not let us in.
+        redis.exceptions.ConnectionError: the server does not answer, or does not let us in.
     """
     keys = [DeliveryKeys.of(name) for name in queues]
     facts = ask(client)
@@ -80,7 +81,7 @@ def find_server_problems(
     return sorted(problems, key=lambda problem: order.index(problem.level))
 
 
-# What the server tells of itself
+# What the server says about itself
 
 
 def _version(facts: Facts) -> Iterator[ServerProblem]:
@@ -98,7 +99,7 @@ def _role(facts: Facts) -> Iterator[ServerProblem]:
     if facts.role not in ("", "primary"):
         yield ServerProblem(
             Level.ERROR,
-            f"The server is a {facts.role}: what is written to it is refused, or lost with the next synchronisation.",
+            f"The server is a {facts.role}: it refuses writes, or loses them with the next synchronisation.",
             "Name the primary in DELAYQ['CONNECTION'].",
         )
 
@@ -140,7 +141,7 @@ def _persistence(facts: Facts) -> Iterator[ServerProblem]:
     elif facts.snapshots == "":
         what = "There are no snapshots either: all jobs are lost"
     else:
-        what = "Jobs scheduled since the last snapshot, if it makes any, are lost"
+        what = "Jobs scheduled since the last snapshot, if there is one, are lost"
     yield ServerProblem(
         Level.WARNING,
         f"The append-only file is off (appendonly 'no'). {what} when the server crashes.",
@@ -181,7 +182,7 @@ def _formats(
 
 
 def find_newer(queue: str, found: QueueFormat) -> Iterator[ServerProblem]:
-    """Say that a queue is in a later format than this version reads."""
+    """Report a queue in a later format than this version reads."""
     if found.format > signing.FORMAT:
         yield ServerProblem(
             Level.ERROR,
@@ -206,7 +207,7 @@ def _missing_keys(
 
 
 def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerProblem]:
-    """Say which jobs of a queue are held because this project cannot tell whether they are jobs."""
+    """Report the jobs of a queue that are held because this project cannot tell whether they are jobs."""
     formats = range(signing.OLDEST, signing.FORMAT + 1)
     for name, count in held.counts.items():
         jobs = f"{count:,} {'job is' if count == 1 else 'jobs are'} held,"
@@ -216,8 +217,8 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
                 Level.ERROR,
                 f"{jobs} signed with the key {which!r}, which this project does not have.",
                 "Add the secret to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS, and restart the workers; or run"
-                " manage.py delayq_resign where it is known. If nobody knows it: another project may use this server, with"
-                " the same names of queues.",
+                " manage.py delayq_resign where the secret is known. If nobody knows it, another project may use this"
+                " server with the same queue names.",
             )
         elif what == "format" and which not in map(str, formats):
             yield ServerProblem(
@@ -227,7 +228,7 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
             )
 
 
-# What may not be done
+# What the user may not do
 
 
 def _missing_rights(rights: Rights) -> Iterator[ServerProblem]:
@@ -251,8 +252,8 @@ def _missing_rights(rights: Rights) -> Iterator[ServerProblem]:
     if rights.channels:
         yield ServerProblem(
             Level.ERROR,
-            f"User {user!r} may not use the channel{_s(rights.channels)} {_some(rights.channels)}: workers are"
-            " not told of new jobs, and may start them 2 s late.",
+            f"User {user!r} may not use the channel{_s(rights.channels)} {_some(rights.channels)}: workers do"
+            " not hear of new jobs, and may start them 2 s late.",
             f"ACL SETUSER {user} {' '.join(f'&{_glob(name)}' for name in rights.channels[:30])}",
         )
     if rights.is_full:
@@ -267,7 +268,7 @@ def _missing_rights(rights: Rights) -> Iterator[ServerProblem]:
         yield ServerProblem(
             Level.ERROR,
             f"The server refuses {command}: {text}",
-            "See its log; nothing can be scheduled or run as long as it refuses.",
+            "See its log. While it refuses, nothing can be scheduled or run.",
         )
     yield from _contents(rights)
 
@@ -310,7 +311,7 @@ def _contents(rights: Rights) -> Iterator[ServerProblem]:
         ]
         yield ServerProblem(
             Level.ERROR,
-            f"{len(listing)} key{_s(listing)} of the queues hold{'s' * (len(listing) == 1)} data of somebody else:"
+            f"{len(listing)} key{_s(listing)} of the queues hold{'s' * (len(listing) == 1)} somebody else's data:"
             f" {_some(listing)}.",
             "Give the queue another name in DELAYQ['QUEUES'], or delete what is there.",
         )

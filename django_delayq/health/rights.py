@@ -1,7 +1,7 @@
 """What one user may do with the keys, channels and commands of some queues, found out by trying.
 
-Commands that change nothing are tried on the queues' own keys, everything else on throwaway keys named
-like those of results. What a right that is missing means for jobs is left to ``problems``.
+Commands that change nothing are tried on the queues' own keys, all others on throwaway keys with names
+like those of results. ``problems`` says what a missing right means for jobs.
 """
 
 import secrets
@@ -27,19 +27,19 @@ from django_delayq.waiting.connection import DedicatedConnection
 
 #: How long a throwaway key lives if we are cut off before we delete it.
 THROWAWAY_MS = 5000
-#: A socket that is silent for so long is dead.
+#: A socket that is silent for this long is dead.
 DEADLINE_S = 5.0
 
 
 class Try(NamedTuple):
     """One command that is tried on throwaway keys."""
 
-    #: What it works on: list, zset or hash.
+    #: The type of its key: list, zset or hash.
     kind: str
     name: str
-    #: What follows the key.
+    #: Its arguments after the key.
     args: tuple[str | int | float, ...] = ()
-    #: It makes the key if that does not exist.
+    #: Whether it creates the key if that does not exist.
     creates: bool = False
 
 
@@ -79,14 +79,15 @@ TRIES = (
     Try("hash", "HSCAN", (0,)),
     Try("hash", "HDEL", ("1",)),
 )
-#: Those that take things away. Unless they are allowed nothing is created, as nothing could be cleaned up.
+#: The commands that remove what the tries create. Unless all of them are allowed, nothing is created.
 REMOVALS = (
     Try("list", "DEL"),
     Try("list", "UNLINK"),
     Try("list", "LTRIM", (1, 0)),
 )
 
-#: What each of a queue's keys holds, and the command that changes nothing in it and needs the right to write.
+#: For each type of key, a command that needs the right to read, and below one that needs the right to write but
+#: changes nothing.
 _READS = {"list": ("LLEN",), "zset": ("ZCARD",), "hash": ("HLEN",)}
 _NO_CHANGES: dict[str, tuple[str | int, ...]] = {
     "list": ("LTRIM", 0, -1),
@@ -117,7 +118,7 @@ _ZSETS = (
 
 
 def kinds_of(keys: DeliveryKeys) -> dict[str, str]:
-    """Return what every key of a queue holds: list, zset or hash."""
+    """Return the type of every key of a queue: list, zset or hash."""
     kinds = {
         keys.queue.timeout_set: "zset",
         keys.queue.delay_queue: "list",
@@ -135,18 +136,18 @@ class Rights:
     client: Redis
     keys: Sequence[DeliveryKeys]
     facts: Facts
-    #: Commands and what the server says to them.
+    #: Refused commands, and what the server says to each.
     commands: dict[str, str] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
     unwritable: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
-    #: Key: what it ought to hold.
+    #: Keys that hold another type of data, and the type that each ought to hold.
     mistyped: dict[str, str] = field(default_factory=dict)
-    #: Queue: frames in its insertion list.
+    #: The frames in the insertion list of each queue, by its name.
     list_lengths: dict[str, int] = field(default_factory=dict)
     is_full: bool = False
     is_read_only: bool = False
-    #: What else the server said, and to which command.
+    #: Other errors of the server, and the command that each answered.
     other: dict[str, str] = field(default_factory=dict)
     has_frozen_scripts: bool = False
     kinds: dict[str, str] = field(default_factory=dict)
@@ -223,13 +224,13 @@ class Rights:
             self._take("EVAL", by_text)
 
     def _try_time(self, key: str) -> None:
-        # DEL is tried by itself: what is left is TIME.
+        # DEL is tried elsewhere, so only TIME is left to try.
         (reply,) = self._pipeline([("EVAL", "return redis.call('TIME')", 1, key)])
         if isinstance(reply, Exception):
             self.commands["TIME"] = str(reply)
 
     def _try_removals(self) -> bool:
-        """Return whether they are all allowed."""
+        """Try the removals; return whether all of them are allowed."""
         key = self._throwaway["list"]
         before = len(self.commands) + len(self.other)
         commands = [(item.name, key, *item.args) for item in REMOVALS]
@@ -246,10 +247,10 @@ class Rights:
         first, second = self._throwaway["list"], f"{self._throwaway['list']}-2"
         commands += [
             ("PING", ("PING",)),
-            # Returns at once where the list has something, else after a tenth of a second.
+            # Returns at once if the list has an element, else after a tenth of a second.
             ("BLMOVE", ("BLMOVE", first, first, "LEFT", "LEFT", 0.01)),
             ("RENAME", ("RENAME", first, second)),
-            # A time long past: listeners look once more at what they know.
+            # A start time long past, of which listeners only look once more at what they know.
             ("PUBLISH", ("PUBLISH", self.keys[0].channel, "0")),
         ]
         if may_create:
@@ -258,9 +259,9 @@ class Rights:
         replies = self._pipeline([command for _, command in commands])
         for (name, _), reply in zip(commands, replies, strict=True):
             if isinstance(reply, Exception) and "no such key" in str(reply):
-                continue  # LSET and RENAME where nothing was created
+                continue  # LSET and RENAME, if nothing was created
             if isinstance(reply, Exception) and _is_about_channels(reply):
-                continue  # found below, for each of them
+                continue  # _try_channels finds which channels
             self._take(name, reply)
 
     def _try_channels(self) -> None:
@@ -305,14 +306,14 @@ class Rights:
             self._take("UNSUBSCRIBE", error)
 
     def _take(self, command: str, reply: Any) -> None:
-        """Note what a reply that is an error means."""
+        """Note what a reply means, if it is an error."""
         if not isinstance(reply, Exception):
             return
         text = str(reply)
         if isinstance(reply, OutOfMemoryError) or text.startswith("OOM"):
             self.is_full = True
         elif _is_about_keys(reply):
-            # The throwaway keys are results: without the right to those no result can be kept.
+            # The throwaway keys have names like results: without a right to those, no result can be kept.
             if not self.unwritable:
                 self.unwritable.append(self.keys[0].result("*"))
         elif isinstance(reply, NoPermissionError) or "unknown command" in text.lower():
@@ -345,7 +346,7 @@ def _is_about_channels(reply: Exception) -> bool:
 
 
 def _is_about_commands_in_script(text: str) -> bool:
-    # 6.2, 7.0, and later.
+    # As servers say it from 6.2, from 7.0, and later.
     return (
         "can't run this command" in text
         or "ACL failure in script" in text

@@ -1,4 +1,4 @@
-"""Users of the server who may do little."""
+"""Users of the server with few rights."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ User = Callable[..., redis.Redis]
 
 @pytest.fixture
 def user(server: Server | ExternalServer, client: redis.Redis) -> Iterator[User]:
-    """Make a user with these rights alone, and return a client of it."""
+    """Make users with the rights that a test gives, and return a client that logs in as each."""
     names = []
 
     def make(*rules: str) -> redis.Redis:

@@ -1,4 +1,4 @@
-"""What real servers tell of themselves."""
+"""What real servers say about themselves."""
 
 import redis
 

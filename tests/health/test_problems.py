@@ -1,4 +1,4 @@
-"""What is found out about real servers that are set up wrongly."""
+"""The problems found on real servers that are set up wrongly."""
 
 from collections.abc import Callable
 from typing import Any
@@ -229,7 +229,7 @@ def test_data_of_somebody_else_is_an_error(
     (found,) = problems_of(client, queue_name)
 
     assert found.level is Level.ERROR
-    assert "2 keys of the queues hold data of somebody else" in found.message
+    assert "2 keys of the queues hold somebody else's data" in found.message
     assert f"{queue_name} (string instead of list)" in found.message
     assert f"{keys.headers} (list instead of hash)" in found.message
 
@@ -254,7 +254,7 @@ def test_what_is_held_for_a_key_or_a_format_that_is_not_here_is_an_error(
     ]
     assert {problem.level for problem in told.values()} == {Level.ERROR}
     assert "SECRET_KEY_FALLBACKS" in list(told.values())[1].hint
-    # Who does not say which keys there are is told of none.
+    # A caller that names no keys hears of no missing key.
     assert not any(
         "held" in problem.message
         for problem in find_server_problems(client, [queue_name])

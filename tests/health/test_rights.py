@@ -1,4 +1,4 @@
-"""What is found out about the rights of users who may do little, on real servers."""
+"""The missing rights found on real servers, for users with few rights."""
 
 import re
 import uuid
@@ -22,7 +22,7 @@ from tests.health.told import problems_of, texts
 from tests.polling import wait_until
 from tests.servers import ExternalServer, Server
 
-#: Commands that are tried in other ways, with no key of their own or with two.
+#: Commands that are tried in other ways, without a key of their own or with two keys.
 OTHERS = (
     "EVAL",
     "EVALSHA",
@@ -47,7 +47,7 @@ def patterns(queue: str) -> list[str]:
     return [f"~{queue}", f"~redisson_delay_queue*:{tag}", f"~delayq_*:{tag}*"]
 
 
-# The lists of what is tried
+# The lists of the commands that are tried
 
 
 def test_every_command_of_every_script_is_tried() -> None:
@@ -197,7 +197,7 @@ def test_missing_command_is_named(
     assert f"may not use {missing.upper()}." in problem.message
     assert "no permissions" in problem.message or missing == "time"
     assert problem.hint.endswith(f" +{missing}")
-    # What could not be removed goes by itself.
+    # Keys that could not be removed expire by themselves.
     wait_until(
         lambda: keys_of(client, queue_name) == [],
         description="throwaway keys expired",

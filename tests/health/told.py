@@ -1,4 +1,4 @@
-"""What is found out about a server, but for what the servers of the tests are made like."""
+"""The problems found on a server, without the one that every server of the tests has."""
 
 import redis
 
