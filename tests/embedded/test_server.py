@@ -23,7 +23,7 @@ from tests.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
 
-#: Short, so that a test that waits for the end of a server does not take long.
+#: Short, so that tests that wait for a server to stop do not take long.
 LINGER_S = 0.2
 
 USER = """
@@ -36,7 +36,7 @@ for line in sys.stdin:
 
 
 class User:
-    """A process that calls ensure_server when told, and lives until told."""
+    """A process that calls ensure_server when asked to, and lives until it is made to leave."""
 
     def __init__(self, program: str = USER, linger_s: float = LINGER_S) -> None:
         self.process = subprocess.Popen(
@@ -97,17 +97,16 @@ def user() -> Iterator[Callable[..., User]]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
-    """A project whose server is gone when the test has ended: its users leave before."""
+    """A project whose server has stopped when the test has ended: its users leave first."""
     directory = tmp_path / "project"
     directory.mkdir()
     yield directory
-    # What this process holds is dropped as its end would drop it.
+    # Release the lock of this process, as the end of the process would.
     if (fd := embedded._users_locks.pop(directory / ".delayq", None)) is not None:
         os.close(fd)
     if (directory / ".delayq").exists():
-        if is_served(directory) and not is_guarded(
-            directory
-        ):  # who comes next takes over
+        if is_served(directory) and not is_guarded(directory):
+            # The guardian of the next user takes over.
             orphan = User()
             orphan.ensure(directory)
             orphan.kill()
@@ -121,7 +120,7 @@ def come(project: Path, user: Callable[..., User]) -> Callable[..., User]:
 
 
 def make_program(path: Path, version: str, then: str = "exit 1") -> Path:
-    """Write a program that tells a version, and does something else where it is not asked for it."""
+    """Write a program that prints a version when asked for it, and does something else otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{version}"; else {then}; fi\n'
@@ -175,7 +174,7 @@ def run_id(url: str) -> str:
 
 
 def is_another(url: str, before: str) -> bool:
-    """Return whether a server answers that is not the one of a run."""
+    """Return whether a server answers that has another run id than the one before."""
     try:
         return run_id(url) != before
     except redis.ConnectionError:
@@ -214,7 +213,7 @@ def test_processes_that_come_at_once_share_one_server(project, come):
     assert log_of(project, "guardian").count("answers at") == 1
 
 
-#: Between what it writes and its name there is room for the other one.
+#: A user that pauses between writing a file and renaming it, so that another user can come between.
 SLOW_USER = (
     """
 import os, time
@@ -646,7 +645,7 @@ def test_runtime_folder_that_is_too_long_is_not_used(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tampered(tmp_path: Path) -> Path:
-    """A project whose folder somebody else has prepared; no server may come to run in it."""
+    """A project whose folder somebody else has prepared; no server may start in it."""
     directory = tmp_path / "tampered"
     directory.mkdir()
     return directory
@@ -692,7 +691,7 @@ def test_link_in_the_folder_is_not_followed(tampered, tmp_path, name, link, is_t
 
 
 def test_file_that_the_record_names_as_the_socket_is_left_alone(project, come):
-    """A server removes what lies where it is to listen."""
+    """A server removes whatever lies at the path where it will listen."""
     victim = project / "private" / "victim"
     victim.parent.mkdir(mode=0o700)
     victim.write_text("precious")
@@ -767,7 +766,7 @@ def test_pipe_instead_of_a_file_is_refused_and_not_waited_for(tampered):
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PATH on which nothing is but what the test puts there."""
+    """A PATH that has only what the test puts on it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -800,7 +799,7 @@ def test_server_on_path_is_preferred(path, name, version):
     [
         ("valkey-server", "Valkey server v=7.0.0"),
         ("redis-server", "Redis server v=6.0.16"),
-        ("redis-server", "Valkey server v=9.0.0"),  # a link of a distribution's
+        ("redis-server", "Valkey server v=9.0.0"),  # a distribution's link
         ("redis-server", "something else"),
     ],
 )
