@@ -87,7 +87,7 @@ def test_a_job_whose_task_is_registered_nowhere_is_held_and_runs_where_it_is_kno
     assert job.state is State.HELD
     assert job.error["kind"] == "task"
     assert "no task is registered as 'test-forgotten'" in job.error["error"]
-    assert "a worker that has it there runs its jobs" in job.error["error"]
+    assert "a worker that has it runs its jobs" in job.error["error"]
     assert counts(queue_name).held == 1
     registry.register(task)
     wait_until(lambda: job.id in records.jobs("run"), description="it has run")
