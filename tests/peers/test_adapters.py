@@ -77,6 +77,7 @@ def test_adapter_describes_itself(name: str, tmp_path: Path) -> None:
     assert told["redelivery"]
 
 
+@pytest.mark.slow
 def test_harness_measures_offers_and_drain(measured: Callable[..., list[Row]]) -> None:
     single, bulk, one, two = measured("offers", "bulk", "drain", n=60)
 
@@ -192,6 +193,7 @@ def test_run_leaves_out_a_system_without_its_environment(
     assert "bullmq is left out: no npm on this machine" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_run_appends_rows_and_what_it_ran_on(
     server: MeasuredServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

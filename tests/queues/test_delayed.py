@@ -486,7 +486,9 @@ class TestWhatWaits:
         assert_exact(client, queue_name, insertion_list)
 
     @pytest.mark.parametrize("retain", [False, True], ids=["remove", "retain"])
-    @pytest.mark.parametrize("together", [400, 7])
+    @pytest.mark.parametrize(
+        "together", [400, pytest.param(7, marks=pytest.mark.exhaustive)]
+    )
     def test_a_few_of_a_long_list_are_taken_out_together(
         self,
         delayed: Make,
