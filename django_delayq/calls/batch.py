@@ -1,27 +1,27 @@
 """How many elements one call takes on, so that no script holds the server for long.
 
-A script cannot see its own clock move, so whoever calls it measures and adapts.
+A script cannot see its own clock move, so the caller measures and adapts.
 """
 
 from math import inf
 
-#: What the elements of one call should take of the server's time, ms.
+#: The server's time that the elements of one call should take, ms.
 TARGET_MS = 4.0
-#: Or this share of what the call takes besides them, where that is more: a scan of a long list. A call that meets more
-#: of the list than those before, or is held up, then still takes no longer than two scans.
+#: Where a call itself is costly, as with the scan of a long list, its elements may take this share of that cost. Even
+#: if a call meets more of the list than the calls before it, or is held up, it takes no longer than two scans.
 CALL_SHARE = 0.7
-#: What one call says counts so much less with each that follows.
+#: With each later call, the weight of an earlier one shrinks by this factor.
 FORGETTING = 0.9
-#: Calls whose sizes differ by less than this share of them do not tell what an element costs.
+#: Calls whose sizes differ by less than this share do not show what an element costs.
 LEAST_SPREAD = 0.12
 
 
 class BatchSizer:
-    """Learns what a call costs for itself, and what each element adds to it.
+    """Learns what a call itself costs, and what each element adds to it.
 
-    Each call's time is taken for a sum of both, ``call_ms + elements * element_ms``: of calls of different sizes the
-    line is found that lies nearest to all of them, the older ones counting less. Where all have one size, another is
-    tried. So a server that is far away is no reason for small calls.
+    It models the time of a call as ``call_ms + elements * element_ms``, and fits this line to calls of different sizes;
+    older calls count less. While all calls have one size, it tries another. Because it knows the two costs apart, it
+    makes no small calls just because the server is far away.
     """
 
     def __init__(
@@ -34,15 +34,15 @@ class BatchSizer:
         call_share: float = CALL_SHARE,
         patience: float = inf,
     ) -> None:
-        """``first``, ``least`` and ``most`` are numbers of elements; of the least, twice as many are tried at times.
+        """``first``, ``least`` and ``most`` are numbers of elements. At times a call takes on twice the least.
 
-        ``patience``: after so many slow calls in a row, everything learnt before is forgotten. Until then each may be
-        somebody else's doing. Whoever calls all the time needs no such haste, and has smaller batches of it on a busy
-        machine.
+        After ``patience`` slow calls in a row, the sizer forgets everything it has learnt; until then, something else
+        may have made each of them slow. A caller that calls all the time needs no such haste: on a busy machine it
+        would only get smaller batches.
         """
         #: How many elements the next call takes on at most.
         self.size = first
-        #: What a call costs besides its elements, and what each of those adds, ms. 0: not known yet.
+        #: What a call costs besides its elements, and what each element adds, ms. 0: not known yet.
         self.call_ms = self.element_ms = 0.0
         self._least, self._most = least, most
         self._target_ms, self._call_share = target_ms, call_share
@@ -70,26 +70,26 @@ class BatchSizer:
             wanted_ms = max(self._target_ms, self._call_share * self.call_ms)
             fitting = int(wanted_ms / self.element_ms)
         if got < self.size <= fitting:
-            # There were not so many, or no room for them.
+            # So many were not there, or had no room.
             return
         size = min(self.size * 3 // 2 + 1, fitting)
         if not is_told_apart and took_ms > self._target_ms:
-            # Fewer are no risk; as few as can be tell nothing.
+            # A smaller call is no risk. At the least size it would show nothing, so then a larger one is tried.
             size = got // 2 if got >= 2 * self._least else 2 * got
         self.size = min(self._most, max(self._least, size))
 
     def _take_in(self, got: int, took_ms: float) -> bool:
-        """Learn both costs from a call; returns whether the calls tell one from the other."""
+        """Learn both costs from a call; returns whether the calls so far can tell them apart."""
         if self._calls:
             expected_ms = self.call_ms + got * self.element_ms
             most_ms = 1.5 * expected_ms + self._target_ms
             is_slow = took_ms > most_ms
             self._slow = self._slow + 1 if is_slow else 0
             if self._slow >= self._patience:
-                # What was learnt does not hold any more.
+                # What was learnt no longer holds.
                 self._forget()
             elif is_slow:
-                # Something else may have held the server up, or us.
+                # Something else may have held up the server, or this process.
                 took_ms = most_ms
         self._calls = FORGETTING * self._calls + 1
         self._elements = FORGETTING * self._elements + got

@@ -190,7 +190,7 @@ class _Repeats(Generic[T]):
             passed_ms = boottime_ms() + pause_s * 1000 - self._first_ms
             if self._may_have_run and passed_ms > self._call.window_ms:
                 self.lost.add_note(
-                    f"django-delayq: not asked again: the server tells a repeat for {self._call.window_ms / 1000:g} s"
+                    f"django-delayq: not repeated: the server recognises a repeat for {self._call.window_ms / 1000:g} s"
                     f" only, and {passed_ms / 1000:.1f} s have passed"
                 )
                 return

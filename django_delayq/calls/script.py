@@ -35,8 +35,8 @@ _DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 def load_script(packages: tuple[str, ...], name: str) -> Script:
     """Read ``lua/<name>.lua`` of the first package, preceded by the definitions that it uses from its preludes.
 
-    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``. They are searched in the ``lua``
-    folders of all the packages: the script's own layer and those below it, nearest first.
+    A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``. They are looked for in the
+    ``lua`` folders of all packages: the script's own layer and those below it, nearest first.
 
     Unused definitions are left out, because the server creates each function of a script anew at each call. They would
     cost `schedule` an eighth of its time on the server.

@@ -19,7 +19,7 @@ def proxy(server: Server | ExternalServer) -> Any:
 
 @pytest.fixture
 def through_proxy(proxy: Proxy) -> Any:
-    """A client that repeats nothing by itself."""
+    """A client that never repeats a command by itself."""
     client = redis.Redis.from_url(
         proxy.url, retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0)
     )

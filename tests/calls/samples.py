@@ -1,4 +1,4 @@
-"""Calls of scripts that no layer has."""
+"""Calls of scripts made up for tests."""
 
 from collections.abc import Callable
 from hashlib import sha1

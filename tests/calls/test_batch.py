@@ -1,4 +1,4 @@
-"""How many jobs a call asks for: everything that takes time is made up, no clock is read."""
+"""How many jobs a call asks for. All durations are made up; no clock is read."""
 
 import random
 
@@ -15,7 +15,7 @@ def claims(first: int = 64) -> BatchSizer:
 def claim(
     sizer: BatchSizer, call_ms: float, element_ms: float, room: int = 500
 ) -> tuple[int, float]:
-    """Make one call of a server that takes so long; returns the jobs that came, and how long it took."""
+    """Make one call with these costs; returns the jobs that came, and how long it took."""
     jobs = min(sizer.size, room)
     took_ms = call_ms + jobs * element_ms
     sizer.learn(jobs, took_ms)
@@ -28,7 +28,7 @@ def test_batch_grows_until_its_jobs_cost_nearly_as_much_as_the_call(
     call_ms: float, element_ms: float
 ) -> None:
     sizer = claims()
-    # A worker that has just begun has room for few.
+    # A worker that has just started has room for few jobs.
     for room in (8, 8, 16, 40, 90):
         claim(sizer, call_ms, element_ms, room)
 
@@ -37,7 +37,7 @@ def test_batch_grows_until_its_jobs_cost_nearly_as_much_as_the_call(
     fitting = min(500, max(TARGET_MS, CALL_SHARE * call_ms) / element_ms)
     sizes = [jobs for jobs, _ in calls[20:]]
     assert 0.8 * fitting <= sum(sizes) / len(sizes) <= 1.1 * fitting
-    # Far enough below twice the call, and what is bounded without it, for a call that is not like the others.
+    # Twice the call, and the share without it, would be the bound: this leaves room for a call unlike the others.
     assert max(took_ms for _, took_ms in calls) <= 5.0 + 1.9 * call_ms
 
 
@@ -52,7 +52,7 @@ def test_a_scan_and_the_jobs_are_told_apart() -> None:
 
 
 def test_calls_of_one_size_alone_are_followed_by_larger_ones() -> None:
-    """What eight jobs take does not tell whether each takes an eighth of that."""
+    """The time for eight jobs does not show whether each job takes an eighth of it."""
     sizer = claims(first=8)
 
     calls = [claim(sizer, 6.0, 0.02)[0] for _ in range(12)]
@@ -67,7 +67,7 @@ def test_large_jobs_make_small_batches() -> None:
     calls = [claim(sizer, 0.2, 1.0) for _ in range(10)]
 
     assert [jobs for jobs, _ in calls[:3]] == [64, 32, 8]
-    # As few as that tell nothing; more are asked for now and then.
+    # Calls of eight jobs show nothing, so now and then one asks for sixteen.
     assert all(jobs <= 16 for jobs, _ in calls[3:])
 
 
@@ -98,7 +98,7 @@ def test_one_call_that_was_held_up_changes_little() -> None:
 
 
 def test_elements_that_suddenly_cost_much_more_make_few_long_calls() -> None:
-    """One slow call may be somebody else's doing; two in a row are not."""
+    """Something else may have made one call slow, but not two in a row."""
     sizer = BatchSizer(
         first=64, least=2, most=500, target_ms=3.0, call_share=0.0, patience=2
     )

@@ -9,14 +9,14 @@ from django_delayq.delivery.states import State
 
 
 class TestPacking:
-    """As redis-py packs it, and refused as redis-py refuses it."""
+    """`CallPacker` packs what redis-py packs, and refuses what redis-py refuses."""
 
     @pytest.mark.parametrize(
         "arguments",
         [
             ("sha", 2, "key", "schlüssel", b"\x00\xff", 0, -1, State.SUCCEEDED),
             ("sha", 0),
-            # What none of ours is, and redis-py takes.
+            # No argument of ours is of these types, but redis-py takes them.
             ("sha", 1, "key", memoryview(b"view"), bytearray(b"array"), 0.5),
         ],
         ids=["ours", "none", "others"],

@@ -11,7 +11,7 @@ from tests.queues.proxy import Proxy
 
 
 class OlderPool(redis.ConnectionPool):
-    """As before redis-py 5.3, where a connection was asked for by the name of a command."""
+    """A pool as before redis-py 5.3: `get_connection` needs the name of a command."""
 
     def get_connection(self, *names: str) -> Any:
         if len(names) != 1:

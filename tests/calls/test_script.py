@@ -30,7 +30,7 @@ class TestLoading:
         ]
         assert places == sorted(places)
         assert places[-1] < text
-        # What it uses itself uses more; nothing here takes a frame out of the list.
+        # A definition that the script uses brings those that it uses itself. No frame leaves the list here.
         assert "local UNLIKELY" in source
         assert "local function locate_listed" not in source
         assert "locate_listed(" in load_script(DELIVERY, "claim").source

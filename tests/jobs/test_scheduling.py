@@ -847,7 +847,7 @@ def test_lost_reply_is_not_asked_for_again_when_it_is_too_late(
     assert lost.wait(10)
     assert failure.value.__cause__ is not None
     notes = "\n".join(failure.value.__cause__.__notes__)
-    assert "not asked again" in notes
+    assert "not repeated" in notes
     assert "may be stored or not" in notes
     assert len(hand.tokens()) == 1
 
