@@ -1,7 +1,7 @@
-"""Every Lua script of the package: what its header promises is what its body does, on each server.
+"""Every Lua script of the package: its body does what its header promises, on each server.
 
 The first half reads the sources. The second takes the tour of tests/delivery/tour.py, where each operation meets a
-queue at which it has something to write: on a full server, with a key of the wrong type, without rights.
+queue to which it has something to write: on a full server, with a key of the wrong type, without rights.
 """
 
 import re
@@ -35,14 +35,14 @@ SCRIPTS = {
     if not path.name.startswith("_")
 }
 SHARED = {path.stem.removeprefix("_"): path for path in sorted(ROOT.rglob("_*.lua"))}
-#: A prelude has definitions for several scripts, a part is a piece of one.
+#: A prelude has definitions for several scripts; a part is a piece of one script.
 PARTS = {
     name: path
     for name, path in SHARED.items()
     if path.read_text("utf-8").startswith("-- Part of ")
 }
 PRELUDES = {name: path for name, path in SHARED.items() if name not in PARTS}
-#: Where the scripts of a layer and their preludes are: the layer itself and those below it.
+#: Where the scripts of a layer and their preludes are: in the layer itself, and in those below it.
 PACKAGES = {
     packages[0].rpartition(".")[2]: packages
     for packages in (
@@ -75,14 +75,14 @@ def split(text: str) -> tuple[str, str]:
 
 
 def documented(header: str, what: str) -> tuple[list[int], int | None]:
-    """Return the indexes that a header gives a line each, and the one with "and on"."""
+    """Return the indexes that have a line of their own in a header, and the one whose line says "and on"."""
     found = re.findall(rf"^-- {what}\[(\d+)\]  (and on)?", header, re.MULTILINE)
     lists = [int(index) for index, and_on in found if and_on]
     assert len(lists) <= 1
     return [int(index) for index, _ in found], lists[0] if lists else None
 
 
-# A reader of Lua, as far as these tests need one.
+# A reader of as much Lua as these tests need.
 
 TOKEN = re.compile(
     r"""(?P<space>\s+|--\[\[.*?\]\]|--[^\n]*)
@@ -117,7 +117,7 @@ KEYWORDS = set(
         "while",
     ]
 )
-#: What the server gives to a script, and what the loader puts numbers for.
+#: What the server gives to a script, and ``keys``, which the loader replaces by numbers.
 GLOBALS = set(
     [
         "keys",
@@ -153,7 +153,7 @@ def tokens_of(source: str) -> list[tuple[str, str]]:
 
 
 def names_in(source: str) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that are declared, read, and assigned to; fields and keys of tables left out."""
+    """Return the names that are declared, read, and assigned to, without fields and keys of tables."""
     declared: set[str] = set()
     read: set[str] = set()
     assigned: set[str] = set()
@@ -237,7 +237,7 @@ def test_there_are_scripts() -> None:
 
 @scripts
 def test_header_names_the_keys_that_the_script_uses(script: str) -> None:
-    """One that it uses and the header does not name is an error of the loader."""
+    """For a key that the script uses and the header does not name, the loader raises an error."""
     header, body = split(text_of(script))
     source = loaded(script).source
     named = keys_of(header)
@@ -349,7 +349,7 @@ def test_prelude_needs_what_it_uses_and_says_so(prelude: str) -> None:
 
 
 def listed(header: str, what: str) -> set[str]:
-    """Return the names that the header of a part gives in one of its lines."""
+    """Return the names in one line of a part's header."""
     match = re.search(
         rf"^-- {what:<7}  (.*(?:\n--          .*)*)", header, re.MULTILINE
     )
@@ -394,7 +394,7 @@ def given_to(text: str) -> set[str]:
 
 @pytest.mark.parametrize("prelude", PRELUDES)
 def test_prelude_has_nothing_but_definitions(prelude: str) -> None:
-    """A script is sent with those that it uses: whatever else stood between them would go with the one before it."""
+    """A script is sent with the definitions that it uses; anything else between them would go with the one before."""
     _, body = split(PRELUDES[prelude].read_text("utf-8"))
     begins = {
         line.split(maxsplit=1)[0]
@@ -418,7 +418,7 @@ def test_what_a_script_does_not_use_is_not_sent(script: str) -> None:
 
 @scripts
 def test_no_name_is_global(script: str) -> None:
-    """Redis refuses an assignment to a global, but only when it is reached; a name misspelt is nil."""
+    """Redis refuses an assignment to a global only when the script reaches it, and a misspelt name is nil."""
     source = loaded(script).source
     declared, read, assigned = names_in(source)
 
@@ -428,7 +428,7 @@ def test_no_name_is_global(script: str) -> None:
 
 @scripts
 def test_keys_of_commands_are_passed_in_and_never_built(script: str) -> None:
-    """A key that no KEYS names would lie in another slot of a cluster, or be closed to the user."""
+    """A key that is not in KEYS might lie in another slot of a cluster, or be closed to the user."""
     source = loaded(script).source
     calls = re.findall(
         r"redis\.p?call\(\s*((?:'\w+')|[^,)]+)\s*(?:,\s*([^,)]+))?", source
@@ -478,7 +478,7 @@ def test_script_that_is_unknown_to_the_server_is_sent_with_its_text(
 
 @pytest.fixture(scope="module")
 def own_server(server_kind: str) -> Iterator[Server]:
-    """A server whose memory, users and monitor are nobody else's."""
+    """A server whose memory, users and monitor nobody else uses."""
     if server_kind == "external":
         pytest.skip("reconfigures its server; DELAYQ_TEST_URL is somebody's")
     server = Server(server_kind, {"maxmemory_policy": "noeviction"})
@@ -496,7 +496,7 @@ def tour_rig(own_server: Server) -> Iterator[Rig]:
 
 @contextmanager
 def monitored(server: Server) -> Iterator[Callable[[], list[list[str]]]]:
-    """Record what scripts do; the value returns their commands so far, each with its first argument."""
+    """Record what scripts do; yields a function that returns their commands so far, each with its first argument."""
     with server.client().monitor() as monitor, server.client() as echo:
 
         def commands() -> list[list[str]]:
@@ -590,7 +590,7 @@ def test_full_server_goes_on_draining_and_refuses_new_jobs_whole(
 
 
 def fill_up(rig: Rig, prefix: str, *, wait: int, size: int) -> int:
-    """Schedule until the server takes no more; returns how many it took."""
+    """Schedule until the server takes no more; returns how many jobs it took."""
     for n in range(10_000):
         try:
             rig.schedule({f"{prefix}{n}": wait + n}, size=size)
@@ -607,7 +607,7 @@ def test_server_that_filled_up_drains_and_takes_jobs_again(
     stored = fill_up(rig, "j", wait=0, size=50_000)
     assert stored > 20
     assert len(rig.state()["timeout_set"]) == stored
-    # A large command is refused sooner than a small one.
+    # The server refuses a large command sooner than a small one.
     small = fill_up(rig, "small", wait=5_000, size=10)
     assert rig.reschedule("j0", 5) == ("rescheduled", 5)
     assert rig.cancel("j1") == "cancelled"
@@ -656,8 +656,8 @@ def test_key_of_the_wrong_type_is_an_error_before_anything_is_written(
         except ResponseError as error:
             after = snapshot(rig)
             changed = {k for k in before | after if before.get(k) != after.get(k)}
-            # The last request of an owner is no loss: a repeat of it is a new claim. Neither is a number
-            # that no frame carries, nor when the queue was last served.
+            # These are no loss: the last request of an owner, as its repeat is a new claim; a number that no frame
+            # carries; and when the queue was last served.
             harmless = {
                 rig.keys.claims.encode(),
                 rig.keys.counters.encode(),
@@ -697,7 +697,7 @@ def test_user_without_rights_to_the_keys_changes_nothing(
 def test_refused_publish_fails_no_call(
     own_server: Server, tour_rig: Rig, stop: str
 ) -> None:
-    """A new user of Redis 7 may use no channel; what a script has written by then stays."""
+    """A new user of Redis 7 may use no channel, and a script's earlier writes stay."""
     rig = tour_rig
     rig.client.acl_setuser(
         "mute",

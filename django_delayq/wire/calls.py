@@ -1,7 +1,7 @@
 """Redisson's scripts, each described by one function without I/O: what to send, and how to read the reply.
 
-Only what needs no key of ours but the counter of frames. What takes elements out has to know of jobs, and lies
-above: the transfer in ``delivery``, Redisson's removals in ``queues``.
+Of our own keys, these scripts need only the counter of frames. Scripts that take elements out have to know of jobs,
+and stand in the layers above: the transfer in ``delivery``, Redisson's removals in ``queues``.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.publishing import read_published
 
-#: Frames of one page: some 0.5 ms of the server's time.
+#: Frames in one page, which takes some 0.5 ms of the server's time.
 PAGE = 500
 
 PACKAGES = ("django_delayq.wire",)
 
 
 class Cursor(NamedTuple):
-    """Where a walk over the frames of a queue goes on, as a script returned it."""
+    """The place where a walk over the frames of a queue goes on, as a script returned it."""
 
     #: An index of the delay queue, or a score of the timeout set.
     where: bytes | int = b""
-    #: The frame last seen, which may be gone by the next call.
+    #: The frame seen last; it may be gone by the next call.
     frame: bytes = b""
 
     @property
@@ -36,7 +36,7 @@ START = Cursor()
 
 
 class FramePage(NamedTuple):
-    """A page of the frames that wait."""
+    """One page of the frames that wait."""
 
     #: Where the next page begins.
     cursor: Cursor
@@ -46,10 +46,11 @@ class FramePage(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """What a page was found to contain."""
+    """Which of the payloads looked for a page contains."""
 
+    #: Where the next page begins.
     cursor: Cursor
-    #: Of the payloads that were looked for.
+    #: Indexes of the payloads found, among those looked for.
     indexes: list[int]
 
 
@@ -64,7 +65,7 @@ def offer(
 ) -> Call[int]:
     """Store one payload until it is due; returns its start time, epoch ms. Not safe to repeat.
 
-    ``when`` is ``+`` and ms from now, or ``=`` and epoch ms, as of `parse_delay`.
+    ``when`` is what `parse_delay` returns: ``+`` and ms from now, or ``=`` and epoch ms.
     """
     return Call(
         *bind(PACKAGES, "offer", keys, counters=keys.own("counters")),
@@ -87,7 +88,7 @@ def read(
     insertion_list: bool = True,
     page: int = PAGE,
 ) -> Call[FramePage]:
-    """Read a page of the frames that wait: of the delay queue, or of the timeout set by start time."""
+    """Read a page of the frames that wait, from the delay queue or, by start time, from the timeout set."""
 
     def read_reply(reply: list[Any]) -> FramePage:
         return FramePage(Cursor(*reply[:2]), reply[2], reply[3:])
@@ -105,9 +106,9 @@ def contains(
     insertion_list: bool = True,
     page: int = PAGE,
 ) -> Call[Sought]:
-    """Look for payloads, all different, in a page of what waits.
+    """Look for payloads, all different, in a page of the frames that wait.
 
-    ``frame_format`` decides what a frame is that is both, as in `django_delayq.wire.frame.unpack`.
+    A frame that fits both formats is read as ``frame_format``, as in `django_delayq.wire.frame.unpack`.
     """
     source, walked = walk(keys, cursor, insertion_list=insertion_list, page=page)
     return Call(
@@ -120,7 +121,7 @@ def contains(
 def walk(
     keys: QueueKeys, cursor: Cursor, *, insertion_list: bool, page: int
 ) -> tuple[str, tuple[Argument, ...]]:
-    """Return the key that is walked, and the arguments that scripts with the ``walk`` prelude take."""
+    """Return the key to walk, and the arguments that scripts with the ``walk`` prelude take."""
     source = keys.delay_queue if insertion_list else keys.timeout_set
     kind = "list" if insertion_list else "zset"
     return source, (kind, *cursor, page)

@@ -1,6 +1,6 @@
-"""The wait that a caller asks for, in the form that the scripts read.
+"""Brings the delay that a caller asks for into the form that the scripts read.
 
-No clock is read here: a relative delay stays relative, and the server adds it to its own TIME.
+This module reads no clock: a relative delay stays relative, and the server adds it to its own TIME.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -9,29 +9,29 @@ from decimal import ROUND_CEILING, Context, Decimal
 from django_delayq.exceptions import InvalidDelay
 from django_delayq.redaction import show
 
-#: What can be asked for: seconds, a timedelta, or an aware datetime.
+#: What a caller can ask for: seconds, a timedelta, or an aware datetime.
 Delay = int | float | Decimal | timedelta | datetime
 
-#: The last start time that a Python datetime can show, the end of the year 9999. Redisson's scores
-#: reach further, to 10^17: from there on Lua and Java write them in different ways.
+#: The last start time that a Python datetime can show: the end of the year 9999. Redisson's scores reach further, to
+#: 10^17; beyond that, Lua and Java write them in different ways.
 MAX_START_TIME_MS = 253_402_300_799_999
-#: The longest relative delay, some 5,475 years: added to the clock of any server it stays below the above.
+#: The longest relative delay, some 5,475 years: added to the clock of any server, it stays below `MAX_START_TIME_MS`.
 MAX_DELAY_MS = 2_000_000 * 86_400_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-# Not the thread's context, in which the application may have asked for three digits.
+# A context of our own: in that of the thread, the application may have asked for three digits.
 _ROUNDED_UP = Context(prec=100, rounding=ROUND_CEILING)
 
 
 def parse_delay(delay: Delay) -> str:
-    """Bring a delay into the scripts' form: ``+`` and ms from now, or ``=`` and epoch ms; rounded up.
+    """Bring a delay into the scripts' form, rounded up: ``+`` and ms from now, or ``=`` and epoch ms.
 
-    A number is in seconds. A datetime in the past is written as it is; the scripts take it for now.
+    A number is in seconds. A datetime in the past is written as it is; the scripts take it as now.
 
     Raises:
-        InvalidDelay: it is negative, NaN or infinite, a naive datetime, no time at all, or further away
-            than the end of the year 9999.
+        InvalidDelay: the delay is negative, NaN, infinite, a naive datetime, not a time at all, or beyond the year
+            9999.
     """
     if type(delay) is int and 0 <= delay <= MAX_DELAY_MS // 1000:
         return f"+{delay * 1000}"
@@ -64,8 +64,8 @@ def parse_delay(delay: Delay) -> str:
 
 
 def _seconds(delay: int | float | Decimal) -> Decimal:
-    # By its digits, not its bits: 16.1 s are 16,100 ms, and 16.1 * 1000 is a little more than that. The
-    # explicit float.__repr__ and int() are for subclasses that print differently.
+    # By its digits, not its bits: 16.1 s are 16,100 ms, while 16.1 * 1000 is a little more. The explicit
+    # float.__repr__ and int() are for subclasses that print differently.
     seconds = Decimal(float.__repr__(delay)) if isinstance(delay, float) else delay
     if isinstance(seconds, Decimal):
         if not seconds.is_finite():
@@ -77,10 +77,10 @@ def _seconds(delay: int | float | Decimal) -> Decimal:
 
 
 def parse_timeout_ms(timeout: float | timedelta) -> float:
-    """Return a time-out, a number of seconds or a timedelta, in ms; below 0 it is 0.
+    """Return a time-out, given in seconds or as a timedelta, in ms; a negative number of seconds gives 0.
 
     Raises:
-        InvalidDelay: it is NaN or no time at all.
+        InvalidDelay: the time-out is NaN, or not a time at all.
     """
     if isinstance(timeout, timedelta):
         return timeout / _MILLISECOND
@@ -92,7 +92,7 @@ def parse_timeout_ms(timeout: float | timedelta) -> float:
         raise InvalidDelay(
             f"a timeout is a number of seconds or a timedelta; got {show(timeout)}"
         )
-    # As a float, a longer one would be too large.
+    # A longer time-out might be too large for a float.
     return float(max(0, min(timeout, MAX_DELAY_MS))) * 1000
 
 

@@ -1,7 +1,7 @@
-"""Frames: the members of the timeout set, eight free bytes and the length before each payload.
+"""Frames: the members of the timeout set. A frame is eight free bytes, a length, and the payload.
 
-Redisson has two formats, and each version knows only one; here both are read.
-``codecs`` reads the payload. The scripts choose the eight bytes.
+Redisson has two formats, and each version of it knows only one; this module reads both. The scripts choose the eight
+bytes; ``codecs`` reads the payload.
 """
 
 import re
@@ -22,7 +22,7 @@ _VERSION = re.compile(
 
 
 class FrameFormat(Enum):
-    """The two layouts, named by what Redisson gives to ``struct.pack``."""
+    """The two layouts, named as Redisson passes them to ``struct.pack``."""
 
     #: 8 bytes id | 8 bytes length | payload. Redisson 3.2.0 – 3.21.0.
     DLC0 = "dLc0"
@@ -31,7 +31,7 @@ class FrameFormat(Enum):
 
     @property
     def number(self) -> int:
-        """What the scripts call it."""
+        """The number that the scripts have for this format."""
         return 1 if self is FrameFormat.DLC0 else 2
 
     @classmethod
@@ -39,7 +39,7 @@ class FrameFormat(Enum):
         """Return the format that a version of Redisson reads and writes.
 
         Raises:
-            EncodeError: no version, or one before 3.2.0, which has no delayed queue, or
+            EncodeError: the text is no version; or the version is before 3.2.0, which has no delayed queue; or it is
                 ``3.21`` without the third number, on which the answer depends.
         """
         major, minor, patch = redisson_version(version)
@@ -51,7 +51,7 @@ class FrameFormat(Enum):
             return cls.DLC0 if (major, minor) < (3, 21) else cls.BC0LC0
         if patch is None:
             raise EncodeError(
-                f"Redisson {version!r}: name the third number too,"
+                f"Redisson {version!r}: give the third number as well;"
                 " the frame format changed between 3.21.0 and 3.21.1"
             )
         return cls.DLC0 if patch == 0 else cls.BC0LC0
@@ -102,14 +102,13 @@ def pack(random_id: bytes, payload: bytes, format: FrameFormat) -> bytes:
 
 
 def unpack(frame: bytes, *, prefer: FrameFormat = FrameFormat.BC0LC0) -> Frame:
-    """Take a member of the timeout set apart, telling its format by the length field.
+    """Take a member of the timeout set apart; its length field reveals its format.
 
-    BC0LC0 when ``frame[0] == 8`` and the u64 at 9 is ``len(frame) - 17``; DLC0 when the u64 at
-    8 is ``len(frame) - 16``. Only one shape is both: 17 bytes, ``08``, 7 bytes, ``01``, 8 times
-    ``00``, which is an empty payload in BC0LC0 and the payload ``00`` in DLC0. There ``prefer``
-    decides. By default that is BC0LC0: it is what Redisson writes today, and an empty payload
-    (StringCodec's ``""``) is more usual than a single zero byte. A caller
-    that knows the Redisson on the other side passes its format.
+    A frame is BC0LC0 if ``frame[0] == 8`` and the u64 at 9 is ``len(frame) - 17``; it is DLC0 if the u64 at 8 is
+    ``len(frame) - 16``. Only one shape fits both: 17 bytes, ``08``, 7 bytes, ``01``, 8 times ``00``. That is an empty
+    payload in BC0LC0, and the payload ``00`` in DLC0. Here ``prefer`` decides. The default is BC0LC0: Redisson writes
+    it today, and an empty payload (StringCodec's ``""``) is more usual than a single zero byte. A caller that knows
+    the Redisson on the other side passes its format.
 
     Raises:
         DecodeError: the lengths fit neither format.
@@ -125,7 +124,7 @@ def unpack(frame: bytes, *, prefer: FrameFormat = FrameFormat.BC0LC0) -> Frame:
 def format_of(
     head: bytes, size: int, *, prefer: FrameFormat = FrameFormat.BC0LC0
 ) -> FrameFormat | None:
-    """Tell the format of a member of ``size`` bytes by its first 17, as `unpack` does; None where it fits neither."""
+    """Return the format of a member of ``size`` bytes by its first 17, as `unpack` does; None if it fits neither."""
     is_bc0lc0 = (
         size >= _BC0LC0.size
         and head[0] == RANDOM_ID_SIZE
@@ -139,14 +138,15 @@ def format_of(
     return FrameFormat.DLC0 if is_dlc0 else None
 
 
-#: Bytes of a member that `is_read_by` looks at: one of length, up to 255 of id, eight of length.
+#: Bytes of a member that `is_read_by` looks at: one with the length of the id, up to 255 of id, eight with the length
+#: of the payload.
 READ_BY_SIZE = 1 + 255 + 8
 
 
 def is_read_by(redisson: FrameFormat, head: bytes, size: int) -> bool:
-    """Return whether a Redisson that knows one format can unpack a member, rightly or wrongly, and does not stop.
+    """Return whether a Redisson that knows one format unpacks a member, rightly or wrongly, instead of stopping at it.
 
-    Redisson checks only that the length fits, so by chance it reads some frames of the other format.
+    Redisson checks only that the length fits, so by chance it can read some frames of the other format.
 
     Source: ``struct.unpack`` in RedissonDelayedQueue's pushTaskAsync.
     """

@@ -1,7 +1,7 @@
-"""The keys of one queue, as Redisson names them, and the hash tag that holds them together.
+"""The keys of one queue, as Redisson names them, and the hash tag that keeps them in one slot.
 
-Only this module knows when a name is put into braces. ``frame`` and the scripts know what lies under
-the keys, ``delivery`` what our own keys mean.
+Only this module knows when a name is put into braces. ``frame`` and the scripts know what lies under these keys;
+``delivery`` knows what our own keys mean.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from django_delayq.redaction import show
 class QueueKeys:
     """The keys of one queue; build it with ``QueueKeys.of(name)``."""
 
-    #: Name of the queue, after any NameMapper.
+    #: Name of the queue, as any NameMapper of Redisson's has left it.
     name: str
-    #: The hash-tagged name: ``{name}``, or the name itself where it has a ``{`` already.
+    #: The hash-tagged name: ``{name}``, or the name itself if it already has a ``{``.
     tag: str
     #: LIST of payloads that are due. The key is the bare name.
     destination: str
@@ -25,7 +25,7 @@ class QueueKeys:
     timeout_set: str
     #: LIST of the same frames, in the order they were offered.
     delay_queue: str
-    #: Pub/sub channel for the start time of a new head, epoch ms as decimal text.
+    #: Pub/sub channel that carries the start time of a new head: epoch ms, as decimal text.
     channel: str
 
     @classmethod
@@ -33,19 +33,19 @@ class QueueKeys:
         """Name the keys of a queue.
 
         Raises:
-            EncodeError: the name is empty, no text that UTF-8 can hold, or has braces that
-                would put its keys into different slots of a Redis Cluster.
+            EncodeError: the name is empty, is no text that UTF-8 can hold, or has braces that would put its keys
+                into different slots of a Redis Cluster.
 
         Source: RedissonObject.prefixName, RedissonDelayedQueue's constructor.
         """
         return _keys_of(name)
 
     def __hash__(self) -> int:
-        # Asked for with every call of a script.
+        # Every call of a script needs it.
         return hash(self.name)
 
     def key(self, name: str) -> str:
-        """Return a key by the name that the headers of scripts have for it."""
+        """Return a key by its name in the headers of scripts."""
         key: str = getattr(self, name)
         return key
 
@@ -57,8 +57,8 @@ class QueueKeys:
 def hash_tag(key: str) -> str:
     """Return the part of a key that a Redis Cluster hashes.
 
-    That is what stands between the first ``{`` and the first ``}`` after it, or the whole key
-    where there is no such pair or nothing in it.
+    That is what stands between the first ``{`` and the first ``}`` after it. Without such a pair, or with nothing
+    between the two, it is the whole key.
 
     Source: keyHashSlot in cluster.c of Redis.
     """
@@ -95,8 +95,8 @@ def _keys_of(name: str) -> QueueKeys:
 
 
 def _refuse_if_parted(keys: QueueKeys) -> None:
-    # Tags are compared, not slots: two tags may share a slot by chance, and a name that works
-    # by chance would stop to work under another prefix.
+    # This compares tags, not slots: two tags may share a slot by chance, and a name that works by chance would stop
+    # working under another prefix.
     for key in (keys.timeout_set, keys.delay_queue, keys.channel):
         if hash_tag(key) != hash_tag(keys.destination):
             instead = (

@@ -1,4 +1,4 @@
-"""Replies of scripts that publish, and the warning where an ACL refuses it: the job is stored all the same."""
+"""Reads the replies of scripts that publish, and warns if an ACL refuses that: the job is stored all the same."""
 
 import logging
 from typing import Any
@@ -9,7 +9,7 @@ _told: set[bytes] = set()
 
 
 def read_published(reply: int | list[Any]) -> int:
-    """Read the reply of a script that publishes last: a number, with the error of the server where it refused."""
+    """Read the reply of a script that publishes last: a number, and the server's error if it refused to publish."""
     if isinstance(reply, int):
         return reply
     number, refusal = reply
@@ -18,7 +18,7 @@ def read_published(reply: int | list[Any]) -> int:
 
 
 def note_refusal(refusal: bytes) -> None:
-    """Log the error by which the server refused to publish; once a process, since every call meets it."""
+    """Log the error with which the server refused to publish; once a process, since every call meets it."""
     if refusal in _told:
         return
     _told.add(refusal)

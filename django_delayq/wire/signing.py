@@ -1,4 +1,4 @@
-"""Signatures of payloads: a keyed MAC over queue, token and body, so that nothing is a job but what this project wrote.
+"""Signatures of payloads: a keyed MAC over queue, token and body, so that only what this project wrote is a job.
 
 BLAKE2b with a key takes a third of the time of HMAC-SHA256. A signature is text of `LENGTH` characters:
 ``<format><id of the key, 4><MAC of 128 bits in hex, 32>``. docs/wire-format.md, "Envelope".
@@ -11,59 +11,61 @@ from hmac import compare_digest
 
 from django_delayq.exceptions import InvalidSettings, NotSigned
 
-#: The latest format of envelopes, locators and headers that this version reads and writes; a signature's first character.
+#: The latest format of envelopes, locators and headers that this version reads and writes; the first character of a
+#: signature.
 FORMAT = 1
-#: The oldest that it reads and writes: a version reads the format of the one before it.
+#: The oldest format that this version reads and writes: a version reads the format of the version before it.
 OLDEST = 1
 #: Characters of a signature.
 LENGTH = 37
 #: Characters of a token: 16 random bytes in URL-safe base64.
 TOKEN_LENGTH = 22
-#: Queues that a key keeps a state for, some 400 bytes each. Names of queues may be made up, as targets of a move.
+#: How many queues a key keeps a state for, some 400 bytes each. Names of queues may be made up, as targets of a move.
 QUEUES_KEPT = 1_000
 #: What stands before the token in every payload that may be a job.
 TOKEN_MARK = b'"delayq":"'
-#: Scripts look for the mark within so many bytes.
+#: Scripts look for that mark within so many bytes.
 TOKEN_BEFORE = 80
-#: How a payload begins as we write it where no codec wraps it: token and signature are at their places.
+#: How our payloads begin where no codec wraps them: token and signature stand at fixed places.
 JOB_START = b"{" + TOKEN_MARK
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5
 
 
 def looks_like_job(payload: bytes) -> bool:
-    """Return whether a payload may be a job, whichever codec has wrapped it: as the scripts look for the token."""
+    """Return whether a payload may be a job, whichever codec has wrapped it; scripts look for the token likewise."""
     return TOKEN_MARK in payload[:TOKEN_BEFORE]
 
 
 class Key:
-    """What a secret is to us: derived once, never shown."""
+    """A key, derived from a secret once and never shown."""
 
     def __init__(self, secret: bytes) -> None:
         self._key = blake2b(secret, digest_size=32, person=b"delayq key").digest()
         identity = blake2b(key=self._key, digest_size=3, person=b"delayq key id")
-        #: Four characters that say nothing of the secret.
+        #: Four characters that reveal nothing of the secret.
         self.id = b2a_base64(identity.digest(), newline=False).decode()
 
     def __repr__(self) -> str:
         return f"<Key {self.id}>"
 
     def signer(self, format: int) -> "Signer":
-        """Return what signs in one format."""
+        """Return the signer of this key for one format."""
         return Signer(self._key, self.id, format)
 
 
 class Signer(dict[str, blake2b]):
-    """A key in one format: what it signs is signed in no other. Holds what all signatures of a queue begin with.
+    """Signs with one key in one format; such a signature is valid in no other format.
 
-    Called for every job, twice: a state is copied rather than begun, and looked up and finished without a call of ours.
+    As a dict, it maps each queue to the hash state with which all its signatures begin. A signer runs twice for every
+    job, so it copies a state instead of beginning one, and looks it up without a call of ours.
     """
 
     def __init__(self, key: bytes, key_id: str, format: int) -> None:
         self._key = key
         self._person = b"delayq mac %d" % format
         self.format = format
-        #: What its signatures begin with.
+        #: The format and the id of the key, with which all its signatures begin.
         self.head = f"{format}{key_id}"
 
     def __repr__(self) -> str:
@@ -84,7 +86,7 @@ class Signer(dict[str, blake2b]):
     def sign(self, queue: str, token: str, body: bytes) -> str:
         """Return the signature of a body that waits in ``queue`` under ``token``."""
         state = self[queue].copy()
-        # All tokens are of one length, so nothing has to part it from the body.
+        # All tokens have one length, so nothing has to separate the token from the body.
         state.update(token.encode() + body)
         return self.head + state.hexdigest()
 
@@ -99,20 +101,20 @@ def _as_bytes(secret: object, which: str) -> bytes:
     try:
         return secret.encode() if isinstance(secret, str) else secret
     except UnicodeEncodeError:
-        # Bytes of the environment that are no UTF-8. The error itself has the secret.
+        # Bytes of the environment that are not UTF-8. The error itself contains the secret, so it is not chained.
         raise InvalidSettings(f"{which} is no Unicode") from None
 
 
 class Keyring:
-    """The keys of a project: the first signs, all are accepted."""
+    """The keys of a project: the first signs, and signatures of all are accepted."""
 
     def __init__(self, secrets: Sequence[str | bytes]) -> None:
-        """Derive the keys; a secret that is there twice counts once.
+        """Derive the keys; a secret that is given twice counts once.
 
         Raises:
-            InvalidSettings: there is no secret, one is empty or no text, or two have keys of the same id.
+            InvalidSettings: there is no secret, a secret is empty or no text, or the keys of two have the same id.
         """
-        # Each character of a text would pass for a secret, and anybody can guess those.
+        # Each character of a text would pass for a secret, which anybody could guess.
         if isinstance(secrets, str | bytes):
             raise InvalidSettings("a list of secrets is needed, and this is one secret")
         self._keys: dict[str, Key] = {}
@@ -132,9 +134,9 @@ class Keyring:
             raise InvalidSettings("there is no secret")
         formats = range(OLDEST, FORMAT + 1)
         first = next(iter(self._keys.values()))
-        #: What signs, by format.
+        #: The signer for each format.
         self.signers = {format: first.signer(format) for format in formats}
-        # What checks, by what a signature begins with.
+        # The signer that checks, by the head of a signature.
         self._checkers = {signer.head: signer for signer in self.signers.values()}
         for key in self._keys.values():
             for format in formats:
@@ -146,22 +148,22 @@ class Keyring:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all keys, that of the signing one first."""
+        """The ids of all keys, the signing key first."""
         return list(self._keys)
 
     @property
     def formats(self) -> list[int]:
-        """The formats that can be signed and checked, the oldest first."""
+        """The formats that this project can sign and check, the oldest first."""
         return list(self.signers)
 
     def check(self, signature: str, queue: str, token: str, body: bytes) -> int:
-        """Return the format of what this project has signed.
+        """Check that this project has signed a body, and return the format of the signature.
 
         Raises:
-            NotSigned: it has not; ``missing`` says which key or format would be needed to tell.
+            NotSigned: this project has not signed it, or cannot tell: then ``missing`` names the key or format needed.
         """
         signer = self._checkers.get(signature[:MAC_AT])
-        # A token of another length could end in what is a part of the body.
+        # A token of another length could end in a part of the body.
         if signer is not None and len(token) == TOKEN_LENGTH:
             try:
                 if compare_digest(signature, signer.sign(queue, token, body)):

@@ -559,7 +559,7 @@ def test_list_command_that_is_killed_leaves_the_queue_in_order(
         (["--dry-run"], "--dry-run needs --to"),
         (["--follow"], "--follow needs --to"),
         (["--drop-delivered"], "--drop-delivered needs --to"),
-        (["--to", "3.21"], "name the third number too"),
+        (["--to", "3.21"], "give the third number as well"),
         (["--to", "dlc0"], "give a format: dLc0 or Bc0Lc0"),
         (["--to", "4.0", "--follow", "--dry-run"], "give one"),
         (["--to", "4.0", "--list", "on"], "--to and --list exclude each other"),

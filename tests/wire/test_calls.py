@@ -88,7 +88,7 @@ class TestOffer:
 
 
 class TestWalk:
-    """Whatever is taken out or added between two pages, what stays is seen."""
+    """A walk sees every frame that stays, whatever is taken out or added between two pages."""
 
     @pytest.fixture(params=[True, False], ids=["list", "zset"])
     def insertion_list(self, request: pytest.FixtureRequest) -> bool:
@@ -115,7 +115,7 @@ class TestWalk:
             pack(os.urandom(8), b"%d" % number, FrameFormat.BC0LC0)
             for number in range(count)
         ]
-        # Few start times for many frames: a place among equal scores is one of bytes.
+        # Many frames share few start times: among equal scores, their bytes say where they are.
         members = {frame: NOW_MS + number // 50 for number, frame in enumerate(frames)}
         client.zadd(keys.timeout_set, members)
         client.rpush(keys.delay_queue, *frames)
@@ -167,7 +167,7 @@ class TestWalk:
             seen |= set(found)
             going = chance.sample(sorted(staying), min(len(staying) // 2, 25))
             if chance.random() < 0.5 and found:
-                going.append(found[-1])  # the one that holds the place
+                going.append(found[-1])  # the cursor's frame
             for frame in going:
                 client.lrem(keys.delay_queue, 1, frame)
                 client.zrem(keys.timeout_set, frame)
@@ -188,7 +188,7 @@ class TestWalk:
         for found, _ in self.walk(client, keys, False, 30):
             seen += found
             if len(seen) == 30:
-                # As a job is that is given a later start time.
+                # As when a job is given a later start time.
                 client.zadd(keys.timeout_set, {found[-1]: NOW_MS + 1_000})
 
         assert set(seen) == set(frames)

@@ -1,7 +1,7 @@
 -- Prelude: the counters of a queue. Needs no other.
 
--- Add to a counter and return it. One that holds no number, or the largest there is, begins anew: else whoever wrote
--- that would have stopped the queue.
+-- Add to a counter and return it. A counter that holds no number, or the largest possible, begins anew: otherwise
+-- whoever wrote that would have stopped the queue.
 local function add_to(counters, name, count)
   local number = redis.pcall('HINCRBY', counters, name, count)
   if type(number) == 'number' then return number end

@@ -1,25 +1,25 @@
 -- Prelude: the members of the timeout set. docs/wire-format.md, "Frame".
 --
--- Redisson looks at neither format's 8 random bytes, so those we write hold a mark and a number:
+-- In neither format does Redisson look at the 8 random bytes, so ours hold a mark and a number:
 --   'd9 4c' (listed: the frame is in the delay queue as well) or 'd9 55' (unlisted) | u48 big-endian
--- Java's random bytes may look the same by accident; a script that acts on a mark compares the whole frame, or asks
--- whether the number was ever given out.
+-- Java's random bytes may look the same by accident. So a script that acts on a mark compares the whole frame, or
+-- checks that the number was ever given out.
 
 local LISTED = '\217L'
 local UNLISTED = '\217U'
--- No number of ours is so high: 2^44.
+-- All our numbers are lower: 2^44.
 local UNLIKELY = 17592186044416
 
 local function pack_frame(format, listed, number, payload)
   local mark = listed and LISTED or UNLISTED
-  -- Put together here, as pack() copies byte by byte.
+  -- The payload is appended here, as pack() copies byte by byte.
   if format == '1' then return struct.pack('<c2>I6<L', mark, number, #payload) .. payload end
   return struct.pack('<Bc2>I6<L', 8, mark, number, #payload) .. payload
 end
 
--- One shape is both: seventeen bytes, nothing in Bc0Lc0 or one zero byte in dLc0. It is read as `format`, '1' (dLc0)
--- or '2', the queue's own; nil where it does not matter.
--- Returns payload, the 8 bytes, the format; or nil for what no Redisson has written.
+-- One shape fits both formats: seventeen bytes, an empty payload in Bc0Lc0 or one zero byte in dLc0. It is read as
+-- `format`, the queue's own: '1' (dLc0) or '2'; nil where it does not matter.
+-- Returns payload, the 8 bytes, the format; or nil for bytes that no Redisson has written.
 local function unpack_frame(frame, format)
   local size = #frame
   if size >= 17 and frame:byte(1) == 8 and struct.unpack('<L', frame, 10) == size - 17
@@ -40,7 +40,7 @@ local function listed_number(frame)
   return nil
 end
 
--- The number of a frame of ours that never was in the delay queue, or nil.
+-- The number of a frame of ours that was never in the delay queue, or nil.
 local function unlisted_number(frame)
   if #frame < 9 then return nil end
   if frame:byte(1) == 8 and frame:sub(2, 3) == UNLISTED then return (struct.unpack('>I6', frame, 4)) end
@@ -52,7 +52,7 @@ local function is_foreign(frame)
   return not listed_number(frame) and not unlisted_number(frame)
 end
 
--- Members of one score are ordered by bytes, and Lua would compare strings by the server's locale.
+-- The server orders members of one score by their bytes; Lua would compare strings by the server's locale.
 local function is_below(member, bytes)
   local size, at = math.min(#member, #bytes), 1
   while at + 5 <= size do
@@ -67,8 +67,8 @@ local function is_below(member, bytes)
   return #member < #bytes
 end
 
--- The rank of the first member of a score that is not below some bytes; and that of the first of a higher score.
--- O(log N), however many members share the score.
+-- The rank of the first member with this score that is not below the given bytes; and the rank of the first member
+-- with a higher score. O(log N), however many members share the score.
 local function rank_from(set, score, bytes)
   local low = redis.call('ZCOUNT', set, '-inf', '(' .. score)
   local high = low + redis.call('ZCOUNT', set, score, score)

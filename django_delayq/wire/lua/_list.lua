@@ -1,14 +1,14 @@
 -- Prelude: taking frames out of the delay queue, Redisson's list of all that was offered.
 --
 -- Needs _clock, _count, _window, _frame. Redisson pays an LREM, a scan from the head, for each frame. Our frames are
--- numbered in list order, so an interpolation search finds their index. Runs at either end are cut off; the others are
--- overwritten by a tombstone each, and one LREM from the head and one from the tail take all the tombstones out: one
--- scan of the list at most, whatever their number and order. locate_listed() only reads, unlist() only writes: nothing
--- between the first LSET and the LREM can fail, and should the server stop there all the same, the next script finds
--- the flag.
+-- numbered in list order, so an interpolation search finds their indexes. A run of frames at either end is cut off.
+-- Each other frame is overwritten by a tombstone; then one LREM from the head and one from the tail take all tombstones
+-- out. That is one scan of the list at most, whatever their number and order. locate_listed() only reads, unlist() only
+-- writes: nothing between the first LSET and the LREM can fail. Should the server stop there all the same, the next
+-- script finds the flag.
 
 local TOMBSTONE = '\0'
--- Elements to either side of a guess: they are read at one go.
+-- Elements to either side of a guess: one read takes them all.
 local WINDOW = math.floor((WIDEST - 1) / 2)
 local WINDOW_BYTES = 65536
 local SEARCHES = 40
@@ -21,10 +21,10 @@ local function sweep_tombstones(delay_queue, counters)
   end
 end
 
--- Returns the number before the first of `count` that the next frames may carry: never used before. Where the
--- counter is new or was lost it begins above all that a queue can have given out by now, four a millisecond since
--- 1970, and above the last one in the list: a clock may have stepped back. Else the list is not asked, as one of Java's
--- frames with our mark at its end would spoil the counter, and with it `own_number`.
+-- Returns the number before the first of `count` numbers, never used before, that the next frames may carry. A counter
+-- that is new or was lost begins above all numbers that a queue can have given out by now, four a millisecond since
+-- 1970, and above the last one in the list, as a clock may have stepped back. Otherwise the list is not read: a frame
+-- of Java's that carries our mark, at the end of the list, would spoil the counter, and `own_number` with it.
 local function next_numbers(delay_queue, counters, count, now_ms)
   local number = add_to(counters, 'number', count) - count
   if number > 0 and number < UNLIKELY then return number end
@@ -36,8 +36,8 @@ local function next_numbers(delay_queue, counters, count, now_ms)
   return number
 end
 
--- What was given out since the counter began. Another number is not ours, but one in 65,536 of Java's frames; or it is of
--- a counter that was lost, and LREM finds its frame as it finds Java's.
+-- The numbers given out since the counter began. Any other number stands in one of 65,536 frames of Java's, or comes
+-- from a counter that was lost; then LREM finds its frame as it finds Java's.
 local lowest, highest = 0, math.huge
 
 local function read_numbers(counters)
@@ -55,14 +55,14 @@ local function own_number(frame)
   return nil
 end
 
--- A search reads at most so many bytes of other frames.
+-- A search reads at most so many bytes of frames that it does not look for.
 local SEARCH_BYTES = 1048576
--- What it has read.
+-- The elements and bytes read so far.
 local searched, searched_bytes = 0, 0
 
--- A part of the list, with its outermost numbered frames; nil where no frame of ours lies in it. Whatever is searched
--- for, others may be huge: the sizes seen so far say how much is read at a time, and the part ends early where it has many
--- bytes. Also returns the last index read.
+-- Returns a part of the list, with its first and last numbered frames, or nil if no frame of ours lies in it; and the
+-- last index read. Frames in between may be huge: the sizes seen so far say how many are read at a time, and the part
+-- ends early once it has many bytes.
 local function open_window(delay_queue, from, to)
   local part, byte_count = {}, 0
   local window = { from = from, part = part }
@@ -98,7 +98,7 @@ local function open_window(delay_queue, from, to)
   end
 end
 
--- Where in a window a number is, counted from 1, or nil: numbers ascend, with foreign frames between them.
+-- The place of a number in a window, counted from 1, or nil. Numbers ascend, with foreign frames between them.
 local function find_in_window(window, number, frame)
   local span = window.last_number - window.first_number
   local at = window.first
@@ -119,8 +119,8 @@ local function find_in_window(window, number, frame)
   return at
 end
 
--- Foreign frames carry no number. A few are left to LREM; for many the list is looked through once, which costs as
--- much as some ten LREMs, where it is short and its frames are small.
+-- Foreign frames carry no number. A few are left to LREM. For many, one pass looks through the list if it is short and
+-- its frames are small; that costs as much as some ten LREMs.
 local MANY = 16
 local PAGE = 128
 local PASS_LENGTH = 24576
@@ -130,7 +130,7 @@ local function can_pass(length, mean_size)
   return length <= PASS_LENGTH and length * mean_size <= PASS_BYTES
 end
 
--- How many foreign frames a call may take out: what half a scan each leaves of 5 ms and two scans.
+-- How many foreign frames a call may take out: at half a scan each, as many as fit into 5 ms and two scans.
 local function most_foreign(length, mean_size)
   if can_pass(length, mean_size) then return math.huge end
   return 4 + math.floor(600000 / length)
@@ -143,7 +143,7 @@ local function locate_foreign(delay_queue, plan, length)
     byte_count = byte_count + #frame
   end
   if left < MANY or not can_pass(length, byte_count / left) then return end
-  -- Those that are sought may be small, and others huge: what is not found in time is left to LREM, which copies none.
+  -- The frames sought may be small and others huge: what is not found in time is left to LREM, which copies nothing.
   local from, size, seen_bytes = 0, 0, 0
   while left > 0 and from < length and seen_bytes < 2 * PASS_BYTES do
     size = next_size(size, from, seen_bytes, 2 * PASS_BYTES)
@@ -166,8 +166,8 @@ local function locate_foreign(delay_queue, plan, length)
   table.sort(plan.indexes)
 end
 
--- Index of every frame that is there; the foreign ones may be left to LREM. known: indexes by frame, where the caller
--- has them.
+-- Finds the index of every frame that is in the list; may leave foreign ones to LREM. known: indexes by frame, if the
+-- caller has any.
 local function locate_listed(delay_queue, frames, counters, known)
   local plan = { indexes = {}, rest = {} }
   local length = redis.call('LLEN', delay_queue)
@@ -192,7 +192,7 @@ local function locate_listed(delay_queue, frames, counters, known)
     return plan
   end
   if #wanted == 1 then
-    -- One scan either way; start it at the nearer end, where that is worth a look.
+    -- One scan from either end: begin at the nearer end, if the list is long enough to make that worth a look.
     if length > 64 then
       local first = own_number(redis.call('LINDEX', delay_queue, 0)) or 0
       local last = own_number(redis.call('LINDEX', delay_queue, -1)) or wanted[1][1]
@@ -209,8 +209,8 @@ local function locate_listed(delay_queue, frames, counters, known)
   local low_index, low_number = -1, window and window.first_number - 1 or 0
   local is_whole_tail = tail and tail_end == length - 1
   local top_number = (is_whole_tail and tail.last_number or wanted[#wanted][1]) + 1
-  -- How far from where they were looked for the last ones were: no more than that is read around a guess, and on to
-  -- where the next ones lie close together.
+  -- How far the last frames lay from where they were guessed. No more than that is read around a guess, plus the frames
+  -- sought next where they lie close together.
   local reach = 1
   for i, want in ipairs(wanted) do
     local number, frame = want[1], want[2]
@@ -237,7 +237,7 @@ local function locate_listed(delay_queue, frames, counters, known)
         absent = true
         break
       end
-      -- What is not found in time is left to LREM, which copies none.
+      -- What is not found in time is left to LREM, which copies nothing.
       if searched_bytes >= most_bytes then break end
       local guess
       if step % 4 == 3 then
@@ -277,12 +277,12 @@ local function unlist(delay_queue, counters, plan)
   local indexes, first, last = plan.indexes, 1, #plan.indexes
   if last > 0 then
     local length = redis.call('LLEN', delay_queue)
-    -- What was offered first, or last, is often due first: a run at either end is cut off, no scan at all.
+    -- What was offered first, or last, is often due first. A run at either end is cut off without a scan.
     while first <= last and indexes[first] == first - 1 do first = first + 1 end
     local head, tail = first - 1, 0
     while first <= last and indexes[last] == length - 1 - tail do last, tail = last - 1, tail + 1 end
     if first <= last then
-      -- The tombstones up to the widest gap are taken out from the head, the others from the tail: that scans least.
+      -- Tombstones before the widest gap are taken out from the head, the others from the tail: that scans least.
       local from_head, least = 0, length - indexes[first]
       for i = first, last do
         local scanned = indexes[i] + 1 + (i < last and length - indexes[i + 1] or 0)
@@ -290,7 +290,7 @@ local function unlist(delay_queue, counters, plan)
       end
       redis.call('HSET', counters, 'sweeping', 1)
       for i = first, last do
-        -- Servers before 7.0 seek from the end that the sign says.
+        -- Servers before 7.0 seek from the end that the index's sign names.
         local index = indexes[i]
         redis.call('LSET', delay_queue, 2 * index < length and index or index - length, TOMBSTONE)
       end

@@ -1,17 +1,17 @@
 -- Prelude: a walk over the frames that wait, page by page.
 --
--- Needs _window, _frame. Between two pages elements come and go, so a cursor is a place behind the frame last seen: its
--- index or its score, and the frame. What stays is never skipped, and may be met twice. There are three walks:
---   list  the delay queue from its head, in arrival order. What was taken out shifts all that lies behind it, so the
---         frame is searched one page back.
---   tail  the delay queue from its tail, for scripts that rewrite what they meet: no frame has to be found again, since
---         whatever is taken out moves others only to where the walk still has to come, or has been. What comes is not met.
---   zset  the timeout set by start time. Score and bytes are a place even where their member is gone.
--- Admin pages go by rank, as people jump between them; held names by name, as ZRANGEBYLEX does.
+-- Needs _window, _frame. Elements come and go between two pages, so a cursor is the place behind the frame seen last:
+-- the frame, with its index or its score. A walk may repeat a frame that stays, and never skips one. There are three:
+--   list  the delay queue from its head, in arrival order. Each removal shifts all frames behind it, so the frame seen
+--         last is searched for one page back.
+--   tail  the delay queue from its tail, for scripts that rewrite what they meet. No frame has to be found again: a
+--         removal moves other frames only within the part still to come, or the part done. New frames are not met.
+--   zset  the timeout set by start time. Score and bytes mark a place even if their member is gone.
+-- Admin pages go by rank, as people jump between pages; held names by name, as ZRANGEBYLEX does.
 
 local PAGE_BYTES = 1048576
 
--- Index of the first frame of the next page. Where more than a page was taken out meanwhile, the walk repeats frames.
+-- Index of the first frame of the next page. If more than a page was taken out meanwhile, the walk repeats frames.
 local function resume_list(list, index, frame, count)
   if index == 0 then return 0 end
   if redis.call('LINDEX', list, index - 1) == frame then return index end
@@ -30,12 +30,12 @@ local function resume_list(list, index, frame, count)
   return first
 end
 
--- A page of at most `count` frames, behind a cursor { where, frame } that is empty at first. Returns .frames; .first, the
--- index or the rank of the first; .is_end; and, of the timeout set up to last_score, .scores.
+-- A page of at most `count` frames behind a cursor { where, frame }, which is empty at first. Returns .frames; .first,
+-- the index or rank of the first; .is_end; and .scores, if the timeout set is read up to last_score.
 local function read_page(key, kind, where, frame, count, budget, last_score)
   local first
   if kind == 'zset' then
-    -- The least of all that come behind the frame.
+    -- These bytes are the least of all behind the frame.
     first = where == '' and 0 or rank_from(key, where, frame .. '\0')
   elseif kind == 'tail' then
     local last = redis.call('LLEN', key) - 1
@@ -79,8 +79,8 @@ local function read_page(key, kind, where, frame, count, budget, last_score)
   return page
 end
 
--- The cursor behind the first `done` frames of a page, as two values, asked for before they are taken out; 'end' and ''
--- where no more come.
+-- The cursor behind the first `done` frames of a page, as two values; 'end' and '' if no more frames come. To be asked
+-- for before frames are taken out.
 local function cursor_behind(page, key, kind, done, where, frame)
   if page.is_end and done == #page.frames then return 'end', '' end
   if done == 0 then return where, frame end

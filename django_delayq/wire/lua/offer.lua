@@ -1,4 +1,4 @@
--- Store one payload until it is due. Not safe to repeat: two equal payloads look the same.
+-- Store one payload until it is due. Not safe to repeat, as two equal payloads look the same.
 --
 -- Prelude  clock, count, window, frame, list
 -- Keys     timeout_set, delay_queue, channel, counters
@@ -7,7 +7,7 @@
 -- ARGV[3]  1: the frame also goes into the delay queue
 -- ARGV[4]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[5]  payload
--- Returns  start time, epoch ms; where the channel is closed to us, a list of that and what the server said
+-- Returns  start time, epoch ms; if an ACL closes the channel to us, a list of the start time and the server's error
 -- Source   RedissonDelayedQueue.offerAsync, with the server's clock
 
 local format, listed, payload = ARGV[2], ARGV[3] == '1', ARGV[5]
@@ -16,10 +16,10 @@ local start = start_time(ARGV[4], now_us)
 
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 redis.call('LLEN', keys.delay_queue)
--- A tombstone left by a script that was stopped halfway would stop Java's.
+-- A tombstone, left by a script that was stopped halfway, would stop Java's scripts.
 sweep_tombstones(keys.delay_queue, keys.counters)
--- Numbers are never used twice, but the counter may be lost (a key deleted by hand, half a backup) and Java's
--- random bytes may be anything: a frame that is there already would swallow this element.
+-- Numbers are never used twice. But the counter may be lost (a key deleted by hand, half a backup), and Java's random
+-- bytes may be anything; and an equal frame that is there already would swallow this element.
 local frame
 repeat
   frame = pack_frame(format, listed, next_numbers(keys.delay_queue, keys.counters, 1, math.floor(now_us / 1000)) + 1, payload)
