@@ -1,4 +1,4 @@
-"""What the descriptions of script calls have in common: where scripts are, arguments."""
+"""What all descriptions of calls in this layer share: where the scripts are, and common arguments."""
 
 import secrets
 
@@ -8,7 +8,7 @@ PACKAGES = ("django_delayq.delivery", "django_delayq.wire")
 
 
 def new_request() -> str:
-    """Make the random characters by which a script knows the repeat of a call."""
+    """Make the random characters by which a script recognises the repeat of a call."""
     return secrets.token_urlsafe(12)
 
 

@@ -1,4 +1,4 @@
-"""Changes that others make to a job: cancel, reschedule, replay, discard."""
+"""Changes to a job that does not run: cancel, reschedule, replay, discard."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -14,31 +14,31 @@ from django_delayq.wire.signing import TOKEN_LENGTH
 
 T = TypeVar("T")
 
-#: Jobs of one `cancel_many` call: some 4 ms of the server's time, and what finding them in the delay queue takes.
+#: Jobs of one `cancel_many` call: some 4 ms of the server's time, besides the search for them in the delay queue.
 CANCEL_BATCH = 100
-#: The same for elements that others have offered, each of which is a scan of the delay queue.
+#: The same for elements that others have offered: each takes a scan of the delay queue.
 FOREIGN_BATCH = 4
 
 
 def cancel(
     keys: DeliveryKeys, token: str, *, now_us: int | None = None
 ) -> Call[Change | State]:
-    """Cancel a job unless it runs; returns how that went, or the state it was left in."""
+    """Cancel a job unless it runs; returns how that went, or the state in which the job was left."""
     return _cancel(keys, [token], lambda reply: _read_cancelled(reply[0]), now_us)
 
 
 def cancel_many(
     keys: DeliveryKeys, tokens: Iterable[str], *, now_us: int | None = None
 ) -> Iterator[Call[dict[str, Change | State]]]:
-    """Cancel jobs as `cancel` does, some hundred a call: they share a scan of the delay queue.
+    """Cancel jobs as `cancel` does, some hundred a call: the jobs of a call share a scan of the delay queue.
 
-    Each call returns how it went with its own jobs, by token.
+    Each call returns how that went with its own jobs, by token.
     """
     ours: list[str] = []
     foreign: list[str] = []
     for token in dict.fromkeys(tokens):
         (ours if len(token) == TOKEN_LENGTH else foreign).append(token)
-    # Only frames of ours are found there without a scan for each.
+    # Only our own frames are found there without a scan for each.
     for group, size in ((ours, CANCEL_BATCH), (foreign, FOREIGN_BATCH)):
         for start in range(0, len(group), size):
             batch = group[start : start + size]
@@ -67,14 +67,14 @@ def _cancel(
 
 def _read_cancelled(reply: bytes) -> Change | State:
     text = reply.decode()
-    # A job that was cancelled before is left in that state: to the caller it is the same.
+    # A job that was cancelled before is left in the state of that name: to the caller it is the same.
     return Change(text) if text in (Change.CANCELLED, Change.NOTED) else State(text)
 
 
 def reschedule(
     keys: DeliveryKeys, token: str, when: str, *, now_us: int | None = None
 ) -> Call[tuple[Change | State, int]]:
-    """Move a job unless it runs; returns how that went, or the state it was left in, and the start time (epoch ms)."""
+    """Move a job unless it runs; returns how that went, or the state it was left in, and its start time (epoch ms)."""
     return Call(
         *bind(PACKAGES, "reschedule", keys),
         (now_argument(now_us), token, when, new_request()),
@@ -100,7 +100,7 @@ def replay(
     when: str = "+0",
     now_us: int | None = None,
 ) -> Call[int]:
-    """Run dead letters (or quarantined payloads) again from their first attempt; returns how many were there."""
+    """Run dead letters (or quarantined payloads) again, from their first attempt; returns how many were there."""
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
         *bind_list(PACKAGES, "replay", keys, map(keys.result, tokens), graves=graves),

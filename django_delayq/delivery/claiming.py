@@ -1,4 +1,4 @@
-"""Transferring what is due, and leasing it to a process; giving up what a dead one had."""
+"""Transferring what is due, leasing it to a process, and ending the leases of a dead process."""
 
 import secrets
 from enum import StrEnum
@@ -17,44 +17,44 @@ from django_delayq.exceptions import NewerFormat
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 
-#: A worker that waits looks at a queue at least so often within a lease, so that the record of its service is fresh.
+#: A waiting worker looks at a queue at least so often within a lease, which keeps the record of its service fresh.
 LOOKS_A_LEASE = 8
 
 
 class Mode(StrEnum):
     """What a claim does with due frames."""
 
-    #: Lease them straight from the timeout set, where the others stay visible.
+    #: Lease them straight from the timeout set; frames that are not leased stay visible there.
     DIRECT = "direct"
-    #: Transfer them to the destination queue as Redisson would; lease what lay there.
+    #: Transfer them to the destination queue as Redisson would; lease what lay there before.
     SHARED = "shared"
-    #: Leave them, and the retries, alone: a consumer of the destination queue only.
+    #: Leave them and the retries alone: the caller consumes the destination queue only.
     TAKE = "take"
 
 
 class Leased(msgspec.Struct):
-    """One job that is ours for a while."""
+    """One job that the caller holds a lease of."""
 
     token: str
-    #: Attempts that failed before this one.
+    #: Attempts that failed before this lease.
     attempts: int
-    #: Leases that expired before this one.
+    #: Leases that expired before this lease.
     kills: int
-    #: When it was first due, epoch ms.
+    #: When the job was first due, epoch ms.
     start_time_ms: int
     payload: bytes
-    #: Leased under a token of the claim: no script can see that it is a job of ours.
+    #: Leased under a token of the claim, as no script can see whether it is a job of ours.
     is_foreign: bool
     #: Fencing token: the request that claimed it.
     fence: bytes
-    #: It was given back before, as its lease had ended before it began.
+    #: It was given back before, as an earlier lease had ended before the job began.
     was_late: bool = False
-    #: The job whose token the payload has ended a moment ago, if it is a job at all.
+    #: The job whose token the payload carries has ended a moment ago, if there was such a job at all.
     is_known: bool = False
 
     @property
     def came_in_frame(self) -> bool:
-        """Whether a foreign one came in a frame, and not by the destination queue."""
+        """Whether a foreign payload came in a frame, and not through the destination queue."""
         return self.token[16:17] == "f"
 
 
@@ -63,17 +63,17 @@ class Claimed(NamedTuple):
 
     #: The server's clock, epoch us.
     now_us: int
-    #: Until the next event: 0 when more waits now, -1 when nothing does.
+    #: Time until the next event: 0 if more waits now, -1 if nothing waits.
     wait_us: int
     transferred: int
     #: Payloads dropped because their job is known already.
     doubles: int
-    #: Jobs dropped because their payload is gone: somebody deleted it.
+    #: Jobs dropped because somebody had deleted their payload.
     vanished: int
-    #: Suspects that were not to be leased now.
+    #: Suspects that were put off instead of leased.
     put_off: int
     jobs: list[Leased]
-    #: The queue's format where that is later than we read, which is why nothing was claimed; else 0.
+    #: The queue's format, if this version cannot read it and so claimed nothing; else 0.
     newer_format: int = 0
 
 
@@ -81,7 +81,7 @@ class Transferred(NamedTuple):
     """The reply to a transfer."""
 
     moved: int
-    #: Until the next element is due: 0 when more is due now, -1 when none waits.
+    #: Time until the next element is due: 0 if more is due now, -1 if no element waits.
     wait_us: int
 
 
@@ -95,8 +95,8 @@ def transfer(
 ) -> Call[Transferred]:
     """Move up to ``batch`` due elements to the destination queue, whatever lies among them.
 
-    ``frame_format`` is the queue's: both are read, and a frame that is both is read as that.
-    The reply raises NewerFormat where the queue is in a later format than this version reads.
+    Frames of both formats are read. ``frame_format`` is that of the queue, in which a frame that fits both is read.
+    Reading the reply raises NewerFormat if the queue is in a later format than this version reads.
     """
     queue = keys.queue
 
@@ -144,12 +144,12 @@ def claim(
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
 ) -> Call[Claimed]:
-    """Lease up to ``limit`` jobs. The same ``request`` (8 random bytes) again returns the same leases.
+    """Lease up to ``limit`` jobs. A repeat with the same ``request`` (8 random bytes) returns the same leases.
 
     ``owner`` is 8 bytes that name the process, for `recover`; ``frame_format`` as for `transfer`.
 
-    A job with more kills than ``safe_kills`` is a suspect; -1 knows no suspects. A claim leases one at most, and
-    without ``takes_suspect`` not even that. It puts the others off for ``put_off_ms``.
+    A job with more kills than ``safe_kills`` is a suspect; with -1 no job is. A claim leases one suspect at most, and
+    without ``takes_suspect`` none. It puts the others off for ``put_off_ms``.
     """
 
     return Call(
@@ -185,9 +185,10 @@ def claim_few(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     now_us: int | None = None,
 ) -> Call[Claimed | None]:
-    """Do as `claim` with `Mode.DIRECT`, for less, where a few frames are due and nothing else is to be done.
+    """Do what `claim` does with `Mode.DIRECT`, at less cost, if a few frames are due and there is nothing else to do.
 
-    None: nothing was done, and the caller has to ask `claim`. To repeat a ``request``, ask `claim` as well.
+    The reply None means that nothing was done, and that the caller has to use `claim`. So does the repeat of a
+    ``request``.
     """
     return Call(
         *bind(PACKAGES, "claim_few", keys),
@@ -208,7 +209,7 @@ def claim_few(
 def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
     if len(reply) == 7:
         return Claimed(reply[0], -1, 0, 0, 0, 0, [], newer_format=reply[6])
-    # Six elements a job.
+    # Six elements for each job.
     each = islice(reply, 6, None)
     jobs = [
         Leased(
@@ -234,7 +235,7 @@ class Recovered(NamedTuple):
     """The reply to a `recover` call."""
 
     ended: int
-    #: Rank to go on with, or -1 at the end.
+    #: The rank to go on with, or -1 at the end.
     next_rank: int
 
 
@@ -246,7 +247,7 @@ def recover(
     batch: int = MAX_BATCH,
     now_us: int | None = None,
 ) -> Call[Recovered]:
-    """End the leases of a dead process among ``batch`` leases from a rank on."""
+    """End the leases that a dead process has among ``batch`` leases, from a rank on."""
     return Call(
         *bind(PACKAGES, "recover", keys),
         (now_argument(now_us), owner, first_rank, batch),
@@ -255,5 +256,5 @@ def recover(
 
 
 def leave(keys: DeliveryKeys, *, owner: bytes) -> Call[int]:
-    """Forget the last request of a process that ends; returns 1 when there was one."""
+    """Forget the last request of a process that ends; returns 1 if there was one."""
     return Call(*bind(PACKAGES, "leave", keys), (owner,))

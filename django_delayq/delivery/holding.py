@@ -8,29 +8,29 @@ from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 
-#: Bytes of the longest name of a task that is held.
+#: The longest name of a task whose jobs can be held, bytes.
 MAX_HELD_NAME = 255
-#: Names of tasks that one `release` looks at.
+#: How many names of tasks one `release` looks at.
 HELD_NAMES = 100
 
 
 class Held(NamedTuple):
-    """One job whose task this process does not know, for `hold`."""
+    """One job whose task or key this process does not know, for `hold`."""
 
     token: str
     fence: bytes
-    #: Of the task, as `can_be_held` accepts it, or of the key.
+    #: The name of the task, as `can_be_held` accepts it, or of the key.
     name: str
-    #: Why it is held, for the user.
+    #: Why it is held, as users read it.
     why: str
-    #: How long to hold it, from the first time that it was held for so long; None: as long as it takes.
+    #: How long to hold it, counted from the first time that it was held for a limited time; None: without limit.
     hold_ms: int | None
 
 
 def can_be_held(name: str) -> bool:
-    """Return whether jobs of a task can be held: its name can be sent, and fits among the others in one set."""
+    """Return whether jobs of a task can be held: its name can be sent, and fits into the set of all that is held."""
     try:
-        # A codec of Java's may bring half a surrogate pair, which cannot be sent.
+        # One of Java's codecs may bring half a surrogate pair, which cannot be sent.
         encoded = name.encode()
     except UnicodeEncodeError:
         return False
@@ -45,8 +45,8 @@ def hold(
 ) -> Call[list[int]]:
     """Keep jobs for a worker that knows their tasks or keys; returns the indexes of those whose lease was lost.
 
-    They are held until ``hold_ms`` after they were first held; `release` quarantines them then. One that was signed
-    with another key meanwhile is not held for the old one: it is due again.
+    A job is held until ``hold_ms`` after it was first held; then `release` quarantines it. A job that was signed with
+    another key meanwhile is not held for the old key, but is due again.
     """
     args: list[Argument] = [now_argument(now_us)]
     for job in jobs:
@@ -61,9 +61,9 @@ class Released(NamedTuple):
     """The reply to a `release` call."""
 
     released: int
-    #: They were held for too long.
+    #: Jobs that were held for too long.
     quarantined: int
-    #: Where to go on; empty at the end of what is held.
+    #: Where to go on among the names; empty at their end.
     cursor: bytes
 
 
@@ -77,10 +77,10 @@ def release(
     is_worker: bool = True,
     now_us: int | None = None,
 ) -> Call[Released]:
-    """Let up to ``limit`` held jobs of the named tasks run, the first due first.
+    """Let up to ``limit`` held jobs of the named tasks run, of each task the first due first.
 
-    A worker, which names all tasks that it knows, quarantines up to ``limit`` others that were held for too long.
-    Of the tasks that something is held of, at most ``name_limit`` are looked at, from a cursor on.
+    A worker, which names all tasks that it knows, also quarantines up to ``limit`` other jobs that were held for too
+    long. Of all tasks with held jobs, the call looks at ``name_limit`` at most, from a cursor on.
     """
     return Call(
         *bind(PACKAGES, "release", keys),
@@ -92,14 +92,14 @@ def release(
 class HeldNames(NamedTuple):
     """The reply to a `held_names` call."""
 
-    #: By what they are held for: the name of a task; ``key `` and the id of a key; ``format `` and its number.
+    #: How many are held for each name: that of a task, ``key `` and the id of a key, or ``format `` and its number.
     counts: dict[str, int]
-    #: Held for others.
+    #: How many are held for further names.
     rest: int
 
 
 def held_names(keys: DeliveryKeys, *, limit: int = 20) -> Call[HeldNames]:
-    """Count held jobs by what they are held for, of up to ``limit`` names."""
+    """Count held jobs by what they are held for, up to ``limit`` names."""
     return Call(
         *bind(PACKAGES, "held_names", keys),
         (limit,),

@@ -1,6 +1,7 @@
 """Our own keys of one queue, beside Redisson's and in the same hash slot.
 
-Hashes by token and sorted sets, one of each a queue, never a key a job; only results are keys, and expire.
+They are hashes by token, and sorted sets: a fixed number for each queue, and none for a job. Only a result has a key of
+its own, which expires.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from django_delayq.wire.keys import QueueKeys
 
 @dataclass(frozen=True, slots=True)
 class DeliveryKeys:
-    """Every key of one queue; build it with ``DeliveryKeys.of(name)``."""
+    """All keys of one queue; build it with ``DeliveryKeys.of(name)``."""
 
     #: Redisson's keys.
     queue: QueueKeys
@@ -27,34 +28,34 @@ class DeliveryKeys:
     notes: str = field(init=False)
     #: HASH unique key → token of its holder.
     unique: str = field(init=False)
-    #: HASH owner → its last request, so that a repeated claim is known.
+    #: HASH owner → its last request, by which a repeated claim is recognised.
     claims: str = field(init=False)
     #: HASH name → number.
     counters: str = field(init=False)
-    #: HASH ``service`` → when the queue was last served, its last gap, the leases in force.
+    #: HASH ``service`` → when the queue was last served, its last gap, the leases in force; and the queue's formats.
     control: str = field(init=False)
     #: ZSET token → end of the lease, epoch ms.
     leases: str = field(init=False)
-    #: ZSET token → start time of the next attempt, epoch ms, once one has failed or lost its worker.
+    #: ZSET token → start time of the next attempt, epoch ms, once an attempt has failed or lost its worker.
     retries: str = field(init=False)
-    #: ZSET token → start time of the first attempt, epoch ms, of what was given back, moved or replayed.
+    #: ZSET token → start time of the first attempt, epoch ms, of jobs that were given back, moved or replayed.
     returned: str = field(init=False)
-    #: ZSET token → until when it is held for a worker that knows its task, epoch ms.
+    #: ZSET token → until when the job is held for a worker that knows its task, epoch ms.
     held: str = field(init=False)
-    #: ZSET of what is held, by name of the task and start time.
+    #: ZSET of held jobs, ordered by name of the task and start time.
     held_tasks: str = field(init=False)
-    #: ZSET token → when it was given up, epoch ms.
+    #: ZSET token → when the job was given up, epoch ms.
     dead: str = field(init=False)
-    #: ZSET token → when it was put aside, epoch ms.
+    #: ZSET token → when the payload was put aside, epoch ms.
     quarantine: str = field(init=False)
-    #: ZSET token → epoch ms * 8 + outcome, for 30 s after the end.
+    #: ZSET token → epoch ms * 8 + how the job ended, for 30 s after its end.
     ended: str = field(init=False)
-    #: Pub/sub channel: something among leases or retries is due earlier than was known. Epoch ms as text.
+    #: Pub/sub channel: a lease or a retry is due earlier than was known. Epoch ms as text.
     channel: str = field(init=False)
 
     @classmethod
     def of(cls, name: str) -> "DeliveryKeys":
-        """Name the keys of a queue; the names are checked as in `QueueKeys.of`."""
+        """Name the keys of a queue; the name is checked as in `QueueKeys.of`."""
         return _keys_of(name)
 
     def __post_init__(self) -> None:
@@ -70,12 +71,12 @@ class DeliveryKeys:
         return self.queue.channel
 
     def key(self, name: str) -> str:
-        """Return a key by the name that the headers of scripts have for it."""
+        """Return a key by its name in the headers of scripts."""
         key: str = getattr(self if hasattr(self, name) else self.queue, name)
         return key
 
     def result(self, token: str) -> str:
-        """LIST of one element, the result of one job; expires."""
+        """Return the key of one job's result: a LIST of one element, which expires."""
         return f"{self.queue.own('result')}:{token}"
 
 

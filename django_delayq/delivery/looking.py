@@ -1,4 +1,4 @@
-"""Reading a queue: one job, a page of one state, numbers."""
+"""Reading a queue: one job, a page of jobs in one state, counts."""
 
 import re
 from math import isfinite
@@ -19,14 +19,14 @@ _NUMBER = re.compile(rb"-?\d{1,19}")
 
 
 class Inspected(NamedTuple):
-    """One job as it is."""
+    """One job as the server has it."""
 
     state: State
-    #: Its start time, the end of its lease, until when it is held, or when it was put aside; epoch ms.
+    #: The start time, the end of the lease, until when the job is held, or when it was put aside; epoch ms.
     score_ms: int
     attempts: int
     kills: int
-    #: When it was first due, epoch ms.
+    #: When the job was first due, epoch ms.
     start_time_ms: int
     payload: bytes
     error: bytes
@@ -42,7 +42,7 @@ class PageRow(NamedTuple):
     score_ms: int | None
     attempts: int
     kills: int
-    #: At most `PREVIEW_BYTES` of it.
+    #: Its first bytes, `PREVIEW_BYTES` at most.
     payload: bytes
     payload_size: int
     error: bytes
@@ -58,23 +58,23 @@ class Page(NamedTuple):
 class Counts(NamedTuple):
     """A queue in numbers."""
 
-    #: Before their first attempt, due ones included: frames in the timeout set, and what was returned.
+    #: Jobs before their first attempt, due or not: frames in the timeout set, and returned jobs.
     waiting: int
     due: int
-    #: Of those that wait: given back, moved while they lay in the destination queue, or replayed. No frame is left.
+    #: Of those that wait, the ones without a frame: given back, moved out of the destination queue, or replayed.
     returned: int
     delay_queue: int
     destination: int
     running: int
     retrying: int
-    #: For a worker that knows their tasks.
+    #: Held for a worker that knows their tasks.
     held: int
     dead: int
     quarantined: int
-    #: Start time of the first that waits, epoch ms; None when none does.
+    #: Start time of the first job that waits, epoch ms; None if no job waits.
     next_ms: int | None
     now_ms: int
-    #: offered, succeeded, retried, dead, cancelled, … since the queue began.
+    #: How many were offered, succeeded, retried, dead, cancelled, … since the queue began.
     counters: dict[str, int]
 
 
@@ -104,7 +104,7 @@ def _read_inspected(reply: list[Any]) -> Inspected:
     )
 
 
-#: The sets of a queue that can be paged through: attribute of the keys, what the set holds.
+#: The states whose jobs can be paged through, and what their set holds.
 PAGES: dict[State, str] = {
     State.SCHEDULED: "frames",
     State.DUE: "payloads",
@@ -126,11 +126,11 @@ def page(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
 ) -> Call[Page]:
-    """Read a page: SCHEDULED is what was returned before its first attempt, then the timeout set, each by start time;
-    DUE is the destination queue; the others are our sets.
+    """Read a page of the jobs in one state.
 
-    ``frame_format`` as for `transfer`.
-    It has fewer rows than asked for where their payloads are so large that the server would be held for long.
+    SCHEDULED shows returned jobs and then the timeout set, each by start time; DUE shows the destination queue; the
+    other states show our sets. ``frame_format`` as for `transfer`. A page has fewer rows than asked for if their
+    payloads are so large that they would hold the server for long.
     """
     sets = {
         State.SCHEDULED: keys.queue.timeout_set,
@@ -173,7 +173,7 @@ def _read_page(reply: list[Any]) -> Page:
 
 
 def _read_score(text: bytes) -> int | None:
-    # Anybody may have written inf, which is no time.
+    # Anybody may have written inf, which is not a time.
     score = float(text or "inf")
     return int(score) if isfinite(score) else None
 
@@ -189,13 +189,13 @@ def counts(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Counts]:
 
 def _read_counts(reply: list[Any]) -> Counts:
     numbers = reply[13:]
-    # Fields that hold no number are not ours, and a page leaves them out.
+    # Fields without a number are not ours, and are left out.
     counters = {
         numbers[i].decode(errors="replace"): int(numbers[i + 1])
         for i in range(0, len(numbers), 2)
         if _NUMBER.fullmatch(numbers[i + 1])
     }
-    # Every frame that we write has its number.
+    # Every frame that we write takes one number.
     counters["offered"] = max(0, counters.pop("number", 0) - counters.pop("first", 0))
     first = reply[8] if reply[8] >= 0 else None
     frames, due, delay_queue, destination, running, retrying, dead, quarantined = reply[

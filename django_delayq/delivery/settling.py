@@ -1,4 +1,4 @@
-"""The end of a lease: the job ended, will be repeated, will not run again, or was not begun."""
+"""The end of a lease: the job has ended, is to be repeated, will not run again, or has not begun."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class Done(NamedTuple):
 
     token: str
     fence: bytes
-    #: How long its result is kept; None: not at all.
+    #: How long its result is kept; None: its result is not kept.
     result_ttl_ms: int | None = None
     result: bytes = b""
 
@@ -73,7 +73,7 @@ class Rejected(NamedTuple):
     fence: bytes
     #: JSON: error, traceback, at.
     error: bytes
-    #: How long its result, the failure, is kept for those who wait for it; None: not at all.
+    #: How long its result, the failure, is kept for callers that wait for it; None: it is not kept.
     result_ttl_ms: int | None = None
     result: bytes = b""
 
@@ -109,13 +109,13 @@ def give_back(
     late: Collection[str] = (),
     now_us: int | None = None,
 ) -> Call[list[int]]:
-    """Return leases that were not used, in the order they were claimed; nothing counts.
+    """Return unused leases, in the order in which they were claimed; that counts neither as attempt nor as kill.
 
-    ``late`` has the tokens of jobs whose lease ended before they began: that counts as a kill the second time.
+    ``late`` has the tokens of jobs whose lease ended before they began: the second time, that counts as a kill.
     """
     args: list[Argument] = [now_argument(now_us)]
     for job in jobs:
-        # A job that came in a frame stays with us: in the destination queue nothing would show that it is one.
+        # What came in a frame stays with us: in the destination queue, nothing would show that it may be a job.
         how = int(job.is_foreign and not job.came_in_frame)
         if job.token in late:
             how += 6 if job.was_late else 2

@@ -1,4 +1,4 @@
-"""Where a job is in its life, and how a change of it went."""
+"""The states of a job, and how a change of one went."""
 
 from enum import StrEnum
 
@@ -6,7 +6,8 @@ from enum import StrEnum
 class State(StrEnum):
     """Where a job is in its life."""
 
-    #: Prepared and not sent: it waits for the commit of a transaction, or for `schedule_many`. Only this process knows it.
+    #: Prepared but not sent: it waits for the commit of a transaction, or for `schedule_many`. Only this process knows
+    #: it.
     UNCOMMITTED = "uncommitted"
     #: Its start time is to come.
     SCHEDULED = "scheduled"
@@ -17,26 +18,26 @@ class State(StrEnum):
     #: The worker that had it does not know its task or its key; it is kept for one that does.
     HELD = "held"
     SUCCEEDED = "succeeded"
-    #: It was a dead letter or in quarantine, and was discarded, by hand or because its time to be kept was over.
+    #: It was a dead letter or quarantined, and was discarded: by hand, or because its time to be kept was over.
     FAILED = "failed"
     CANCELLED = "cancelled"
-    #: Too late to matter; it did not run.
+    #: It passed its `expires`, and did not run.
     EXPIRED = "expired"
     #: Taken from a `BlockingQueue`, here or by Java.
     TAKEN = "taken"
     DEAD = "dead"
     QUARANTINED = "quarantined"
-    #: The server knows the job and not where it is: deep in a destination queue, taken by Java, or begun before it was
+    #: The server knows the job but not where it is: deep in a destination queue, taken by Java, or begun before it was
     #: sent again.
     UNKNOWN = "unknown"
-    #: The server knows no job of this id (any more), or the transaction that it waited for was rolled back.
+    #: The server knows no job of this id, or no longer; or the transaction that it waited for was rolled back.
     MISSING = "missing"
 
 
 class Change(StrEnum):
-    """How a call to cancel or move a job ended, where it is not a `State` that it was left in."""
+    """How a call to cancel or move a job ended, unless that left the job alone; then its `State` is the answer."""
 
     CANCELLED = "cancelled"
     RESCHEDULED = "rescheduled"
-    #: The job lies in a long destination queue shared with Java: done if one of our workers takes it.
+    #: The job lies in a long destination queue shared with Java: the change happens if one of our workers takes it.
     NOTED = "noted"

@@ -1,4 +1,4 @@
-"""Storing jobs that are to run later."""
+"""Storing jobs to run later."""
 
 import os
 from binascii import b2a_base64
@@ -22,13 +22,13 @@ SCHEDULE_BATCH = 500
 
 
 class Scheduled(msgspec.Struct):
-    """One job as `schedule` left it."""
+    """What `schedule` did with one job."""
 
     #: Epoch ms, by the server's clock.
     start_time_ms: int
-    #: Token of the job that holds the unique key; the new one was not stored then. Else empty.
+    #: Token of the job that holds the unique key, if the new job was not stored because of it; else empty.
     holder: str
-    #: How a job that was stored before has ended, or UNKNOWN: it has begun. None: it waits.
+    #: For a job that was stored before: how it has ended, or UNKNOWN if it has begun. None: it waits.
     beyond: State | None = None
 
 
@@ -38,14 +38,14 @@ class NewJob(NamedTuple):
     token: str
     #: ``+`` and ms from now, or ``=`` and epoch ms.
     when: str
-    #: ``e`` (held to the job's end) or ``s`` (held to its start) and the key; or empty.
+    #: ``e`` (held to the job's end) or ``s`` (held to its start), then the key; or empty.
     unique: str
     payload: bytes
 
 
 def new_token() -> str:
     """Make the token of a job: 22 characters, URL-safe."""
-    # secrets.token_urlsafe(16), in a third of the time.
+    # What secrets.token_urlsafe(16) does, in a third of its time.
     return b2a_base64(os.urandom(16)).translate(_URL_SAFE, b"=\n").decode()
 
 
@@ -86,7 +86,10 @@ def store(
     insertion_list: bool = True,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
-    """`schedule` for one job, in half the server's time where nothing has to be looked up for it. Not for a pipeline."""
+    """Do as `schedule` for one job, in half the server's time if nothing has to be looked up for it.
+
+    Not for a pipeline, which would not make the full call where this one replies nil.
+    """
 
     def full() -> Call[list[Scheduled]]:
         return schedule(

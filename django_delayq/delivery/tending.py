@@ -1,4 +1,4 @@
-"""Forgetting data of jobs that are gone, and deleting what is too old."""
+"""Forgetting what belongs to no job any more, and deleting what is too old."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.states import State
 
-#: The hashes that `sweep` looks through. A note goes once its locator has gone.
+#: The hashes that `sweep` looks through, in this order: a note goes once its locator has gone.
 SWEPT = ("locators", "headers", "errors", "unique", "notes", "claims")
 
 
 class Swept(NamedTuple):
     """The reply to a `sweep` call."""
 
-    #: 0 at the end.
+    #: Where to go on; 0 at the end.
     cursor: int
     forgotten: int
 
@@ -30,7 +30,7 @@ def sweep(
     count: int = 100,
     now_us: int | None = None,
 ) -> Call[Swept]:
-    """Forget what belongs to no job and no process any more, among about ``count`` fields of one hash of `SWEPT`."""
+    """Forget fields that belong to no job or process any more, among about ``count`` fields of one hash of `SWEPT`."""
     return Call(
         *bind(PACKAGES, "sweep", keys, swept=keys.key(which)),
         (now_argument(now_us), which, cursor, count),
@@ -42,7 +42,7 @@ class Which(StrEnum):
     """What `expire` deletes."""
 
     ALL = "all"
-    #: What others have offered.
+    #: Payloads that others have offered.
     FOREIGN = "foreign"
     #: Jobs of ours.
     JOBS = "jobs"
@@ -53,9 +53,9 @@ class Expired(NamedTuple):
 
     deleted: int
     left: int
-    #: Rank to go on with, or -1 at the end.
+    #: The rank to go on with, or -1 at the end.
     next_rank: int
-    #: When the oldest that was deleted was put aside, epoch ms; -1: none was deleted.
+    #: When the oldest deleted one had been put aside, epoch ms; -1: nothing was deleted.
     oldest_ms: int
 
 
@@ -71,7 +71,10 @@ def expire(
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
 ) -> Call[Expired]:
-    """Delete dead letters (or quarantined payloads) of some age from a rank on, the oldest first, all but ``kept``."""
+    """Delete dead letters (or quarantined payloads) that are too old, the oldest first, from a rank on.
+
+    ``kept`` of them stay, however old.
+    """
     return Call(
         *bind(
             PACKAGES,

@@ -1,4 +1,4 @@
-"""Which format a queue is in, who reads it, and signing payloads anew."""
+"""The format of a queue, which formats its workers read, and signing payloads anew."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -10,7 +10,7 @@ from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire import signing
 
-#: How long what a process said of the formats that it reads counts; it says so every minute.
+#: How long a process counts after it said which formats it reads. It says so every minute.
 ENROLLED_MS = 180_000
 
 
@@ -19,17 +19,17 @@ class Where(StrEnum):
 
     FRAMES = "frames"
     DESTINATION = "destination"
-    #: Of what was claimed once.
+    #: The payloads of jobs that were claimed before.
     PAYLOADS = "payloads"
 
 
 def resign(
     keys: DeliveryKeys, where: Where, items: Iterable[tuple[str | int, bytes, bytes]]
 ) -> Call[int]:
-    """Write payloads anew where they are as they were read; returns how many were. Safe to repeat.
+    """Write payloads anew, each where it was read and only if it is unchanged; returns how many were written.
 
-    ``items`` are index or token, frame or payload as read, and the new payload. An index may be a guess, or empty for a
-    frame; in the destination queue it counts from the tail, -1 being the last.
+    Safe to repeat. ``items`` are index or token, frame or payload as read, and the new payload. An index may be a
+    guess, and for a frame it may be empty. In the destination queue it counts from the tail; the last element is -1.
     """
     args: list[Argument] = [where]
     for item in items:
@@ -43,11 +43,11 @@ def resign(
 class Enrolled(NamedTuple):
     """The reply to an `enroll` call."""
 
-    #: Of the queue: what its workers have to read.
+    #: The format of the queue, which its workers have to read.
     format: int
-    #: Processes that read no format as late as the caller's.
+    #: Processes that read only earlier formats than the caller.
     behind: int
-    #: What a command has chosen to be written; 0: nothing.
+    #: The format that a command has chosen to be written; 0: none was chosen.
     written: int
 
 
@@ -58,7 +58,7 @@ def enroll(
     reads: int | None = None,
     now_us: int | None = None,
 ) -> Call[Enrolled]:
-    """Say that a process reads the formats up to ``reads``; the queue goes to a later one when all that live do."""
+    """Say that a process reads formats up to ``reads``. The queue gets a later one once all living processes read it."""
     return Call(
         *bind(PACKAGES, "enroll", keys),
         (now_argument(now_us), owner, reads or signing.FORMAT, ENROLLED_MS),
@@ -69,14 +69,14 @@ def enroll(
 class QueueFormat(NamedTuple):
     """The reply to a `read_format` call."""
 
-    #: What the queue's workers have to read.
+    #: The format that the queue's workers have to read.
     format: int
-    #: What is written to it.
+    #: The format that is written to it.
     written: int
 
 
 def read_format(keys: DeliveryKeys) -> Call[QueueFormat]:
-    """Ask in which format a queue is."""
+    """Read which format a queue is in."""
     return Call(
         *bind(PACKAGES, "read_format", keys),
         read=lambda reply: QueueFormat(*reply),
@@ -86,27 +86,27 @@ def read_format(keys: DeliveryKeys) -> Call[QueueFormat]:
 class Step(StrEnum):
     """What `set_format` is to do."""
 
-    #: Raise the format, or have an earlier one written; nothing where workers read less than what it is raised to.
+    #: Raise the format, or have an earlier one written. It is not raised while workers read only earlier formats.
     BEGIN = "begin"
-    #: The same, whatever workers read.
+    #: Do so whatever the workers read.
     FORCE = "force"
-    #: Lower the format to what is written, once nothing later waits.
+    #: Lower the format to the one that is written, once nothing of a later format waits.
     END = "end"
 
 
 class FormatSet(NamedTuple):
     """The reply to a `set_format` call."""
 
-    #: Of the queue, until now.
+    #: The format of the queue until now.
     before: int
-    #: Processes that read no format as late as the chosen one.
+    #: Processes that read only earlier formats than the chosen one.
     behind: int
 
 
 def set_format(
     keys: DeliveryKeys, format: int, step: Step, *, now_us: int | None = None
 ) -> Call[FormatSet]:
-    """Choose the format of a queue; nothing is changed where its own is later than this version reads."""
+    """Choose the format of a queue. If its present format is later than this version reads, nothing changes."""
     return Call(
         *bind(PACKAGES, "set_format", keys),
         (now_argument(now_us), format, signing.FORMAT, ENROLLED_MS, step),

@@ -160,7 +160,7 @@ class Keyring:
         """Check that this project has signed a body, and return the format of the signature.
 
         Raises:
-            NotSigned: this project has not signed it, or cannot tell: then ``missing`` names the key or format needed.
+            NotSigned: it has not, or nobody can tell without the key or format that ``missing`` names.
         """
         signer = self._checkers.get(signature[:MAC_AT])
         # A token of another length could end in a part of the body.

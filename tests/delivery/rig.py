@@ -1,8 +1,8 @@
-"""One queue on a real server under a clock that stands still, told in names instead of bytes.
+"""One queue on a real server, under a clock that stands still, described by names instead of bytes.
 
-Times are ms after `T0`. A job named ``a`` has the token ``a---…``, a payload that somebody else offered is its
-own name. `Rig.state` tells what the server holds, the empty parts left out; `Rig.check` holds it to the rules
-that are true between any two calls.
+Times are ms after `T0`. A job named ``a`` has the token ``a---…``; a payload that somebody else offered is its own
+name. `Rig.state` tells what the server holds, without empty parts; `Rig.check` checks the rules that are true between
+any two calls.
 """
 
 import itertools
@@ -53,8 +53,8 @@ LEASE = 30_000
 HOLD = 900_000
 OWNER = b"owner--1"
 LISTED, UNLISTED = b"\xd9L", b"\xd9U"
-#: What Redisson's transfer does, in its order: push and unlist each, take them all out at the end. A frame of the
-#: other format stops it in the middle.
+#: What Redisson's transfer does, in its order: push and unlist each frame, and take all of them out at the end. A frame
+#: of the other format stops it in the middle.
 JAVA_TRANSFER = """
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], 0, ARGV[1], 'LIMIT', 0, ARGV[2])
 for _, frame in ipairs(due) do
@@ -74,20 +74,20 @@ def token(name: str) -> str:
 
 
 def payload(name: str, size: int = 0, *, signature: str = "") -> bytes:
-    """Return an envelope as short as the scripts accept, padded to a size; signed with the name, or something else."""
+    """Return the shortest envelope that scripts accept, padded to a size, and signed with the name or another text."""
     signed = mac(signature or name).encode()
     text = b'{"delayq":"%b","mac":"1key1%b"}' % (token(name).encode(), signed)
     return text[:-1] + b"," + b" " * (size - len(text) - 1) + b"}" if size else text
 
 
 def locator(name: str, *, signature: str = "") -> bytes:
-    """Return what the scripts keep of a job that was transferred at T0."""
+    """Return the locator of a job that was transferred at T0."""
     half = mac(signature or name).encode()[:16]
     return struct.pack("<dB8s16s", T0, 0, bytes(8), half)
 
 
 def mac(name: str) -> str:
-    """Return 32 hexadecimal digits, others for each name."""
+    """Return 32 hexadecimal digits, different for each name."""
     return blake2b(name.encode(), digest_size=16).hexdigest()
 
 
@@ -114,21 +114,21 @@ class Rig:
         self.frame_format = frame_format
         self.insertion_list = insertion_list
         self._now = 0.0
-        # Of all leases that were given.
+        # The fencing tokens of all leases given.
         self._shortest_ms = LEASE
-        #: Somebody looks at the queue all the time, as an idle worker does; False: time passes without any call.
+        #: True: somebody looks at the queue all the time, as an idle worker does. False: time passes without any call.
         self.is_served = True
-        #: False: the test broke a rule on purpose, so nobody checks them at its end.
+        #: False: the test broke a rule on purpose, so its end checks no rules.
         self.is_checked = True
         #: Every frame that Java offered: its random bytes may look like ours.
         self.java_frames: set[bytes] = set()
-        #: Those of them that a command has taken out of the delay queue.
+        #: Those of Java's frames that a command has taken out of the delay queue.
         self.delisted: set[bytes] = set()
         self._numbers = itertools.count(1)
 
     @property
     def now(self) -> float:
-        """ms after T0; a fraction is allowed. Set it to let time pass, or the clock step back."""
+        """The time, ms after T0; a fraction is allowed. Set it to let time pass, or to let the clock step back."""
         return self._now
 
     @now.setter
@@ -162,9 +162,9 @@ class Rig:
         frame_format: FrameFormat | None = None,
         again: bool = False,
     ) -> list[Scheduled]:
-        """Schedule jobs by name; a number is a wait in ms, text is given to the script as it is.
+        """Schedule jobs by name. A number is a wait in ms; text goes to the script as it is.
 
-        ``again`` is what a client says when the reply to the same call was lost.
+        ``again`` marks the repeat that a client makes when the reply to its call was lost.
         """
         jobs = [
             NewJob(
@@ -253,7 +253,7 @@ class Rig:
         owner: bytes = OWNER,
         lease_ms: int = LEASE,
     ) -> Claimed | None:
-        """Claim where nothing but a few frames is due; None: that is not so, and nothing was done."""
+        """Claim with `claim_few`; None: there is more to do than it does, and nothing was done."""
         self._shortest_ms = min(self._shortest_ms, lease_ms)
         return self.run(
             claiming.claim_few(
@@ -378,7 +378,7 @@ class Rig:
     def reschedule(
         self, name: str, wait: int | str
     ) -> tuple[Change | State, int | None]:
-        """Move a job; the start time in the answer is ms after T0, None where there is none."""
+        """Move a job; the start time in the answer is ms after T0, or None."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         outcome, start_time_ms = self.run(
             changing.reschedule(self.keys, token(name), when, now_us=self.now_us)
@@ -403,7 +403,7 @@ class Rig:
         )
 
     def counters(self) -> dict[str, int]:
-        """Return what happened since the queue began."""
+        """Return the counters since the queue began."""
         return self.run(looking.counts(self.keys, now_us=self.now_us)).counters
 
     def lay(self, *names: str, size: int = 0) -> None:
@@ -467,12 +467,12 @@ class Rig:
             pipeline.execute()
 
     def at(self, wait: float) -> int:
-        """Return the epoch ms that lie so many ms after now."""
+        """Return the epoch ms of a time so many ms after now."""
         return -(-self.now_us // 1000) + int(wait)
 
     @contextmanager
     def listening(self, channel: str) -> Iterator[Callable[[], list[int]]]:
-        """Subscribe; the value returns what was published since, in ms after T0."""
+        """Subscribe; yields a function that returns what was published since, in ms after T0."""
         with self.client.pubsub(ignore_subscribe_messages=True) as pubsub:
             pubsub.subscribe(channel)
             pubsub.get_message(timeout=10)
@@ -498,7 +498,7 @@ class Rig:
         return self.client.lrange(self.keys.queue.delay_queue, 0, -1)
 
     def state(self) -> dict[str, Any]:
-        """Tell the whole queue by names, times as ms after T0, the empty parts left out."""
+        """Describe the whole queue by names, with times as ms after T0 and without empty parts."""
         keys, client = self.keys, self.client
         payloads = client.hgetall(keys.payloads)
 
@@ -549,7 +549,7 @@ class Rig:
         return sorted({key.decode() for key in found} - kept)
 
     def check(self) -> None:
-        """Hold the queue to the rules between any two calls."""
+        """Check the rules that are true between any two calls."""
         keys, client = self.keys, self.client
         waiting = client.zrange(keys.queue.timeout_set, 0, -1)
         listed = Counter(self.frames())
@@ -613,7 +613,7 @@ def is_unlisted(frame: bytes) -> bool:
 
 
 def listed_number(frame: bytes) -> int | None:
-    """Return the number of a frame that the scripts take for one of theirs in the delay queue."""
+    """Return the number of a frame that the scripts take for a listed frame of ours."""
     at = 1 if frame[:1] == b"\x08" else 0
     if frame[at : at + 2] != LISTED:
         return None

@@ -1,4 +1,4 @@
-"""What was put aside: dead letters and quarantine, replayed or discarded."""
+"""Jobs that were put aside: dead letters and quarantine, replayed or discarded."""
 
 import pytest
 

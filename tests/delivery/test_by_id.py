@@ -114,7 +114,7 @@ def removed_by_java(rig: Rig) -> None:
 
 Life = Callable[[Rig], None]
 
-#: Each way to be, the answer of cancel, of reschedule, and the state that inspect tells.
+#: Each state that a job can be in, the answers of cancel and of reschedule, and the state that inspect returns.
 LIVES: dict[Life, tuple[str, str, str]] = {
     scheduled: ("cancelled", "rescheduled", "scheduled"),
     due: ("cancelled", "rescheduled", "due"),
@@ -469,7 +469,7 @@ def test_job_is_due_from_its_start_time_on(rig: Rig, now: float, state: State) -
 def test_lease_keeps_cancel_and_move_away_whether_it_has_run_out_or_not(
     rig: Rig, way: str, now: float
 ) -> None:
-    """While the server is away nobody can renew, and the worker runs the job all the same."""
+    """While the server is away, nobody can renew a lease, yet the worker runs the job."""
     rig.schedule({"a": 0})
     rig.lease()
     rig.now = now

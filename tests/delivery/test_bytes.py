@@ -1,4 +1,4 @@
-"""What a script reads at most, in bytes: a list or a sorted set is copied to Lua before anything is known of its sizes."""
+"""How many bytes a script reads at most: the server copies elements to Lua before a script can know their sizes."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from django_delayq.queues import calls as queues_calls
 from django_delayq.repair import calls as repair_calls
 from tests.delivery.rig import Rig, locator, token
 
-#: The budget of every call here, and of those that have one of their own.
+#: The budget of every call here, also of calls that have a budget of their own.
 BUDGET = 1 << 20
 LARGE = 300_000
 
@@ -109,13 +109,13 @@ def bytes_read(rig: Rig, key: str, call: Callable[[Rig], object]) -> int:
 @pytest.mark.parametrize("size", [LARGE, BUDGET // 2 + 1, 3 * BUDGET])
 def test_call_exceeds_its_bytes_by_one_element(rig: Rig, read: str, size: int) -> None:
     fill, call = READS[read]
-    # Twice what fits: a slow machine hears megabytes from MONITOR for long.
+    # Only twice what fits: on a slow machine, megabytes take MONITOR long.
     key = fill(rig, [size] * max(4, 2 * BUDGET // size))
 
     seen = bytes_read(rig, key, call)
 
     assert 0 < seen <= BUDGET + size + 32
-    rig.is_checked = False  # of the jobs there is only what was to be read
+    rig.is_checked = False  # these jobs have nothing but what was to be read
 
 
 @pytest.mark.parametrize("read", READS)
@@ -144,10 +144,10 @@ def test_large_elements_behind_small_ones_are_read_a_few_at_a_time(
 
     seen = bytes_read(rig, key, call)
 
-    # Anybody puts elements into the destination queue: a claim reads them one at a time.
+    # Anybody may put elements into the destination queue, so a claim reads them one at a time.
     most = 1 if read == "claim from the destination queue" else 8
     assert seen <= BUDGET + (most + 1) * LARGE
-    rig.is_checked = False  # of the jobs there is only what was to be read
+    rig.is_checked = False  # these jobs have nothing but what was to be read
 
 
 @pytest.mark.parametrize("act", ["claim", "cancel"])

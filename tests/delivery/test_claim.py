@@ -106,8 +106,7 @@ def test_jobs_of_one_start_time_come_in_the_order_of_their_offers(
     assert names_of(rig.claim()) == [f"j{p}{n}" for p in range(3) for n in (3, 1, 2)]
 
 
-# Tables: what waits before, one claim, what is there after. Each row:
-# before, now, arguments of the claim, names claimed, state after, us until the next event.
+# Tables. Each row: what waits before, now, arguments of one claim, names claimed, state after, us until the next event.
 
 TABLE: dict[str, tuple[Any, ...]] = {
     "nothing waits": ({}, 0, {}, [], {}, -1),
@@ -253,7 +252,7 @@ def test_claim_takes_few_payloads_of_a_megabyte_and_says_that_more_waits(
     while True:
         claimed = rig.claim(100)
         got += names_of(claimed)
-        # Read in chunks that begin small, so a little beyond the budget.
+        # Reads go in chunks that begin small, so they exceed the budget a little.
         assert 1 <= len(claimed.jobs) <= 10
         rig.acknowledge(*claimed.jobs)
         if len(got) == 20:
@@ -413,12 +412,12 @@ RULE: dict[str, Any] = {"safe_kills": 0, "put_off_ms": 500}
 
 
 def die(rig: Rig) -> None:
-    """Let the process of all that is leased be dead, as its supervisor tells."""
+    """Let the process that holds all leases die, and its supervisor report that."""
     assert rig.recover(batch=1_000).next_rank == -1
 
 
 def lose(rig: Rig, *names: str) -> None:
-    """Have jobs whose lease has expired: each is a suspect for whoever claims it next."""
+    """Let the leases of jobs expire: each is a suspect for the process that claims it next."""
     rig.schedule(dict.fromkeys(names, 0))
     assert names_of(rig.claim(len(names))) == list(names)
     die(rig)
@@ -426,7 +425,7 @@ def lose(rig: Rig, *names: str) -> None:
 
 @pytest.fixture(params=["expired", "retried"])
 def suspects(rig: Rig, request: pytest.FixtureRequest) -> Rig:
-    """A queue with three suspects that are due, all among the leases or all among the retries."""
+    """A queue with three due suspects, all among the leases or all among the retries."""
     lose(rig, "a", "b", "c")
     if request.param == "retried":
         rig.give_back(*rig.claim().jobs)
@@ -463,7 +462,7 @@ def test_who_dies_beside_suspects_that_were_put_off_counts_no_kill_for_them(
 
 
 def test_no_suspect_is_leased_beside_one_and_all_else_is(suspects: Rig) -> None:
-    """What is put off fills no room: neither in number nor in bytes."""
+    """Suspects that are put off fill no room, neither in number nor in bytes."""
     suspects.schedule({"fresh": 0, "later": 0})
 
     claimed = suspects.claim(1, takes_suspect=False, byte_budget=1, **RULE)
@@ -501,7 +500,7 @@ def test_another_process_takes_a_suspect_that_one_has_put_off(rig: Rig) -> None:
     lose(rig, "a", "b")
     with rig.listening(rig.keys.channel) as heard:
         assert names_of(rig.claim(**RULE)) == ["a"]
-        # It may know of no lease.
+        # It may not know of any lease.
         assert heard() == [500]
 
     rig.now = 500
@@ -838,7 +837,7 @@ def test_payload_that_a_codec_wrapped_is_found_by_its_token(rig: Rig) -> None:
     job = rig.lease()
 
     assert (job.token, job.is_foreign) == (token("a"), False)
-    rig.is_checked = False  # its payload is not one that the rules know
+    rig.is_checked = False  # the rules do not know its payload
 
 
 # Keys of ours that somebody deleted.
@@ -905,7 +904,7 @@ def test_job_whose_locator_cannot_be_read_is_missing_by_its_id_and_runs(
 
     assert rig.inspect("a").state is State.MISSING
     rig.schedule({"a": 9}, again=True)
-    # Nobody can tell whether its holder still waits.
+    # Nobody can tell whether the holder of its key still waits.
     assert rig.schedule({"v": 0}, unique="ek")[0].holder == ""
     rig.client.hset(rig.keys.locators, token("a"), locator)
 

@@ -1,4 +1,4 @@
-"""The claim of a few frames: the same as a whole claim where it does something, and nothing at all elsewhere."""
+"""`claim_few`: it does what a whole claim does, or it does nothing at all."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ FLAT = {"insertion_list": False}
 
 @pytest.fixture
 def flat(client: "redis.Redis[bytes]", queue_name: str) -> Rig:
-    """A queue without Redisson's list that was served a moment ago, and nothing else is to be done there."""
+    """A queue without Redisson's list, which was served a moment ago and has nothing else to do."""
     rig = Rig(client, queue_name, **FLAT)
     rig.schedule({"first": 0})
     rig.acknowledge(rig.lease())
@@ -177,13 +177,13 @@ def locator_is_gone(rig: Rig) -> None:
 
 
 def offered_again_by_somebody_else(rig: Rig) -> None:
-    """Its own payload in another frame, whose 8 bytes its locator does not know."""
+    """The job's own payload in another frame, whose 8 bytes the job's locator does not know."""
     rig.client.hdel(rig.keys.locators, token("a"))
     rig.schedule({"a": 50}, again=False)
 
 
 def forged(rig: Rig) -> None:
-    """Its token before another MAC."""
+    """The job's token with another MAC."""
     (frame,) = rig.client.zrange(rig.keys.queue.timeout_set, 0, 0)
     rig.client.zadd(
         rig.keys.queue.timeout_set,
@@ -193,7 +193,7 @@ def forged(rig: Rig) -> None:
 
 
 def copied_in_the_other_format(rig: Rig) -> None:
-    """A frame of the same number and payload, without the byte that only one of the formats has."""
+    """A frame with the same number and payload, but without the byte that only one of the formats has."""
     (frame,) = rig.client.zrange(rig.keys.queue.timeout_set, 0, 0)
     rig.client.zadd(rig.keys.queue.timeout_set, {frame[1:]: T0})
 

@@ -1,6 +1,6 @@
 """The delay queue, Redisson's list of all that was offered, holds exactly the listed frames that wait, in order.
 
-`Rig.check` states that at the end of every test; these look for what could break it.
+`Rig.check` checks that at the end of every test; the tests here look for what could break it.
 """
 
 import random
@@ -23,7 +23,7 @@ from tests.delivery.rig import (
 )
 
 TOMBSTONE = b"\0"
-#: More than a call moves that pays for each frame with an LREM.
+#: More frames than a call moves that pays for each with an LREM.
 MORE = 500
 
 
@@ -97,7 +97,7 @@ def test_cancel_finds_a_frame_at_either_end_and_in_the_middle(rig: Rig) -> None:
 
 
 def test_gaps_in_the_numbers_do_not_hide_a_frame(rig: Rig) -> None:
-    """Unlisted frames and cancelled ones take numbers, too."""
+    """Unlisted and cancelled frames take numbers as well."""
     chance = random.Random(9)
     for part in range(40):
         waits = {f"j{part}-{n}": chance.randrange(1_000) for n in range(50)}
@@ -136,11 +136,11 @@ def test_long_runs_of_java_frames_do_not_hide_ours(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("waiting", "size", "moved"),
     [
-        # Looked through once for all of them.
+        # One pass through the list finds all of them.
         (2_000, 1, MORE),
-        # An LREM each: what they cost bounds the call, 4 + 600,000 / waiting.
+        # Each takes an LREM: their cost bounds the call, to 4 + 600,000 / waiting.
         (30_000, 1, 24),
-        # The same where its bytes are too many to be looked through.
+        # The same if the list has too many bytes for one pass.
         (2_000, 4_000, 304),
     ],
 )
@@ -172,7 +172,7 @@ def test_call_moves_as_many_java_frames_as_the_list_allows(
 
 
 def fill_one_instant(rig: Rig, count: int) -> list[bytes]:
-    """Put in Java's frames, and a few of ours, that are all due at one moment; return the list."""
+    """Put in Java's frames and a few of ours, all due at one moment; return the list."""
     for n in range(count):
         if n % 50 == 7:
             rig.schedule({f"j{n}": 0})
@@ -230,11 +230,11 @@ def test_of_one_instant_none_is_lost_where_a_crash_left_a_tombstone(
     assert len(left) == 199
 
 
-# What a call does to take its frames out.
+# How a call takes its frames out.
 
 
 def removals_of(rig: Rig, call: Callable[[], object]) -> list[tuple[str, ...]]:
-    """Return the commands with which a call writes to the delay queue, each with its numbers; LSETs as one."""
+    """Return the commands with which a call writes to the delay queue, each with its numbers; several LSETs are one."""
     marker = f"end of {rig.keys.queue.name}"
     told: list[tuple[str, ...]] = []
     with rig.client.monitor() as monitor:
@@ -310,7 +310,7 @@ def test_a_call_cuts_runs_off_and_scans_from_the_nearer_end(
 def test_a_large_batch_out_of_all_the_list_is_found_without_a_scan_for_each(
     rig: Rig,
 ) -> None:
-    """Around each of them, no more is read than it takes."""
+    """Around each frame, the search reads no more than it needs."""
     chance = random.Random(15)
     names = [f"j{n}" for n in range(24_000)]
     for start in range(0, len(names), 500):
@@ -349,7 +349,7 @@ def test_many_that_are_cancelled_share_a_scan(rig: Rig) -> None:
 
 
 def test_of_javas_few_are_cancelled_with_one_call(rig: Rig) -> None:
-    """Each is a scan."""
+    """Each takes a scan."""
     rig.schedule({f"j{n}": 500 for n in range(20)})
     frames = [rig.java_offer(f"x{n}", 70) for n in range(10)]
     tokens = [f"f2-{T0 + 70}-{frame[1:9].hex()}" for frame in frames]
@@ -401,7 +401,7 @@ PLACES = {
 
 
 def offer_among_a_thousand(rig: Rig, random_id: bytes, places: list[int]) -> int:
-    """Fill the list with ours and, before some of them, Java's; returns how many there are."""
+    """Fill the list with our frames, some behind a frame of Java's; returns how many there are."""
     chance = random.Random(11)
     rig.schedule({"first": 450})
     for n in range(1_000):
@@ -431,7 +431,7 @@ def test_marks_in_javas_random_bytes_do_not_hide_ours_in_a_long_list(
 def test_mark_with_a_number_that_was_given_out_loses_no_job(
     rig: Rig, kind: bytes, number: int
 ) -> None:
-    """One in 10^13 of Java's frames, with a million offered: its list may keep it, but each job comes once."""
+    """One in 10^13 of Java's frames, with a million offered: the list may keep it, but each job comes once."""
     count = offer_among_a_thousand(rig, mark(kind, number), PLACES["everywhere"])
     rig.is_checked = False
 
@@ -472,7 +472,7 @@ def test_numbers_stay_within_their_six_bytes_whatever_lies_at_the_tail(
 
 
 def leave_tombstones(rig: Rig, *indexes: int) -> None:
-    """Leave the list as a server does that stops between the first LSET and the LREM."""
+    """Leave the list as it is when the server stops between the first LSET and the LREM."""
     rig.client.hset(rig.keys.counters, "sweeping", 1)
     for index in indexes:
         frame = rig.client.lindex(rig.keys.queue.delay_queue, index)
@@ -503,7 +503,7 @@ def test_tombstones_of_a_crash_are_swept_by_the_next_script_that_touches_the_lis
         rig.cancel("j7")
 
     assert TOMBSTONE not in rig.frames()
-    rig.is_checked = False  # what was lost with the crash are locators, for the sweep
+    rig.is_checked = False  # the crash left locators, for the sweep
     waiting = rig.client.zrange(rig.keys.queue.timeout_set, 0, -1)
     assert sorted(rig.frames()) == sorted(waiting)
     assert not rig.client.hexists(rig.keys.counters, "sweeping")
@@ -520,7 +520,7 @@ def test_open_flag_without_tombstones_costs_nothing_but_a_look(rig: Rig) -> None
 
 
 def test_nobody_sees_a_tombstone_while_claims_run(rig: Rig) -> None:
-    """A script is atomic, so this holds by itself, as long as no script leaves one at its end."""
+    """A script is atomic, so nobody sees one as long as no script leaves one at its end."""
     chance = random.Random(12)
     fill(rig, 1_000, lambda n: chance.randrange(100))
     rig.now = 100
@@ -556,7 +556,7 @@ def test_list_deleted_as_a_whole_stops_nothing(rig: Rig) -> None:
 
 
 def test_frames_missing_from_the_list_stop_nothing(rig: Rig) -> None:
-    """Java's jammed transfer takes them out of the list and leaves them in the timeout set."""
+    """A jammed transfer of Java's takes frames out of the list and leaves them in the timeout set."""
     fill(rig, 300, lambda n: n)
     for frame in rig.frames()[::3]:
         rig.client.lrem(rig.keys.queue.delay_queue, 1, frame)

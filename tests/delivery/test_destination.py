@@ -1,4 +1,4 @@
-"""The destination queue, shared with Java: transfers into it, claims from it, and what was noted meanwhile."""
+"""The destination queue, shared with Java: transfers into it, claims from it, and notes about jobs in it."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_transfer_moves_payloads_as_they_are(any_rig: Rig) -> None:
 def test_frame_that_is_both_is_read_as_the_queues_format(
     any_rig: Rig, mode: Mode | None
 ) -> None:
-    """Seventeen bytes: nothing in one format, one zero byte in the other."""
+    """Seventeen bytes are an empty payload in one format, and one zero byte in the other."""
     rig = any_rig
     is_old = rig.frame_format is FrameFormat.DLC0
     body, random_id = (b"\0", b"\x08abcdefg") if is_old else (b"", b"abcdefg\x01")
@@ -318,7 +318,7 @@ def test_payload_twice_in_the_destination_queue_is_leased_once(rig: Rig) -> None
 def test_redisson_jammed_by_a_frame_of_the_other_format_harms_none_of_our_jobs(
     rig: Rig,
 ) -> None:
-    """It delivers what is due ahead of that frame again at every retry, until we have taken the frame."""
+    """At every retry it delivers again what is due before that frame, until we have taken the frame."""
     rig.frame_format = FrameFormat.DLC0
     rig.schedule({"a": 1, "b": 2})
     rig.schedule({"c": 3}, frame_format=FrameFormat.BC0LC0)
@@ -456,7 +456,7 @@ def test_destination_queue_is_searched_through_a_megabyte_only(rig: Rig) -> None
 
 @pytest.mark.parametrize("mode", Mode)
 def test_payload_that_moved_to_another_queue_runs_there(rig: Rig, mode: Mode) -> None:
-    """poll_last_and_offer_first_to: it has been signed for the other queue."""
+    """poll_last_and_offer_first_to has signed it for the other queue."""
     rig.schedule({"a": 0})
     other = Rig(rig.client, f"{rig.keys.queue.name}-other")
     call = queues_calls.withdraw(
@@ -486,7 +486,7 @@ def test_job_behind_other_bytes_with_its_token_and_mac_is_no_double(
 ) -> None:
     rig.schedule({"a": 0})
     rig.transfer()
-    # Who can read the queue can write that.
+    # Anybody who can read the queue can write that.
     rig.client.lpush(rig.keys.queue.destination, payload("a", size=200))
 
     claimed = rig.claim(mode=mode)
@@ -496,7 +496,7 @@ def test_job_behind_other_bytes_with_its_token_and_mac_is_no_double(
         payload("a", size=200),
         payload("a"),
     ]
-    # Python checks both, and runs the one that is signed.
+    # Python checks both, and runs only the one that is signed.
     assert [job.is_foreign for job in claimed.jobs] == [False, True]
     rig.acknowledge(*claimed.jobs)
 

@@ -86,7 +86,7 @@ def test_frame_that_java_removed_is_not_found_among_its_neighbours(
         rig.cancel(f"j{n}")
 
 
-# Elements of others go by format, start time and their frame's bytes.
+# The ids of other people's elements consist of format, start time and the frame's bytes.
 
 
 def pseudo_token(frame: bytes, start_time: int) -> str:

@@ -1,6 +1,6 @@
-"""The cost of an operation does not depend on how many jobs wait; measured by the server, call by call.
+"""The cost of an operation does not depend on how many jobs wait. The server measures each call.
 
-A call that was interrupted by a loaded machine counts as any other, so the middle one of many is compared.
+A loaded machine may interrupt a call, so the tests compare the median of many.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +15,9 @@ from tests.delivery.rig import Rig
 from tests.servers import Server
 
 MANY = 20_000
-#: Calls of which the middle one is compared.
+#: Calls of which the median is compared.
 CALLS = 60
-#: The server logs the commands inside of scripts, too.
+#: The server also logs the commands inside scripts.
 LOGGED = 10_000
 
 Work = Callable[[Rig, int], object]
@@ -48,7 +48,7 @@ def durations_in(client: "redis.Redis[bytes]") -> list[int]:
 
 
 def cost_us(rig: Rig, work: Work) -> float:
-    """Return the server's time for one call, where an equal number of jobs is due and waits otherwise."""
+    """Return the server's time for one call, with the same number of due jobs on every queue."""
     client = rig.client
     rig.schedule({f"mine{n}": n % 7 for n in range(CALLS)})
     rig.now += 10

@@ -1,4 +1,4 @@
-"""The format of a queue: raised when all its workers read a later one, or as a command says; older workers get nothing."""
+"""The format of a queue: it rises when all its workers read a later one, or by a command; older workers get nothing."""
 
 import pytest
 
@@ -26,14 +26,14 @@ def written(rig: Rig) -> int:
 
 
 def control(rig: Rig) -> dict[bytes, bytes]:
-    """Return what the server keeps of formats."""
+    """Return what the server keeps about formats."""
     fields = rig.client.hgetall(rig.keys.control)
     return {name: value for name, value in fields.items() if name != b"service"}
 
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks is of a version that reads format 2."""
+    """Let the caller be of a version that reads format 2."""
     monkeypatch.setattr(signing, "FORMAT", 2)
 
 
@@ -156,7 +156,7 @@ def test_queue_is_not_raised_above_what_workers_read_unless_forced(rig, later):
     assert written(rig) == 1
     assert choose(rig, 2, Step.FORCE) == FormatSet(1, 2)
     assert written(rig) == 2
-    # It is there already, and stays.
+    # It is stored already, and stays.
     assert choose(rig, 2) == FormatSet(2, 2)
     assert control(rig)[b"format"] == b"2"
 

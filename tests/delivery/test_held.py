@@ -1,4 +1,4 @@
-"""Jobs of tasks that a worker does not know: held, released by one that does, quarantined when nobody came."""
+"""Jobs of tasks that a worker does not know: held, released by a worker that does, quarantined if none came."""
 
 import json
 

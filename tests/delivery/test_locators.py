@@ -1,4 +1,4 @@
-"""Both layouts of a locator: 21 bytes and the unique key, and the 33 that a version before wrote."""
+"""Both layouts of a locator: 21 bytes and the unique key, and the 33 bytes that an earlier version wrote."""
 
 import struct
 from collections.abc import Callable
@@ -22,7 +22,7 @@ MARKS = {0: bytes(8), 1: UNLISTED, 2: LISTED, 3: b"\xff" * 8}
 
 
 def widen(locator: bytes) -> bytes:
-    """Return a locator as the version before wrote it."""
+    """Return a locator as the earlier version wrote it."""
     kind = locator[8]
     assert 16 <= kind < 28
     free = MARKS[kind % 4]
@@ -96,7 +96,7 @@ def test_job_is_found_moved_claimed_and_ended_by_either_layout(
 
 
 def layout_again(rig: Rig, layout: Callable[[Rig], None]) -> None:
-    """Bring what was written meanwhile into the layout as well."""
+    """Bring locators written meanwhile into the layout as well."""
     if layout is widen_all:
         for field, value in rig.client.hgetall(rig.keys.locators).items():
             if len(value) < 33 or value[8] >= 16:

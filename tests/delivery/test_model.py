@@ -1,4 +1,4 @@
-"""Random operations of Django, workers and Java against a model in Python: nothing lost, nothing twice."""
+"""Random operations of Django, workers and Java against a model in Python: no job is lost, and none comes twice."""
 
 import math
 from typing import Any
@@ -23,20 +23,20 @@ from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, payload
 
-#: For so long after a gap, what ended in it is spared.
+#: For so long after a gap, leases that ended in it are spared.
 SPARED = LEASE * 5 / 12
-#: So many gaps in a row nobody's lease is lost.
+#: For so many gaps in a row, no living worker loses a lease.
 MOST_GAPS = 3
 formats = st.sampled_from(list(FrameFormat))
 waits = st.sampled_from([0, 0, 1, 5, 50, 1_000])
 
-#: A job with more kills is a suspect, where the claim says so.
+#: A job with more kills is a suspect, if the claim says so.
 SAFE_KILLS = 0
 PUT_OFF_MS = 20
 
 
 class Numbers:
-    """In place of `secrets`: which comes first of jobs that are due together is the same whenever an example runs."""
+    """Stands in for `secrets`, so that jobs that are due together come in the same order whenever an example runs."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -47,7 +47,7 @@ class Numbers:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """One queue; the model knows of each job only where it may be, and what may never happen to it."""
+    """One queue. The model knows only where each job may be, and what must never happen to it."""
 
     def __init__(self, client: "redis.Redis[bytes]", name: str) -> None:
         super().__init__()
@@ -59,22 +59,22 @@ class QueueMachine(RuleBasedStateMachine):
         if keys := self.keys():
             client.delete(*keys)
         self.count = 0
-        #: Where the model has each element that is not over: waiting, destination, leased, retrying, dead.
+        #: Where the model has each element that is not over yet: waiting, destination, leased, retrying, dead.
         self.places: dict[str, str] = {}
         self.due: dict[str, int] = {}
         self.leases: dict[str, Leased] = {}
-        #: Leased to a process that lives and renews every third of a lease, whatever clock and server do.
+        #: Leased to a living process, which renews every third of a lease, whatever clock and server do.
         self.living: set[str] = set()
-        #: Gaps since those that live could renew.
+        #: Gaps since living processes could last renew.
         self.gaps = 0
-        #: Ended by us, which is remembered.
+        #: Jobs that we ended, and that the server still remembers.
         self.over: set[str] = set()
         #: Payloads in the destination queue whose jobs are elsewhere, or over.
         self.doubles: list[str] = []
 
     @initialize(mode=st.sampled_from([Mode.DIRECT, Mode.SHARED]))
     def configure(self, mode: Mode) -> None:
-        """Where no Java works on a queue, what lies in its destination queue is a job only where we transferred it."""
+        """If no Java works on a queue, an element in its destination queue is a job only if we transferred it."""
         self.mode = mode
 
     def keys(self) -> list[bytes]:
@@ -127,7 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.mode is Mode.SHARED)
     @rule(format=formats, limit=st.integers(1, 5))
     def java_transfers(self, format: FrameFormat, limit: int) -> None:
-        """Only what it can read: a frame of the other format jams it, which test_destination.py has."""
+        """Java transfers only what it can read; test_destination.py has frames of the other format, which jam it."""
         due = self.client.zrangebyscore(
             self.rig.keys.queue.timeout_set, 0, self.rig.now_us // 1000, 0, limit
         )
@@ -206,7 +206,7 @@ class QueueMachine(RuleBasedStateMachine):
         is_living: bool,
         suspects: int | None = None,
     ) -> None:
-        """Claim; of suspects no more than so many, None: any number."""
+        """Claim, with at most so many suspects; None: any number."""
         request = self.rig.request()
         rule: dict[str, Any] = {}
         if suspects is not None:
@@ -235,7 +235,7 @@ class QueueMachine(RuleBasedStateMachine):
         for job in claimed.jobs:
             name = name_in(job.payload)
             if job.is_foreign and name.startswith("j"):
-                # Only its payload says that it is a job which has ended; a worker checks that, and drops it.
+                # Only its payload says that it is a job, which has ended. A worker checks that, and drops it.
                 assert job.is_known
                 assert name in self.over
                 assert self.rig.acknowledge(job, state=State.MISSING) == []
@@ -258,7 +258,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.follow_transfer()
 
     def retrying(self) -> dict[str, tuple[int, int]]:
-        """Return what waits among the retries by name: when it is due, and its kills."""
+        """Return the jobs among the retries by name: when each is due, and its kills."""
         found = self.client.zrange(self.rig.keys.retries, 0, -1, withscores=True)
         if not found:
             return {}
@@ -331,13 +331,13 @@ class QueueMachine(RuleBasedStateMachine):
             self.places[name] = "retrying"
             due = self.rig.at(wait) - T0
             if way == "G":
-                # As when it was due first: a clock that is set back then puts that into the future again.
+                # At the time when it was due first; a clock that is set back puts that into the future again.
                 due = min(job.start_time_ms - T0, math.floor(self.rig.now))
             self.due[name] = due
 
     @rule(suspects=st.sampled_from([None, 1, 0]))
     def worker_dies(self, suspects: int | None) -> None:
-        """With all it has leased; what it leaves behind are suspects for who comes next."""
+        """The worker dies with all its leases; its jobs are suspects for the next worker."""
         rank = 0
         while rank >= 0:
             _, rank = self.rig.recover(OWNER, first_rank=rank, batch=7)
@@ -395,7 +395,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.rig.discard(name) == 1
             del self.places[name]
 
-    # Time, in steps so small that every end is remembered.
+    # Time, in steps so small that the server remembers every end.
 
     @rule(ms=st.sampled_from([0.5, 1, 7, 60, 400]))
     def time_passes(self, ms: float) -> None:
@@ -408,7 +408,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.pass_time(LEASE + 1)
 
     def pass_time(self, ms: float) -> None:
-        """Let time pass, in which those that live renew their leases."""
+        """Let time pass, in which living processes renew their leases."""
         until = self.rig.now + ms
         while until >= self.renewed + LEASE / 3:
             self.rig.now = max(self.rig.now, self.renewed + LEASE / 3)
@@ -429,7 +429,7 @@ class QueueMachine(RuleBasedStateMachine):
         is_take=st.booleans(),
     )
     def nobody_is_served(self, ms: float, times: int, is_take: bool) -> None:
-        """The server is away, or its clock makes a step: whoever lives comes back within a third of a lease."""
+        """The server is away, or its clock makes a step: living processes come back within a third of a lease."""
         self.over.clear()
         if not self.living:
             self.begin(is_living=True)
@@ -443,7 +443,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.doubles)
     @rule(ms=st.sampled_from([LEASE, 100_000]))
     def worker_dies_while_nobody_is_served(self, ms: float) -> None:
-        """Again and again: no kill is counted the first time, and one each time after it."""
+        """This happens again and again: the first time counts no kill, and each later time counts one."""
         self.over.clear()
         self.end_row()
         name = self.begin(is_living=False)
@@ -461,7 +461,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.leases[name].kills == 3
 
     def end_row(self) -> None:
-        """Let all come back: after more than three gaps in a row nobody is waited for."""
+        """Let all processes come back: after more than three gaps in a row, scripts wait for nobody."""
         self.pass_time(SPARED + LEASE / LOOKS_A_LEASE)
         self.gaps = 0
 
@@ -470,7 +470,7 @@ class QueueMachine(RuleBasedStateMachine):
         name = self.new_name("j")
         (reply,) = self.rig.schedule({name: 0})
         self.places[name], self.due[name] = "waiting", reply.start_time_ms
-        # It is due when the millisecond is over.
+        # The job is due when the millisecond is over.
         self.pass_time(1)
         self.take_due(is_living=is_living)
         return name
@@ -481,7 +481,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.end_row()
         self.step(-ms)
         for name in self.names("leased"):
-            # They are cut when the queue is served next.
+            # The next call that serves the queue cuts them.
             self.due[name] = min(self.due[name], int(self.rig.now) + LEASE)
         if ms > LEASE:
             self.take(Mode.TAKE, 0, again=False, is_living=False)
@@ -490,7 +490,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def step(self, ms: float) -> None:
         self.gaps += abs(ms) > SPARED
-        # What was to be renewed at the moment of the step is renewed so long after it.
+        # A lease that was to be renewed at the moment of the step is renewed so long after it.
         due_in = max(0.0, self.renewed + LEASE / 3 - self.rig.now)
         self.rig.is_served = False
         self.rig.now += ms
@@ -528,12 +528,12 @@ class QueueMachine(RuleBasedStateMachine):
                 return
 
     def name_of(self, job: Leased) -> str:
-        """Return its name; empty where it is a double of what has ended."""
+        """Return its name; empty if it is a double of a job that has ended."""
         name = name_in(job.payload)
         return "" if job.is_foreign and name.startswith("j") else name
 
     def teardown(self) -> None:
-        """Run everything that is left: each exactly once, and no key stays."""
+        """Run all jobs that are left: each runs exactly once, and no key stays."""
         rig = self.rig
         self.living.clear()
         if dead := self.names("dead"):

@@ -1,6 +1,6 @@
 """Frames of two Redisson generations in one queue: what a survey finds, and what a rewrite leaves as it was.
 
-A Java side is simulated by Redisson's own transfer, which unpacks one format only, and so stops where a real one would.
+Redisson's own transfer simulates the Java side: it unpacks only one format, so it stops where a real one would.
 """
 
 import itertools
@@ -65,7 +65,7 @@ AMBIGUOUS = b"\x08" + b"abcdefg" + b"\x01" + bytes(8)
 
 
 def rewrite(rig: Rig, target: FrameFormat, **sizes: int) -> Counter[str]:
-    """Rewrite with the rig's clock, step by step; returns what was done."""
+    """Rewrite by the rig's clock, step by step; returns what was done."""
     done: Counter[str] = Counter()
     for kind in ("tail", "zset"):
         cursor = START
@@ -111,10 +111,10 @@ def dump(rig: Rig) -> dict[bytes, bytes | None]:
 
 
 def java_offer(rig: Rig, payload: str | bytes, wait: int, **options: Any) -> bytes:
-    """Offer as Redisson does, with random bytes, but for those that mean something by chance.
+    """Offer as Redisson does, with random bytes, except those that would mean something by chance.
 
-    In one of 256 frames of the older format the first byte is 7, the length of an id of the newer one, which reads
-    it, too; and our marks begin with d9.
+    In one of 256 frames of the older format, the first byte is 7. The newer format takes that for the length of an id,
+    and reads the frame. Our marks begin with d9.
     """
     random_id = os.urandom(8)
     while random_id[0] in (7, 0xD9):
@@ -219,7 +219,7 @@ def test_second_rewrite_changes_nothing(rig: Rig, target: FrameFormat) -> None:
 def test_what_becomes_ambiguous_by_a_rewrite_is_not_rewritten_again(
     rig: Rig,
 ) -> None:
-    """Without its first byte it could be an empty payload in the other format."""
+    """Without its first byte, the frame could be an empty payload in the other format."""
     rig.java_offer(b"\0", 1, frame_format=NEW, random_id=b"\x08abcdefg"[:8])
     rewrite(rig, OLD)
     (frame,) = members(rig)
@@ -251,7 +251,7 @@ def test_element_that_is_there_in_both_formats_stays_twice(
 
 
 def test_frame_in_the_list_alone_is_rewritten_there(rig: Rig) -> None:
-    """Java's readAll, contains and remove would stop at it; nobody transfers it, before or after."""
+    """Nobody transfers that frame, but Java's readAll, contains and remove would stop at it."""
     frame = java_offer(rig, "x", 1, frame_format=OLD)
     rig.client.zrem(rig.keys.queue.timeout_set, frame)
     rig.is_checked = False
@@ -314,7 +314,7 @@ def test_copy_of_a_job_that_somebody_offered_leaves_its_locator_alone(
 def test_java_frame_that_looks_like_ours_is_looked_for_in_the_list(
     rig: Rig, target: FrameFormat
 ) -> None:
-    """Once in 65,536 times its random bytes begin like those of a frame that was never listed."""
+    """In one of 65,536 frames, Java's random bytes begin like those of a frame that was never listed."""
     for frame_format in FrameFormat:
         rig.java_offer(
             f"x-{frame_format.value}",
@@ -336,9 +336,9 @@ def test_java_frame_that_looks_like_ours_is_looked_for_in_the_list(
 def test_equal_start_times_are_all_seen_whatever_their_order(
     rig: Rig, target: FrameFormat
 ) -> None:
-    """A rewritten member moves among those of its score, across the place where the walk is."""
+    """A rewritten member moves among the members of its score, perhaps across the place where the walk is."""
     for n in range(500):
-        # Some begin with 08, where the newer format begins; none makes an empty payload ambiguous.
+        # Some begin with 08, as the newer format does; no random id makes an empty payload ambiguous.
         first = os.urandom(1) if n % 5 else bytes([7 + n % 3])
         random_id = first + os.urandom(6) + b"\x42"
         frame_format = OTHER[target] if n % 4 else target
@@ -364,7 +364,7 @@ def test_equal_start_times_are_all_seen_whatever_their_order(
 def test_stretch_that_its_bytes_end_is_gone_on_with(rig: Rig, budget: int) -> None:
     for n in range(60):
         java_offer(rig, "x" * n, n // 7, frame_format=OLD)
-    # Rewritten, it begins with 08: a frame that lay ahead of that would be met once more.
+    # A rewritten frame begins with 08, so the walk would meet a frame again whose bytes lay ahead of that.
     frame = rig.java_offer("alone", 3, frame_format=OLD, random_id=b"\xffbcdefg\x42")
     rig.client.lrem(rig.keys.queue.delay_queue, 1, frame)
     rig.is_checked = False
@@ -408,7 +408,7 @@ def test_a_step_looks_for_no_more_frames_than_it_may(rig: Rig) -> None:
         cursor = step.cursor
         steps.append(step.rewritten)
 
-    # The job was never in the list, so to know that costs nothing.
+    # The job was never in the list, and knowing that costs nothing.
     assert sum(steps) == 6
     assert max(steps) <= 3
     assert formats_in(rig) == {NEW}
@@ -438,7 +438,7 @@ def test_odd_start_times_stay_as_they_are(rig: Rig, score: str) -> None:
             st.binary(max_size=300),
             st.sampled_from(list(FrameFormat)),
         ),
-        # A length that reaches the end from somewhere else than a frame has it.
+        # A length that fits the end, but does not stand where a frame has it.
         st.integers(0, 20).flatmap(
             lambda n: st.builds(
                 lambda head, tail: (
@@ -468,7 +468,7 @@ def test_is_read_by_says_what_struct_unpack_does(
 
 
 def jam(rig: Rig, redisson: FrameFormat, times: int = 1) -> None:
-    """Let a Redisson stop in the middle, as it does every 5 s."""
+    """Let a Redisson stop in the middle of a transfer, as it does every 5 s."""
     for _ in range(times):
         with pytest.raises(ResponseError, match="data string too short"):
             rig.java_transfer(frame_format=redisson)
@@ -556,7 +556,7 @@ def test_survey_counts_what_has_no_place_or_no_time(rig: Rig) -> None:
     assert (survey.fractional, survey.negative, survey.ambiguous) == (1, 1, 1)
     assert survey.waiting == {NEW: 4, None: 1}
     assert survey.fitting(OLD) == 1
-    # The fractional one is the head, the ambiguous one can be read by both.
+    # The frame with the fractional score is the head; both generations can read the ambiguous frame.
     assert (survey.jams[NEW].rank, survey.jams[NEW].format) == (2, None)
 
 
@@ -793,7 +793,7 @@ def test_follow_rewrites_what_is_offered_until_its_caller_has_enough(
     java_offer(rig, "x", far, frame_format=OLD)
     following = run.follow()
     assert next(following).rewritten == 1
-    # Nobody is told of the second: it is no head.
+    # The second is not published, as it is not the head.
     for n in range(3):
         java_offer(rig, f"y{n}", far + n, frame_format=OLD)
     rig.client.zadd(
@@ -834,7 +834,7 @@ def test_follow_wakes_with_a_new_head_and_frees_who_stopped_there(
 def test_all_arrive_while_both_generations_offer_and_one_of_them_transfers(
     rig: Rig, server: Server, queue_name: str
 ) -> None:
-    """Each on a connection of its own, by the server's clock: offers, a Java that jams, cancels, and the rewrite."""
+    """Offers, a Java that jams, cancels, and the rewrite run by the server's clock, each on a connection of its own."""
     rig.is_checked = False
     count, ended = 600, threading.Event()
     failures: list[BaseException] = []
@@ -859,7 +859,7 @@ def test_all_arrive_while_both_generations_offer_and_one_of_them_transfers(
             frame_format = list(FrameFormat)[n // 2 % 2]
             if n % 2:
                 frame = pack(os.urandom(8), b"x%d" % n, frame_format)
-                # As Redisson's script: whoever comes in between would find it in one of the two.
+                # In one step, as in Redisson's script: in between, somebody would find it in only one of the two.
                 with own.client.pipeline(transaction=True) as pipeline:
                     pipeline.zadd(own.keys.queue.timeout_set, {frame: own.at(wait)})
                     pipeline.rpush(own.keys.queue.delay_queue, frame)
@@ -959,7 +959,7 @@ def test_each_step_is_short_among_a_hundred_thousand_frames(
     durations = durations_us(client)
     assert tally.rewritten == 100_000
     assert median(durations) < 5_000
-    # A step that was interrupted by a loaded machine is no finding.
+    # A loaded machine may interrupt a step, which is no finding.
     assert sorted(durations)[int(len(durations) * 0.8)] < 15_000
 
 
@@ -967,7 +967,7 @@ def test_huge_payloads_make_small_steps(slow_server: Server) -> None:
     client = slow_server.client()
 
     def costs_us(count: int) -> tuple[int, int]:
-        """Return how long the steps of a rewrite and of a survey take that do the most of the work."""
+        """Return how long the steps take that do most of the work of a rewrite and of a survey."""
         client.flushall()
         rig = Rig(client, "huge")
         offer_many(rig, 300, 10, OLD)
@@ -988,13 +988,13 @@ def test_huge_payloads_make_small_steps(slow_server: Server) -> None:
             for among_few, among_many in zip(few, many, strict=True)
         )
 
-    # A step that a loaded machine interrupts is no finding.
+    # Here as well, an interrupted step is no finding.
     assert any(is_alike() for _ in range(5))
     client.flushall()
 
 
 def weighed(durations: list[int]) -> int:
-    """Return the duration in the middle of all that time, and not of the number of steps."""
+    """Return the duration of the step at the middle of the total time, not of the number of steps."""
     spent, total = 0, sum(durations)
     for duration in sorted(durations):
         spent += duration
@@ -1003,14 +1003,14 @@ def weighed(durations: list[int]) -> int:
     raise AssertionError("nothing was done")
 
 
-# Anything, in any order, against a model.
+# Any operations, in any order, against a model.
 
 formats = st.sampled_from(list(FrameFormat))
 waits = st.sampled_from([0, 0, 1, 5, 50, 1_000])
 
 
 class MixedQueueMachine(RuleBasedStateMachine):
-    """One queue of both generations; each element is delivered once, and once more each time a Java jams behind it."""
+    """One queue of both generations: each element comes once, and once more each time a Java jams behind it."""
 
     def __init__(self, client: "redis.Redis[bytes]", name: str) -> None:
         super().__init__()
@@ -1020,7 +1020,7 @@ class MixedQueueMachine(RuleBasedStateMachine):
         self.names = (f"n{n}" for n in itertools.count())
         self.waiting: set[str] = set()
         self.jobs: set[str] = set()
-        #: Deliveries so far, and how many of them a Java that jammed has made.
+        #: Deliveries so far, and how many of them were made by a Java that jammed.
         self.delivered: Counter[str] = Counter()
         self.jammed: Counter[str] = Counter()
         self.garbage = 0

@@ -1,4 +1,4 @@
-"""A reply that was lost is asked for again: every call made twice leaves what one would have left."""
+"""A call whose reply was lost is made again: every call made twice leaves what one call would have left."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from django_delayq.delivery.states import State
 from tests.delivery.rig import LEASE, Rig, names_of, token
 from tests.delivery.tour import TOUR
 
-#: Calls that go on where the first ended, instead of repeating it: each does no more than another of its kind would.
+#: Calls whose repeat goes on where the first call ended: it does no more than another call of its kind would.
 GOES_ON = {
     "transfer",
     "claim",
@@ -37,7 +37,7 @@ def test_call_made_twice_leaves_what_it_left_at_first(rig: Rig, stop: str) -> No
     call()
 
     assert (rig.state(), rig.counters()) == before
-    rig.is_checked = False  # what Java took is no matter here
+    rig.is_checked = False  # what Java took does not matter here
 
 
 def test_cancel_whose_reply_was_lost_is_told_that_it_cancelled(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""What a queue keeps of the past, and what goes: dead letters, quarantine, requests, notes, keys of nobody's."""
+"""What a queue keeps of the past, and what it forgets: dead letters, quarantine, requests, notes, stale unique keys."""
 
 import struct
 
@@ -129,7 +129,7 @@ def test_quarantine_is_looked_through_by_bytes(rig: Rig) -> None:
         (LEASE + 60_000, None, 1),
         (LEASE + 59_999, None, 0),
         (0, b"request1", 1),
-        # With the tokens of those that were late.
+        # With the tokens of late jobs.
         (0, b"request1" + struct.pack("<d", T0 + LEASE) + b"t" * 22, 0),
         (0, b"request1" + struct.pack("<d", float("nan")), 1),
     ],
@@ -179,7 +179,7 @@ def test_note_goes_once_its_job_is_gone_though_the_list_is_never_empty(
     rig.transfer()
     assert [rig.cancel("a"), rig.cancel("b")] == ["noted", "noted"]
     assert sweep(rig, "notes") == 0
-    # Java takes all but b, and more comes.
+    # Java takes all but b, and more jobs come.
     rig.client.ltrim(destination, 1_001, -1)
     rig.client.rpush(destination, "y")
 
@@ -248,7 +248,7 @@ def test_job_whose_set_somebody_deleted_is_forgotten_and_its_key_is_free(
 def test_graves_that_somebody_deleted_leave_nothing(rig: Rig, state: State) -> None:
     bury(rig, "a", "b", state=state)
     rig.client.zadd(rig.keys.queue.timeout_set, {b"?": T0})
-    rig.claim(1)  # no frame: it goes aside without a header
+    rig.claim(1)  # not a frame: it goes into quarantine without a header
     rig.client.delete(rig.keys.dead, rig.keys.quarantine)
 
     assert sum(sweep(rig, which) for which in ("headers", "errors")) == 3

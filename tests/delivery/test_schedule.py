@@ -115,7 +115,7 @@ def test_the_servers_clock_decides_where_no_other_is_given(rig: Rig) -> None:
     assert start <= reply.start_time_ms - 5_000 <= end + 1
 
 
-# Who is told of a new head.
+# Where a new head is published.
 
 
 @pytest.mark.parametrize(
@@ -343,13 +343,13 @@ def test_no_key_is_left_when_all_jobs_ended(any_rig: Rig) -> None:
     while jobs := rig.claim(7).jobs:
         rig.acknowledge(*jobs)
 
-    # The last request of each owner stays: one field a process, taken away with it.
+    # The last request of each owner stays: one field for each process, deleted when the process ends.
     assert rig.leftovers() == [rig.keys.claims]
     rig.recover()
     assert rig.leftovers() == []
 
 
-# One job in a call of its own: what is not plain about it is left to the script for many.
+# One job in a call of its own. Whatever is not plain about it is left to the script for many jobs.
 
 
 PLAIN = {"unique": "", "again": False, "is_first": False, "wait": 700}

@@ -1,4 +1,4 @@
-"""Leases measure workers, not the server: gaps in which nobody was served, and steps of the clock."""
+"""Leases measure workers, not the server: gaps in which nobody was served, and steps of the server's clock."""
 
 import pytest
 
@@ -7,14 +7,14 @@ from django_delayq.delivery.states import State
 from tests.delivery.rig import LEASE, Rig, names_of
 
 INTERVAL = LEASE / 3
-#: For so long after a gap, what ended in it is spared.
+#: For so long after a gap, leases that ended in it are spared.
 SPARED = LEASE * 5 / 12
 OTHER = b"owner--2"
 
 
 @pytest.fixture
 def away(rig: Rig) -> Rig:
-    """A queue whose one job is leased, and renewed at 10 s; then the server is away until 60 s."""
+    """A queue with one leased job, renewed at 10 s; then the server is away until 60 s."""
     rig.is_served = False
     rig.schedule({"a": 0})
     rig.now = INTERVAL
@@ -82,7 +82,7 @@ def test_gap_spares_a_job_once_until_an_attempt_of_it_ends(away):
 
 
 def test_suspect_that_is_put_off_was_spared_all_the_same(away):
-    """Else a job that takes its whole machine down each time would be spared each time."""
+    """Otherwise a job that takes its whole machine down each time would be spared each time."""
     away.recover()
     away.lease(owner=OTHER)
     away.now += 2 * LEASE
@@ -225,7 +225,7 @@ def test_leases_of_other_lengths_are_waited_for_and_cut_to_their_own(rig):
     rig.now = 1_000
     assert rig.renew(short, lease_ms=3_000) == []
 
-    # Of the short lease's length, and much less than the other's.
+    # As long as the short lease, and much shorter than the other.
     rig.now += 4_000
     assert names_of(rig.claim(owner=OTHER)) == []
     assert rig.renew(short, lease_ms=3_000) == []

@@ -1,4 +1,4 @@
-"""The end of an attempt, and the fence before it: whoever lost the lease changes nothing and is told."""
+"""The end of an attempt, and its fence: a caller that has lost the lease changes nothing, and learns that."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
 from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, payload
 
-#: Each can be called with any number of leases, and returns the indexes of those that were lost.
+#: Each of these takes any number of leases, and returns the indexes of those that were lost.
 WAYS = ["acknowledge", "retry", "bury", "give_back", "renew"]
 
 
@@ -306,7 +306,7 @@ def test_renewed_lease_ends_later_rounded_up_and_never_expires_in_between(
 
 
 def test_renewal_brings_no_lease_back(rig: Rig) -> None:
-    """Its header may be there still while another script has ended the lease."""
+    """After another script has ended the lease, the header may still be there."""
     rig.schedule({"a": 0})
     job = rig.lease()
     rig.client.zrem(rig.keys.leases, job.token)
@@ -359,7 +359,7 @@ def test_foreign_and_own_jobs_of_one_claim_go_their_ways(rig: Rig) -> None:
 
     rig.give_back(*rig.claim().jobs)
 
-    # In the destination queue nothing would tell them from what others put there.
+    # In the destination queue, nothing would tell them from what others put there.
     assert rig.state() == {"returned": {"x": 0, "a": 1, "y": 2}}
     assert names_of(rig.claim()) == ["x", "a", "y"]
 

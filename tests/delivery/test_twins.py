@@ -1,4 +1,4 @@
-"""Frames with the same eight bytes: numbers that were given out again, or that somebody else has written."""
+"""Frames with the same eight bytes: their number was given out again, or somebody else has written it."""
 
 import os
 
@@ -16,12 +16,12 @@ each_format = pytest.mark.parametrize("frame_format", FrameFormat)
 
 @pytest.fixture
 def twins(rig: Rig, frame_format: FrameFormat, listed: bool) -> Rig:
-    """Two pairs, each of the same number, all with one start time."""
+    """Two pairs of frames, each pair with the same number, all with one start time."""
     rig.frame_format = frame_format
     rig.insertion_list = listed
     rig.schedule({"a": 500, "b": 500})
     rig.client.hset(rig.keys.counters, "number", FIRST)
-    # What is in the list says that the number was used, but not where the last frame there is Java's.
+    # The last frame in the list shows that a number was used, unless it is Java's.
     rig.schedule({"c": 500, "d": 500})
     rig.is_checked = False
     return rig

@@ -1,4 +1,4 @@
-"""Unique keys: one job at a time, held in the script that stores it and released in the one that ends it."""
+"""Unique keys: one job at a time holds a key. The script that stores the job takes the key; its end frees it."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_key_of_another_queue_is_another_key(rig: Rig) -> None:
     assert other.schedule({"b": 0}, unique=TO_END) == [Scheduled(0, "")]
 
 
-# Held until.
+# How long a key is held.
 
 
 @pytest.mark.parametrize(

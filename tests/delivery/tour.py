@@ -1,6 +1,6 @@
-"""One call of every operation, each at a queue where it has something to write: for what holds for all of them.
+"""One call of every operation, on a queue to which it has something to write, to test what holds for all operations.
 
-Each stop brings a queue into some state and returns the call itself, still to be made.
+Each stop brings a queue into some state, and returns the call without making it.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.delivery.rig import LEASE, OWNER, T0, Rig, is_unlisted, payload, toke
 
 Stop = Callable[[Rig], Callable[[], object]]
 TOUR: dict[str, Stop] = {}
-#: What makes room, or has to go on, on a server that is full.
+#: Operations that make room on a full server, or have to go on there.
 DRAINS: set[str] = set()
 
 
@@ -33,7 +33,7 @@ def stop(name: str, *, drains: bool = False) -> Callable[[Stop], Stop]:
 
 
 def mix(rig: Rig) -> None:
-    """Fill a queue with everything that can be due at once."""
+    """Fill a queue with everything that can be due at the same time."""
     rig.schedule({f"j{n}": (n * 7) % 10 for n in range(12)})
     rig.schedule({"u": 3}, unique="ek")
     rig.schedule({"s": 4}, unique="sk")

@@ -13,7 +13,7 @@ for i, entry in ipairs(due) do
     bad[#bad + 1] = entry[1]
   else
     local token, mac = token_of(payload)
-    -- A foreign payload is looked for like the others, so that all are leased in due order.
+    -- A foreign payload is looked up like the others, so that all are leased in due order.
     local other = seed .. string.format('f%05d', i)
     tokens[#tokens + 1] = token or other
     items[#items + 1] = { other, entry[2], payload, mac, id }
@@ -28,7 +28,8 @@ if #tokens > 0 then
     if not is_score(start) then start = now_ms end
     local located, kind, id, key, known = read_locator(locators[i])
     local is_same = mac and mac == known and id ~= UNSURE
-    -- Somebody may have taken it out and put it in again. While its own frame waits, another is a copy, or says so.
+    -- Somebody may have taken the job out and put it in again. While its own frame waits, another is a copy, or claims
+    -- to be one.
     local own = is_same and id ~= its_id and find_frame(keys.timeout_set, located, kind, id, token, known)
     local is_certain, is_double = is_same and not own, false
     local is_used = is_certain and (seen[token] or headers[i])

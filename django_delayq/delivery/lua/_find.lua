@@ -1,7 +1,7 @@
 -- Prelude: where a job is, for scripts that show, move or cancel it by its id.
 --
--- Needs _clock, _window, _frame, _list, _job. An element that somebody else offered has no token; while it waits it
--- goes by 'f' format '-' start time '-' 16 hex digits, its frame's 8 bytes.
+-- Needs _clock, _window, _frame, _list, _job. An element that somebody else offered has no token; while it waits, its
+-- name is 'f' format '-' start time '-' 16 hex digits, the 8 bytes of its frame.
 
 local function locator_of(locators, token)
   local format, start, hex = token:match('^f([12])%-(%d+)%-(%x+)$')
@@ -10,14 +10,14 @@ local function locator_of(locators, token)
   return pack_locator(tonumber(start), tonumber(format), id, NO_MAC), true
 end
 
--- Returns a table with .state, and what belongs to it:
---   running, retrying, held, dead, quarantined: .header, a fresh one where it is missing or unreadable, .score
---   scheduled, due: .locator and .frame; .locator and .payload where it lies in the destination queue; or .header
---     where it was returned before its first attempt
---   .waits is the set of ours that it waits in: retries, returned or held
---   unknown: .locator: somewhere in a long destination queue, or taken by Java
---   missing: .locator where a stale one is left; or how it ended
--- find_lying: in place of find_in_destination().
+-- Returns a table with .state, and what belongs to that state:
+--   running, retrying, held, dead, quarantined: .score, and .header, a fresh one if it is missing or unreadable
+--   scheduled, due: .locator and .frame; or .locator and .payload, if the job lies in the destination queue; or
+--     .header, if it was returned before its first attempt
+--   unknown: .locator; the job is somewhere in a long destination queue, or Java took it
+--   missing, or how the job ended: .locator, if a stale one is left
+-- .waits is the set of ours in which the job waits: retries, returned or held.
+-- find_lying: called in place of find_in_destination().
 local function find_job(token, now_ms, find_lying)
   local places = { { 'running', keys.leases }, { 'retrying', keys.retries, true }, { 'returned', keys.returned, true },
     { 'held', keys.held, true }, { 'dead', keys.dead }, { 'quarantined', keys.quarantine } }
@@ -35,12 +35,12 @@ local function find_job(token, now_ms, find_lying)
   local locator, is_foreign = locator_of(keys.locators, token)
   local start, format, id, _, mac = read_locator(locator)
   if start then
-    -- A foreign one cannot be told from another with its 8 bytes.
+    -- A foreign frame cannot be told from another with the same 8 bytes.
     local frame = find_frame(keys.timeout_set, start, format, id, not is_foreign and token or nil, mac)
     if frame then
       return { state = start <= now_ms and 'due' or 'scheduled', locator = locator, frame = frame, score = start }
     end
-    -- Without its frame a foreign element is like any other: no search would find it, and no note reach it.
+    -- Without its frame a foreign element is like any other: no search would find it, and no note would reach it.
     if not is_foreign then
       local payload, complete = (find_lying or find_in_destination)(keys.destination, token, locator)
       if payload then return { state = 'due', locator = locator, payload = payload, score = start } end
@@ -50,13 +50,13 @@ local function find_job(token, now_ms, find_lying)
   return { state = how_ended(keys.ended, now_ms, token) or 'missing', locator = locator }
 end
 
--- Whether nobody runs a job that is leased. A lease that merely ran out does not say so: while the server was away, or
--- the worker cut off, nobody could renew it. One that was given back has no end.
+-- Whether nobody runs a leased job: then its lease was given up, and ends at 0. A lease that merely ran out does not
+-- say so: while the server was away, or the worker was cut off, nobody could renew it.
 local function is_given_up(job)
   return job.state == 'running' and job.score == 0
 end
 
--- The locator and the unique key of a job whose frame Java has taken.
+-- Forgets the locator and the unique key of a job whose frame Java has taken.
 local function forget(token, locator)
   local _, _, _, key = read_locator(locator)
   release_unique(keys.unique, key, token)

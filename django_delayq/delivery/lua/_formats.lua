@@ -1,7 +1,7 @@
--- Prelude: formats of a queue, and which of them its workers read. docs/wire-format.md, "Formats".
+-- Prelude: the format of a queue, and which formats its workers read. docs/wire-format.md, "Formats".
 
--- The format of the queue; what a command has chosen to be written to it, nil: nothing; by owner the latest format that
--- each living process reads; fields of those that have gone.
+-- Returns the format of the queue; the format that a command has chosen to be written, or nil; by owner, the latest
+-- format that each living process reads; the fields of processes that have gone.
 local function read_formats(control, now_ms, kept_ms)
   local format, written, reads, over = 1, nil, {}, {}
   local fields = redis.call('HGETALL', control)
@@ -24,7 +24,7 @@ local function read_formats(control, now_ms, kept_ms)
   return format, written, reads, over
 end
 
--- How many processes read no format as late as this one.
+-- How many processes read only earlier formats than this one.
 local function count_behind(reads, format)
   local count = 0
   for _, latest in pairs(reads) do

@@ -1,7 +1,7 @@
 -- Prelude: jobs that are held until a worker comes that knows their task, or has their key.
 --
--- Needs _frame, _job. Beside the set of held tokens there is one that is ordered by task and start time, so that a
--- worker finds what it knows without reading the rest. The error of a held job says since when, and which task.
+-- Needs _frame, _job. Beside the set of held tokens, a second set is ordered by task and start time, so that a worker
+-- finds what it knows without reading the rest. The error of a held job says since when it is held, and for which task.
 
 -- ms: a hundred years.
 local FOR_EVER = 3153600000000
@@ -14,7 +14,7 @@ local function split_member(member)
   return member:match('^(%Z*)%z%Z*%z(%Z*)$')
 end
 
--- The key that a job is held for, by the name that it is held under; nil: it is held for something else.
+-- The key that a job is held for, from the name that it is held under; nil: it is held for something else.
 local function key_named(name)
   return name:match('^key (....)$')
 end
@@ -28,13 +28,13 @@ local function held_error(name, why, now_ms, since_ms)
   return cjson.encode({ kind = 'task', error = why, task = name, at = since_ms or now_ms, held = since_ms })
 end
 
--- Since when a job is held, or was before a worker that does not know it took it; nil: it was not. A text within the
--- JSON would have its quotes escaped.
+-- Since when a job is held; also after a worker that does not know its task has taken it; nil: it never was. The text
+-- cannot stand inside another text of the JSON, where its quotes would be escaped.
 local function held_since(text)
   return tonumber(text and text:match('"held":(%d+)'))
 end
 
--- The task of a held job, and why it is held; both are text, whatever somebody else has written.
+-- The task of a held job, and why it is held. Both are text, whatever somebody else has written.
 local function read_held(text)
   local is_json, body = pcall(cjson.decode, text or '')
   if not is_json or type(body) ~= 'table' then body = {} end

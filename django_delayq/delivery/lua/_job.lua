@@ -1,36 +1,37 @@
 -- Prelude: what we keep of a job beside Redisson's keys. docs/internals.md, "Our keys".
 --
 -- Needs _window, _frame. A locator (hash field by token, while the job waits) is, big-endian,
---   8 bytes of the MAC | u8 16 + 4 * frame format, 0: moved to the destination queue, + what the frame's 8 bytes are |
+--   8 bytes of the MAC | u8 16 + 4 * frame format (0: moved to the destination queue) + what the frame's 8 bytes are |
 --   u48 number of the frame | u48 start time | unique key
--- or, little-endian, for what does not fit that, and as it was written for all before,
+-- or, for what does not fit that, and as an earlier version wrote all locators, little-endian,
 --   f64 start time | u8 frame format | 8 bytes of the frame | 8 bytes of the MAC in hex, 16 | unique key
 -- and a header (hash field by token, from the first claim on)
---   u32 attempts | u32 kills, + 2^31 once one was spared | f64 start time | 8 bytes fencing token | 8 bytes owner |
+--   u32 attempts | u32 kills (+ 2^31 once one was spared) | f64 start time | 8 bytes fencing token | 8 bytes owner |
 --   unique key
--- little-endian. Owner LATE: given back, as the lease ended before the job began. A unique key starts with 'e',
--- held to the job's end, or 's', held to its start.
+-- little-endian. Owner LATE: the job was given back, as its lease ended before it began. A unique key starts with 'e',
+-- held to the job's end, or with 's', held to its start.
 
 local HEADER = '<I4I4dc8c8'
 local LOCATOR = '>I4I4BI6I6'
 local WIDE_LOCATOR = '<dBc8c16'
 -- The year 10,889: no start time that a locator holds is later.
 local FARTHEST = 281474976710656
--- Added to the kills of a job whose lease ended in a gap, which counted no kill.
+-- Added to the kills of a job whose lease ended in a gap: that was not counted as a kill.
 local SPARED = 2147483648
--- In the place of the 8 bytes: what lies in the destination queue came in a frame, and says that it is this job. Nobody
--- knows whether it is, until somebody with a key looks.
+-- In the place of the 8 bytes: a payload in the destination queue came in a frame, and says that it is this job. Only
+-- somebody with a key can tell whether it is.
 local UNSURE = ('\255'):rep(8)
 local NO_MAC = ('\0'):rep(16)
 local NOBODY = '\0\0\0\0\0\0\0\0'
 local LATE = '\0\0\0\0\0\0\0\1'
 
--- Whether a number can be printed as a score: neither a NaN nor beyond what a double counts exactly.
+-- Whether a number can be printed as a score: it is not a NaN, and lies where a double counts exactly.
 local function is_score(number)
   return number > -9007199254740992 and number < 9007199254740992
 end
 
--- Both return nothing for bytes that no script of ours has written: what cannot be read is missing, and no error.
+-- read_header() and read_locator() return nil for bytes that no script of ours has written: what cannot be read is
+-- missing, which is no error.
 local function read_header(header)
   if not header or #header < 32 then return nil end
   local attempts, kills, start, fence, owner = struct.unpack(HEADER, header)
@@ -71,8 +72,8 @@ local function read_locator(locator)
   return start, format, id, locator:sub(34), mac
 end
 
--- A key of the wrong type is an error. Called for what a script writes and did not read: before its first write,
--- as what it has written when it stops is not undone.
+-- A key of the wrong type stops a script, and what it has written by then is not undone. So before its first write it
+-- checks the keys that it writes and did not read.
 local function check_hashes(...)
   for _, key in ipairs({ ... }) do redis.call('HLEN', key) end
 end
@@ -81,9 +82,9 @@ local function check_sets(...)
   for _, key in ipairs({ ... }) do redis.call('ZCARD', key) end
 end
 
--- The token that a payload has if it is one of ours, whichever codec wrapped it, and the part of its MAC that locators
--- keep; nil for a foreign payload. Anybody can write that: it is a job's only where its locator says the same, and
--- nothing is run before its whole signature was checked, which a script cannot do.
+-- The token of a payload of ours, whichever codec wrapped it, and the part of its MAC that locators keep; nil for a
+-- foreign payload. Anybody can write a token: the payload is that job's only if the job's locator has the same MAC. And
+-- nothing runs before its whole signature is checked, which a script cannot do.
 local function token_of(payload)
   local at = 12
   if payload:sub(1, 11) ~= '{"delayq":"' then
@@ -95,25 +96,26 @@ local function token_of(payload)
   return payload:sub(at, at + 21), payload:sub(at + 36, at + 51)
 end
 
--- Note of what was put into the destination queue from a frame that it says that it is a job. A token of other bytes
--- than ours would reach clients that expect text.
+-- Notes that a payload, put into the destination queue from a frame, says that it is a job. A token of other bytes than
+-- ours would reach clients that expect text.
 local function leave_unsure(locators, token, mac, start)
   if token:find('[^%w_-]') or redis.call('HEXISTS', locators, token) == 1 then return end
   redis.call('HSET', locators, token, pack_locator(start, 0, UNSURE, mac))
 end
 
--- Whether a payload is the one that a locator stands for.
+-- Whether a payload is that of a locator's job.
 local function is_located(locator, token, payload)
   local found, mac = token_of(payload)
   local _, _, _, _, known = read_locator(locator)
   return found == token and known ~= nil and mac == known
 end
 
--- Where counters were deleted, a number is given out again; and anybody can write a frame with the number of another.
+-- Several frames may have one number: after counters were deleted, or because somebody copied it. So many are looked
+-- at.
 local MOST_TWINS = 16
 
--- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time. Where the token of
--- its job is given, and the MAC that the locator has, it passes over frames of other jobs with these 8 bytes.
+-- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time. With the job's
+-- token and the MAC in its locator, the search passes over frames of other jobs with these 8 bytes.
 local function find_frame(timeout_set, start, format, id, token, mac)
   if format == 0 then return nil end
   local head = format == 2 and '\8' .. id or id
@@ -139,8 +141,8 @@ end
 local SEARCHED = 1000
 local SEARCHED_BYTES = 1048576
 
--- Look at what lies in the destination queue, one payload after the other, until `is_found` says so. Bounded: 1,000
--- elements or 1 MB from its head. Returns whether everything was looked at.
+-- Looks at the payloads in the destination queue, one after the other, until `is_found` says so; 1,000 elements or 1 MB
+-- from its head at most. Returns whether it looked at all of them.
 local function look_through(destination, is_found)
   local from, size, byte_count, length = 0, 0, 0, redis.call('LLEN', destination)
   while from < math.min(length, SEARCHED) and byte_count < SEARCHED_BYTES do
@@ -154,7 +156,7 @@ local function look_through(destination, is_found)
   return from >= length
 end
 
--- One job of ours in the destination queue. Returns the payload; or nil and whether everything was looked at.
+-- Looks for one job of ours in the destination queue. Returns its payload; or nil, and whether it looked at everything.
 local function find_in_destination(destination, token, locator)
   local found
   local complete = look_through(destination, function(payload)
@@ -164,7 +166,8 @@ local function find_in_destination(destination, token, locator)
   return found, complete
 end
 
--- Tokens and MACs of all that were looked at, and whether that was everything: for a script that looks for many.
+-- For a script that looks for many jobs: the tokens and MACs of all payloads looked at, and whether that was
+-- everything.
 local function tokens_lying(destination)
   local lying = {}
   local complete = look_through(destination, function(payload)
@@ -178,13 +181,13 @@ local function release_unique(unique, key, token)
   if key and key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
 end
 
--- Where a job of ours waits outside the timeout set: among the retries once an attempt has failed or a lease has
--- expired, else among the returned, whose first attempt is still to come. Nobody else decides that.
+-- The set in which a job of ours waits outside the timeout set: among the retries once an attempt has failed or a lease
+-- has expired, else among the returned, whose first attempt is still to come. Only this function decides that.
 local function waiting_set(retries, returned, attempts, kills)
   return attempts + kills > 0 and retries or returned
 end
 
--- How a job ended stays known for a while, so that a repeated schedule or delivery of it is noticed.
+-- How a job ended stays known for a while, so that scripts notice if it is scheduled or delivered again.
 local ENDED_MS = 30000
 local OUTCOMES = { succeeded = 1, cancelled = 2, failed = 3, expired = 4, taken = 5 }
 local ENDED_STATES = { 'succeeded', 'cancelled', 'failed', 'expired', 'taken' }
@@ -193,7 +196,7 @@ local function count_forgotten(ended, now_ms)
   return redis.call('ZCOUNT', ended, '-inf', string.format('%.0f', (now_ms - ENDED_MS) * 8))
 end
 
--- old: how many may be forgotten, where the caller has counted them.
+-- old: how many may be forgotten, if the caller has counted them.
 local function remember(ended, now_ms, outcome, tokens, old)
   if #tokens == 0 then return end
   local members, score = {}, string.format('%.0f', now_ms * 8 + OUTCOMES[outcome])
@@ -206,8 +209,7 @@ local function remember(ended, now_ms, outcome, tokens, old)
   if old > 0 then redis.call('ZREMRANGEBYRANK', ended, 0, math.min(old, 2 * #tokens + 16) - 1) end
 end
 
--- The state in which a job ended, or nil: forgotten as soon as the time is over even where the sweep above did not
--- come by.
+-- The state in which a job ended; nil as soon as the time is over, even if remember() has not deleted it yet.
 local function how_ended(ended, now_ms, token)
   local score = redis.call('ZSCORE', ended, token)
   if not score then return nil end
@@ -216,7 +218,7 @@ local function how_ended(ended, now_ms, token)
   return ENDED_STATES[score % 8]
 end
 
--- How many of a call's elements were noted as done, under its request: those of a repeat whose reply was lost.
+-- How many elements are noted as done under this request: some, if the call is a repeat whose first reply was lost.
 local function noted(ended, request, most)
   local count = 0
   while count < most and redis.call('ZSCORE', ended, request .. '-' .. (count + 1)) do count = count + 1 end

@@ -1,4 +1,4 @@
--- Part of claim: the leases are written, and the jobs handed out.
+-- Part of claim: write the leases, and hand out the jobs.
 --
 -- Uses     now_ms, lease_ms, owner, request, leased, hand_out
 
@@ -24,6 +24,6 @@ end
 redis.call('ZADD', keys.leases, unpack(ends))
 redis.call('HSET', keys.headers, unpack(heads))
 if #bodies > 0 then redis.call('HSET', keys.payloads, unpack(bodies)) end
--- With the end of its leases, so that the entry of a process that vanished can be swept; and with what was late, of
--- which the headers say nothing any more.
+-- With the end of the leases, so that the entry of a vanished process can be swept; and with the tokens of late jobs,
+-- as their headers no longer say so.
 redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end) .. table.concat(late, ' '))

@@ -1,4 +1,4 @@
--- Part of claim: the jobs that are leased, and how they are handed out.
+-- Part of claim: collect the jobs to lease, and hand them out.
 --
 -- Uses     now_ms, limit, budget
 -- Fills    reply, leased, seen
@@ -8,27 +8,28 @@ local function is_full()
   return count >= limit or byte_count >= budget
 end
 
--- job: .token, .attempts, .kills, .start, .key, .payload; .is_new where no hash of ours has its payload yet; .is_spared
--- where the end of a lease counted no kill; .flags 1 or 2 or both, as the reply has them, else 0.
+-- job: .token, .attempts, .kills, .start, .key, .payload; .is_new if no hash of ours has its payload yet; .is_spared if
+-- the end of a lease counted no kill; .flags as in the reply: 0, or the sum of 1 and 2.
 local function lease(job)
   count, byte_count = count + 1, byte_count + #job.payload
   leased[count] = job
   seen[job.token] = job.payload
 end
 
--- Whether a payload that only says whose it is is that of a job which is with us already, to the last byte.
+-- Whether a payload that says that it is a certain job equals, to the last byte, the payload that we already have of
+-- it.
 local function is_copy(token, payload)
   return seen[token] == payload
     or (redis.call('HEXISTS', keys.headers, token) == 1 and redis.call('HGET', keys.payloads, token) == payload)
 end
 
--- Six elements of the reply.
+-- Adds the six elements of a job to the reply.
 local function hand_out(job)
   local n, payload, flags = #reply, job.payload, job.flags
   if flags % 2 == 1 then
     local own = token_of(payload)
     local ended = own and how_ended(keys.ended, now_ms, own)
-    -- What was taken out may be put in again.
+    -- An element that was taken out may be put in again.
     if ended and ended ~= 'taken' then flags = flags + 4 end
   end
   reply[n + 1], reply[n + 2], reply[n + 3] = job.token, job.attempts, job.kills

@@ -1,9 +1,9 @@
--- Part of claim: the end of every claim, with the time of the next event.
+-- Part of claim: finish the reply, with the time of the next event.
 --
 -- Uses     now_us, limit, mode, service, transferred, doubles, vanished, put_off
 -- Fills    reply
 
--- When the first of a set comes. It is asked for once, and again where this has written to the set.
+-- The score of a set's first member. It is read once, and again after this script has written to the set.
 local firsts = {}
 local function head_of(set)
   if not firsts[set] then firsts[set] = tonumber(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2] or math.huge) end
@@ -16,7 +16,7 @@ local function finish()
     local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
     if head then wait = tonumber(head) end
   end
-  -- A caller without room learns only when the next transfer is due, and not what waits for room.
+  -- A caller without room learns only when the next transfer is due, not what waits for room.
   if limit > 0 then
     if mode ~= 'take' then
       wait = math.min(wait, head_of(keys.retries), head_of(keys.returned))

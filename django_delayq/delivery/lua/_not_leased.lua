@@ -1,4 +1,4 @@
--- Part of claim: jobs that are not leased: those out of kills are buried, others are moved or cancelled as a note says.
+-- Part of claim: bury the jobs that are out of kills; move or cancel those of which a note says so.
 --
 -- Uses     now_ms, buried, moved, cancelled
 

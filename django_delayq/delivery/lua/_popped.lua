@@ -1,10 +1,10 @@
--- Part of claim: what lies in the destination queue, where others put it or transferred it.
+-- Part of claim: take what others put or transferred into the destination queue.
 --
 -- Uses     now_ms, mode, format, seed, waiting, is_full, lease, is_copy
 -- Fills    seen, gone, cancelled, moved
 -- Sets     popped, doubles, byte_count
 
--- A payload is a job's where the locator of that job has its MAC. All else is leased under a token of this claim.
+-- A payload is a job's if the locator of that job has its MAC. Any other payload is leased under a token of this claim.
 local function pop(payload)
   local token, mac = token_of(payload)
   local locator = token and redis.call('HGET', keys.locators, token)
@@ -15,16 +15,16 @@ local function pop(payload)
     is_certain, letter = false, 'f'
     gone[#gone + 1] = token
   end
-  -- Somebody else has transferred it, or has repeated what is still to come.
+  -- Somebody else has transferred its frame; or has repeated it, and its own frame still waits.
   local own = is_certain and where ~= 0 and find_frame(keys.timeout_set, start, where, id, token, known)
   if own then
     is_certain = unpack_frame(own, format) == payload
     is_early = is_certain and start > now_ms
   end
-  -- A locator that cannot be read is of no use to anybody.
+  -- A locator that cannot be read is useless, and goes as well.
   if (is_certain and not is_early) or (locator and not start) then gone[#gone + 1] = token end
   local is_used = is_certain and not is_early and (seen[token] or redis.call('HEXISTS', keys.headers, token) == 1)
-  -- Somebody has put the beginning of its MAC before other bytes. A script cannot see which of them is the job.
+  -- Somebody has put the beginning of its MAC before other bytes. A script cannot see which payload is the job.
   if is_used and not is_copy(token, payload) then is_certain = false end
   if is_early or is_certain and (is_used or how_ended(keys.ended, now_ms, token))
       or (not is_certain and token and is_copy(token, payload)) then
@@ -50,8 +50,8 @@ local function pop(payload)
   end
 end
 
--- What is dropped, cancelled or moved fills no room, so it is bounded by itself. One at a time: anybody puts elements
--- there, and behind small ones any number may be huge.
+-- What is dropped, cancelled or moved fills no room, so MOST bounds this loop. It reads one payload at a time: anybody
+-- may put elements there, and any number of huge ones may follow small ones.
 while popped < math.min(waiting, MOST) and not is_full() do
   local payload = redis.call('LINDEX', keys.destination, popped)
   popped = popped + 1

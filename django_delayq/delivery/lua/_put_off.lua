@@ -1,11 +1,11 @@
--- Part of claim: suspects that were not leased wait among the retries, each counted as it was.
+-- Part of claim: put suspects that were not leased among the retries, each with its counts as they were.
 --
 -- Uses     now_ms, put_off_ms, put_off
 
 local waits, heads, till = {}, {}, now_ms + put_off_ms
 for i, job in ipairs(put_off) do
   waits[2 * i - 1], waits[2 * i] = till, job.token
-  -- One that came from the retries keeps its header, which may say that it was late.
+  -- A suspect that came from the retries keeps its header, which may say that it was late.
   if job.was_leased then
     heads[#heads + 1] = job.token
     heads[#heads + 1] = struct.pack(HEADER, job.attempts, job.is_spared and job.kills + SPARED or job.kills, job.start,
@@ -15,6 +15,6 @@ end
 redis.call('ZADD', keys.retries, unpack(waits))
 if #heads > 0 then
   redis.call('HSET', keys.headers, unpack(heads))
-  -- Another process may have no suspect. Of what was among the retries all know when to look.
+  -- Another process may be free for a suspect. For those that were among the retries, all know when to look.
   publish(keys.channel, till)
 end

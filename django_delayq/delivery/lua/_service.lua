@@ -1,21 +1,22 @@
 -- Prelude: when a queue was last served, and which leases are over. docs/internals.md, "Outages and clocks".
 --
--- Needs _clock. A lease measures its worker and not the server: while nobody was served, nobody could renew. The record
+-- Needs _clock. A lease measures its worker, not the server: while nobody was served, nobody could renew. The record
 -- (hash field 'service') is eight f64, little-endian, times in epoch ms:
---   last served | the last gap: served before it; until when leases that ended in it are spared; how many gaps in a
---   row have spared them | shortest lease in force (ms); until when | longest lease in force (ms); until when
--- It is written where a lease is given or renewed, and by claims while there are leases.
+--   last served | the last gap: served last before it; until when leases that ended in it are spared; how many gaps in
+--   a row have spared them | shortest lease in force (ms); until when | longest lease in force (ms); until when
+-- Scripts write it when they give or renew a lease, and claims also while there are leases.
 
 local SERVICE = '<dddddddd'
 -- Renewals come every third of a lease. A queue that was not served for this part of its shortest lease has a gap, and
--- what ended in one is spared for this part of the longest: a third, and room for a slow machine.
+-- leases that ended in a gap are spared for this part of the longest lease: a third, and room for a slow machine.
 local PATIENCE = 5 / 12
--- The record may be so old, in parts of the shortest lease, before it is written again.
+-- How old the record may become before it is written again, as a part of the shortest lease.
 local STALE = 1 / 30
--- So many gaps in a row, without a renewal, spare what ended in the first of them. Where nobody works on a queue, and
--- somebody looks at it now and then, each look ends a gap: what a dead worker held would never be free.
+-- How many gaps in a row, without a renewal, spare what ended in the first of them. If nobody works on a queue and
+-- somebody looks at it now and then, each look ends a gap: without this bound, what a dead worker held would never be
+-- free.
 local MOST_GAPS = 3
--- Leases that one call cuts.
+-- How many leases one call cuts.
 local CUT = 500
 
 local function unpack_service(packed)
@@ -29,7 +30,7 @@ local function read_service(control)
   return unpack_service(redis.call('HGET', control, 'service'))
 end
 
--- Whether the record says all there is to say where the queue is served now.
+-- Whether the record needs no update now that the queue is served.
 -- is_leasing: a lease of this length is given or renewed.
 local function is_current(s, now_ms, lease_ms, is_leasing)
   local since = now_ms - s.at
@@ -39,12 +40,12 @@ local function is_current(s, now_ms, lease_ms, is_leasing)
     and not (lease_ms == s.longest and now_ms + lease_ms - s.longest_till > lease_ms * STALE)
 end
 
--- The record to write because the queue is served now, with what is to be cut; nil: the old one will do.
--- is_leasing: a lease is given or renewed by this call; is_renewing: renewed.
+-- Returns the record to write because the queue is served now, with the leases to cut; nil: the old record will do.
+-- is_leasing: this call gives or renews a lease; is_renewing: it renews one.
 local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
   local since, patience = 0, 0
-  -- A worker renews every third of its lease. Where a shorter lease makes a gap of that, each renewal sees one, and
-  -- says nothing of the next: if it began the count anew, what a dead worker held would never be free.
+  -- A worker renews every third of its lease. If a shorter lease makes that a gap, each renewal sees a gap and says
+  -- nothing of the next: if it reset the count, what a dead worker held would never be free.
   local is_steady = is_renewing and not (s and lease_ms / 3 > s.shortest * PATIENCE)
   if s then
     since, patience = now_ms - s.at, s.shortest * PATIENCE
@@ -58,12 +59,12 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
   if is_held and (since > patience or is_back) then
     new.from, new.gaps = math.min(s.at, now_ms), 1
     if s.at < s.till and s.gaps < MOST_GAPS then
-      -- It began before those that the last gap spared had had their time.
+      -- This gap began before the leases that the last gap spared had had their time.
       new.from, new.gaps = math.min(new.from, s.from), s.gaps + 1
     end
     new.till = now_ms + s.longest * PATIENCE
   end
-  -- Somebody works on this queue, and looks at it often: only an outage makes the next gap.
+  -- Somebody works on this queue and looks at it often, so only an outage makes the next gap.
   if is_steady then new.gaps = 0 end
   new.shortest, new.shortest_till = lease_ms, now_ms + lease_ms
   new.longest, new.longest_till = lease_ms, now_ms + lease_ms
@@ -75,12 +76,12 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
       new.longest, new.longest_till = s.longest, s.longest_till
     end
   elseif s then
-    -- The leases in force are so by the new clock as well.
+    -- The leases in force last as long by the new clock.
     if lease_ms > s.shortest then new.shortest, new.shortest_till = s.shortest, now_ms + s.shortest end
     if lease_ms < s.longest then new.longest, new.longest_till = s.longest, now_ms + s.longest end
   end
   if is_held and (is_back or not s) then
-    -- The clock was set back, or another server's is behind: a dead worker's lease would last until it catches up.
+    -- The clock was set back, or that of a new server is behind: a dead worker's lease would last until it catches up.
     local latest = now_ms + new.longest
     new.cut = redis.call('ZRANGEBYSCORE', leases, '(' .. decimal(latest), '+inf', 'LIMIT', 0, CUT)
     new.latest = latest
@@ -88,25 +89,25 @@ local function serve(s, leases, now_ms, lease_ms, is_leasing, is_renewing)
   return new
 end
 
--- Leases that ended at this time or before it are over.
+-- Returns the time by which leases are over: those that ended at it or before it.
 local function over_by(s, now_ms)
   if s and now_ms < s.till then return math.min(now_ms, s.from) end
   return now_ms
 end
 
--- The lease ended while nobody could renew it: its worker may live.
+-- Whether a lease ended while nobody could renew it: its worker may live.
 local function is_spared(s, lease_end)
   return s ~= nil and lease_end > s.from and lease_end <= s.till
 end
 
 local function write_service(control, leases, new)
-  -- First a command that a full server does not refuse.
+  -- The first write is a command that a full server does not refuse.
   redis.call('HDEL', control, '')
   if #new.cut > 0 then
     local ends = {}
     for i, token in ipairs(new.cut) do ends[2 * i - 1], ends[2 * i] = new.latest, token end
     redis.call('ZADD', leases, 'XX', unpack(ends))
-    -- The clock goes by the old record until all are cut.
+    -- The old record stays until all are cut.
     if #new.cut == CUT then return end
   end
   redis.call('HSET', control, 'service', struct.pack(SERVICE, new.at, new.from, new.till, new.gaps,

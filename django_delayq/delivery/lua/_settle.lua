@@ -1,8 +1,9 @@
--- Prelude: what the end of an attempt has in common.
+-- Prelude: what all ends of an attempt share.
 --
--- Needs _window, _frame, _job. ARGV[first] to ARGV[last] hold jobs of some width, token and fencing token first.
+-- Needs _window, _frame, _job. ARGV[first] to ARGV[last] hold the jobs, `width` arguments each: first the token, then
+-- the fencing token.
 
--- Returns the jobs whose lease is still the caller's, with their headers; and the indexes of the others.
+-- Returns the jobs whose lease is still the caller's, with what their headers say; and the indexes of the others.
 local function ours(headers, first, width, last)
   local held, lost = {}, {}
   local tokens = {}

@@ -1,24 +1,24 @@
--- Part of claim: jobs that were with us before are taken up: expired leases, due retries, what was returned.
+-- Part of claim: take up jobs that were with us before: expired leases, due retries, returned jobs.
 --
 -- Uses     now_ms, mode, limit, max_kills, safe_kills, service, count, is_full, lease, head_of
 -- Fills    seen, expired, retried, returned, put_off, vanished, vanished_keys, buried
 -- Sets     suspects, byte_count
 
--- Suspects that one call puts off.
+-- How many suspects one call puts off.
 local PUT_OFF = 500
 
--- Somebody may have deleted a key of ours. Without its header a job begins anew; without its payload nothing can be
--- run, so all that is left of it goes. lease_end: nil for what was not leased.
+-- Somebody may have deleted a key of ours. Without its header, a job begins anew; without its payload it cannot run, so
+-- all that is left of it goes. lease_end: nil for a job that was not leased.
 local function take_up(token, lease_end)
   local attempts, kills, start, _, holder, key, was_spared = read_header(redis.call('HGET', keys.headers, token))
   attempts, kills, start, key = attempts or 0, kills or 0, start or now_ms, key or ''
   local spare = was_spared or lease_end and is_spared(service, lease_end)
-  -- Once: a job that takes its whole machine down each time would else be run for ever.
+  -- A job is spared only once: otherwise one that takes its whole machine down each time would run for ever.
   if lease_end and (was_spared or not spare) then kills = kills + 1 end
   local is_over = max_kills >= 0 and kills > max_kills
   local is_suspect = not is_over and safe_kills >= 0 and kills > safe_kills
   if is_suspect and suspects == 0 then
-    -- It fills no room, and its payload is not read. Never leased, it counts no kill where the caller dies.
+    -- It fills no room, and its payload is not read. As it is not leased, it counts no kill if the caller dies.
     put_off[#put_off + 1] = { token = token, attempts = attempts, kills = kills, start = start, key = key,
       is_spared = spare, was_leased = lease_end ~= nil }
     return
@@ -28,7 +28,7 @@ local function take_up(token, lease_end)
     vanished[#vanished + 1] = token
     vanished_keys[#vanished] = key
   elseif is_over then
-    -- It fills no room, but its payload was read.
+    -- It fills no room, but its payload was read, which counts towards the budget.
     byte_count = byte_count + #payload
     buried[#buried + 1] = { token = token, attempts = attempts, kills = kills, start = start, key = key }
     seen[token] = payload
@@ -40,7 +40,7 @@ local function take_up(token, lease_end)
   end
 end
 
--- Suspects that are put off hide nothing behind them.
+-- Suspects that are put off must not hide the jobs behind them, so this reads on.
 local function take_up_due(set, till, taken, is_lease)
   local before
   while not is_full() and #put_off < PUT_OFF and #put_off ~= before do

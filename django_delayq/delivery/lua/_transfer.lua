@@ -1,13 +1,14 @@
--- Prelude: due frames to the destination queue, as Redisson's pushTask, but whatever lies among them.
+-- Prelude: move due frames to the destination queue, as Redisson's pushTask does, but whatever lies among them.
 --
 -- Needs _clock, _count, _window, _frame, _list, _job. find_due() reads, transfer_due() writes.
 
 -- Lua unpacks some 8,000 values, a ZADD or HSET takes two for each job, and an error halfway is not undone.
 local MOST = 2000
 
--- Of frames that are due at one moment any may go first. Redisson's random bytes scatter them over the delay queue,
--- where each would have to be searched for; so where they are more than a call takes, those at its head go first.
--- Returns entries as find_due(), with their indexes, or nil where there are not enough.
+-- Of frames that are due at the same moment, any may go first. Redisson's random bytes scatter them over the delay
+-- queue, where each would have to be searched for. So if there are more than a call takes, those at the list's head go
+-- first.
+-- Returns entries as find_due() does, with their indexes; or nil if there are not enough.
 local function find_at_head(timeout_set, delay_queue, score, limit, budget)
   if redis.call('ZCOUNT', timeout_set, score, score) <= limit then return nil end
   local found, seen, from, size, byte_count = {}, {}, 0, 0, 0
@@ -17,7 +18,7 @@ local function find_at_head(timeout_set, delay_queue, score, limit, budget)
     if #part == 0 then break end
     for i, known in ipairs(redis.call('ZMSCORE', timeout_set, unpack(part))) do
       local frame = part[i]
-      -- Somebody will sweep it away, and all behind it will move.
+      -- The next sweep will take it away, which moves all frames behind it.
       if frame == TOMBSTONE then return nil end
       byte_count = byte_count + #frame
       if known and tonumber(known) == tonumber(score) and not seen[frame] and #found < limit then
@@ -30,7 +31,7 @@ local function find_at_head(timeout_set, delay_queue, score, limit, budget)
   return 2 * #found >= limit and found or nil
 end
 
--- Due frames up to a number, a size, and what it costs to take foreign ones out of a long list.
+-- Returns due frames, up to a number, a size, and a cost of taking foreign ones out of a long list.
 local function find_due(timeout_set, delay_queue, now_ms, limit, budget)
   local found, size, byte_count, foreign = {}, 0, 0, 0
   local length = redis.call('LLEN', delay_queue)
@@ -58,7 +59,7 @@ local function find_due(timeout_set, delay_queue, now_ms, limit, budget)
   return found
 end
 
--- A frame that nobody can unpack would stop a Redisson for ever. It goes aside, whole, with the reason.
+-- A frame that nobody can unpack would stop a Redisson for ever. It goes into quarantine, whole, with the reason.
 local function quarantine_frame(quarantine, payloads, errors, counters, now_ms, token, frame)
   redis.call('ZADD', quarantine, now_ms, token)
   redis.call('HSET', payloads, token, frame)
@@ -67,7 +68,7 @@ local function quarantine_frame(quarantine, payloads, errors, counters, now_ms, 
   add_to(counters, 'quarantined', 1)
 end
 
--- Where find_due() knows it: index by frame.
+-- Returns index by frame, for the frames whose index find_due() knows.
 local function known_indexes(due)
   local indexes = {}
   for _, entry in ipairs(due) do indexes[entry[1]] = entry[3] end
@@ -83,7 +84,7 @@ local function plan_transfer(timeout_set, delay_queue, locators, counters, due, 
     if payload then
       plan.payloads[#plan.payloads + 1] = payload
       local token, mac = token_of(payload)
-      -- Other bytes would reach clients that expect text, and one payload would stop them again and again.
+      -- A token of other bytes would reach clients that expect text, and one payload would stop them again and again.
       if token and not token:find('[^%w_-]') then plan.tokens[#plan.tokens + 1] = { token, entry[2], id, mac } end
     else
       plan.bad[#plan.bad + 1] = frame
@@ -94,8 +95,8 @@ local function plan_transfer(timeout_set, delay_queue, locators, counters, due, 
   for _, item in ipairs(plan.tokens) do
     local locator = redis.call('HGET', locators, item[1])
     local start, kind, id, key, mac = read_locator(locator)
-    -- Another frame is the job only where its own is gone: somebody took it out and put it in again. What nobody has
-    -- checked becomes no surer by coming twice.
+    -- Another frame is the job only if the job's own is gone: somebody took it out and put it in again. A payload that
+    -- nobody has checked becomes no surer by coming twice.
     local is_its = key and mac == item[4] and id ~= UNSURE
       and (id == item[3] or not find_frame(timeout_set, start, kind, id, item[1], mac))
     if is_its and is_score(item[2]) then

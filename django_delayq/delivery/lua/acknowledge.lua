@@ -1,12 +1,12 @@
--- End jobs: they ran, or will not run. Only for those whose lease is still the caller's.
+-- End jobs that ran, or will not run, if their lease is still the caller's.
 --
 -- Prelude  clock, count, window, frame, job, settle
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, results...
 -- Where    results: one for each job that keeps its result, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  what became of them: succeeded, expired, taken; missing: they have run before
+-- ARGV[2]  what became of them: succeeded, expired or taken; missing, if they have run before
 -- ARGV[3]  number of jobs
--- ARGV[4]  and on, two a job: token; fencing token; then three a result that is kept: index of its job, from 0; how
+-- ARGV[4]  and on, two a job: token; fencing token; then three for each result to keep: index of its job, from 0; how
 --          long to keep it (ms); result
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 

@@ -1,11 +1,11 @@
--- End jobs that failed for good: dead letters; or that nobody here can read: quarantine.
+-- End jobs that failed for good, as dead letters; or put jobs that nobody here can read or run into quarantine.
 --
 -- Prelude  clock, count, window, frame, job, settle
 -- Keys     leases, headers, graves, errors, unique, counters, results...
 -- Where    graves: dead or quarantine; results: one for each job whose result somebody may wait for, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  counter to raise: dead, quarantined
--- ARGV[3]  attempts to add, 1 when an attempt failed
+-- ARGV[2]  counter to raise: dead or quarantined
+-- ARGV[3]  attempts to add: 1 if an attempt failed
 -- ARGV[4]  and on, five a job: token; fencing token; error as JSON; how long to keep the result (ms) or empty; result
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 

@@ -5,12 +5,12 @@
 --          errors, notes, unique, ended, counters, returned, held, held_tasks
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on: tokens, all different
--- Returns  for each 'cancelled'; 'noted': it lies in a long destination queue, and will not run if we and not Java take
---          it; or the state that it is in and was left in
+-- Returns  for each 'cancelled'; 'noted' if it lies in a long destination queue, and will not run unless Java takes it;
+--          or the state in which it was left
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
--- Reads. One look through the destination queue does for many.
+-- Reads. One look through the destination queue serves all jobs of a call.
 local lying, is_all
 local function find_lying(destination, token, locator)
   if not lying then
@@ -62,7 +62,7 @@ for i, job in ipairs(jobs) do
     if job.payload then redis.call('LREM', keys.destination, 1, job.payload) end
     redis.call('HDEL', keys.locators, token)
   elseif job.state == 'unknown' then
-    -- A removal first here as well.
+    -- Here as well, a removal is first.
     redis.call('HDEL', keys.notes, token)
     redis.call('HSET', keys.notes, token, 'cancel')
     replies[i] = 'noted'

@@ -1,31 +1,31 @@
--- Lease what is waiting, up to a number and a size: expired leases, due retries, what was returned before its first
--- attempt and is due, what others put into the destination queue, due frames.
+-- Lease what is waiting, up to a number and a size: expired leases, due retries, due jobs that were returned before
+-- their first attempt, what others put into the destination queue, due frames.
 --
 -- Prelude  clock, count, window, frame, list, job, service, transfer
 -- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
 --          ended, counters, claims, dead, quarantine, errors, returned, control, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
--- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; the same again returns the same leases
--- ARGV[4]  limit, jobs; 0 transfers only
+-- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; its repeat returns the same leases
+-- ARGV[4]  limit, jobs; 0: only transfer
 -- ARGV[5]  budget, bytes
 -- ARGV[6]  lease, ms
 -- ARGV[7]  what to do with due frames: 'direct' leases them, 'shared' transfers them, 'take' leaves them alone
 -- ARGV[8]  most frames to transfer
 -- ARGV[9]  leases that may expire before a job is a dead letter; -1: any number
--- ARGV[10]  16 random characters: the beginning of the tokens of elements that a script cannot know for jobs; then
---          'l' where it lay in the destination queue, 'f' where it came in a frame
--- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- ARGV[12]  the latest format that the caller reads; where the queue has a later one it gets that number, and no job
--- ARGV[13]  most leases of a job that may have expired without making it a suspect; -1: any number
+-- ARGV[10]  16 random characters: how tokens begin of elements that a script cannot recognise as jobs; behind them
+--          'l' for an element that lay in the destination queue, 'f' for one that came in a frame
+-- ARGV[11]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+-- ARGV[12]  the latest format that the caller reads; if the queue's is later, the caller gets its number and no job
+-- ARGV[13]  leases that may expire before a job is a suspect; -1: any number
 -- ARGV[14]  suspects to lease, 0 or 1; the others are put off
--- ARGV[15]  for how long, ms
--- Returns  now (epoch us); us until the next event, 0 when more waits now, -1 when nothing does; frames
+-- ARGV[15]  how long to put them off, ms
+-- Returns  now (epoch us); us until the next event, 0 if more waits now, -1 if nothing waits; frames
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
---          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, sum of 1 where the
---          token is not the payload's own, 2 if it was given back because its lease had ended before it began, 4 where
---          the job of the payload's own token ended a moment ago. Where the queue's format is too late for the
---          caller, that format is the seventh and last
+--          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
+--          the token is not the payload's own, 2 if the job was given back because its lease had ended before it
+--          began, 4 if the job of the payload's own token ended a moment ago. If the queue's format is too late for
+--          the caller, that format is the seventh and last
 
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -33,31 +33,33 @@ local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonum
 local format, safe_kills, suspects, put_off_ms = ARGV[11], tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local now_ms = math.floor(now_us / 1000)
 
--- The caller would misread a later format.
+-- A caller would misread a later format than it knows.
 local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
 if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
 
--- Before anything is leased, so that a gap is known to this claim.
+-- Before anything is leased, so that this claim knows of a gap.
 local service = read_service(keys.control)
 local served = serve(service, keys.leases, now_ms, lease_ms, false)
 service = served or service
 
 local reply = { now_us, -1, 0, 0, 0, 0 }
--- Jobs that are leased, and the room that is taken; the payload of every job that was met, by token.
+-- The jobs to lease, their number and bytes; the payload of every job met, by token.
 local leased, count, byte_count, seen = {}, 0, 0, {}
--- Tokens by the set that they leave; of these jobs without a payload, with their unique keys; out of kills; put off.
+-- Tokens by the set that they leave; among these, jobs without a payload and their unique keys; jobs out of kills;
+-- suspects put off.
 local expired, retried, returned, vanished, vanished_keys, buried, put_off = {}, {}, {}, {}, {}, {}, {}
--- Elements that leave the destination queue; jobs among them of which a note says something else.
+-- How many elements leave the destination queue; jobs among them that a note moves or cancels.
 local popped, moved, cancelled = 0, {}, {}
--- Due frames, as find_due() returns them; those that are leased or put aside; of these what nobody can unpack.
+-- Due frames, as find_due() returns them; those that are leased or put aside; among these, those that nobody can
+-- unpack.
 local due, frames, bad = {}, {}, {}
--- Tokens whose locators go; payloads that are dropped; frames that are transferred.
+-- Tokens whose locators go; how many payloads are dropped; how many frames are transferred.
 local gone, doubles, transferred = {}, 0, 0
 
 -- Part  leases
 -- Part  next_event
 
--- A repeat: its reply was lost. The leases it was given end together, and carry its fencing token.
+-- A repeat: the first reply was lost. The leases given then end together, and carry the same fencing token.
 local last = redis.call('HGET', keys.claims, owner) or ''
 if last:sub(1, 8) == request then
   local till = #last >= 16 and decimal(struct.unpack('<d', last, 9)) or '0'
@@ -72,7 +74,7 @@ if last:sub(1, 8) == request then
   return finish()
 end
 
--- Reads. Nothing is written before everything is known.
+-- Reads. Nothing is written before everything is read.
 
 if limit > 0 then
   -- Part  take_up
@@ -89,13 +91,14 @@ elseif mode == 'shared' then
 end
 
 if count == 0 and popped == 0 and #due == 0 and #expired + #retried + #returned == 0 then
-  -- Nothing in the destination queue: whatever the notes were about was taken by Java.
+  -- The destination queue is empty, so Java took whatever the notes were about.
   if waiting == 0 and redis.call('HLEN', keys.notes) > 0 then redis.call('UNLINK', keys.notes) end
   if served then write_service(keys.control, keys.leases, served) end
   return finish()
 end
 
--- The types of what was not read. Leases were, wherever this writes them; the counters are, before any job is touched.
+-- Check the types of keys that were not read. Leases were read wherever this script writes them; the counters are read
+-- before any job is touched.
 
 if count > 0 and not served then served = serve(service, keys.leases, now_ms, lease_ms, true) end
 check_hashes(keys.headers, keys.payloads, keys.unique)

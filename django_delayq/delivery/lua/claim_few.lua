@@ -1,6 +1,6 @@
--- Lease the few frames that are due where nothing else is to be done, at a part of what claim.lua costs: no lease is over,
--- no retry is due, nothing lies in the destination queue, and each frame is that of a job of ours that never was in the
--- delay queue and begins for the first time. Else nothing is done, and claim.lua has to be asked.
+-- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: no lease is over, no retry is
+-- due, the destination queue is empty, and each frame is a job of ours that was never in the delay queue and begins for
+-- the first time. Otherwise do nothing: the caller has to use claim.lua.
 --
 -- Prelude  clock, count, window, frame, job, service
 -- Keys     timeout_set, destination, leases, retries, returned, headers, payloads, locators, ended, claims, control
@@ -9,11 +9,11 @@
 -- ARGV[3]  request, 8 random bytes, never used before: the fencing token of every lease given
 -- ARGV[4]  limit, jobs
 -- ARGV[5]  lease, ms
--- ARGV[6]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
+-- ARGV[6]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
 -- ARGV[7]  the latest format that the caller reads
--- Returns  as claim.lua; nil where that has to be asked
+-- Returns  what claim.lua returns; nil if the caller has to use that
 
--- More than these, or frames larger than this together, are for claim.lua.
+-- More frames, or more bytes in all of them, are for claim.lua.
 local FEW = 8
 local SMALL = 16384
 
@@ -34,7 +34,7 @@ for _, set in ipairs({ keys.leases, keys.retries, keys.returned }) do
 end
 if redis.call('LLEN', keys.destination) > 0 then return nil end
 
--- One more than is leased, which says how long to wait.
+-- One frame more than is leased, as it says how long to wait.
 local found = redis.call('ZRANGE', keys.timeout_set, '0', '1', 'WITHSCORES')
 if limit > 1 and found[4] and tonumber(found[4]) <= now_ms then
   local size = #found[1] + #found[3]
@@ -58,7 +58,7 @@ for i = 1, #found, 2 do
   local payload, id = unpack_frame(found[i], format)
   if not payload or not is_score(start) or not unlisted_number(found[i]) then return nil end
   local token, mac = token_of(payload)
-  -- Twice in one reply it is a copy: both of them would be the job that the locator knows.
+  -- A token that comes twice is a copy: both frames would be the job that the locator knows.
   if not token or tokens[token] then return nil end
   tokens[token] = true
   local n = #frames + 1
@@ -86,7 +86,7 @@ if #frames > 0 then
     reply[n + 4], reply[n + 5], reply[n + 6] = start, payload, 0
   end
   wait = math.min(wait, lease_end)
-  -- First what a full server does not refuse, and what was not read: of these, either may be of the wrong type.
+  -- First what a full server does not refuse; then payloads, which were not read: these two may have the wrong type.
   redis.call('HDEL', keys.claims, owner)
   redis.call('HSET', keys.payloads, unpack(bodies))
   redis.call('ZREM', keys.timeout_set, unpack(frames))

@@ -1,11 +1,12 @@
--- Count a queue. O(log N), whatever waits.
+-- Count what a queue holds. O(log N), whatever waits.
 --
 -- Prelude  clock
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, counters, returned, held
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- Returns  frames in the timeout set; of these due; elements of the delay queue; of the destination queue; leases;
---          retries; dead letters; quarantined; start time of the first that waits for its first attempt (epoch
---          ms) or -1; now (epoch ms); returned; of these due; held; then the counters, name and number in turn
+-- Returns  frames in the timeout set; how many of them are due; elements of the delay queue; of the destination queue;
+--          leases; retries; dead letters; quarantined; start time of the first that waits for its first attempt (epoch
+--          ms) or -1; now (epoch ms); returned; how many of them are due; held; then the counters, name and number in
+--          turn
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 local first = math.huge

@@ -1,4 +1,4 @@
--- Delete dead letters or quarantined payloads for good: they have failed. Safe to repeat.
+-- Delete dead letters or quarantined payloads for good; they count as failed. Safe to repeat.
 --
 -- Prelude  clock, window, frame, job
 -- Keys     graves, headers, payloads, errors, ended
@@ -10,7 +10,7 @@
 
 local now_ms, request, discarded, notes = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], {}, {}
 
--- A repeat: its reply was lost. What it did is noted beside the jobs that ended, for as long.
+-- A repeat: the first reply was lost. What that call did is noted beside the jobs that ended, for as long.
 local done = noted(keys.ended, request, #ARGV - 2)
 if done > 0 then return done end
 

@@ -1,4 +1,4 @@
--- Say which format a worker process reads, and raise the format of its queue once all that live read a later one,
+-- Say which format a worker process reads. Raise the format of the queue once all living processes read a later one,
 -- unless a command has chosen what is written.
 --
 -- Prelude  clock, formats
@@ -6,9 +6,9 @@
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes
 -- ARGV[3]  the latest format that it reads
--- ARGV[4]  how long what a process said counts, ms: as long the queue waits for one that has gone
--- Returns  the format of the queue; how many processes read only earlier formats than the caller; what a command has chosen to
---          be written, or 0
+-- ARGV[4]  how long a process counts after it said so, ms: so long the queue waits for one that has gone
+-- Returns  the format of the queue; how many processes read only earlier formats than the caller; the format that a
+--          command has chosen to be written, or 0
 
 local owner, latest, kept_ms = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)

@@ -1,4 +1,4 @@
--- Delete what has been among the dead letters, or in quarantine, for too long: a stretch of it, the oldest first.
+-- Delete what has been among the dead letters, or in quarantine, for too long: a stretch at a time, the oldest first.
 --
 -- Prelude  clock, window, frame, job
 -- Keys     graves, headers, payloads, errors, ended
@@ -6,12 +6,12 @@
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  age (ms): what is younger stays
 -- ARGV[3]  how many stay, however old
--- ARGV[4]  which: 'all'; 'foreign', what somebody else offered, and 'jobs', the others
+-- ARGV[4]  which: 'all'; 'foreign', what somebody else offered; 'jobs', the rest
 -- ARGV[5]  first rank to look at
 -- ARGV[6]  elements to look at
 -- ARGV[7]  budget, bytes of payload to look at
--- Returns  how many were deleted; how many there are now; the rank to go on with, or -1 at the end; when the oldest
---          that was deleted was put there (epoch ms), or -1
+-- Returns  how many were deleted; how many are left; the rank to go on with, or -1 at the end; when the oldest deleted
+--          one had been put there (epoch ms), or -1
 
 local now_ms, kept, which = math.floor(read_clock(ARGV[1]) / 1000), tonumber(ARGV[3]), ARGV[4]
 local first, batch, budget = tonumber(ARGV[5]), math.min(tonumber(ARGV[6]), 2000), tonumber(ARGV[7])

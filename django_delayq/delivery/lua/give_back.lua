@@ -1,13 +1,13 @@
--- Return leases that were not used: nothing counts, unless a lease ended before the job began, for the second time
--- in a row: that is a kill, or a job that takes too long to get to its start would be leased for ever. Foreign
--- payloads go back to the head of the destination queue, in order, where Java finds them; our own jobs wait with us,
--- due at once, in order.
+-- Return unused leases. That counts as nothing, unless a lease ended before the job began, for the second time in a
+-- row: that is a kill, or else a job that takes too long to get to its start would be leased for ever. Foreign payloads
+-- go back to the head of the destination queue, in order, where Java finds them. Our own jobs wait with us, in order,
+-- and are due at once.
 --
 -- Prelude  clock, window, frame, job, settle
 -- Keys     leases, headers, retries, payloads, destination, channel, returned
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
---          2 if a lease of it ended before it began, now or earlier, 4 to count a kill
+--          2 if a lease of it ended before it began, now or earlier, 4 if that is a kill
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
@@ -18,7 +18,7 @@ if #held == 0 then return lost end
 check_hashes(keys.payloads)
 local bodies = {}
 for i, job in ipairs(held) do
-  -- A foreign payload with a history stays with us: in the list it would lose its attempts.
+  -- A foreign payload with a history stays with us: in the list its attempts would be lost.
   if ARGV[job.at + 2] == '1' and job.attempts + job.kills == 0 then
     bodies[i] = redis.call('HGET', keys.payloads, job.token) or nil
   end
@@ -34,7 +34,7 @@ for i = #held, 1, -1 do
   else
     local how = tonumber(ARGV[job.at + 2])
     local kills = how >= 4 and job.kills + 1 or job.kills
-    -- Members of one score are ordered by token: a fraction of a millisecond keeps the order of the claim.
+    -- The server orders members of one score by token: a fraction of a millisecond keeps the order of the claim.
     local start = job.start < now_ms and job.start + (i - 1) / 4096 or now_ms
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, kills)
     redis.call('ZADD', waiting, start, job.token)

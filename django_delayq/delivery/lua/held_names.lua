@@ -1,9 +1,9 @@
--- Count what is held, by what it is held for. O(names * log N).
+-- Count held jobs by what they are held for. O(names * log N).
 --
 -- Prelude  clock, window, frame, job, held
 -- Keys     held_tasks
 -- ARGV[1]  most names to return
--- Returns  how many are held for others; then name of a task or a key, and how many are held for it, in turn
+-- Returns  how many are held for further names; then the name of a task or a key, and how many are held for it, in turn
 
 local names_left = tonumber(ARGV[1])
 

@@ -1,12 +1,12 @@
--- Hold jobs whose tasks, or whose keys, the caller does not know for a worker that does. The time counts from when the
--- job was first held for a limited time, by whichever worker.
--- A job that was signed with another key since the caller read it is not held for the old one: it is due again.
+-- Hold jobs whose task or key the caller does not know, for a worker that does. The time counts from when the job was
+-- first held for a limited time, by whichever worker. If a job was signed with another key since the caller read it, it
+-- is not held for the old key, but due again.
 --
 -- Prelude  clock, window, frame, job, settle, held
 -- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key; why it is held; how long, ms,
---          or empty for as long as it takes
+-- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key; why it is held; for how long (ms),
+--          empty: as long as it takes
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)

@@ -5,8 +5,9 @@
 --          returned, held
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
--- Returns  state; score (start time, end of lease, until when it is held or when it was put aside, epoch ms); attempts
---          that failed; leases that expired; first start time (epoch ms); payload; error as JSON; unique key; now (epoch ms)
+-- Returns  state; score (start time, end of the lease, until when it is held, or when it was put aside; epoch ms);
+--          attempts that failed; leases that expired; first start time (epoch ms); payload; error as JSON; unique key;
+--          now (epoch ms)
 
 local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 local job = find_job(token, now_ms)

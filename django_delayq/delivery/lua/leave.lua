@@ -2,7 +2,7 @@
 --
 -- Keys     claims, control
 -- ARGV[1]  owner, 8 bytes
--- Returns  1 when there was one
+-- Returns  1 if there was one
 
 redis.call('HDEL', keys.control, 'reads:' .. ARGV[1])
 return redis.call('HDEL', keys.claims, ARGV[1])

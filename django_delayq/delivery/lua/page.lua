@@ -1,17 +1,17 @@
--- Read a page of one set of a queue, or of two, one behind the other: bounded by number and by bytes.
+-- Read a page of one set of a queue, or of two in a row, bounded by number and by bytes.
 --
 -- Prelude  window, frame, job
 -- Keys     set, headers, payloads, errors, returned, locators
--- Where    set: what is paged through; returned: what a page of frames has before the frames
+-- Where    set: what is paged through; returned: what a page of frames shows before the frames
 -- ARGV[1]  what the set holds: 'frames', 'tokens' or 'payloads'
 -- ARGV[2]  first rank
 -- ARGV[3]  elements
 -- ARGV[4]  bytes of each payload to return
 -- ARGV[5]  1: the highest score first
 -- ARGV[6]  budget, bytes: the page ends early with the element that exceeds it
--- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- Returns  elements in all; then seven an element: token or ''; score; attempts that failed; leases that
---          expired; payload, cut; bytes of the whole payload; error as JSON
+-- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+-- Returns  elements in all; then seven an element: token or ''; score; attempts that failed; leases that expired; first
+--          bytes of the payload; bytes of the whole payload; error as JSON
 
 local kind, first, count, cut = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local is_reversed, budget = ARGV[5] == '1', tonumber(ARGV[6])
@@ -25,7 +25,7 @@ local function add(token, score, attempts, kills, payload, err)
   done, byte_count = done + 1, byte_count + #payload
 end
 
--- The token of a payload where it is that job's, and not only says so.
+-- The token of a payload if it is really that job's, and does not only say so.
 local function located_token(payload, id)
   local token = token_of(payload)
   local locator = token and redis.call('HGET', keys.locators, token)
@@ -52,7 +52,7 @@ end
 local function read_part(key, holds, rank)
   local size = 0
   while done < count and byte_count < budget do
-    -- A token is small, and its payload is read by itself.
+    -- A token is small, and its payload is read separately.
     size = holds == 'tokens' and count or next_size(size, done, byte_count, budget)
     local from = rank + done
     local to = from + math.min(size, count - done) - 1
@@ -79,7 +79,7 @@ local parts, total = { { key = keys.set, holds = kind } }, 0
 if kind == 'frames' then table.insert(parts, is_reversed and 2 or 1, { key = keys.returned, holds = 'tokens' }) end
 for _, part in ipairs(parts) do
   local length = redis.call(part.holds == 'payloads' and 'LLEN' or 'ZCARD', part.key)
-  -- Ranks count through both parts.
+  -- Ranks go on from the first part to the second.
   if first + done < total + length then read_part(part.key, part.holds, first - total) end
   total = total + length
 end

@@ -1,7 +1,7 @@
--- Say which format a queue is in, and which is written to it: the same, or an earlier one that a command has chosen.
+-- Read which format a queue is in, and which is written to it: the same, or an earlier one that a command has chosen.
 --
 -- Keys     control
--- Returns  what its workers have to read; what is written
+-- Returns  the format that its workers have to read; the format that is written
 
 local fields = redis.call('HMGET', keys.control, 'format', 'written')
 local format = tonumber(fields[1] or 1) or 1

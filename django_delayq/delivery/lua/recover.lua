@@ -1,4 +1,4 @@
--- End the leases of a process that is known to be dead, now instead of at their end. They count as expired.
+-- End the leases of a process that is known to be dead, without waiting for their end. They count as expired.
 --
 -- Prelude  clock, window, frame, job
 -- Keys     leases, headers, claims, channel
@@ -27,5 +27,5 @@ if count > 0 then
   redis.call('ZADD', keys.leases, 'XX', unpack(ends))
   publish(keys.channel, now_ms)
 end
--- What was ended moves to the front of the set; the ranks behind this page stay where they are.
+-- Ended leases move to the front of the set; the ranks behind this page stay as they are.
 return { count, #tokens < batch and -1 or from + batch }

@@ -1,11 +1,11 @@
--- Let held jobs of tasks that the caller knows run, and put into quarantine what was held for too long. Nothing is
--- published: the caller claims next, and a worker that does not know the tasks would only hold them again.
+-- Let held jobs of tasks that the caller knows run, and put jobs that were held for too long into quarantine. Nothing
+-- is published: the caller claims next, and a worker that does not know the tasks would only hold them again.
 --
 -- Prelude  clock, count, window, frame, job, held
 -- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  most jobs to release, and most to put into quarantine
--- ARGV[3]  1: put into quarantine what was held for too long; the caller names all tasks that it knows
+-- ARGV[3]  1: put jobs that were held for too long into quarantine; the caller names all tasks that it knows
 -- ARGV[4]  most names of tasks to look at
 -- ARGV[5]  where to go on among the names, as the last call returned it; empty: at the first
 -- ARGV[6]  and on: names of the tasks that the caller knows
@@ -45,7 +45,7 @@ while names_left > 0 and #freed < limit do
   end
   local name = split_member(member)
   if not name then
-    -- Nothing of ours.
+    -- No script of ours has written it.
     members[#members + 1] = member
     cursor = member .. '\0'
   elseif known[name] then

@@ -13,8 +13,8 @@ local lease_end = now_ms + lease_ms
 local held, lost = ours(keys.headers, 3, 2)
 if #held == 0 then return lost end
 local served = serve(read_service(keys.control), keys.leases, now_ms, lease_ms, true, true)
--- A script whose first write is a removal is not refused by a full server, and a ZADD would be: without
--- renewals every job that runs would soon run twice.
+-- A full server refuses a ZADD, but not a script whose first write is a removal. Without renewals, every job that runs
+-- would soon run twice.
 redis.call('ZREM', keys.leases, '')
 if served then write_service(keys.control, keys.leases, served) end
 local ends = {}

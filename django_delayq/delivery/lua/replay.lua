@@ -1,19 +1,19 @@
--- Run a dead letter or a quarantined payload again, from its first attempt. Safe to repeat.
+-- Run dead letters or quarantined payloads again, from their first attempt. Safe to repeat.
 --
 -- Prelude  clock, window, frame, job
 -- Keys     graves, returned, headers, payloads, channel, ended, errors, results...
--- Where    graves: dead or quarantine; results: one a token, the failure that was kept for those who wait
+-- Where    graves: dead or quarantine; results: one a token, the failure that was kept for callers that wait
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[3]  request: some random characters, the same when the call is repeated
 -- ARGV[4]  and on: tokens
--- Returns  how many were there, without those whose payload is gone, which are forgotten; where the channel is
---          closed to us, a list of that and what the server said
+-- Returns  how many were there, apart from those whose payload is gone, which are forgotten; if an ACL closes the
+--          channel to us, a list of that number and the server's error
 
 local now_us, request = read_clock(ARGV[1]), ARGV[3]
 local start, notes = start_time(ARGV[2], now_us), {}
 
--- A repeat: its reply was lost. What it did is noted beside the jobs that ended, for as long.
+-- A repeat: the first reply was lost. What that call did is noted beside the jobs that ended, for as long.
 local done = noted(keys.ended, request, #ARGV - 3)
 if done > 0 then return done end
 

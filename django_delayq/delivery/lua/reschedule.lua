@@ -1,5 +1,5 @@
--- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: the
--- second reply is that of the first, even where the job has been claimed since.
+-- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: the second reply
+-- equals the first, even if the job was claimed meanwhile.
 --
 -- Prelude  clock, count, window, frame, list, job, find, held
 -- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
@@ -8,13 +8,13 @@
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[4]  request: some random characters, the same when the call is repeated
--- Returns  'rescheduled'; 'noted': it lies in a long destination queue, and will be moved if we and not Java take
---          it; or the state that it is in and was left in; then the start time (epoch ms); then, where the channel
---          is closed to us, what the server said
+-- Returns  'rescheduled'; 'noted' if it lies in a long destination queue, and will be moved unless Java takes it; or
+--          the state in which it was left; then the start time (epoch ms); then, if an ACL closes the channel to us,
+--          the server's error
 
 local now_us, token, request = read_clock(ARGV[1]), ARGV[2], ARGV[4]
 
--- A repeat: its reply was lost. When it was done is noted beside the jobs that ended, for as long.
+-- A repeat: the first reply was lost. When that call came is noted beside the jobs that ended, for as long.
 local done = redis.call('ZSCORE', keys.ended, request)
 if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(done) / 8) + 1) * 1000) } end
 
@@ -29,7 +29,7 @@ if job.waits or is_given_up(job) then
   local place, waiting = job.waits or keys.leases, waiting_set(keys.retries, keys.returned, attempts, kills)
   redis.call('ZREM', place, token)
   if name then
-    -- It may have been held for long by now: from its next start on it can be held for the whole time again.
+    -- It may have been held for long. After its new start time, it can be held for the whole time again.
     redis.call('ZREM', keys.held_tasks, held_member(name, first_due, token))
     redis.call('HDEL', keys.errors, token)
   end
@@ -54,7 +54,7 @@ elseif job.payload then
   redis.call('HSET', keys.payloads, token, job.payload)
   refusal = publish(keys.channel, start)
 elseif job.state == 'unknown' then
-  -- A removal first, or a full server would refuse the note.
+  -- A removal is first, or a full server would refuse the note.
   redis.call('HDEL', keys.notes, token)
   redis.call('HSET', keys.notes, token, decimal(start))
   return { 'noted', start }

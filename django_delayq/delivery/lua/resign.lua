@@ -1,12 +1,12 @@
--- Write payloads of jobs anew, each where it is: same token, same 8 bytes and score of its frame, same index. Safe to
--- repeat: what is not as it was read, or is not found without a long search, is left alone.
+-- Write payloads of jobs anew, each in its place: same token, same 8 bytes and score of its frame, same index. Safe to
+-- repeat: a payload that has changed since it was read, or that only a long search would find, is left alone.
 --
 -- Prelude  clock, count, window, frame, list, job
 -- Keys     timeout_set, delay_queue, destination, locators, payloads, counters
 -- ARGV[1]  where they are: 'frames', 'destination' or 'payloads'
--- ARGV[2]  and on, three each: its index when it was read, in the delay queue or, counted from the tail, in the
---          destination queue, empty where it was in neither; or its token; the frame or the payload as it was read; the
---          payload to write
+-- ARGV[2]  and on, three each: for 'payloads' the token, else the index when it was read, in the delay queue or,
+--          counted from the tail, in the destination queue, empty if it was in neither; the frame or payload as it was
+--          read; the payload to write
 -- Returns  how many were written
 
 local where = ARGV[1]
@@ -15,7 +15,7 @@ check_hashes(keys.locators, keys.payloads, keys.counters)
 local listed_count = redis.call('LLEN', keys.delay_queue)
 redis.call('LLEN', keys.destination)
 
--- Indexes of the elements of a stretch of a list, by element, the last first.
+-- The indexes of each element in a stretch of a list; table.remove() takes the last.
 local function indexes_in(list, from, to)
   local indexes = {}
   if from < 0 then from = math.max(from, -redis.call('LLEN', list)) end
@@ -26,7 +26,8 @@ local function indexes_in(list, from, to)
   return indexes
 end
 
--- From the first to the last index that a caller has read, the whole of them moved on by some.
+-- The stretch from the first to the last index that the caller has read. moved: and as many elements before it, as
+-- others may have been added since.
 local function stretch(moved)
   local first, last = math.huge, -math.huge
   for i = 2, #ARGV, 3 do
@@ -37,7 +38,7 @@ local function stretch(moved)
   return indexes_in(where == 'frames' and keys.delay_queue or keys.destination, first - (moved and last - first + 1 or 0), last)
 end
 
--- Where the frames are that are in the delay queue: index by frame. Those in `left` may be anywhere.
+-- Returns index by frame, for frames in the delay queue. `left` gets those whose place stays unknown.
 local left = {}
 local function find_listed(frames)
   local indexes, sought, byte_count = {}, {}, 0
@@ -52,10 +53,10 @@ local function find_listed(frames)
     end
   end
   if #sought == 0 then return indexes end
-  -- Others have taken out what lay before them.
+  -- Frames before these were taken out meanwhile, so look for them.
   local plan = locate_listed(keys.delay_queue, sought, keys.counters)
   for _, index in ipairs(plan.indexes) do indexes[redis.call('LINDEX', keys.delay_queue, index)] = index end
-  -- What no search finds costs a scan each.
+  -- A frame that no search finds costs a scan.
   local scans = math.min(#plan.rest, most_foreign(listed_count, byte_count / #sought))
   for i, frame in ipairs(plan.rest) do
     if i > scans then
@@ -84,7 +85,7 @@ if where == 'frames' then
   end
   indexes = find_listed(frames)
 elseif where == 'destination' then
-  -- Elements that were added since have moved them on.
+  -- Elements that were added since have moved these on.
   indexes = stretch(true)
 end
 

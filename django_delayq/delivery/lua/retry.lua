@@ -1,4 +1,4 @@
--- End an attempt that failed: the same job again, later. The lease becomes a place among the retries.
+-- End failed attempts: the jobs run again later. Their leases become places among the retries.
 --
 -- Prelude  clock, count, window, frame, job, settle
 -- Keys     leases, headers, retries, errors, counters, channel

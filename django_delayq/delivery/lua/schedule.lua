@@ -1,4 +1,4 @@
--- Store jobs of ours until they are due. Safe to repeat: a token that is known is not stored again.
+-- Store jobs of ours until they are due. Safe to repeat: a known token is not stored again.
 --
 -- Prelude  clock, count, window, frame, list, job
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters
@@ -7,9 +7,9 @@
 -- ARGV[3]  1: the frames also go into the delay queue
 -- ARGV[4]  1: this may have been sent before, so look for each token first
 -- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload
--- Returns  two a job: start time (epoch ms), and '', or the token of the job that holds the unique key; where a repeat
---          finds the job beyond its wait, 0 and '=' with the state in which it ended, or 'unknown' where it has not;
---          then, where the channel is closed to us, what the server said
+-- Returns  two a job: start time (epoch ms), and '' or the token of the job that holds the unique key; but if a repeat
+--          finds that the job has begun, 0, and '=' with the state in which it ended, or with 'unknown' if it has not
+--          ended; then, if an ACL closes the channel to us, the server's error
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
 local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] == '1'
@@ -20,7 +20,7 @@ head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators)
 
--- The destination queue is looked through once, however many keys are held: each look may cost a megabyte.
+-- One look through the destination queue serves all keys that are held: each look may read a megabyte.
 local lying, is_all
 local function is_alive(token)
   if redis.call('HEXISTS', keys.headers, token) == 1 then return true end
@@ -70,13 +70,13 @@ for n, i in ipairs(fresh) do
   local token, start, key, payload = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2], ARGV[i + 3]
   if start ~= last then last, score = start, decimal(start) end
   local high, low
-  -- Ours, so nothing that a stranger may have put there is to be feared.
+  -- Our own payload: no stranger has written its bytes.
   if payload:sub(1, 11) == '{"delayq":"' and start < FARTHEST then
     high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
   end
   local frame, place
   if high and low then
-    -- What pack_frame() and pack_locator() make, in one go: each packing costs the server as much as a command.
+    -- One pack makes what pack_frame() and pack_locator() make: each costs the server as much as a command.
     local packed = struct.pack(both, 8, mark, number + n, #payload, high, low, kind, number + n, start)
     frame, place = packed:sub(begin, 17) .. payload, packed:sub(18)
   else

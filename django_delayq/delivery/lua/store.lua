@@ -1,15 +1,15 @@
--- Store one job of ours until it is due, where nothing has to be looked up for it: it has no unique key, and was not
--- sent before. What schedule.lua does for it, in half the commands.
+-- Store one job of ours until it is due, if nothing has to be looked up for it: it has no unique key, and was not sent
+-- before. This does what schedule.lua does, with half the commands.
 --
 -- Prelude  clock, window, frame, job
 -- Keys     timeout_set, locators, counters, redisson_channel, delay_queue?
--- Where    delay_queue: only where the frame also goes there
+-- Where    delay_queue: only if the frame also goes there
 -- ARGV[1]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
--- ARGV[3]  payload, its token where we write it
--- ARGV[4]  now, epoch us; mostly not there, as each argument costs: the server's TIME (tests pass their own)
--- Returns  start time, epoch ms; where the channel is closed to us, a list of that and what the server said; nil where
---          schedule.lua has to look closer, or to say what is wrong: nothing is stored then
+-- ARGV[3]  payload, with the token in the place where we write it
+-- ARGV[4]  now, epoch us; left out: the server's TIME, as each argument costs (tests pass their own)
+-- Returns  start time, epoch ms; if an ACL closes the channel to us, a list of that and the server's error; nil if
+--          schedule.lua has to look closer, or to say what is wrong: then nothing is stored
 -- Source   RedissonDelayedQueue.offerAsync, with tokens and the server's clock added
 
 local format, payload = ARGV[2], ARGV[3]
@@ -20,14 +20,14 @@ local number = redis.pcall('HINCRBY', keys.counters, 'number', 1)
 if type(number) ~= 'number' then return nil end
 local is_placed, is_stored
 local high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
--- With the first one the counter is new, and begins elsewhere; so does one that somebody has written.
+-- With number 1 the counter is new, and has to begin elsewhere, as has one that somebody else has written.
 if number > 1 and number < UNLIKELY and high and low and start < FARTHEST then
-  -- What pack_frame() and pack_locator() make, in one go: each packing costs the server as much as a command.
+  -- One pack makes what pack_frame() and pack_locator() make: each costs the server as much as a command.
   local mark, of = UNLISTED, 1
   if keys.delay_queue then mark, of = LISTED, 2 end
   local both = struct.pack('<Bc2>I6<L' .. LOCATOR, 8, mark, number, #payload, high, low, 16 + 4 * format + of, number, start)
   local frame, place = both:sub(format == '1' and 2 or 1, 17) .. payload, both:sub(18)
-  -- No type was checked, so what was written is undone where the next write fails.
+  -- No type was checked, so if a write fails, the writes before it are undone.
   is_placed = redis.pcall('HSETNX', keys.locators, token, place) == 1
   is_stored = is_placed and redis.pcall('ZADD', keys.timeout_set, 'NX', string.format('%d', start), frame) == 1
   if is_stored and (not keys.delay_queue or type(redis.pcall('RPUSH', keys.delay_queue, frame)) == 'number') then

@@ -1,19 +1,19 @@
--- Forget what belongs to no job and to no process any more, in a part of one of our hashes: Java took the frame,
--- somebody deleted a key, a process vanished.
+-- Forget what belongs to no job or process any more, in a part of one of our hashes: Java took the frame, somebody
+-- deleted a key, or a process vanished.
 --
 -- Prelude  clock, count, window, frame, list, job, find
--- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned, held,
---          dead, quarantine
+-- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned,
+--          held, dead, quarantine
 -- Where    swept: the hash that is swept
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes' or 'claims'
 -- ARGV[3]  cursor of the last call, 0 at first
--- ARGV[4]  fields to look at, about
--- Returns  the next cursor, 0 at the end; fields forgotten; no locator is, where the destination queue is too long, or
---          has too many bytes, to be looked through
+-- ARGV[4]  fields to look at, approximately
+-- Returns  the next cursor, 0 at the end; fields forgotten. Locators are not forgotten while the destination queue is
+--          too long, or too large, to be looked through
 
 local now_ms, which = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
--- A request is repeated within seconds of its claim.
+-- A claim is repeated within seconds, so its request is kept for longer than that.
 local CLAIM_KEPT_MS = 60000
 
 -- A job that has a header is in one of these.

@@ -6,10 +6,10 @@
 -- ARGV[2]  batch, elements
 -- ARGV[3]  budget, bytes
 -- ARGV[4]  16 random characters, to name what goes into quarantine
--- ARGV[5]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- ARGV[6]  the latest format that the caller reads; where the queue has a later one nothing is moved
--- Returns  elements moved; us until the next one is due, 0 when more is due now, -1 when none waits; then the format of
---          the queue where it is later than the caller reads
+-- ARGV[5]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+-- ARGV[6]  the latest format that the caller reads; if the queue's is later, nothing is moved
+-- Returns  elements moved; us until the next one is due, 0 if more is due now, -1 if no element waits; then the format
+--          of the queue, if it is later than the caller reads
 -- Source   RedissonDelayedQueue.java, pushTaskAsync
 
 local now_us, batch, budget, seed = read_clock(ARGV[1]), math.min(tonumber(ARGV[2]), MOST), tonumber(ARGV[3]), ARGV[4]
