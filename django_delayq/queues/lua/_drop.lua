@@ -1,9 +1,9 @@
--- Prelude: taking frames out before they are due, for good.
+-- Prelude: taking frames out for good before they are due.
 --
--- Needs _clock, _count, _window, _frame, _list, _job. drop() reads what it has to know before its first write, and
+-- Needs _clock, _count, _window, _frame, _list, _job. drop() reads all it has to know before its first write, and
 -- begins with removals.
 
--- What we know about those of the frames that are jobs of ours: found before the first write.
+-- Returns what we know of the frames that are jobs of ours. To be called before the first write.
 local function jobs_among(locators, frames)
   local tokens, holders = {}, {}
   for _, frame in ipairs(frames) do
@@ -31,7 +31,7 @@ local function forget_jobs(jobs, outcome, now_ms)
   add_to(keys.counters, outcome, #jobs.tokens)
 end
 
--- plan: as of locate_listed(): where the frames are in the delay queue. Returns the jobs that were among them.
+-- plan: where the frames are in the delay queue, as locate_listed() returns it. Returns the jobs among the frames.
 local function drop(frames, plan, outcome, now_ms)
   if #frames == 0 then return end
   local jobs = jobs_among(keys.locators, frames)

@@ -4,9 +4,9 @@
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, cleared
 -- Where    cleared: the former timeout set, which is being deleted
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  1 until the reply says that it has begun
--- ARGV[3]  frames of one call
--- Returns  1 when it has begun; 1 when there was anything; frames that are left to delete
+-- ARGV[2]  1 until a reply says that the clear has begun
+-- ARGV[3]  frames to delete with one call
+-- Returns  1 if the clear has begun with this call; 1 if there was anything; frames left to delete
 -- Source   RedissonDelayedQueue.deleteAsync
 
 local now_ms, is_first, batch = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2] == '1', tonumber(ARGV[3])
@@ -18,7 +18,7 @@ local found = begins and waiting + listed > 0
 
 if begins and waiting > 0 then
   if redis.call('HLEN', keys.locators) == 0 then
-    -- No job of ours among them, nothing else to delete.
+    -- No job of ours is among them, so there is nothing else to delete.
     redis.call('UNLINK', keys.timeout_set)
   else
     redis.call('RENAME', keys.timeout_set, keys.cleared)

@@ -1,16 +1,16 @@
--- Confirm that elements were taken: only now are they gone. Safe to repeat: a reply that was lost is given again.
+-- Confirm that elements were taken: only now are they gone. Safe to repeat: a lost reply is given again.
 --
 -- Prelude  clock, count, window, frame, job
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, claims
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: who claimed them
 -- ARGV[3]  and on, two an element: token; fencing token
--- Returns  one character an element: '1' it is the caller's, by this call or an earlier one; '0' it is not; '?' it
---          is gone, and too long ago to tell
+-- Returns  one character an element: '1' if it is the caller's, by this call or an earlier one; '0' if it is not; '?'
+--          if it is gone for too long to tell
 
 local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
--- By the fencing token alone, and by no time: the lease may be over and nobody else have come, and the clock may have
+-- The fencing token alone decides, and no time: the lease may be over and nobody else have come, and the clock may have
 -- been set back since.
 local tokens, holders, noted, flags = {}, {}, {}, {}
 for i = 3, #ARGV, 2 do

@@ -1,11 +1,11 @@
--- Put an element that says that it is a job at the tail of the destination queue, and note that it may be one: what our
--- own API took out and puts in again runs, once its signature is checked. Not safe to repeat.
+-- Put an element that says that it is a job at the tail of the destination queue, and note that it may be one. So a job
+-- that our own API took out and puts in again runs, once its signature is checked. Not safe to repeat.
 --
 -- Prelude  clock, window, frame, job
 -- Keys     destination, locators
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  payload
--- Returns  how many elements lie there
+-- Returns  how many elements the destination queue has
 
 local payload = ARGV[2]
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)

@@ -1,21 +1,21 @@
--- Take elements out by their payloads, among a page of what waits: from the timeout set and from the delay queue.
+-- Take elements out by their payloads, among a page of the frames that wait: from the timeout set and the delay queue.
 --
 -- Prelude  clock, count, window, frame, list, job, walk, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what to walk: 'list', the delay queue, or 'zset', the timeout set
 -- ARGV[3]  cursor: index or score, empty at first
--- ARGV[4]  cursor: frame last seen
+-- ARGV[4]  cursor: frame seen last
 -- ARGV[5]  frames to look at, at most
--- ARGV[6]  which to take: 'first', the first that has one of the payloads; 'all' that have; 'others', that have not
--- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0): a frame that is both is read as that
--- ARGV[8]  elements that an LREM may pass on its way to a few
+-- ARGV[6]  which frames to take: 'first', the first with one of the payloads; 'all' with one; 'others', all without
+-- ARGV[7]  format of the queue, 1 (dLc0) or 2 (Bc0Lc0), in which a frame that fits both is read
+-- ARGV[8]  elements that an LREM may pass on its way to a few frames
 -- ARGV[9]  and on: payloads
--- Returns  the next cursor: index or score, 'end' at the end, and frame; elements taken out; then the frames that the caller is
---          to take out together with those of other pages: a few, each far from both ends of the delay queue
+-- Returns  the next cursor: index or score ('end' at the end), and frame; elements taken out; then frames that the
+--          caller is to take out together with those of other pages: a few, each far from both ends of the delay queue
 -- Source   RedissonDelayedQueue.removeAsync, removeAllAsync, retainAllAsync, page by page
 
--- More than that are worth a scan of their own.
+-- More frames than these are worth a scan of their own.
 local FEW = 100
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
@@ -33,7 +33,7 @@ for i = 9, #ARGV do wanted[ARGV[i]] = true end
 local frames, indexes, seen, kept, last_kept = {}, {}, {}, 0, ARGV[4]
 for i, frame in ipairs(page.frames) do
   local payload = unpack_frame(frame, ARGV[7])
-  -- What nobody can unpack has no payload to compare: it stays.
+  -- A frame that nobody can unpack has no payload to compare, so it stays.
   local is_wanted = payload and ((wanted[payload] or false) ~= (which == 'others'))
   if is_wanted then
     if not seen[frame] then frames[#frames + 1] = frame end
@@ -45,7 +45,7 @@ for i, frame in ipairs(page.frames) do
   end
 end
 
--- The search of frames by themselves finds ours that are in both, and no others without a scan for each.
+-- Whether to leave the frames to the caller. Its search finds only our frames that are in both without a scan for each.
 local function is_left()
   if kind ~= 'list' or which == 'first' or #frames == 0 or #frames > FEW then return false end
   local behind = redis.call('LLEN', keys.delay_queue) - indexes[1]
@@ -62,10 +62,10 @@ local where, last = cursor_behind(page, source, kind, #page.frames, ARGV[3], ARG
 if #frames > 0 then
   local plan = { indexes = indexes, rest = {} }
   if kind == 'zset' then plan = locate_listed(keys.delay_queue, frames, keys.counters) end
-  -- A caller may offer a job again to give it another delay: then it is no double.
+  -- 'taken', as a caller may offer a job again to give it another delay, and then it must not count as a double.
   drop(frames, plan, 'taken', now_ms)
   if which == 'first' then return { 'end', '', 1 } end
 end
--- In a list what was taken out has moved those behind it.
+-- In a list, the removals have moved the frames behind them.
 if kind == 'list' and #frames > 0 and where ~= 'end' then where, last = page.first + kept, last_kept end
 return { where, last, #frames, unpack(left) }

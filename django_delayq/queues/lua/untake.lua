@@ -1,7 +1,8 @@
--- Put elements back whose caller never got them, confirmed or not. Safe to repeat.
+-- Put back elements, confirmed or not, that never reached their caller. Safe to repeat.
 --
--- An element without a history goes back to the head of the destination queue, in order, where Java finds it as well. What
--- has a history, or an id, stays among the leases and can be claimed at once: in the list it would lose both.
+-- An element without a history goes back to the head of the destination queue, in order, where Java finds it as well.
+-- An element with a history or an id stays among the leases, and can be claimed at once: in the list it would lose
+-- both.
 --
 -- Prelude  clock, count, window, frame, job
 -- Keys     leases, headers, payloads, destination, ended, counters, claims, channel, locators
@@ -14,7 +15,7 @@ local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
 redis.call('LLEN', keys.destination)
 check_hashes(keys.locators)
--- What of it is a job, or may be one as it came in a frame, is to be found as such by the next claim.
+-- The next claim has to recognise elements that are jobs, or that may be jobs as they came in a frame.
 local places = {}
 local function put_back(token, payload)
   local own, mac = token_of(payload)

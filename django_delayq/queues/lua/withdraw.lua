@@ -1,22 +1,22 @@
--- Take out frames that the caller has read; once, however often the call is repeated.
+-- Take out frames that the caller has read. Safe to repeat: the frames are taken out once.
 --
 -- Prelude  clock, count, window, frame, list, job, drop
 -- Keys     timeout_set, delay_queue, locators, unique, ended, counters, target?, target_locators?
--- Where    target, target_locators: where the one frame's payload goes, at the head, if anywhere
+-- Where    target, target_locators: the list whose head the payload of the one frame goes to, if any
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  where the frames were read: 'list', the delay queue, or 'zset', the timeout set
 -- ARGV[3]  'head' or 'tail': the end of the delay queue that is nearer
--- ARGV[4]  how deep they lie at most, frames from that end
+-- ARGV[4]  how deep the frames lie at most, counted from that end
 -- ARGV[5]  request: some random characters, the same when the call is repeated
--- ARGV[6]  payload to put into the list, signed for that queue; empty without a list
--- ARGV[7]  and on: frames, in the order they were read; one, where there is a list
--- Returns  one character a frame: '1' was taken out, '0' was not there any more
+-- ARGV[6]  payload to put into the list, signed for that queue; empty if there is no list
+-- ARGV[7]  and on: frames, in the order they were read; only one, if there is a list
+-- Returns  one character a frame: '1' if it was taken out, '0' if it was no longer there
 -- Source   RedissonDelayedQueue.pollAsync and pollLastAndOfferFirstToAsync
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 local kind, near, depth, request = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
--- A repeat: its reply was lost. What it took out is noted beside the jobs that ended, for as long.
+-- A repeat: the first reply was lost. What that call took out is noted beside the jobs that ended, for as long.
 if redis.call('ZSCORE', keys.ended, request) then
   local flags = {}
   for i = 7, #ARGV do
@@ -58,7 +58,7 @@ local jobs = drop(frames, plan, 'taken', now_ms)
 if keys.target then
   local token, mac = token_of(ARGV[6])
   redis.call('LPUSH', keys.target, ARGV[6])
-  -- There it is a job as well, and not only looks like one.
+  -- In the target it is a job as well, and does not only look like one.
   if token and jobs.tokens[1] == token then
     local key = ''
     if keys.target_locators == keys.locators then

@@ -1,6 +1,6 @@
--- Prelude: frames of ours that go into the delay queue, or out of it, and wait on: their mark says which.
+-- Prelude: frames of ours that wait on, and go into the delay queue or leave it: their mark says which.
 --
--- Needs _frame, _job. Redisson looks at neither mark nor number, so for it the frame stays the same.
+-- Needs _frame, _job. Redisson looks at neither mark nor number, so the frame stays the same for it.
 
 -- The same frame with another mark and number.
 local function marked(frame, listed, number)
@@ -8,7 +8,7 @@ local function marked(frame, listed, number)
   return payload and pack_frame(tostring(format), listed, number, payload)
 end
 
--- Let the locator of a job follow its frame, where it is its own: two more elements of `places`.
+-- Let the locator of a job follow its own frame: adds two elements to `places`. A copy of the job changes nothing.
 local function follow_frame(locators, places, old, new)
   local payload, id, format = unpack_frame(old)
   local token, mac = token_of(payload)
@@ -21,12 +21,14 @@ local function follow_frame(locators, places, old, new)
   places[#places + 1] = pack_locator(start, format, new_id, mac) .. key
 end
 
--- One at a time fills or empties a list: a frame that two fill in would be there twice. Field 'listing' of the control
--- hash: the run, until when it holds the list (epoch ms), the number of its last step, and the two numbers of its reply.
+-- Only one run at a time fills or empties a list: two would put the same frame in twice. Field 'listing' of the control
+-- hash: the run, until when it holds the list (epoch ms), the number of its last step, and the two numbers of its
+-- reply.
 local LISTING_MS = 30000
 
--- The reply where nothing is to be done: another is at it, or the step was done before, and its reply was lost. A list
--- is taken by the first step of a run: what a later one goes by was found out before another had it.
+-- Returns the reply if there is nothing to do: another run holds the list; or the step was done before, and its reply
+-- was lost. Only the first step of a run may take a list: what a later step relies on was found out before another run
+-- had it.
 local function earlier_step(control, run, step, now_ms)
   local pattern = '^(%S+) (%d+) (%d+) (%d+) (%d+)$'
   local holder, till, done, seen, count = (redis.call('HGET', control, 'listing') or ''):match(pattern)
@@ -34,7 +36,7 @@ local function earlier_step(control, run, step, now_ms)
     if tonumber(done) == step then return { 'ok', tonumber(seen), tonumber(count) } end
     return nil
   end
-  -- More than that is left where the clock was set back.
+  -- More time than that is left only if the clock was set back.
   local left = holder and tonumber(till) - now_ms or 0
   if step > 1 or (left > 0 and left <= LISTING_MS) then return { 'busy', 0, 0 } end
 end

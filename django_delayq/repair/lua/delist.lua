@@ -1,5 +1,5 @@
--- Take frames out of the delay queue, from its head, that wait on in the timeout set. Ours get the mark that says so.
--- What is in the list alone stays, at its tail: it is nowhere else. A step that is repeated is done once.
+-- Take frames out of the delay queue, from its head; they wait on in the timeout set. Ours get the mark that says so. A
+-- frame that is only in the list stays, at its tail. A repeated step is done once.
 --
 -- Prelude  clock, count, window, frame, list, job, mark
 -- Keys     timeout_set, delay_queue, locators, counters, control
@@ -8,7 +8,7 @@
 -- ARGV[3]  number of the step, from 1
 -- ARGV[4]  budget, bytes
 -- ARGV[5]  frames, at most
--- Returns  'ok', or 'busy' while another is at it; frames looked at; of these kept
+-- Returns  'ok', or 'busy' while another run holds the list; frames looked at; how many of them were kept
 
 local now_ms, run, step = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
 local budget, most = tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -1,11 +1,11 @@
--- Take out of the timeout set what was delivered already: frames that are gone from the delay queue, where a
--- Redisson that stopped in the middle of a transfer has pushed and unlisted them.
+-- Take frames out of the timeout set that were delivered already. They are gone from the delay queue: a Redisson that
+-- stopped in the middle of a transfer has pushed and unlisted them.
 --
 -- Prelude  window, frame, job
 -- Keys     timeout_set, delay_queue
 -- ARGV[1]  1: take them out; 0: only look
 -- ARGV[2]  and on, three a frame: start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
--- Returns  one character a frame: '1' was delivered, '0' waits, or is not there any more
+-- Returns  one character a frame: '1' if it was delivered, '0' if it waits or is no longer there
 
 local is_drop = ARGV[1] == '1'
 local flags, delivered = {}, {}

@@ -1,15 +1,14 @@
--- Put frames that wait into the delay queue, at its tail, in the order given. Ours get the mark and the next numbers, so
--- that numbers ascend in the list; others go in as they are. A step that is repeated is done once.
+-- Put waiting frames into the delay queue, at its tail, in the order given. Ours get the mark and the next numbers, so
+-- that numbers ascend in the list; others go in as they are. A repeated step is done once.
 --
 -- Prelude  clock, count, window, frame, list, job, mark
 -- Keys     timeout_set, delay_queue, locators, counters, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  name of the run, no spaces
 -- ARGV[3]  number of the step, from 1
--- ARGV[4]  budget, bytes: frames behind it are left for another step
+-- ARGV[4]  budget, bytes: the frames beyond it are left for another step
 -- ARGV[5]  and on, three a frame: start time (epoch ms); format, 1 (dLc0) or 2 (Bc0Lc0); its 8 bytes
--- Returns  'ok', or 'busy' while another is at it; frames looked at; of these put
---          into the list
+-- Returns  'ok', or 'busy' while another run holds the list; frames looked at; how many of them were put into the list
 
 local now_ms, run, step, budget = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -25,13 +24,14 @@ for i = 5, #ARGV, 3 do
   if byte_count >= budget then break end
   seen = seen + 1
   local frame = find_frame(keys.timeout_set, tonumber(ARGV[i]), tonumber(ARGV[i + 1]), ARGV[i + 2])
-  -- Two of the same 8 bytes have one name: the other one is found by another walk.
+  -- Two frames with the same 8 bytes have one name; another walk finds the second.
   if frame and not is_taken[frame] then
     is_taken[frame] = true
     frames[#frames + 1] = frame
     byte_count = byte_count + #frame
-    -- Also with a number that was never given out, of Java's or of ours before the counters were lost: should it be given
-    -- out later, a mark that does not fit would hide the frame, and it would stay in the list.
+    -- Also a frame whose number was never given out: it is Java's, or is ours from before the counters were lost.
+    -- Should that number be given out later, a mark that does not fit would hide the frame, and it would stay in the
+    -- list.
     if not is_foreign(frame) and unpack_frame(frame) then
       numbered[#numbered + 1] = { at = #frames, frame = frame, score = redis.call('ZSCORE', keys.timeout_set, frame) }
     end

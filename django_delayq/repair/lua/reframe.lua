@@ -1,21 +1,21 @@
 -- Rewrite a stretch of frames to the other format, each in its place: same 8 bytes, same score, same index. Safe to
--- repeat: what the format asked for can read is left alone. Frames of neither format go into quarantine.
+-- repeat: frames that can be read in the target format are left alone. Frames of neither format go into quarantine.
 --
 -- Prelude  clock, count, window, frame, list, job, transfer, walk
 -- Keys     timeout_set, delay_queue, locators, quarantine, payloads, errors, counters
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
 -- ARGV[3]  cursor: index or score, empty at first
--- ARGV[4]  cursor: frame last seen
+-- ARGV[4]  cursor: frame seen last
 -- ARGV[5]  last score to look at, of the timeout set
 -- ARGV[6]  format to write, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[7]  frames
 -- ARGV[8]  budget, bytes
 -- ARGV[9]  frames that may be looked for in the delay queue, a scan each
 -- ARGV[10]  16 random characters, to name what goes into quarantine
--- ARGV[11]  how a frame begins that is left as it is; empty: rewrite all
--- Returns  the next cursor: index or score, 'end' at the end, and frame; frames seen; rewritten; of these in the delay
---          queue alone; put into quarantine
+-- ARGV[11]  frames that begin with this stay as they are; empty: rewrite all
+-- Returns  the next cursor: index or score ('end' at the end), and frame; frames seen; rewritten; how many of those are
+--          only in the delay queue; put into quarantine
 
 local now_ms, kind, target, seed = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[6]), ARGV[10]
 local lookups, held = tonumber(ARGV[9]), ARGV[11]
@@ -26,7 +26,7 @@ local length = redis.call('LLEN', keys.delay_queue)
 sweep_tombstones(keys.delay_queue, keys.counters)
 read_numbers(keys.counters)
 
--- Seventeen bytes can be both: they are read in the format asked for, now and when the call is made again.
+-- Seventeen bytes can fit both formats: they are read in the target format, now and when the call is repeated.
 local function is_target(frame, format)
   return format == target
     or (target == 1 and #frame == 17 and struct.unpack('<L', frame, 9) == 1)
@@ -36,7 +36,7 @@ local function index_of(frame)
   local number = unlisted_number(frame)
   if length == 0 or is_ours(number) then return nil end
   lookups = lookups - 1
-  -- What was offered meanwhile lies at the tail.
+  -- Frames offered meanwhile lie at the tail, so the search begins there.
   return redis.call('LPOS', keys.delay_queue, frame, 'RANK', -1) or nil
 end
 
@@ -69,7 +69,8 @@ for i, frame in ipairs(page.frames) do
       if not entry.score then
         alone = alone + 1
       elseif redis.call('ZSCORE', keys.timeout_set, entry.changed) then
-        -- Somebody has put the same element in twice, once in each format: with other bytes neither is lost.
+        -- Somebody has put the same element in twice, once in each format: with new bytes for this one, neither is
+        -- lost.
         entry.new_id = struct.pack('>c6I2', '\0' .. seed:sub(1, 5), #rewritten)
         entry.changed = (target == 2 and '\8' or '') .. entry.new_id .. entry.changed:sub(target == 2 and 10 or 9)
       end

@@ -1,16 +1,16 @@
--- Read a stretch of the frames that wait: how long they are, how they begin, and whether they are in the timeout set.
+-- Read a stretch of the frames that wait: their sizes, their first bytes, and whether they are in the timeout set.
 --
 -- Prelude  clock, window, frame, walk
 -- Keys     timeout_set, delay_queue
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what to walk: 'tail', the delay queue from its tail, or 'zset', the timeout set by start time
 -- ARGV[3]  cursor: index or score, empty at first
--- ARGV[4]  cursor: frame last seen
+-- ARGV[4]  cursor: frame seen last
 -- ARGV[5]  frames
 -- ARGV[6]  budget, bytes
 -- ARGV[7]  bytes of each frame to return
--- Returns  now (epoch ms); the next cursor: index or score, 'end' at the end, and frame; then three a frame: its score, ''
---          where it is in the list alone; its size; its first bytes
+-- Returns  now (epoch ms); the next cursor: index or score ('end' at the end), and frame; then three a frame: its
+--          score, '' if it is only in the list; its size; its first bytes
 
 local kind = ARGV[2]
 local cut = tonumber(ARGV[7])
