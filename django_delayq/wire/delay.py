@@ -77,13 +77,13 @@ def _seconds(delay: int | float | Decimal) -> Decimal:
 
 
 def parse_timeout_ms(timeout: float | timedelta) -> float:
-    """Return a time-out, given in seconds or as a timedelta, in ms; a negative number of seconds gives 0.
+    """Return a time-out, given in seconds or as a timedelta, in ms; a negative one gives 0.
 
     Raises:
         InvalidDelay: the time-out is NaN, or not a time at all.
     """
     if isinstance(timeout, timedelta):
-        return timeout / _MILLISECOND
+        return max(0.0, timeout / _MILLISECOND)
     if (
         isinstance(timeout, bool)
         or not isinstance(timeout, int | float)

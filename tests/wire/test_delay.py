@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from django_delayq.exceptions import DelayqError, InvalidDelay
 from django_delayq.redaction import show
-from django_delayq.wire.delay import MAX_DELAY_MS, MAX_START_TIME_MS, parse_delay
+from django_delayq.wire.delay import (
+    MAX_DELAY_MS,
+    MAX_START_TIME_MS,
+    parse_delay,
+    parse_timeout_ms,
+)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -139,3 +144,16 @@ def test_no_datetime_is_early(moment: datetime) -> None:
         <= int(parsed[1:]) * 1000
         < exact_us + 1000
     )
+
+
+@pytest.mark.parametrize(
+    ("timeout", "ms"),
+    [
+        (1.5, 1_500.0),
+        (timedelta(seconds=1.5), 1_500.0),
+        (-1, 0.0),
+        (timedelta(seconds=-1), 0.0),
+    ],
+)
+def test_timeout_is_read_in_ms_and_a_negative_one_is_0(timeout, ms):
+    assert parse_timeout_ms(timeout) == ms
