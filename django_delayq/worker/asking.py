@@ -1,4 +1,4 @@
-"""What a claim asks a queue for, and when the next claim is sent before the jobs of the last are handed out."""
+"""Sends claims: what each asks of its queue, and when the next goes out before the last one's jobs are handed out."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -50,8 +50,8 @@ class Asking:
             and queue.few.is_worth_it(sent_ms)
             and queue.mode is Mode.DIRECT
         )
-        # Kept until a reply comes: if the reply is lost, only the same request brings its leases back.
-        # They begin no earlier than it was first sent.
+        # The request is kept until its reply comes: if the reply is lost, only the same request brings its leases back.
+        # Those leases begin no earlier than the request was first sent.
         if queue.open_request is None:
             queue.open_request, queue.open_since_ms = os.urandom(8), boottime_ms()
         if is_few:
@@ -63,7 +63,7 @@ class Asking:
                 lease_ms=self._lease_ms,
                 frame_format=settings.frame_format,
             )
-            # It puts nothing off.
+            # `claim_few` puts no suspects off.
             return Asked(self._line.ask(few), plan, sent_ms, 0.0, False)
         suspects = self._suspects
         put_off_ms = suspects.put_off_ms()
@@ -90,7 +90,7 @@ class Asking:
         if self._ending.stop_ms is not None or self._crew.jobs_left is not None:
             return
         if any(other.is_ready for other in self._queues.values() if other is not queue):
-            # The next round decides whose turn it is.
+            # The next round decides which queue's turn it is.
             return
         planner, safe_kills = self._planner, self._suspects.safe_kills
         room = planner.common(planner.room(queue.sizer.call_ms, len(jobs)))

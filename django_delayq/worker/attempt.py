@@ -45,11 +45,11 @@ logger = logs.get_log("django_delayq.worker")
 TRACEBACK_LIMIT = 8_000
 #: Characters of an error's own text that are kept with the job.
 MESSAGE_LIMIT = 2_000
-#: How long the failure of a dead letter is kept for those who wait, where the task does not say: one hour.
+#: How long waiting callers can still read the failure of a dead letter, unless the task says otherwise: one hour.
 FAILURE_TTL_MS = 3_600_000
-#: The wait before the next attempt where an exception breaks everything that would compute one: a minute.
+#: The wait before the next attempt if an exception breaks everything that would compute one: a minute.
 LAST_RESORT_DELAY_MS = 60_000
-#: The frames of these files come before the task's own in a traceback.
+#: In a traceback, the frames of these files precede the task's own.
 _HERE = os.path.join(os.path.dirname(__file__), "")
 
 
@@ -62,23 +62,23 @@ Read = tuple[TaskDefinition, TaskOptions, list[Any], dict[str, Any]]
 
 
 class DoubleFound(DelayqError):
-    """Raised while a payload is read whose job has run already."""
+    """Raised while a payload is read if its job has already run."""
 
 
 class Verdict(StrEnum):
-    """What is to become of a leased job, by the words of the log."""
+    """What is to become of a leased job, in the words of the log."""
 
     SUCCEED = "succeeded"
     RETRY = "retrying"
     BURY = "dead"
     QUARANTINE = "quarantined"
-    #: It was too late to begin.
+    #: The job was too late to begin.
     EXPIRE = "expired"
-    #: It waits for a worker that knows its task or its key.
+    #: The job waits for a worker that knows its task or its key.
     HOLD = "held"
-    #: It was not run, and nothing counts.
+    #: The job was not run, and nothing is counted.
     GIVE_BACK = "given_back"
-    #: It has run before.
+    #: The job has run before.
     DROP = "double"
 
 
@@ -99,23 +99,23 @@ class Attempt:
     ended_ms = 0.0
     #: Another worker may have the job: what becomes of it here changes nothing.
     is_lost = False
-    #: What the task raised, for the log.
+    #: The exception that the task raised, for the log.
     exception: BaseException | None = None
-    #: What the log says of it.
+    #: The log's explanation of the outcome.
     message = ""
-    #: It came to its end without being run.
+    #: The job expired without being run.
     is_expired = False
-    #: The server would not take its end; it is told again.
+    #: The server refused this end; it is told again later.
     is_refused = False
-    #: Where it is held: the name of its task, which this process does not know, or of the key that it is signed with.
+    #: What the job is held for: the name of the task, or of the signing key, that this process does not know.
     unknown_task = ""
-    #: How long it is held; None: as long as it takes.
+    #: How long the job is held; None: without a limit.
     hold_ms: int | None = None
-    #: Its lease ended before it began.
+    #: The lease ended before the attempt began.
     is_late = False
-    #: It does not react to its time limit.
+    #: The task does not react to its time limit.
     is_stuck = False
-    #: It goes to the event loop, by what can be told without decoding the payload.
+    #: The attempt belongs on the event loop, as far as its undecoded payload shows.
     is_async = False
 
     def __init__(
@@ -127,9 +127,9 @@ class Attempt:
     ) -> None:
         self.queue = queue
         self.leased = leased
-        #: Until when the lease is ours, by `boottime_ms`; moved on by the watchdog.
+        #: When our lease ends, by `boottime_ms`; the watchdog moves this on.
         self.lease_end_ms = lease_end_ms
-        #: Added to `boottime_ms` it gives the server's, epoch ms.
+        #: What to add to `boottime_ms` for the server's clock, epoch ms.
         self.server_minus_local_ms = offset_ms
 
     @property
@@ -142,16 +142,16 @@ class Attempt:
 
     @property
     def waits_for_key(self) -> bool:
-        """Whether it is held for somebody who can tell whether it is a job."""
+        """Whether the job is held for a worker that can verify it."""
         return self.verdict is Verdict.HOLD and self.hold_ms is None
 
     @property
     def has_lease(self) -> bool:
-        """Whether the job can be nobody else's: the lease was not refused to us, and has not run out."""
+        """Whether nobody else can have the job: our lease was not refused, and has not run out."""
         return not self.is_lost and boottime_ms() < self.lease_end_ms
 
     def read_if_quick(self) -> Read | BaseException | None:
-        """Do as `read` if that takes a fraction of a ms: no codec runs and the payload is small. Else return None."""
+        """Do as `read` if that takes a fraction of a ms: the payload is small and needs no codec. Else return None."""
         leased = self.leased
         payload = leased.payload
         if (
@@ -161,7 +161,7 @@ class Attempt:
         ):
             return None
         try:
-            # No codec: it is written in none.
+            # No codec is passed: a payload that begins like this was written without one.
             return _call_of(
                 envelopes.open_payload(payload, self.queue.name, get_keyring())
             )
@@ -169,9 +169,9 @@ class Attempt:
             return error
 
     def read(self) -> Read | BaseException:
-        """Decode the payload and find the task; return what came of it, and change nothing here.
+        """Decode the payload and find the task; return both, or the error, and change nothing here.
 
-        It may take long, and run the project's own codec: never call it on the claim loop.
+        This may take long, and may run the project's own codec: never call it on the claim loop.
         """
         try:
             if self.leased.is_foreign:
@@ -180,8 +180,8 @@ class Attempt:
                 self._check_readable()
             return self._read_call(self.leased.payload)
         except BaseException as error:
-            # Any exception: a project's own codec may raise what it likes. It must not end the process again and again,
-            # together with everything else that is leased here.
+            # Every exception is caught: a project's codec may raise anything, and must not end the process again and
+            # again, with every other job that is leased here.
             return error
 
     def _read_call(self, payload: bytes) -> Read:
@@ -204,7 +204,7 @@ class Attempt:
         handler = get_handler(self.queue.name)
         if handler is None:
             raise TaskNotFound(
-                f"an element that is no job of ours lies in queue {self.queue.name!r}, which has no handler;"
+                f"an element that is not a job of ours lies in queue {self.queue.name!r}, which has no handler;"
                 f" register one with @queue_handler({self.queue.name!r}){why}",
                 task="",
             )
@@ -218,14 +218,14 @@ class Attempt:
         return handler, handler.options, [value], {}
 
     def _find_job(self) -> Envelope | None:
-        """Return the job that somebody has put in again, under an old token or one that no script can find.
+        """Return the job that somebody has offered again, under an old token or one that no script can find.
 
         Raises:
             NotSigned: the payload only looks like a job.
             DoubleFound: the job has just run.
         """
         leased, queue = self.leased, self.queue
-        # Whatever codec wrote it, the name of the token begins so.
+        # In every codec, the name of the token's field begins like this.
         if b"delay" not in leased.payload:
             return None
         try:
@@ -239,14 +239,14 @@ class Attempt:
             return None
         if not queue.is_shared and not leased.came_in_frame:
             raise NotSigned(
-                "nobody of this project has put it there, and only on a queue with REDISSON may others"
+                "nobody in this project put it there, and only queues with REDISSON accept jobs from elsewhere"
             )
         if leased.is_known:
             raise DoubleFound(f"job of {envelope.task!r} ended a moment ago")
         return envelope
 
     def _check_readable(self) -> None:
-        # A payload that looks like a job may be anybody's. A job as we write it needs no codec and takes little time.
+        # Anybody may write a payload that looks like a job. A job as we write it needs no codec and takes little time.
         settings, payload = get_settings(), self.leased.payload
         most = max(settings.max_foreign_bytes, settings.max_payload_bytes)
         if not envelopes.is_readable(payload, most):
@@ -257,9 +257,9 @@ class Attempt:
             )
 
     def take(self, read: Read | BaseException) -> TaskDefinition | None:
-        """Take in what `read` returned, and return the task; None if the verdict is clear already."""
+        """Record what `read` returned, and return the task; None if the verdict is already clear."""
         if isinstance(read, BaseException):
-            # Not by isinstance: that asks an exception that is something else for its class, which may raise.
+            # Not by isinstance: that reads the exception's `__class__`, which may raise.
             if type(read) is DoubleFound:
                 self.verdict = Verdict.DROP
                 return None
@@ -279,7 +279,7 @@ class Attempt:
         return self.task
 
     def _hold(self, error: TaskNotFound) -> bool:
-        """Keep the job for a worker that knows its task, where the settings want that and the name allows it."""
+        """Hold the job for a worker that knows its task, if the settings allow it and the name can be held."""
         name = error.task
         hold_s = get_settings().worker.hold_unknown_s
         if name is None or not can_be_held(name) or not hold_s:
@@ -291,13 +291,14 @@ class Attempt:
         return True
 
     def _hold_for_key(self, error: NotSigned) -> bool:
-        """Keep a job for a worker that can tell whether it is one, as long as it takes."""
-        # A codec may bring the id of a key that cannot be sent.
+        """Hold the job, without a time limit, for a worker that can verify it."""
+        # A foreign codec may yield a key id that cannot be sent to the server.
         if not error.missing or not can_be_held(error.missing):
             return False
         what, _, which = error.missing.partition(" ")
         if what == "key" and envelopes.shown_key(self.leased.payload) != which.encode():
-            # It has two signatures, and we write one. `hold.lua` goes by the first, and would find it signed anew.
+            # It has two signatures; we write only one. `hold.lua` would read the first and take the job as newly
+            # signed.
             return False
         _tell_of_missing(self.queue.name, error)
         self.hold_ms = None
@@ -307,19 +308,19 @@ class Attempt:
         return True
 
     def holds_lease(self) -> bool:
-        """Return whether the lease is still ours; where it ended before the job began, the job is given back."""
+        """Return whether the lease is still ours; if it ended before the job began, give the job back."""
         if self.has_lease:
             return True
         if not self.is_lost:
             # If nobody else has the job by now, it is free again at once. That counts as a kill only the second time in
-            # a row: a job that takes longer than a lease to get to its start would never get there.
+            # a row: otherwise a job that takes longer than a lease to get to its start would never start.
             self.is_late = True
             self.give_back()
             self.message = "its lease ended before it began"
         return False
 
     def may_start(self) -> bool:
-        """Decide at the last moment whether the job is still to be run, and note the start."""
+        """Decide at the last moment whether to run the job, and note the start."""
         now_ms = boottime_ms()
         if (self.is_lost or now_ms >= self.lease_end_ms) and not self.holds_lease():
             return False
@@ -375,7 +376,7 @@ class Attempt:
                 )
                 self._check_size()
             except Exception as error:
-                # What the task did is done: it has succeeded all the same.
+                # The task has done its work, so it has succeeded all the same.
                 text = text_of(error)
                 logger.error(
                     "job %s (%s) succeeded, but its result cannot be kept: %s",
@@ -394,7 +395,7 @@ class Attempt:
             )
 
     def give_up(self) -> None:
-        """Record that it does not react to its time limit, so that its process has to be replaced."""
+        """Record that the function ignores its time limit, so that its process has to be replaced."""
         is_reading = self.task is None
         error = (
             time_limit.exceeds(time_limit.READING, time_limit.READING_LIMIT_S)
@@ -408,12 +409,12 @@ class Attempt:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Record that the function raised or ran too long: it is retried or buried. No exception can break this."""
+        """Record that the function raised or ran too long: retry or bury the job. No exception can break this."""
         try:
             self._fail(error)
         except BaseException:
-            # An exception is the project's code: its text, its class and its traceback may raise whatever they like,
-            # SystemExit included.
+            # The exception is the project's code: its text, its class and its traceback may raise anything, SystemExit
+            # included.
             self._fail_in_few_words(error)
 
     def _fail_in_few_words(self, error: BaseException) -> None:
@@ -443,8 +444,8 @@ class Attempt:
         failures = self.leased.attempts + 1
         most = self.options.max_attempts or self.queue.max_attempts
         if isinstance(error, LeaseLost) and not self.has_lease:
-            # It stopped because another worker may run it. The server knows whether one does, once the lease ends there:
-            # that counts as a kill, like the death of a worker, and not as a failure.
+            # The task stopped because another worker may run the job. Only the server knows whether one does. If the
+            # lease ends there, that counts as a kill, like the death of a worker, and not as a failure.
             self.is_lost = True
         is_retryable = isinstance(error, (*base.retry_on, TimeLimitExceeded))
         if is_retryable and not isinstance(error, base.no_retry_on) and failures < most:
@@ -464,7 +465,7 @@ class Attempt:
     def _note(self, error: BaseException, kind: str) -> None:
         self.message = text_of(error)
         text = ""
-        # Our own errors about a payload need no traceback: the place in our code is of no use.
+        # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
         if kind == "failed" or not isinstance(error, DelayqError):
             self.exception = error.with_traceback(_trimmed(error.__traceback__))
             text = _traceback_of(error)
@@ -473,7 +474,7 @@ class Attempt:
         )
 
     def give_back(self) -> None:
-        """Record that it was not run, or was stopped by the worker's own end: nothing counts."""
+        """Record that the job was not run, or that the worker's own end stopped it: nothing is counted."""
         self.verdict = Verdict.GIVE_BACK
 
     @property
@@ -527,7 +528,7 @@ class Attempt:
     def log(self) -> None:
         """Log the end of the job in one line, with the exception that the task raised."""
         verdict, exception = self.verdict, self.exception
-        # Its traceback holds the frames of the task, and whatever those hold.
+        # The traceback holds the task's frames and all that they refer to: let go of it.
         self.exception = None
         level = logging.INFO
         if self.is_lost:
@@ -538,7 +539,7 @@ class Attempt:
         if not logger.isEnabledFor(level):
             return
         ended_ms = self.ended_ms or boottime_ms()
-        # A plain text: a project's log may print it as it is.
+        # The outcome is plain text, so that a project's log can print it as it is.
         word = verdict.value if verdict else "running"
         fields: dict[str, Any] = {
             "job": self.id,
@@ -546,7 +547,7 @@ class Attempt:
             "outcome": "lost" if self.is_lost else word,
             "attempt": self.leased.attempts + 1,
         }
-        # A retry has waited for its turn, and a job that was not run has no start to be late.
+        # A retry has waited for its turn, and a job that was not run has no start, so neither has a lateness.
         if self.started_ms and not self.leased.attempts:
             fields["late_ms"] = round(self.late_ms, 1)
         if self.started_ms:
@@ -568,14 +569,14 @@ class Attempt:
 
 
 def _kind_of_unrun(value: object) -> str | None:
-    """Say what a function returned where that only begins when somebody waits for it or loops over it."""
+    """Name what a function returned, if its body only runs once somebody awaits it or loops over it."""
     if isinstance(value, CoroutineType):
-        # Else Python would warn that it was never awaited, which we say ourselves.
+        # Otherwise Python would warn that it was never awaited; our own message says so.
         value.close()
         return "a coroutine"
     if isinstance(value, GeneratorType | AsyncGeneratorType):
         return "a generator"
-    # A future belongs to something that runs by itself.
+    # A future is not lazy: what it stands for runs by itself.
     is_lazy = hasattr(type(value), "__await__") and not isinstance(
         value, asyncio.Future
     )
@@ -598,7 +599,7 @@ def _call_of(envelope: Envelope) -> Read:
     return task, options, envelope.args, envelope.kwargs
 
 
-# What was said already: queue and what is missing.
+# Each queue with what it lacks, as far as that was logged.
 _told: set[tuple[str, str]] = set()
 
 
@@ -609,9 +610,9 @@ def _tell_of_missing(queue: str, error: NotSigned) -> None:
     hint = "Start workers of the version that wrote them"
     if error.missing.startswith("key "):
         hint = (
-            "Where the secret is one of this project's, add it to DELAYQ['KEYS'] where that is set, else to"
-            " SECRET_KEY_FALLBACKS; or sign them anew where it is known, with manage.py delayq_resign. Where it is not,"
-            " another project may use this server, with the same names of queues"
+            "If the secret is one of this project's, add it to DELAYQ['KEYS'] if that is set, else to"
+            " SECRET_KEY_FALLBACKS; or sign the jobs anew where it is known, with manage.py delayq_resign. If not,"
+            " another project may use this server, with the same queue names"
         )
     logger.error(
         "queue %s holds jobs until a worker comes that has the %s: %s. %s",
@@ -639,7 +640,7 @@ def class_name(error: BaseException) -> str:
 
 
 def _trimmed(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback from the task's own first frame on."""
+    """Return a traceback that begins at the task's own first frame."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(
         _HERE
     ):
@@ -651,6 +652,6 @@ def _traceback_of(error: BaseException) -> str:
     try:
         text = "".join(tracebacks.format_exception(error))
     except BaseException:
-        # It calls what the exceptions define themselves.
+        # Formatting calls methods that the exceptions themselves define.
         return ""
     return text[-TRACEBACK_LIMIT:].encode(errors="replace").decode()

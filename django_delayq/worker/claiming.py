@@ -1,4 +1,4 @@
-"""A round of claims: whose turn it is, and what the reply of each says of its queue."""
+"""A round of claims: whose turn it is, and what each reply says about its queue."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ from django_delayq.worker.upkeep import ROUND_MS
 
 logger = get_log("django_delayq.worker")
 
-#: Where so much of a call's time goes into reading its reply, the server was still working.
+#: If reading a reply takes more than this part of its call's time, the server was still working.
 NOTICEABLE = 0.1
 
 
@@ -69,18 +69,19 @@ class Claiming:
     # Whose turn it is.
 
     def round(self) -> bool:
-        """Claim from the queues that may have something, in order; False: wait for something to happen."""
+        """Claim from the queues that may have something, in order; return False if the loop should wait instead."""
         is_progress = is_enough = is_later = False
         planner = self._planner
         planner.look_ms = float("inf")
         for queue in self._order():
             plan = planner.plan(queue, is_enough=is_enough, is_later=is_later)
             if not plan.limit and not self._settlement.is_refused(queue.settings.name):
-                # It waits for room. A later queue, whose calls are worth a claim with less room, must not take that.
+                # This queue waits for room. A later queue, for which less room is worth a call, must not take that
+                # room.
                 is_later = True
             is_transfer = queue.is_due and queue.mode is Mode.SHARED
             if not plan.limit and not is_transfer and queue.under_way is None:
-                # It stays ready.
+                # The queue stays ready.
                 continue
             # Threads work while we wait for the reply.
             self._crew.threads.wake()
@@ -94,7 +95,7 @@ class Claiming:
                 self._set_aside(queue, error)
                 continue
             if plan.limit and queue.is_ready and plan.only is None:
-                # It has more. The next round decides whose turn it is; until then others only transfer.
+                # The queue has more. The next round decides whose turn it is; until then later queues only transfer.
                 is_enough = True
             is_progress = is_progress or (
                 queue.is_ready if plan.limit else queue.is_due
@@ -106,16 +107,17 @@ class Claiming:
         if len(ready) < 2:
             return ready
         if self._is_weighted:
-            # A weighted shuffle: each queue leads as often as its weight says.
+            # A weighted shuffle: each queue leads in proportion to its weight.
             ready.sort(
                 key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
             )
-        # What was asked ahead is ours already; and while it may hold a suspect, no other queue may give us one.
+        # A claim sent ahead has leased its jobs already; and while it may bring a suspect, no other claim may bring
+        # one.
         ready.sort(key=lambda queue: queue.under_way is None)
         return ready
 
     def _set_aside(self, queue: QueueState, error: Exception) -> None:
-        """Leave out a queue whose keys have the wrong type or are forbidden, and try again later; the others go on."""
+        """Leave out a queue whose keys have the wrong type or are forbidden, and retry it later; the others go on."""
         self._outage.note_reply()
         if str(error) != queue.problem:
             logger.error(
@@ -130,7 +132,7 @@ class Claiming:
         self._alarm.ring_in(queue.settings.name, -1)
 
     def take_under_way(self) -> None:
-        """Read the replies to claims that were sent ahead: their jobs are ours, and only we can give them back."""
+        """Read the replies to claims that were sent ahead: we hold their leases, and only we can give them back."""
         for queue in self._queues.values():
             if queue.under_way is not None:
                 try:
@@ -150,10 +152,10 @@ class Claiming:
         asked = queue.under_way or self._asking.ask(queue, plan)
         queue.under_way = None
         read_ms = monotonic_ms()
-        # If this fails, the request stays open and is repeated.
+        # If this raises, the request stays open and is repeated.
         reply = asked.call.finish()
         if reply is None:
-            # The script found more to do than it can, and did nothing.
+            # The script found more work than it can do in one run, and did nothing.
             queue.few.note_miss(asked.sent_ms)
             asked, is_ahead = self._asking.ask(queue, asked.plan), False
             reply = asked.call.finish()
@@ -171,16 +173,16 @@ class Claiming:
             return
         now_ms = monotonic_ms()
         if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - asked.sent_ms):
-            # A reply that had already arrived does not say how long the server took.
+            # The reply had already arrived, so its time does not show how long the server took.
             queue.sizer.learn(len(reply.jobs), now_ms - asked.sent_ms)
             queue.transfer_sizer.learn(reply.transferred, now_ms - asked.sent_ms)
         # The script reads the server's clock when it begins, which is nearer to the call's sending than to its reply. A
-        # wait that is counted from the middle is hardly ever too short.
+        # wait counted from the middle of the call is therefore hardly ever too short.
         told_ms = now_ms if is_ahead else (asked.sent_ms + now_ms) / 2
         self._expect(queue, reply, now_ms, told_ms, has_room=asked.plan.limit > 0)
-        # Before the next claim is sent, which replaces it.
+        # Read before the next claim is sent, which overwrites it.
         since_ms = queue.open_since_ms
-        # Nothing may come between a reply and its jobs: an error of this call is kept for its `finish`.
+        # Nothing may come between a reply and its jobs: an error of the next call is kept for that call's `finish`.
         self._asking.ask_ahead(queue, reply.jobs)
         if reply.jobs:
             middle_ms = asked.sent_ms if is_ahead else told_ms
@@ -222,7 +224,7 @@ class Claiming:
         *,
         has_room: bool,
     ) -> None:
-        """Take in what a reply says of the queue: when to look again, and what was lost there."""
+        """Take in what a reply says about the queue: when to look again, and what was lost there."""
         name = queue.settings.name
         queue.is_due = reply.wait_us == 0
         queue.next_ms = queue.next_us = float("inf")
@@ -231,8 +233,8 @@ class Claiming:
             queue.next_us = reply.now_us + reply.wait_us
         self._alarm.ring_in(name, reply.wait_us or -1, told_ms)
         if has_room:
-            # A claim without room does not tell whether jobs wait for room. So the queue stays ready, and no watch
-            # is set, which would see the same elements again and again.
+            # A claim without room does not show whether jobs wait for room. So the queue stays ready without a watch,
+            # which would report the same elements again and again.
             queue.is_ready = queue.is_due
             if not queue.is_ready and not queue.is_watched:
                 queue.is_watched = True
@@ -255,13 +257,13 @@ class Claiming:
         try:
             self._watch(name)
         except RuntimeError as error:
-            # Raising here would leave the jobs of this reply to nobody: they are not handed out yet.
+            # Raising here would orphan the jobs of this reply: they are not handed out yet.
             self._crew.cannot_work(f"the watch of a destination queue: {error}")
 
     # Now and then.
 
     def _tend(self, queue: QueueState, now_ms: float) -> None:
-        """Look at held jobs and do a step of upkeep when it is time; held jobs wait while a job is about to be due."""
+        """Look at held jobs and do a step of upkeep when it is time; skip held jobs while another job is nearly due."""
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
         is_looked_at = now_ms >= queue.held.next_ms and not is_soon
         is_kept_up = now_ms >= queue.upkeep.next_ms

@@ -1,6 +1,6 @@
 """What runs the jobs of a process, and the jobs that it has: each goes to a thread or to the event loop.
 
-The claim loop's thread owns everything here, but for what says otherwise.
+Unless a comment says otherwise, the claim loop's thread owns everything here.
 """
 
 from collections import deque
@@ -31,32 +31,33 @@ class Crew:
         """``wake`` ends the wait of the claim loop."""
         self.threads = threads
         self.coroutines = coroutines
-        #: Everything that was claimed and is not settled. Other threads take a `snapshot`.
+        #: Every attempt that was claimed and is not settled. Other threads take a `snapshot`.
         self.running: dict[Attempt, None] = {}
         #: How many jobs may still begin here; None: no limit.
         self.jobs_left = max_jobs
-        #: Async jobs are told by their names alone: to decode a payload is not for the claim loop.
+        #: Async jobs are recognised by their task's name alone: the claim loop must not spend time on decoding
+        #: payloads.
         self.async_names = frozenset(
             task_text(task.name) for task in all_tasks() if task.is_async
         )
-        #: When the threads, and the coroutines, were last given something.
+        #: When the threads were last given an attempt, and the coroutines.
         self.submitted_ms = self.submitted_async_ms = 0.0
         self._wake = wake
         # Attempts that a thread has read, and that belong on the event loop: threads append, the loop takes.
         self._found_async: deque[Attempt] = deque()
         #: Attempts that ignore their time limit: appended by the timer's thread.
         self.stuck: list[Attempt] = []
-        # Why this process cannot run what it claims; "": it can. Set once, by any thread.
+        # Why this process cannot run what it claims, or "" if it can. Set once, by any thread.
         self._inability = ""
 
     # From other threads.
 
     def snapshot(self) -> list[Attempt]:
-        """Return everything that was claimed and is not settled. The copy is made in one step of the interpreter."""
+        """Return every attempt that was claimed and is not settled. The interpreter makes the copy in one step."""
         return list(self.running)
 
     def job_stuck(self, attempt: Attempt) -> None:
-        """Take note that a task ignores its time limit: this process has to be replaced."""
+        """Note that a task ignores its time limit: this process has to be replaced."""
         attempt.is_stuck = True
         self.stuck.append(attempt)
         logger.error(
@@ -67,14 +68,14 @@ class Crew:
         self._wake()
 
     def cannot_work(self, why: str) -> None:
-        """Take note that something that runs jobs has died: this process has to be replaced."""
+        """Note that something that runs jobs has died: this process has to be replaced."""
         if not self._inability:
             self._inability = why
             logger.error("this process cannot go on and will be replaced: %s", why)
         self._wake()
 
     def found_async(self, attempt: Attempt) -> None:
-        """Take in an attempt that a thread has read and that belongs on the event loop."""
+        """Accept an attempt that a thread has read and that belongs on the event loop."""
         self._found_async.append(attempt)
         self._wake()
 
@@ -86,11 +87,11 @@ class Crew:
     # From the claim loop.
 
     def queued(self) -> int:
-        """How many were handed out and not begun."""
+        """How many attempts were handed out and not begun."""
         return self.threads.queued() + self.coroutines.queued()
 
     def is_async(self, queue: str, leased: Leased) -> bool:
-        """Guess where a job belongs. A wrong guess costs it a detour through a thread, where its payload is decoded."""
+        """Guess whether a job is async. A wrong guess costs a detour through a thread, which decodes the payload."""
         if leased.is_foreign:
             handler = get_handler(queue)
             return handler is not None and handler.is_async
@@ -107,13 +108,13 @@ class Crew:
             self.threads.wake()
 
     def note_submitted(self, count: int, now_ms: float) -> None:
-        """Take in how many were handed to the threads without `begin`, which is too slow for each of many."""
+        """Count attempts that were handed to the threads without `begin`, which is too slow for many."""
         self.submitted_ms = now_ms
         if self.jobs_left is not None:
             self.jobs_left -= count
 
     def submit_found(self) -> None:
-        """Hand the event loop what threads have found to belong there."""
+        """Hand the event loop the attempts that threads have found to belong there."""
         while self._found_async:
             self._submit_async(self._found_async.popleft())
 
@@ -122,30 +123,30 @@ class Crew:
         try:
             self.coroutines.submit(attempt)
         except RuntimeError as error:
-            # It is given back with whatever else has not begun.
+            # The attempt is given back with all others that have not begun.
             self.cannot_work(f"the event loop: {error}")
 
     def take_back(self) -> list[Attempt]:
-        """Return what was handed out and not begun; it counts as not handed out."""
+        """Return the attempts that were handed out and not begun, and uncount them."""
         attempts = self.threads.take_back() + self.coroutines.take_back()
         while self._found_async:
             attempts.append(self._found_async.popleft())
         return self.uncount(attempts)
 
     def uncount(self, attempts: list[Attempt]) -> list[Attempt]:
-        """Take attempts that were counted as begun, and have not begun, out of the count; return them."""
+        """Uncount attempts that were counted as begun but have not begun; return them."""
         if self.jobs_left is not None:
             self.jobs_left += len(attempts)
         return attempts
 
     def orphans(self) -> list[Attempt]:
-        """Return attempts whose thread or loop has died. Their leases are left to end, as those of a dead process."""
+        """Return attempts whose thread or loop has died. Their leases are left to end, like those of a dead process."""
         if not self._inability:
             return []
         return self.threads.orphans() + self.coroutines.orphans()
 
     def hopeless(self) -> list[Attempt]:
-        """Return the orphans, and the attempts on an executor that gives no sign of life."""
+        """Return the orphans, and the attempts on an executor that shows no sign of life."""
         attempts = self.orphans()
         for executor in (self.threads, self.coroutines):
             if executor.is_stuck:
@@ -153,7 +154,7 @@ class Crew:
         return attempts
 
     def is_beyond_waiting(self) -> bool:
-        """Whether nothing runs that may still end by itself."""
+        """Whether nothing that still runs may end by itself."""
         orphans = self.orphans()
         return all(
             attempt.is_refused or attempt in self.stuck or attempt in orphans

@@ -1,4 +1,4 @@
-"""The jobs of a reply on their way to what runs them, or back."""
+"""The way of a reply's jobs to the threads and the event loop that run them, or back to the server."""
 
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.claiming import Claimed
@@ -28,7 +28,7 @@ class Dispatch:
         self._ends = ends
         self._suspects = suspects
         self._ending = ending
-        #: Jobs have come since the loop last set this to False.
+        #: Whether jobs have come since the loop last set this to False.
         self.has_had_jobs = True
 
     def hand_out(
@@ -39,10 +39,10 @@ class Dispatch:
         lease_end_ms: float,
         offset_ms: float,
     ) -> None:
-        """Begin the jobs of a reply, and give back what must not begin.
+        """Begin the jobs of a reply, and give back those that must not begin.
 
-        ``only``: how many of each kind may begin; None: all. ``lease_end_ms`` is by `boottime_ms`; ``offset_ms``, added
-        to that clock, gives the server's.
+        ``only``: how many of each kind may begin; None: all. ``lease_end_ms`` is by `boottime_ms`; adding ``offset_ms``
+        to that clock gives the server's.
         """
         crew, suspects = self._crew, self._suspects
         self.has_had_jobs = True
@@ -50,7 +50,7 @@ class Dispatch:
         had = [False, False]
         put_back: list[Attempt] = []
         begun, is_async = 0, False
-        # Each job pays for each line of this loop: what stays the same is looked up before it.
+        # Every job pays for each line of this loop, so what stays the same is looked up before it.
         is_stopping, safe_kills = self._ending.stop_ms is not None, suspects.safe_kills
         settings, name = queue.settings, queue.settings.name
         async_names, guess = crew.async_names, crew.is_async
@@ -80,5 +80,5 @@ class Dispatch:
             crew.note_submitted(begun, queue.had_ms)
         if put_back:
             self._settlement.give_back(put_back)
-            # They wait there.
+            # The jobs that were given back wait in the queue.
             queue.is_ready = True

@@ -1,4 +1,4 @@
-"""The way of a process to its end: it claims no more, lets what runs end, and gives back the rest."""
+"""How a process ends: it claims no more, lets running jobs end, and gives back the rest."""
 
 from collections.abc import Callable, Iterable
 
@@ -20,9 +20,9 @@ logger = get_log("django_delayq.worker")
 
 
 class Ending:
-    """Knows how far the process is on that way, and does the last of it.
+    """Knows how far the process is on its way to the end, and takes the last step.
 
-    `retire` and `stop` may be called from any thread; all else belongs to the claim loop's.
+    `retire` and `stop` may be called from any thread; all else belongs to the claim loop's thread.
     """
 
     def __init__(
@@ -32,46 +32,46 @@ class Ending:
         self._ends = ends
         self._settlement = settlement
         self._suspects = suspects
-        #: It claims no more, and ends when all that was claimed has ended.
+        #: The process claims no more, and ends when all that it claimed has ended.
         self.is_retiring = False
-        #: Since when it claims no more; None: it does.
+        #: When the process stopped claiming; None: it still claims.
         self.stop_ms: float | None = None
         self._grace_ms = 0.0
 
     def retire(self) -> None:
-        """Claim no more, and end when all that was claimed has ended, however long that takes."""
+        """Claim no more, and end when everything that was claimed has ended, however long that takes."""
         self.is_retiring = True
 
     def stop(self, grace_s: float) -> None:
-        """Claim no more; give what runs so long to end, and give back the rest."""
+        """Claim no more; let running jobs end for up to ``grace_s``, and give back the rest."""
         self._grace_ms = grace_s * 1000
         if self.stop_ms is None:
             self.stop_ms = monotonic_ms()
 
     @property
     def deadline_ms(self) -> float:
-        """When the process ends, whatever still runs; infinite while it is not stopped."""
+        """When the process ends, even if jobs still run; infinite until it is stopped."""
         return float("inf") if self.stop_ms is None else self.stop_ms + self._grace_ms
 
     def takes_no_more(self) -> bool:
-        """Whether what runs is the last that this process runs."""
+        """Whether the process will run nothing beyond what it has now."""
         left = self._crew.jobs_left
         return self.is_retiring or (left is not None and left <= 0)
 
     def return_queued(self) -> None:
-        """Give back what was not begun."""
+        """Give back the jobs that were not begun."""
         self._settlement.give_back(self._crew.take_back())
         if (held := self._suspects.take_held()) is not None:
             self._settlement.give_back([held])
 
     def finish(self, before_giving_back: Callable[[], None]) -> None:
-        """Settle, and give back what still runs: the process is about to end.
+        """Settle, and give back the jobs that still run: the process is about to end.
 
-        Giving back comes last, because from then on another worker may run the same jobs: everything else that takes
-        time belongs into ``before_giving_back``.
+        Giving back comes last, because another worker may then run the same jobs: everything else that takes time
+        belongs in ``before_giving_back``.
 
         Raises:
-            redis.exceptions.RedisError, OSError: the server is not there; the leases end by themselves.
+            redis.exceptions.RedisError, OSError: the server is away; the leases end by themselves.
         """
         crew, settlement = self._crew, self._settlement
         self.return_queued()
@@ -99,7 +99,7 @@ class Ending:
 def leave(
     client: Redis, line: Line, queues: Iterable[DeliveryKeys], owner: bytes
 ) -> None:
-    """Have the server forget the last requests of this process, which it would keep as long as their queues."""
+    """Have the server forget this process's last requests, which it would otherwise keep as long as their queues."""
     line.rest()
     calls = [claiming.leave(keys, owner=owner) for keys in queues]
     try:

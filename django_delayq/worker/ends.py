@@ -1,4 +1,4 @@
-"""When the server is told of jobs that ended, and what the process learns from their number: its pace."""
+"""When the server is told that jobs ended, and the pace that the process learns from their number."""
 
 import logging
 
@@ -12,14 +12,14 @@ from django_delayq.worker.settlement import Settlement
 
 logger = get_log("django_delayq.worker")
 
-#: Attempts that ended and are worth a call while jobs still wait in this process.
+#: So many ended attempts are worth a call while jobs still wait in this process.
 SETTLE_BATCH = 100
-#: One that ended waits no longer than this for others.
+#: How long an ended attempt waits for others, at most.
 SETTLE_AFTER_MS = 5.0
 
 
 class Ends:
-    """Has the settlement made in time, and takes in its replies. Owned by the claim loop's thread."""
+    """Decides when the settlement tells the server, and reads the replies. Owned by the claim loop's thread."""
 
     def __init__(
         self, settlement: Settlement, crew: Crew, pace: Pace, outage: Outage
@@ -30,9 +30,9 @@ class Ends:
         self._outage = outage
         #: How many jobs have run here. Other threads read it.
         self.finished = 0
-        # Until when ends wait for more of them, to go out together.
+        # Until when ended attempts wait for more, to go out together.
         self._settle_ms: float | None = None
-        # Ends were sent, and the replies are still to be read.
+        # Ends were sent, and their replies are still to be read.
         self._has_told = False
 
     def settle(self, *, force: bool, is_last: bool = False) -> None:
@@ -41,7 +41,7 @@ class Ends:
         self.learn()
 
     def tell(self, *, force: bool = False, is_last: bool = False) -> None:
-        """Make the calls that tell the server what has ended; they go out with the next claim, or `learn`."""
+        """Make the calls that tell the server what has ended; they go out with the next claim, or at `learn`."""
         settlement = self._settlement
         if not settlement:
             return
@@ -87,7 +87,7 @@ class Ends:
         self._outage.note_reply()
 
     def note_busy(self) -> None:
-        """Note until when jobs were there to be run; to be called before others are handed out."""
+        """Note until when there were jobs to run; call this before others are handed out."""
         now_ms = until_ms = monotonic_ms()
         if not self._crew.threads.queued():
             until_ms += self._settlement.last_ended_ms - boottime_ms()

@@ -1,7 +1,7 @@
 """Where the functions run: sync ones in threads, ``async def`` ones on an event loop.
 
-Both take attempts, and hand each to ``done`` when it has an outcome, whatever happens. Database connections are
-handled as Django handles them around a request.
+Both take attempts, and hand each to ``done`` when it has an outcome, whatever happens. They treat database connections
+as Django treats them around a request.
 """
 
 import asyncio
@@ -34,27 +34,27 @@ from django_delayq.worker.wheel import HashedWheelTimer
 logger = get_log("django_delayq.worker")
 
 
-#: Threads that decode what would hold up the event loop; they start when they are needed.
+#: Threads that decode payloads which would hold up the event loop; they start when they are needed.
 READERS = 4
 
 
 class _DatabaseUse(threading.local):
-    """What Django does around a request, only for the connections that a thread has: for all it would cost too much."""
+    """Does what Django does around a request, but only for this thread's open connections: all would cost too much."""
 
-    #: Django has told that this thread has connected to a database.
+    #: Whether this thread has connected to a database; Django's signal says so.
     has_connected = False
 
     def __init__(self) -> None:
         self._connections: list[BaseDatabaseWrapper] = []
 
     def begin(self) -> None:
-        """What Django does for request_started."""
+        """Do what Django does for request_started."""
         for connection in self._connections:
             connection.queries_log.clear()
             connection.close_if_unusable_or_obsolete()
 
     def end(self, *, was_interrupted: bool) -> None:
-        """What Django does for request_finished; and no transaction outlives the task that began it."""
+        """Do what Django does for request_finished, and end every transaction that the task has left open."""
         if not self.has_connected:
             return
         self._connections.clear()
@@ -63,8 +63,8 @@ class _DatabaseUse(threading.local):
                 connection.close_if_unusable_or_obsolete()
                 self._connections.append(connection)
                 continue
-            # An exception that strikes anywhere may strike the end of an atomic block: what the connection believes
-            # of its transaction cannot be trusted, and the next task would work in one that nobody commits.
+            # The exception may have struck in the middle of an atomic block's end. Then the connection's own idea of
+            # its transaction cannot be trusted, and the next task would work in a transaction that nobody commits.
             try:
                 connection.close()
             finally:
@@ -79,60 +79,60 @@ def _note_connection(**kwargs: object) -> None:
     _database_use.has_connected = True
 
 
-#: Asks the threads for a sign of life.
+#: Put in the queue of the threads, this asks for a sign of life.
 _SIGN = object()
 
 
 class _Handover:
-    """What threads are to take, in order. The thread that became idle last takes the next: its memory is still cached.
+    """Items for threads, in order. The thread that became idle last takes the next: its memory is still cached.
 
     No lock guards it: each step on a deque or a list is one step of the interpreter.
     """
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
-        # A lock of each idle thread, held until it is woken.
+        # One lock for each idle thread, held until the thread is woken.
         self._idle: list[Lock] = []
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: Any) -> None:
-        """Add something; `wake` has a thread take it."""
+        """Add an item; `wake` has a thread take it."""
         self._items.append(item)
 
     def wake(self) -> None:
-        """Wake as many idle threads as there are things to take."""
+        """Wake as many idle threads as there are items."""
         for _ in range(len(self._items)):
             try:
                 bell = self._idle.pop()
             except IndexError:
-                # Those that are busy look before they become idle.
+                # Busy threads look for items before they become idle.
                 return
             bell.release()
 
     def get(self, bell: Lock) -> Any:
-        """Wait for something and take it. ``bell`` is the caller's own, and held."""
+        """Wait for an item and take it. ``bell`` is the caller's own lock, and held."""
         while True:
             try:
                 return self._items.popleft()
             except IndexError:
                 self._idle.append(bell)
             if self._items:
-                # It may have been added before we counted as idle, so that nobody was woken for it.
+                # An item may have been added before we counted as idle, so that nobody was woken for it.
                 try:
                     self._idle.remove(bell)
                     continue
                 except ValueError:
-                    # Somebody is about to wake us.
+                    # Another thread is about to wake us.
                     pass
             bell.acquire()
 
     def get_nowait(self) -> Any:
-        """Take something.
+        """Take an item.
 
         Raises:
-            IndexError: there is nothing.
+            IndexError: there is no item.
         """
         return self._items.popleft()
 
@@ -154,7 +154,7 @@ class ThreadExecutor:
     ) -> None:
         """Make the threads; `start` starts them.
 
-        ``died`` is called when a thread has ended that should not: from then on fewer jobs run than are claimed.
+        ``died`` is called when a thread ends that should not: from then on fewer jobs run than are claimed.
         ``found_async`` takes an attempt that turns out to belong on the event loop.
         """
         self.size = threads
@@ -165,7 +165,7 @@ class ThreadExecutor:
         self._found_async = found_async
         self._is_closed = False
         self._is_fork = False
-        # Attempts, _SIGN, and None for the end of a thread.
+        # Holds attempts, _SIGN, and None to end a thread.
         self._queue = _Handover()
         self._threads = [
             threading.Thread(
@@ -173,7 +173,7 @@ class ThreadExecutor:
             )
             for i in range(threads)
         ]
-        #: What each thread holds; each writes its own place.
+        #: The attempt that each thread holds; each thread writes only its own place.
         self._held: list[Attempt | None] = [None] * threads
         # What threads held when they ended, by their number.
         self._orphans: dict[int, Attempt] = {}
@@ -195,19 +195,19 @@ class ThreadExecutor:
         self._is_fork = True
 
     def orphans(self) -> list[Attempt]:
-        """Return what a dead thread held: nobody will end it."""
+        """Return the attempts that dead threads held: nothing will end them."""
         return list(self._orphans.values())
 
     def attempts(self) -> list[Attempt]:
-        """Return nothing: a thread that holds an attempt counts as alive, and what waits is given back."""
+        """Return an empty list: a thread that holds an attempt counts as alive, and waiting attempts are given back."""
         return []
 
     def has_shown_life(self) -> bool:
-        """Return whether each thread runs something, or an idle one has answered since the last call; ask one."""
+        """Return whether all threads are busy, or an idle one has answered since the last call; ask one again."""
         frames = sys._current_frames()
         for i, thread in enumerate(self._threads):
             if thread.ident not in frames and not self._is_closed:
-                # Python code can do nothing about it; C code can.
+                # Python code cannot end a thread like this; C code can.
                 self._bury(i, RuntimeError())
         if self._is_closed or None not in self._held:
             return True
@@ -219,25 +219,25 @@ class ThreadExecutor:
         return has_answered
 
     def submit(self, attempt: Attempt) -> None:
-        """Have an attempt run once `wake` is called. A thread that is woken while we go on would only wait for us."""
+        """Queue an attempt until `wake` is called. A thread that wakes while we go on would only wait for us."""
         self._queue.put(attempt)
 
     def wake(self) -> None:
         self._queue.wake()
 
     def queued(self) -> int:
-        """How many were submitted and not begun."""
-        # A sign of life that is asked for is no attempt. Taken and not yet answered, it hides one attempt for a moment:
-        # the one that the same thread takes next.
+        """How many attempts were submitted and not begun."""
+        # A request for a sign of life is not an attempt. If a thread has taken it and not answered yet, one attempt
+        # goes uncounted for a moment: the one that this thread takes next.
         size = len(self._queue)
         return size - 1 if size and self._is_asked else size
 
     def take_back(self) -> list[Attempt]:
-        """Return what was not begun, in order."""
+        """Return the attempts that were not begun, in order."""
         attempts: list[Attempt] = []
         while True:
             try:
-                # Never waits: the threads take from the same queue.
+                # This never waits, because the threads take from the same queue.
                 attempt = self._queue.get_nowait()
             except IndexError:
                 return attempts
@@ -247,12 +247,12 @@ class ThreadExecutor:
                 attempts.append(attempt)
 
     def close(self) -> list[Attempt]:
-        """Begin nothing any more; return what was not begun."""
+        """Begin nothing more; return the attempts that were not begun."""
         self._is_closed = True
         return self.take_back()
 
     def stop(self, timeout_s: float) -> None:
-        """End the threads that run nothing, so that they close their database connections; wait ``timeout_s`` at most."""
+        """End the idle threads, so that they close their database connections; wait ``timeout_s`` at most."""
         self.close()
         for _ in self._threads:
             self._queue.put(None)
@@ -272,7 +272,8 @@ class ThreadExecutor:
                     continue
                 held[index] = attempt
                 try:
-                    # Behind a quick read `may_start` looks at the lease. A read that may take longer needs one first.
+                    # After a quick read, `may_start` looks at the lease. A read that may take longer checks the lease
+                    # first.
                     read = attempt.read_if_quick()
                     if read is None and attempt.holds_lease():
                         read = _read_in_thread(self, attempt)
@@ -286,7 +287,7 @@ class ThreadExecutor:
                     elif attempt.may_start():
                         self._run(attempt, task)
                 except BaseException as error:
-                    # Our own fault, but no reason to lose a thread and leave the job without an end.
+                    # This is our own fault, but the thread must go on, and the job must have an end.
                     if attempt.verdict is None:
                         attempt.fail(error)
                     logger.error(
@@ -300,7 +301,7 @@ class ThreadExecutor:
             connections.close_all()
 
     def _bury(self, index: int, error: BaseException) -> None:
-        """Take note that this thread ends, although nothing should be able to end it."""
+        """Record that this thread ends, although nothing should be able to end it."""
         attempt = self._held[index]
         if attempt is not None and attempt.verdict is None:
             self._orphans[index] = attempt
@@ -316,7 +317,7 @@ class ThreadExecutor:
             if limit_s is None:
                 value = task.function(*attempt.args, **attempt.kwargs)
                 if self._is_fork:
-                    # The task has forked, and this is the child. The job is its parent's.
+                    # The task has forked, and this is the child. The job belongs to the parent.
                     leave(None)
             else:
                 limit = ThreadTimeLimit(
@@ -332,14 +333,14 @@ class ThreadExecutor:
         except BaseException as error:
             if self._is_fork:
                 leave(error)
-            # SystemExit and KeyboardInterrupt of a task are its own: they end the attempt, not the worker.
+            # If a task raises SystemExit or KeyboardInterrupt, it ends the attempt, not the worker.
             attempt.fail(error)
         finally:
             running_job.reset(token)
             _database_use.end(was_interrupted=limit is not None and limit.has_struck)
 
     def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        # Within the time limit, whose lock nobody may hand back in a forked child.
+        # A forked child has to leave inside the time limit: outside, nobody could release the limit's lock there.
         try:
             value = function(*args, **kwargs)
         except BaseException as error:
@@ -359,7 +360,7 @@ def _read_in_thread(
     def read() -> Read | BaseException:
         result = attempt.read()
         if executor._is_fork:
-            # A codec of the project has forked, and this is the child: its thread would wait for work for ever.
+            # The project's codec has forked, and this is the child: its thread would wait for work for ever.
             leave(None)
         return result
 
@@ -390,7 +391,7 @@ class LoopExecutor:
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
     ) -> None:
-        """``died`` is called when the loop has ended that should not: what it ran has no end."""
+        """``died`` is called when the loop ends that should not: what it ran has no end."""
         self.size = coroutines
         self._timer = timer
         self._done = done
@@ -410,20 +411,20 @@ class LoopExecutor:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="delayq-read")
         # Attempts that wait for a free coroutine. The claim loop appends; both it and the event loop pop.
         self._waiting: deque[Attempt] = deque()
-        # Two counters, one owner each, so that neither needs a lock.
+        # Two counters with one owner each, so that neither needs a lock.
         self._submitted = 0
         self._finished = 0
 
     def count(self) -> int:
-        """How many run or wait."""
+        """How many attempts run or wait."""
         return self._submitted - self._finished
 
     def queued(self) -> int:
-        """How many were submitted and not begun."""
+        """How many attempts were submitted and not begun."""
         return len(self._waiting)
 
     def take_back(self) -> list[Attempt]:
-        """Return what was not begun."""
+        """Return the attempts that were not begun."""
         attempts: list[Attempt] = []
         while True:
             try:
@@ -434,7 +435,7 @@ class LoopExecutor:
         return attempts
 
     def close(self) -> list[Attempt]:
-        """Begin nothing any more; return what was not begun."""
+        """Begin nothing more; return the attempts that were not begun."""
         self._is_closed = True
         return self.take_back()
 
@@ -442,7 +443,7 @@ class LoopExecutor:
         """Run an attempt when a coroutine is free.
 
         Raises:
-            RuntimeError: the loop cannot be started, or has ended; the attempt is taken back as any other.
+            RuntimeError: the loop cannot be started, or has ended; `take_back` returns the attempt with all others.
         """
         self._submitted += 1
         self._waiting.append(attempt)
@@ -467,21 +468,21 @@ class LoopExecutor:
     def forked(self) -> None:
         self._is_fork = True
         if self._loop is not None and threading.current_thread() is self._thread:
-            # The steps of other jobs are not this process's business.
+            # This process must not take the next steps of other jobs.
             self._loop.stop()
 
     def orphans(self) -> list[Attempt]:
-        """Return what ran on a loop that has ended: nobody will end it."""
+        """Return the attempts that ran on a loop that has ended: nothing will end them."""
         if self._thread is None or self._thread.is_alive() or self._is_over:
             return []
         return list(self._running)
 
     def attempts(self) -> list[Attempt]:
-        """Return what runs on the loop."""
+        """Return the attempts that run on the loop."""
         return list(self._running)
 
     def has_shown_life(self) -> bool:
-        """Return whether the loop has answered since the last call, or runs nothing and never did; ask it."""
+        """Return whether the loop has answered since the last call, or was never started; ask it again."""
         loop = self._loop
         if loop is None or self._is_over:
             return True
@@ -491,7 +492,7 @@ class LoopExecutor:
             try:
                 loop.call_soon_threadsafe(self._answer)
             except RuntimeError:
-                # It is closed.
+                # The loop is closed.
                 return False
         return has_answered
 
@@ -503,7 +504,7 @@ class LoopExecutor:
         try:
             while not self._is_over:
                 self._run_loop(loop)
-            # Closes the clients of this loop, too.
+            # This closes the clients of this loop as well.
             loop.run_until_complete(loop.shutdown_asyncgens())
         except BaseException as error:
             logger.exception("the event loop failed")
@@ -516,8 +517,8 @@ class LoopExecutor:
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            # asyncio lets these through when a task raises them that a job has begun. Whoever awaits that task gets
-            # them, too: they end its attempt, and not the jobs beside it.
+            # asyncio lets these two through if they come from a task that a job has started. Whoever awaits that task
+            # gets them as well: they end that attempt, and leave the other jobs alone.
             if self._is_fork:
                 leave(error)
             logger.error(
@@ -538,7 +539,7 @@ class LoopExecutor:
             try:
                 task = self._loop.create_task(run, name=attempt.id)
             except BaseException as error:
-                # A factory of tasks that a job has set. What waits is given back when the process ends.
+                # A job has set a task factory that fails. The waiting attempts are given back when the process ends.
                 run.close()
                 self._waiting.appendleft(attempt)
                 self._died(f"the event loop starts no tasks: {class_name(error)}")
@@ -547,10 +548,10 @@ class LoopExecutor:
             task.add_done_callback(functools.partial(self._end, attempt))
 
     def _end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
-        # Not left to a finally of _run: one that is cancelled before its first step never gets there.
+        # A finally in _run would not do: a task that is cancelled before its first step never gets there.
         if attempt.verdict is None and not attempt.is_lost:
             if attempt.started_ms:
-                # Whatever kept it from its end: it has run, and would be run again for ever.
+                # Its end went missing, but the attempt has run; without an end it would run again for ever.
                 attempt.fail(RuntimeError("the worker failed to note its end"))
             else:
                 attempt.give_back()
@@ -568,13 +569,14 @@ class LoopExecutor:
 
     async def _prepare(self, attempt: Attempt) -> bool:
         if attempt.task is not None:
-            # A thread has read it, and found that it belongs here.
+            # A thread has read the attempt, and found that it belongs here.
             return True
         if not attempt.holds_lease():
             return False
         result = await self._read(attempt)
         if not isinstance(result, BaseException) and not result[0].is_async:
-            # We tell jobs apart by the first name and run them by the last: on the loop this one would block all.
+            # A payload may name two tasks: `peek_task` sees the first, decoding the last. A sync task would block the
+            # loop.
             payload = attempt.leased.payload
             result = DecodeError("not a job of ours: it names two tasks", payload)
         return attempt.take(result) is not None
@@ -588,15 +590,15 @@ class LoopExecutor:
                 self._readers, _read_in_thread, self, attempt
             )
         except RuntimeError:
-            # The machine gives no more threads: late is better than never.
+            # The machine gives no more threads: decoding here holds up the loop, but gets the job done.
             return attempt.read()
         return await reading
 
     def _take(self, attempt: Attempt, error: BaseException) -> None:
-        # Not by isinstance: that asks the exception for its class, which may raise.
+        # Not by isinstance: that reads the exception's `__class__`, which may raise.
         is_cancelled = issubclass(type(error), asyncio.CancelledError)
         if attempt.verdict is not None:
-            # It came after the task's own end: from closing its connections, or from stop().
+            # The error came after the task's own end: from closing its connections, or from stop().
             if not is_cancelled:
                 logger.error("job %s: after its end: %s", attempt.id, text_of(error))
         elif not is_cancelled:
@@ -618,20 +620,20 @@ class LoopExecutor:
         limit_s = attempt.time_limit_s
         overdue = None
         if limit_s is not None:
-            # A coroutine that blocks the loop, or ignores that it is cancelled, cannot be ended.
+            # A coroutine that blocks the loop, or ignores its cancellation, cannot be ended.
             overdue = self._timer.new_timeout(
                 lambda: self._stuck(attempt),
                 (limit_s + time_limit.STUCK_AFTER_S) * 1000,
             )
         try:
-            # As in an ASGI request: what it does through sync_to_async shares one thread, and its connections end
-            # with it.
+            # As in an ASGI request, everything that the task does through sync_to_async shares one thread, and its
+            # connections end with the task.
             async with ThreadSensitiveContext() as context:
                 try:
                     value = await self._limited(attempt, limit_s)
                     attempt.succeed(value)
                 finally:
-                    # Most have used no thread, and one costs more than all the rest.
+                    # Most tasks have used no thread, and starting one costs more than all the rest.
                     if context in SyncToAsync.context_to_thread_executor:
                         await sync_to_async(connections.close_all)()
         finally:
@@ -648,7 +650,7 @@ class LoopExecutor:
                 leave(error)
             raise
         if self._is_fork:
-            # The task has forked, and this is the child. The job is its parent's.
+            # The task has forked, and this is the child. The job belongs to the parent.
             leave(None)
         return value
 
@@ -667,7 +669,7 @@ class LoopExecutor:
                 raise
             exceeded = exceeds(task.name, limit_s)
             if isinstance(error, TimeoutError) and error.__cause__ is not None:
-                # asyncio's; where it was cancelled is what one wants to see.
+                # This error is asyncio's own; its cause shows the line where the task was cancelled.
                 where = error.__cause__.__traceback__
                 raise exceeded.with_traceback(where) from None
             raise exceeded from error
@@ -676,12 +678,12 @@ class LoopExecutor:
         return value
 
     def stop(self, timeout_s: float) -> None:
-        """Cancel what still runs, wait so long for it to notice, and end the loop if it did."""
+        """Cancel what still runs, wait up to ``timeout_s`` for it to notice, and end the loop if it did."""
         self.close()
         self._readers.shutdown(wait=False)
         if self._loop is None or self._thread is None:
             return
-        # Nothing here waits for the loop without a limit: a coroutine may be blocking it.
+        # Every wait for the loop has a limit here, because a coroutine may be blocking it.
         ended = threading.Event()
         try:
             self._loop.call_soon_threadsafe(self._cancel_all, ended)
@@ -690,7 +692,7 @@ class LoopExecutor:
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join(timeout_s)
         except RuntimeError:
-            # It is closed: the loop has ended before, and what it ran is among its orphans.
+            # The loop is closed: it has ended before, and what it ran is among its orphans.
             logger.warning("the event loop has ended already")
 
     def _cancel_all(self, ended: threading.Event) -> None:

@@ -1,7 +1,7 @@
 """A process that a task forks is an ordinary process: no worker goes on in it.
 
 The child has the one thread that forked, and a copy of everything else. Each part of a worker registers here how it
-lets go.
+lets go of that copy.
 """
 
 import os
@@ -17,10 +17,10 @@ HEEDED = (signal.SIGTERM, signal.SIGQUIT)
 
 
 class Forkable(Protocol):
-    """A part of a worker that a forked child must not go on with."""
+    """A part of a worker that a forked child must let go of."""
 
     def forked(self) -> None:
-        """Let go. Called in the child, by its only thread; no lock may be waited for."""
+        """Let go. Called in the child by its only thread, so it must not wait for any lock."""
 
 
 _known: "WeakSet[Forkable]" = WeakSet()
@@ -32,9 +32,9 @@ def let_go_when_forked(part: Forkable) -> None:
 
 
 class _Mask(threading.local):
-    """Signals that a thread had blocked before it forked."""
+    """The signals that a thread had blocked before it forked."""
 
-    #: None: we have blocked nothing.
+    #: None: we have blocked no signals.
     before: "set[int | signal.Signals] | None" = None
 
 
@@ -42,7 +42,7 @@ _mask = _Mask()
 
 
 def _block() -> None:
-    # A signal that reaches the child before it has let go would count as the worker's, because they share the pipe.
+    # The child shares the worker's pipe: a signal that reaches it before it has let go would count as the worker's.
     if _known:
         _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
 
@@ -57,7 +57,7 @@ def _let_go() -> None:
     for part in list(_known):
         part.forked()
     _unblock()
-    # What the child forks in turn has nothing to let go of.
+    # The processes that the child forks have nothing more to let go of.
     _known.clear()
 
 
@@ -65,9 +65,9 @@ os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_let
 
 
 def leave(error: BaseException | None) -> NoReturn:
-    """End a forked child that has come back out of its task, as Python ends, but without its exit functions.
+    """End a forked child that has returned from its task, as Python would end, but without its exit functions.
 
-    Those belong to the worker, as do the threads that Python would wait for.
+    Those belong to the worker, and so do the threads that Python would wait for.
     """
     status = 0
     try:

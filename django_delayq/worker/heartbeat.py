@@ -1,6 +1,6 @@
-"""A small file for each worker process, written anew every few seconds while it is able to run jobs.
+"""A small file for each worker process, rewritten every few seconds while the process can run jobs.
 
-A probe reads the file's age: a process that is up and does nothing lets it grow old. The watchdog writes the file; the
+A probe reads the file's age: if a process is up but does nothing, its file grows old. The watchdog writes the file; the
 supervisor removes it when the process has ended.
 """
 
@@ -34,7 +34,7 @@ class Heartbeat:
         self._is_failing = False
 
     def beat(self) -> None:
-        """Write the file, unless it is young or the claim loop has stood still since."""
+        """Write the file, unless it is young or the claim loop has stood still since the last write."""
         now_ms, turns = monotonic_ms(), self._turns()
         if now_ms < self._beat_ms + BEAT_EVERY_MS or turns == self._seen_turns:
             return
@@ -59,10 +59,10 @@ class Heartbeat:
 
 
 def clear(directory: Path) -> None:
-    """Make the directory, and remove what an earlier worker left there.
+    """Make the directory, and remove the files that an earlier worker left there.
 
     Raises:
-        InvalidSettings: it cannot be made or written.
+        InvalidSettings: the directory cannot be made or written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)

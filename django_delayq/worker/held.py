@@ -10,24 +10,24 @@ from django_delayq.logs import get_log
 
 logger = get_log("django_delayq.worker")
 
-#: How often a process looks for held jobs whose tasks it knows, where any are held.
+#: How often a process looks among held jobs for tasks that it knows.
 LOOK_AT_HELD_MS = 5_000.0
 
 
 class HeldJobs:
-    """Looks at the held jobs of one queue; `turn` is called whenever `next_ms` has come. Owned by the claim loop."""
+    """Looks at the held jobs of one queue; call `turn` whenever `next_ms` has come. Owned by the claim loop."""
 
     def __init__(self, client: Redis, settings: QueueSettings) -> None:
         self._client = client
         self._settings = settings
         self._cursor = b""
-        #: When to look next, by our monotonic clock; at the start, at once.
+        #: When to look next, by our monotonic clock; a new process looks at once.
         self.next_ms = 0.0
 
     def turn(self, now_ms: float, limit: int) -> bool:
-        """Release up to ``limit`` jobs; returns whether there were any.
+        """Release up to ``limit`` jobs; return whether there were any.
 
-        Other workers are not woken: a worker that does not know the tasks would only hold the jobs again.
+        This wakes no other workers: a worker that does not know the tasks would only hold the jobs again.
         """
         settings, keys = self._settings, self._settings.keys
         self.next_ms = now_ms + LOOK_AT_HELD_MS
@@ -44,7 +44,7 @@ class HeldJobs:
         reply = run(self._client, call)
         self._cursor = reply.cursor
         if reply.released >= limit or (reply.released and reply.cursor):
-            # There may be more. The next claim finds out, when there is room again.
+            # More may be held. The next claim finds out once there is room again.
             self.next_ms = now_ms
         if reply.quarantined:
             logger.error(

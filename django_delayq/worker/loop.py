@@ -1,8 +1,8 @@
 """The claim loop of one worker process: one thread that asks for jobs, hands them out, and settles what ended.
 
-Only this module decides when: each turn does what is to be done now, then waits. Its parts say what is done. The loop
-owns the connection; everything else only wakes it: the alarm, channel messages, a change of a destination queue, a
-job's end. It waits for a server that goes away, and settles what ended meanwhile when the server is back.
+Only this module decides when: each turn does what is due now, then waits. Its parts know how. The loop owns the
+connection; everything else only wakes it: the alarm, channel messages, a change of a destination queue, a job's end. If
+the server goes away, the loop waits, and settles what ended meanwhile when the server is back.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,11 +35,11 @@ from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
 
-#: In burst mode, what falls due so soon is waited for: a job that was just scheduled for now is due within a ms.
+#: In burst mode, the loop waits for jobs that are due this soon: a job just scheduled for now is due within a ms.
 SOON_MS = 2.0
 #: The server's clock, epoch us.
 TIME = Command(("TIME",), lambda reply: int(reply[0]) * 1_000_000 + int(reply[1]))
-#: The alarm's key for everything that is no queue's.
+#: The alarm's key for wake-ups that concern no single queue.
 _SELF = ""
 
 
@@ -62,7 +62,7 @@ class ClaimLoop:
         watch: Callable[[str], None] = lambda queue: None,
         revive: Callable[[], object] | None = None,
     ) -> None:
-        """``revive`` starts the server where it is ours to start.
+        """``revive`` starts the server if it is ours to start.
 
         ``follows_death``: a process of this worker has died, and may have put jobs off.
         """
@@ -77,7 +77,7 @@ class ClaimLoop:
         }
         look_ms = worker.lease_ms / LOOKS_A_LEASE
         self.alarm: Alarm[str] = Alarm(cap_ms=min(CAP_MS, look_ms))
-        # For what the loop asks all the time. What it does now and then goes over the client's other connections.
+        # For the commands that the loop sends all the time. The rare ones use the client's other connections.
         self._line = Line(client)
         self._threads = threads
         self.crew = Crew(
@@ -87,7 +87,7 @@ class ClaimLoop:
             wake=lambda: self.alarm.wake(_SELF),
         )
         self._settlement = Settlement(self._line)
-        # The same deque: each job that ends is appended to it, with one look-up less.
+        # The same deque: every job that ends is appended, and this saves one look-up.
         self._ended = self._settlement.ended
         self._outage = Outage(look_ms)
         pace = Pace()
@@ -129,18 +129,18 @@ class ClaimLoop:
             ),
             dispatch=self._dispatch,
         )
-        #: How often it has gone round. Other threads read it.
+        #: How many turns the loop has made. Other threads read it.
         self.turns = 0
-        # When the loop, once it waits, looks again by itself: a job that ends before that need not wake it.
+        # When the waiting loop will look again by itself: a job that ends before then need not wake it.
         # Written by the loop, read by the threads that run jobs.
         self._awake_ms = 0.0
 
     # From other threads.
 
     def job_ended(self, attempt: Attempt) -> None:
-        """Take in an attempt that has a verdict."""
+        """Accept an attempt that has a verdict."""
         self._ended.append(attempt)
-        # The loop looks by itself soon, and while others are queued: see _wait.
+        # The loop soon looks by itself, and does so while jobs are queued: see _wait.
         if len(self._ended) >= SETTLE_BATCH or (
             monotonic_ms() + SETTLE_AFTER_MS < self._awake_ms
             and not self._threads.queued()
@@ -148,29 +148,30 @@ class ClaimLoop:
             self.alarm.wake(_SELF)
 
     def destination_changed(self, queue: str) -> None:
-        """Take note that the destination list of a queue has received something, and that its watch is used up."""
+        """Note that something was pushed to a queue's destination list, and that the watch of that list is used up."""
         self.queues[queue].is_watched = False
         self.alarm.wake(queue)
 
     def retire(self) -> None:
-        """Claim no more, and end when all that was claimed has ended, however long that takes."""
+        """Claim no more, and end when everything that was claimed has ended, however long that takes."""
         self.ending.retire()
         self.alarm.wake(_SELF)
 
     def stop(self, grace_s: float) -> None:
-        """Claim no more; give what runs so long to end, and give back the rest."""
+        """Claim no more; let running jobs end for up to ``grace_s``, and give back the rest."""
         self.ending.stop(grace_s)
         self.alarm.wake(_SELF)
 
     # The loop.
 
     def run(self) -> None:
-        """Work until told to stop; in burst mode until nothing is due."""
+        """Work until told to stop, or in burst mode until nothing is due."""
         while not self._is_over():
             try:
                 self._turn()
             except (RedisError, OSError) as error:
-                # The server is away, or answers and does not serve: it loads, is a replica in a failover, forbids it.
+                # The server is away, or answers but does not serve: it is loading, a replica in a failover, or forbids
+                # it.
                 self._wait_for_server(error)
 
     def _is_over(self) -> bool:
@@ -212,12 +213,12 @@ class ClaimLoop:
             if self._is_burst and not self.crew.running and self._look_again():
                 return
         elif self._is_over():
-            # The last end was settled just now: nothing else would wake us.
+            # The last end has just been settled: nothing else would wake the loop.
             return
         self._wait()
 
     def _ask_time(self) -> None:
-        """Learn how much time is left where an alarm has rung early. That also wakes a server that has dozed off."""
+        """Ask for the server's time if an alarm has rung early. That also wakes a server that has dozed off."""
         asking = [queue for queue in self.queues.values() if queue.is_asking]
         if not asking:
             return
@@ -230,9 +231,9 @@ class ClaimLoop:
             self.alarm.ring_in(queue.settings.name, wait_us, (sent_ms + now_ms) / 2)
 
     def _look_again(self) -> bool:
-        """With nothing left in burst mode, look at every queue once more, then stop.
+        """Look at every queue once more when nothing is left in burst mode, then stop.
 
-        Returns False where something is still to be waited for.
+        Returns False if there is still something to wait for.
         """
         queues = self.queues.values()
         soon_ms = max(monotonic_ms() + SOON_MS, self._suspects.put_off_until_ms)
@@ -241,7 +242,7 @@ class ClaimLoop:
         if not self._dispatch.has_had_jobs:
             self.ending.stop(0.0)
             return True
-        # The last job may have scheduled another, and the message of that comes on another connection.
+        # The last job may have scheduled another, whose message comes on another connection.
         self._dispatch.has_had_jobs = False
         for queue in queues:
             queue.is_ready = not queue.problem
@@ -251,13 +252,13 @@ class ClaimLoop:
         now_ms = monotonic_ms()
         ring_ms = self.alarm.next_ms()
         timeout_ms = float("inf")
-        # Set before we look at what has ended: a job that ends later sees whether it has to wake us.
+        # Set before we look at what has ended, so that a job that ends later sees whether it has to wake us.
         is_short = any(queue.is_ready for queue in self.queues.values())
         self._awake_ms = float("inf") if is_short else ring_ms
         if self.crew.queued():
             timeout_ms = SETTLE_AFTER_MS
         elif self._settlement.is_waiting:
-            # Ends that go out with the next claim need no write of their own.
+            # Ends that can go out with the next claim need no write of their own.
             is_soon = not is_short and ring_ms - now_ms <= SETTLE_AFTER_MS
             timeout_ms = SETTLE_AFTER_MS if is_soon else 0.0
         elif (again_ms := self._settlement.next_ms()) is not None:
@@ -265,7 +266,7 @@ class ClaimLoop:
         is_claiming = self.ending.stop_ms is None
         until_ms = self._planner.look_ms if is_claiming else self.ending.deadline_ms
         timeout_ms = min(timeout_ms, until_ms - now_ms)
-        # As late as this: a thread that wakes while we hold the interpreter only waits for us.
+        # Only now: a thread that wakes while we hold the interpreter would wait for us.
         self._threads.wake()
         rung = self.alarm.wait(max(0.0, timeout_ms))
         self._awake_ms = 0.0

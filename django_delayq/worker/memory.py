@@ -1,6 +1,6 @@
-"""``--max-memory``: when a worker process has grown so much that it is to be replaced.
+"""``--max-memory``: when a worker process has grown so much that it has to be replaced.
 
-It measures the memory that a process has to itself, which is what replacing it gives back. The claim loop decides how
+It measures the memory that only this process uses, which is what replacing it gives back. The claim loop decides how
 the process ends.
 """
 
@@ -19,11 +19,11 @@ logger = get_log("django_delayq.worker")
 
 #: How often a process measures itself.
 LOOK_EVERY_MS = 1_000.0
-#: A limit below so many times what a fresh process takes is too low: each would be replaced after nearly every job.
+#: A limit below this multiple of a fresh process is too low: each process would be replaced after nearly every job.
 LEAST_ROOM = 1.25
-#: So is one that a process passes after fewer jobs than this, unless one of them leaves much behind.
+#: A limit that is reached in fewer jobs than this is also too low, unless one of the jobs leaves much behind.
 FEW_JOBS = 10
-#: A process that takes so many times its limit is replaced even while another one is.
+#: A process above this multiple of its limit is replaced even while another one is.
 MOST_EXCESS = 1.25
 
 _MB = 2**20
@@ -34,13 +34,13 @@ _OWN = re.compile(rb"^(?:RssAnon|VmSwap):\s*(\d+) kB$", re.MULTILINE)
 class Meter:
     """Measures the process that made it.
 
-    On Linux it counts anonymous pages, in memory or swapped out. Shared memory and mapped files, such as libraries, do
-    not count; pages that the process has in common with the supervisor that forked it do. Elsewhere it takes the most
-    that was ever resident, which every system tells.
+    On Linux it counts anonymous pages, in memory or swapped out. It does not count shared memory and mapped files, such
+    as libraries; it does count pages that the process shares with the supervisor that forked it. Other systems only
+    tell the most that was ever resident.
     """
 
     def __init__(self) -> None:
-        # Kept open: a process that has run out of descriptors can still be measured.
+        # The file is kept open: a process that has run out of descriptors can still measure itself.
         self._status, self._tells_own = -1, False
         if os.path.exists(_STATUS):
             self._status = os.open(_STATUS, os.O_RDONLY)
@@ -54,7 +54,7 @@ class Meter:
         return most if sys.platform == "darwin" else 1024 * most
 
     def _told(self) -> bytes:
-        # 2 KB, and more for a user of many groups.
+        # The file has 2 KB, and more for a user of many groups.
         return os.pread(self._status, 65_536, 0)
 
     def __del__(self) -> None:
@@ -63,28 +63,28 @@ class Meter:
 
 
 class MemoryLimit:
-    """The limit of all processes of a worker, which inherit this from their supervisor."""
+    """The memory limit of a worker; its processes inherit this object from their supervisor."""
 
     def __init__(self, limit: int) -> None:
         """``limit`` in bytes."""
         self.limit = limit
         self._turn = _nameless_file()
-        # One byte, for the process that reads it.
+        # The pipe holds one byte, for the process that reads it first.
         self._say, writer = os.pipe()
         os.write(writer, b"!")
         os.close(writer)
 
     def take_turn(self) -> bool:
-        """Return whether no other process is being replaced, and none will be before the end of this one."""
+        """Return whether this process may be replaced now; until it ends, no other process may."""
         try:
-            # The kernel gives it back, however this process ends.
+            # The kernel releases the lock, however this process ends.
             fcntl.lockf(self._turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             return False
         return True
 
     def may_warn(self) -> bool:
-        """Return True once, to one of the processes."""
+        """Return True once, to the first process that asks."""
         return bool(os.read(self._say, 1))
 
     def __del__(self) -> None:
@@ -93,7 +93,7 @@ class MemoryLimit:
 
 
 class MemoryWatch:
-    """Has one process replaced when it has passed the limit; the watchdog calls `look`."""
+    """Has one process replaced once it passes the limit; the watchdog calls `look`."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class MemoryWatch:
         jobs: Callable[[], int],
         retire: Callable[[], None],
     ) -> None:
-        """``jobs`` returns how many have run; ``retire`` has the process end after what runs."""
+        """``jobs`` returns how many jobs have run; ``retire`` ends the process after its running jobs."""
         self._shared = limit
         self._limit = float(limit.limit)
         self._jobs = jobs
@@ -127,7 +127,7 @@ class MemoryWatch:
             )
 
     def look(self) -> None:
-        """Measure it, if it is time."""
+        """Measure the process, if it is time."""
         now_ms = monotonic_ms()
         if self._is_over or now_ms < self._look_ms:
             return
@@ -136,7 +136,7 @@ class MemoryWatch:
         if taken <= self._limit:
             return
         if not self._shared.take_turn() and taken <= MOST_EXCESS * self._limit:
-            # If all ended at once, nobody would claim until the last of their jobs has ended.
+            # If all processes ended at once, nobody would claim until the last of their jobs has ended.
             return
         self._is_over = True
         jobs = self._jobs()
@@ -160,7 +160,7 @@ class MemoryWatch:
 
 def _nameless_file() -> int:
     if hasattr(os, "memfd_create"):
-        # Needs no directory that can be written, which not every container has.
+        # A nameless file needs no writable directory, which not every container has.
         return os.memfd_create("delayq-turn")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

@@ -1,4 +1,4 @@
-"""Whether the server serves this process, as far as that was logged, and how long to wait before asking it again."""
+"""Whether the server serves this process, as last logged, and how long to wait before asking it again."""
 
 from enum import Enum, auto
 
@@ -7,8 +7,9 @@ from django_delayq.logs import get_log
 
 logger = get_log("django_delayq.worker")
 
-#: The pause between attempts to reach a server that is away doubles from the first to the second of these. It is never
-#: longer than `LOOKS_A_LEASE` says: once the server is back, leases that ended meanwhile are spared for a third of one.
+#: The pause between attempts to reach a server that is away doubles, from the first of these to the second. It is
+#: never longer than `LOOKS_A_LEASE` allows: once the server is back, leases that ended meanwhile are spared for a third
+#: of a lease.
 BACKOFF_MS = (50.0, 1_000.0)
 
 
@@ -17,12 +18,12 @@ class Service(Enum):
 
     SERVING = auto()
     AWAY = auto()
-    #: It answers, and does not accept DELAYQ['CONNECTION'] as it is.
+    #: The server answers, but rejects DELAYQ['CONNECTION'] as it is.
     REFUSING = auto()
 
 
 class Outage:
-    """Logs when the server stops serving and when it is back, once each. Owned by the claim loop's thread."""
+    """Logs once when the server stops serving, and once when it is back. Owned by the claim loop's thread."""
 
     def __init__(self, longest_pause_ms: float) -> None:
         self._service = Service.SERVING
@@ -31,14 +32,14 @@ class Outage:
         self.pause_ms = min(BACKOFF_MS[0], longest_pause_ms)
 
     def note_reply(self) -> None:
-        """Take note that the server serves us."""
+        """Note that the server serves us."""
         self.pause_ms = min(BACKOFF_MS[0], self._longest_pause_ms)
         if self._service is not Service.SERVING:
             self._service = Service.SERVING
             logger.warning("the server is back")
 
     def note_error(self, error: Exception) -> None:
-        """Log why the server does not serve, once until that changes."""
+        """Log why the server does not serve, once for each reason."""
         is_misconfigured = faults.is_misconfigured(error)
         service = Service.REFUSING if is_misconfigured else Service.AWAY
         if service is self._service:

@@ -1,13 +1,13 @@
-"""How fast the jobs of a process are run."""
+"""How fast a process runs its jobs."""
 
-#: For how long jobs must have been there to be run before their number tells how fast they are.
+#: How long there must have been jobs to run before their number shows how fast they are.
 MEASURED_MS = 1.0
 
 
 class Pace:
-    """Learns how many jobs per ms the threads of a process get through while they have jobs.
+    """Learns how many jobs per ms the threads of a process finish while they have jobs.
 
-    The time in which they wait for more does not count: that is how long a call takes.
+    Time spent waiting for more does not count: it only shows how long a call takes.
     """
 
     def __init__(self) -> None:
@@ -17,18 +17,18 @@ class Pace:
         """Begin anew: what was learnt turned out to be wrong."""
         #: Jobs per ms; 0: not known yet.
         self.rate = 0.0
-        # Since the last measurement: for how long there were jobs, until when that is known, and how many have ended.
+        # Since the last measurement: how long there were jobs, until when that is known, and how many have ended.
         self._busy_ms, self._noted_ms = 0.0, float("inf")
         self._ended = 0
         self._is_busy = False
 
     def note(self, now_ms: float, until_ms: float) -> None:
-        """Take in until when there were jobs. Call it before jobs are handed out, and when some are settled."""
+        """Note until when there were jobs. Call this before jobs are handed out, and when some are settled."""
         self._busy_ms += max(0.0, until_ms - self._noted_ms)
         self._noted_ms = now_ms
 
     def measure(self, count: int, *, is_busy: bool) -> None:
-        """Take in how many were settled. Jobs that end before all threads had one (``is_busy``) are left out."""
+        """Count settled jobs. If they ended before all threads had a job (not ``is_busy``), leave them out."""
         self._ended += count
         is_measured = self._is_busy and self._busy_ms >= MEASURED_MS
         if is_measured:

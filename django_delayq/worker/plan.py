@@ -1,4 +1,4 @@
-"""What a queue is to be asked for, and that it was asked."""
+"""What to ask a queue for, and a claim that was sent."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Plan(NamedTuple):
     """What to ask a queue for."""
 
     limit: int
-    #: There is room for one kind only: what comes of the other, and what is too much, is given back.
+    #: If set, there is room for one kind only: jobs of the other kind, and excess ones, are given back.
     only: Room | None = None
 
 
@@ -35,7 +35,7 @@ class Asked:
     call: UnderWay[Claimed] | UnderWay[Claimed | None]
     plan: Plan
     sent_ms: float
-    #: For how long it puts suspects off.
+    #: For how long the claim puts suspects off.
     put_off_ms: float
-    #: Not only for the few frames of a simple case.
+    #: Whether this is a whole claim, not a `claim_few` for the simple case.
     is_whole: bool

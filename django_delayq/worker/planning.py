@@ -1,6 +1,6 @@
-"""How many jobs of which kind a queue may be asked for, so that each begins soon after it was claimed.
+"""How many jobs of which kind to ask a queue for, so that each begins soon after it was claimed.
 
-Where too many were claimed, they are given back. A claim cannot choose between sync and async jobs.
+If too many were claimed, they are given back. A claim cannot choose between sync and async jobs.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from django_delayq.worker.plan import NO_ROOM, NOTHING, Plan, Room
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement
 
-#: A worker claims no more than it can start within this time, so that no job waits in one while another is idle.
+#: A worker claims no more than it can start within this time, so that no job waits in it while another is idle.
 AHEAD_MS = 10.0
-#: Jobs that still wait here after this, because those before them take longer than foreseen, are given back.
+#: Jobs that still wait here after this time are given back: the jobs before them take longer than foreseen.
 STALLED_MS = 50.0
-#: With room for one kind only, sync or async, a worker looks past at most so many jobs of the other kind. If it found
-#: some, it looks again after the pause.
+#: With room for one kind only, sync or async, a worker looks past at most so many jobs of the other kind. If it finds
+#: some, it pauses before it looks again.
 LOOK_PAST = 100
 LOOK_PAUSE_MS = 1_000.0
 
@@ -40,8 +40,8 @@ class Planner:
         self._settlement = settlement
         self._pace = pace
         self._ending = ending
-        #: When the next queue may be looked at again for jobs of one kind; infinite: no queue waits for that. Each round
-        #: of claims sets it anew.
+        #: When the next queue may be looked at again for jobs of one kind; infinite: no queue waits for that. Each
+        #: round of claims computes it anew.
         self.look_ms = float("inf")
 
     def plan(
@@ -53,18 +53,18 @@ class Planner:
         """
         crew = self._crew
         if self._settlement.is_refused(queue.settings.name):
-            # The server would give us its jobs and not take their ends.
+            # The server would give us this queue's jobs but refuse their ends.
             return NOTHING
         room = self.room(queue.sizer.call_ms)
         common = 0 if is_enough or is_later else self.common(room)
-        # While jobs wait here already, one call for many is cheaper than many calls for one.
+        # While jobs already wait here, one call for many is cheaper than many calls for one.
         enough = self.enough(queue)
         if common >= enough or (common and not crew.queued()):
             return Plan(min(common, queue.sizer.size))
         if not crew.async_names:
             return NOTHING
-        # There is room for one kind at most. Sync jobs that busy threads cannot start must not keep async jobs waiting,
-        # nor the other way round: the queue is claimed for the kind that can start.
+        # There is room for one kind at most. Sync jobs that wait for busy threads must not delay async jobs, or the
+        # other way round: the queue is claimed from for the kind that can start.
         if room.coroutines:
             if not crew.coroutines.queued():
                 return self._look(queue, Room(0, room.coroutines), queue.had_sync)
@@ -75,14 +75,14 @@ class Planner:
     def room(self, call_ms: float = 0.0, begun: int = 0) -> Room:
         """Return how many jobs may be taken on: as many as threads can start within `AHEAD_MS`, and free coroutines.
 
-        ``begun`` more are about to be handed out. Where a call takes longer than that besides its jobs, as many are
-        taken on as start within the call's time, and those that will have run when its reply comes leave room.
+        ``begun`` more are about to be handed out. If a call by itself, without its jobs, takes longer than `AHEAD_MS`,
+        threads get as many jobs as they start within the call's time. Jobs that will have run by its reply leave room.
         """
         if self._ending.takes_no_more():
             return NO_ROOM
         crew, jobs_left = self._crew, self._crew.jobs_left
         coroutines = crew.coroutines.count()
-        # A job that ended takes up no thread, even if the server does not know yet.
+        # A job that has ended occupies no thread, even if the server does not know yet.
         busy = len(crew.running) - coroutines - self._settlement.count()
         busy += sum(
             q.under_way.plan.limit for q in self._queues.values() if q.under_way
@@ -96,13 +96,13 @@ class Planner:
         return Room(max(0, min(threads, most)), max(0, min(free, most)))
 
     def common(self, room: Room) -> int:
-        """Return how many jobs may be taken on of whatever kind they turn out to be."""
+        """Return how many jobs may be taken on if their kind is not known."""
         return min(room) if self._crew.async_names else room.sync
 
     def enough(self, queue: QueueState) -> int:
         """Return how many jobs are worth a call while others wait here.
 
-        As many as cost what the call itself does, but no more than half of what there is ever room for.
+        That is as many as cost what the call itself costs, but at most half of what there is ever room for.
         """
         sizer = queue.sizer
         most = min(sizer.size, int(self._pace.rate * max(AHEAD_MS, sizer.call_ms)) // 2)
@@ -119,7 +119,7 @@ class Planner:
         return Plan(LOOK_PAST, room)
 
     def give_back_stalled(self, now_ms: float) -> bool:
-        """Give back what waits here for longer than was foreseen, while others may be idle; returns whether some did."""
+        """Give back jobs that wait longer than foreseen: other workers may be idle. Return whether there were any."""
         crew, is_stalled = self._crew, False
         if crew.threads.queued() and now_ms > crew.submitted_ms + self._stalled_ms():
             is_stalled = True

@@ -33,37 +33,37 @@ from django_delayq.worker.wheel import HashedWheelTimer
 
 logger = get_log("django_delayq.worker")
 
-#: Exit status of a process that has settled everything. Not 0: with that a task may have ended it.
+#: Exit status of a process that has settled everything. It is not 0, because a task may end the process with 0.
 DONE = 74
-#: Likewise, but it wants to be replaced: after --max-jobs, above --max-memory, or because a task is stuck.
+#: As `DONE`, but the process wants to be replaced: after --max-jobs, above --max-memory, or because a task is stuck.
 REPLACE_ME = 75
-#: It cannot run what it claims: it is replaced, and its leases are given back as those of a process that died.
+#: It cannot run what it claims: it is replaced, and its leases are given back like those of a process that died.
 UNABLE = 76
-#: How long a thread may keep the interpreter while another wants it; Python's own is ten times as long.
+#: How long a thread may keep the interpreter while another wants it; Python's default is ten times as long.
 SWITCH_INTERVAL_S = 0.0005
-#: At the end, how long coroutines get to notice that they are cancelled, and idle threads to close their connections.
+#: At the end, how long coroutines get to notice their cancellation, and idle threads to close their connections.
 CANCEL_S = 1.0
-#: Parts of a lease for which a renewal waits for a byte, and for a connection. A connection that dies in silence must
-#: cost no lease, and after an outage a process has to be back before its leases are over, 5/12 of a lease later.
+#: The parts of a lease that a renewal may wait for a byte, and for a connection. A connection that dies in silence must
+#: cost no lease; after an outage, a process must be back before its leases are over, 5/12 of a lease later.
 RENEWAL_DEADLINES = {"socket_timeout": 1 / 6, "socket_connect_timeout": 1 / 10}
-#: At the end, how long the handlers of the log get to write what they hold.
+#: At the end, how long the log handlers get to write what they hold.
 FLUSH_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What one worker, all its processes, is to do."""
+    """What a worker, with all its processes, is to do."""
 
     #: Queues and their weights, in order of priority.
     queues: Sequence[tuple[QueueSettings, float]]
-    #: Weights decide, not the order.
+    #: Claim by weight instead of by order.
     is_weighted: bool
     worker: WorkerSettings
     #: End when nothing is due.
     is_burst: bool = False
-    #: Jobs after which a process ends, and is replaced unless in burst mode.
+    #: After so many jobs a process ends; unless in burst mode, it is replaced.
     max_jobs: int | None = None
-    #: Bytes above which a process ends after what it runs, and is replaced.
+    #: Above so many bytes a process ends after its running jobs, and is replaced.
     max_memory: int | None = None
 
 
@@ -163,8 +163,8 @@ class WorkerProcess:
         self._destinations.arm(queue, lambda: self.loop.destination_changed(queue))
 
     def run(self, before_giving_back: Callable[[], None] = lambda: None) -> int:
-        """Work; returns the exit status. ``before_giving_back`` is called last, see `Ending.finish`."""
-        # The loop has work for a fraction of a ms: it should not wait 5 ms for a busy task to let go of the interpreter.
+        """Work, and return the exit status. ``before_giving_back`` is called last, see `Ending.finish`."""
+        # The loop needs the interpreter for a fraction of a ms: it should not wait 5 ms for a busy task to release it.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         try:
             self._start()
@@ -219,16 +219,16 @@ class WorkerProcess:
     # Signals.
 
     def heed(self, supervisor: int, pulse: Pulse) -> None:
-        """Stop at SIGTERM, at once at SIGQUIT, and when the other end of a pipe is closed: the supervisor has died.
+        """Stop at SIGTERM, at once at SIGQUIT, and when the other end of a pipe closes: the supervisor has died.
 
-        The thread that does so also counts the pulse: it waits for nothing else, not even for the server.
+        The listening thread also beats the pulse: it waits for nothing else, not even for the server.
 
         SIGTERM may come twice: a signal to the whole process group reaches us, and then the supervisor sends one.
         Ctrl-C is left to the supervisor, which receives it as well.
         """
-        # A handler would run between any two steps of the loop, which may hold its locks or be about to take them. So a
-        # thread does the work, and these handlers only have the interpreter write to the pipe. SIGINT gets one as well:
-        # if it were ignored, a program that a task starts would inherit that.
+        # A Python handler runs between any two steps of the loop, which may hold its locks or be about to take them. So
+        # a thread does the work, and these handlers only make the interpreter write to the pipe. SIGINT has one as
+        # well: if it were ignored, programs that a task starts would inherit that.
         for number in (*HEEDED, signal.SIGINT):
             signal.signal(number, lambda number, frame: None)
         reader, writer = os.pipe()
@@ -276,7 +276,7 @@ class WorkerProcess:
                 self.loop.stop(0.0 if is_over else self._options.worker.grace_s)
 
     def close(self) -> None:
-        """End threads and connections where the process itself goes on."""
+        """End threads and connections if the process itself goes on."""
         self._watchdog.stop()
         self._timer.stop()
         self._listener.stop()
@@ -284,7 +284,7 @@ class WorkerProcess:
 
 
 def _renewal_deadlines(client: Redis, lease_ms: int) -> dict[str, float]:
-    """Return the time-outs of the watchdog's client: those of the settings, or less."""
+    """Return the time-outs of the watchdog's client: those of the settings, or shorter ones."""
     told = client.connection_pool.connection_kwargs
     return {
         name: min(told.get(name) or math.inf, part * lease_ms / 1000)
@@ -293,9 +293,9 @@ def _renewal_deadlines(client: Redis, lease_ms: int) -> dict[str, float]:
 
 
 def flush_logs() -> None:
-    """Write what the log and the standard streams hold; for `FLUSH_S` at most.
+    """Write what the log and the standard streams hold, for `FLUSH_S` at most.
 
-    The limit is needed because a thread that was stopped in the middle of a write holds its handler's lock for ever.
+    The limit is needed because a thread that was stopped in the middle of a write never releases its handler's lock.
     """
     flusher = threading.Thread(target=_flush, daemon=True)
     flusher.start()

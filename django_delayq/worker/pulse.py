@@ -1,7 +1,7 @@
 """How a supervisor sees that the interpreter of a worker process still runs Python code.
 
-Everything else that looks after a process is one of its threads. C code that does not let go of the interpreter, such
-as a regular expression that never ends, stops all of them at once: nothing inside the process can end it.
+All other parts that look after a process are its own threads. C code that never releases the interpreter, such as an
+endless regular expression, stops all of them at once: nothing inside the process can end it.
 """
 
 import mmap
@@ -15,7 +15,7 @@ _COUNT = struct.Struct("=Q")
 
 
 class Pulse:
-    """A counter in memory that a process shares with those it forks."""
+    """A counter in memory that a process shares with the processes it forks."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, _COUNT.size)
@@ -26,7 +26,7 @@ class Pulse:
         return number
 
     def beat(self) -> None:
-        """Count one more. Only one thread of one process may do so."""
+        """Count one more. Only one thread of one process may call this."""
         _COUNT.pack_into(self._memory, 0, self.count + 1)
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Pulse:
 
 
 class Silence:
-    """How long one pulse has been silent, for a supervisor that looks now and then."""
+    """How long a pulse has been silent, for a supervisor that looks now and then."""
 
     def __init__(self, pulse: Pulse, now_ms: float) -> None:
         self._pulse = pulse
@@ -43,9 +43,9 @@ class Silence:
         self._silent_ms = 0.0
 
     def look(self, now_ms: float, *, at_most_ms: float) -> float:
-        """Return how long it has lasted, in ms.
+        """Return how long the silence has lasted, in ms.
 
-        No more than ``at_most_ms`` of the time since the last look counts: the supervisor itself may have been stopped.
+        At most ``at_most_ms`` of the time since the last look counts: the supervisor itself may have been stopped.
         """
         count, since_ms = self._pulse.count, now_ms - self._looked_ms
         self._looked_ms = now_ms
@@ -57,10 +57,10 @@ class Silence:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal or a debugger; False where the system does not tell."""
+    """Return whether a signal or a debugger has stopped a process; False if the system does not tell."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    # The name of the program, in parentheses, may hold anything.
+    # The program's name, in parentheses, may contain anything.
     return told.rpartition(")")[2].split()[0] in "Tt"

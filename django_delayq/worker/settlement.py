@@ -1,6 +1,6 @@
-"""Attempts that have ended in this process and that the server does not know to have ended.
+"""Attempts that have ended in this process, until the server knows it.
 
-The threads that run jobs add them. The claim loop tells the server, in batches, until each has an answer.
+The threads that run jobs add them. The claim loop tells the server, in batches, until each attempt has an answer.
 """
 
 from collections import defaultdict, deque
@@ -25,9 +25,9 @@ from django_delayq.worker.attempt import Attempt, Verdict
 
 logger = get_log("django_delayq.worker")
 
-#: How long after a refusal the server is told again what ended in that queue.
+#: How long after a refusal the server is told again about the ends in that queue.
 REFUSED_MS = 1_000.0
-#: Bytes of results and errors, or of payloads, in one call, about.
+#: About how many bytes of results and errors, or of payloads, go into one call.
 BATCH_BYTES = 1 << 20
 
 
@@ -53,16 +53,16 @@ class Settlement:
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        #: Added to by the threads that run jobs, taken from by the loop: a deque needs no lock for that.
+        #: The threads that run jobs append, the loop pops: a deque needs no lock for that.
         self.ended: deque[Attempt] = deque()
-        # Owned by the loop. Sent, and no reply has come.
+        # Owned by the loop. Sent, but no reply has come.
         self._unsure: list[Attempt] = []
-        # What was told of them, until `learn`.
+        # The calls that were made, until `learn` reads their replies.
         self._told: list[tuple[_Batch, UnderWay[list[int]]]] = []
-        # By queue: the server would not take them, and when to try again.
+        # By queue: attempts whose ends the server refused, and when to try again.
         self._refused: dict[str, list[Attempt]] = {}
         self._again_ms: dict[str, float] = {}
-        # Of those that were told.
+        # When the last of the sent attempts ended.
         self._last_ended_ms = 0.0
 
     def __bool__(self) -> bool:
@@ -75,42 +75,42 @@ class Settlement:
 
     @property
     def last_ended_ms(self) -> float:
-        """When the last one ended, by `boottime_ms`."""
+        """When the last attempt ended, by `boottime_ms`."""
         return self.ended[-1].ended_ms if self.ended else self._last_ended_ms
 
     def count(self) -> int:
-        """How many have ended and are not settled."""
+        """How many attempts have ended and are not settled."""
         return len(self.ended) + len(self._unsure) + self.count_refused()
 
     def count_refused(self) -> int:
-        """How many the server would not take: they wait, but nothing runs."""
+        """How many ends the server has refused: those attempts wait, but nothing runs."""
         return sum(map(len, self._refused.values()))
 
     def is_refused(self, queue: str) -> bool:
-        """Whether the server would not take what ended in a queue."""
+        """Whether the server has refused ends in a queue."""
         return queue in self._refused
 
     def next_ms(self) -> float | None:
-        """When to tell the server again what it refused."""
+        """When to try the refused ends again."""
         return min(self._again_ms.values(), default=None)
 
     def give_back(self, attempts: Iterable[Attempt]) -> None:
-        """Have the server told that these were not run."""
+        """Have the server told that these attempts were not run."""
         for attempt in attempts:
             attempt.give_back()
             self.ended.append(attempt)
 
     def settle(self, *, force: bool = False) -> tuple[list[Attempt], Exception | None]:
-        """Tell the server; return what it knows now, and what else went wrong.
+        """Tell the server; return the attempts that it has settled, and an error that concerns the others, if any.
 
         Raises:
-            redis.exceptions.RedisError, OSError: no reply came; the next call repeats, which is safe.
+            redis.exceptions.RedisError, OSError: no reply came; the next call repeats the ends, which is safe.
         """
         self.tell(force=force)
         return self.learn()
 
     def tell(self, *, force: bool = False) -> None:
-        """Make the calls that tell the server; they go out with whatever else is asked on this line before `learn`."""
+        """Make the calls that tell the server; they go out with the line's next calls, or at `learn`."""
         popleft = self.ended.popleft
         fresh = [popleft() for _ in range(len(self.ended))]
         if fresh:
@@ -125,7 +125,7 @@ class Settlement:
         self._told = [(batch, self._line.ask(batch.call)) for batch in batches]
 
     def learn(self) -> tuple[list[Attempt], Exception | None]:
-        """Take in the replies to `tell`; return and raise as `settle`."""
+        """Take in the replies to `tell`; return and raise as `settle` does."""
         told, self._told = self._told, []
         replies: list[list[int] | Exception] = []
         for _, under_way in told:
@@ -138,7 +138,7 @@ class Settlement:
         failure: Exception | None = None
         for (batch, _), reply in zip(told, replies, strict=True):
             if not isinstance(reply, Exception):
-                # A repeat finds its own first try done: only a first try tells a lost lease.
+                # A repeat may find its own first try done, so only a first try shows a lost lease.
                 if not batch.is_repeat:
                     for index in reply:
                         batch.attempts[index].is_lost = True
@@ -183,7 +183,7 @@ def _batches(attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
     for attempt in attempts:
         if attempt.is_lost:
             continue
-        # Most are like the one before: Python hashes the members of an enum slowly.
+        # Most attempts are like the one before; comparing saves a look-up, as Python hashes enum members slowly.
         if (
             attempt.verdict is not verdict
             or attempt.queue is not queue
@@ -203,12 +203,12 @@ def _batches(attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
 def _in_order(
     verdict: Verdict | None, parts: list[list[Attempt]]
 ) -> list[list[Attempt]]:
-    # What is given back goes to the head of its list, each part before the one that was sent earlier.
+    # Given-back jobs go to the head of their list, so later parts are sent first.
     return parts[::-1] if verdict is Verdict.GIVE_BACK else parts
 
 
 def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
-    """Cut into pieces that one call can take, by number and by size."""
+    """Cut into parts that one call can take, by number and by size."""
     sizes = _sizes(attempts)
     if len(attempts) <= MAX_BATCH and sum(sizes) < BATCH_BYTES:
         return [attempts]
@@ -224,14 +224,14 @@ def _parts(attempts: list[Attempt]) -> list[list[Attempt]]:
 
 
 def _sizes(attempts: list[Attempt]) -> list[int]:
-    """Return the bytes that the end of each attempt has the server read or move; what ended has ended as the first."""
+    """Return how many bytes the server reads or moves for each attempt; all have the first one's verdict."""
     if attempts[0].verdict in (Verdict.GIVE_BACK, Verdict.HOLD):
-        # Given back: a foreign payload goes to the head of its list. Held: the key of each is looked at once more.
+        # Giving back puts a foreign payload at the head of its list; holding looks once more at the key of each.
         return [len(attempt.leased.payload) for attempt in attempts]
     return [len(attempt.result) + len(attempt.error) for attempt in attempts]
 
 
-#: What a job is that has ended.
+#: The state of a job that has ended.
 _ENDS: dict[Verdict | None, State] = {
     Verdict.SUCCEED: State.SUCCEEDED,
     Verdict.EXPIRE: State.EXPIRED,
@@ -261,7 +261,7 @@ def _call(
         keys,
         [attempt.as_rejected() for attempt in attempts],
         state=State.DEAD if verdict is Verdict.BURY else State.QUARANTINED,
-        # One that was too late did not run.
+        # A job that was too late did not run.
         attempt_failed=verdict is Verdict.BURY and not attempts[0].is_expired,
     )
 
@@ -269,7 +269,7 @@ def _call(
 def renew(
     client: Redis, attempts: Sequence[Attempt], *, lease_ms: int
 ) -> tuple[list[Attempt], dict[str, Exception]]:
-    """Extend the leases of what runs; return those that were lost, and by queue why others were not extended.
+    """Extend the leases of running attempts; return those that were lost, and for each queue why others failed.
 
     Raises:
         redis.exceptions.RedisError, OSError: the server is away.
@@ -286,7 +286,7 @@ def renew(
         )
         for part in parts
     ]
-    # The lease begins when the server reads the call: no earlier than this.
+    # The lease begins when the server reads the call, which is no earlier than now.
     lease_end_ms = boottime_ms() + lease_ms
     lost: list[Attempt] = []
     refusals: dict[str, Exception] = {}

@@ -1,6 +1,6 @@
-"""The parent of the worker processes: starts them, replaces those that die, and gives back what they held.
+"""The parent of the worker processes: starts them, replaces those that die, and gives back the leases they held.
 
-It has no threads and talks to the server only when a process has died, so that it can fork at any time.
+It has no threads, and talks to the server only when a process has died, so that it can fork at any time.
 """
 
 import os
@@ -37,19 +37,19 @@ from django_delayq.worker.watchdog import STUCK_AFTER_MS
 
 logger = get_log("django_delayq.worker")
 
-#: A process that dies sooner than this after its start is replaced after a pause.
+#: A process that dies within this time is replaced after a pause.
 SOON_MS = 2_000.0
-#: Pauses before a replacement: from the first to the second of these, doubling.
+#: The pauses before a replacement: they double, from the first of these to the second.
 PAUSE_MS = (100.0, 10_000.0)
-#: Between attempts to give back the leases of a dead process while the server is away.
+#: The pause between attempts to give back the leases of a dead process while the server is away.
 RECOVER_EVERY_MS = 1_000.0
-#: Signals to stop that come within this count as one: Ctrl-C reaches the whole group, and our parent may pass it on.
+#: Stop signals within this time count as one: Ctrl-C reaches the whole group, and our parent may pass it on.
 SAME_STOP_MS = 500.0
-#: A process that has not ended so long after the end of its grace is killed.
+#: A process that still runs so long after its grace is killed.
 KILL_AFTER_MS = 10_000.0
-#: The same after a second signal, which ends the grace.
+#: The same after a second stop signal, which ends the grace.
 KILL_NOW_AFTER_MS = 5_000.0
-#: How often the pulses of the processes are felt.
+#: How often the supervisor looks at the pulses of its processes.
 LISTEN_EVERY_MS = 5_000.0
 
 
@@ -73,7 +73,7 @@ class Supervisor:
             None if options.max_memory is None else MemoryLimit(options.max_memory)
         )
         self._children: dict[int, _Child] = {}
-        # How often we were told to stop, and to how often we have reacted.
+        # How many stop signals have come, and how many of them were handled.
         self._stops = 0
         self._stops_heeded = 0
         self._stopped_ms = 0.0
@@ -86,7 +86,7 @@ class Supervisor:
         self._listen_ms = 0.0
         self._has_lost_one = False
         self._status = 0
-        # The children hold the reading end; it ends with us, however we end.
+        # The children hold the reading end; the writing end closes with us, however we end.
         self._alive_reader, self._alive_writer = os.pipe()
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
@@ -112,8 +112,8 @@ class Supervisor:
         return self._status
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        # Here and not in the loop, which may be talking to a server that does not answer. The rest is left to it: a
-        # handler that writes to the log may interrupt somebody who does just that.
+        # The handler passes the signal on by itself: the loop may be waiting for a server that does not answer. The
+        # rest is left to the loop, because a handler that logs may interrupt code that holds the lock of the log.
         now_ms = monotonic_ms()
         if self._stops and now_ms < self._stopped_ms + SAME_STOP_MS:
             return
@@ -149,17 +149,20 @@ class Supervisor:
 
     @property
     def _must_recover_first(self) -> bool:
-        """In burst mode a process that finds nothing due ends, and what a dead one held is due once it is given back."""
+        """Whether the leases of a dead process must be given back before another starts.
+
+        In burst mode a process ends if nothing is due, and those jobs are due only once they are given back.
+        """
         return self._options.is_burst and bool(self._orphans)
 
     def _start(self) -> None:
         owner = os.urandom(8)
         connections.close_all()
-        # The child would write the contents of their buffers a second time.
+        # Otherwise the child would write what these buffers hold a second time.
         sys.stdout.flush()
         sys.stderr.flush()
-        # A signal between the fork and the child's own handlers must not run our handlers in the child. One that comes
-        # before we know the child must still reach it.
+        # A signal between the fork and the child's own handlers must not run our handlers in the child. A signal that
+        # comes before we have noted the child must still reach it.
         blocked = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         try:
@@ -169,7 +172,7 @@ class Supervisor:
                 pulse = Pulse()
                 pid = os.fork()
             except OSError as error:
-                # The machine has no room for one more just now. The others work on.
+                # The machine has no room for one more process just now. The others go on.
                 logger.error(
                     "cannot start a worker process, trying again in %g s: %s",
                     self._pause_ms / 1000,
@@ -208,7 +211,7 @@ class Supervisor:
             logger.exception("a worker process failed")
             flush_logs()
         finally:
-            # Without waiting for threads that may never end.
+            # This does not wait for threads, which may never end.
             os._exit(status)
 
     def _reap(self) -> None:
@@ -233,7 +236,7 @@ class Supervisor:
                     "worker process %d %s; its leases are given back", pid, how
                 )
             if self._options.is_burst and code == 1:
-                # The process has logged why, and the next one could not serve that queue either.
+                # The process has logged why, and its successor could not serve that queue either.
                 self._status = 1
             elif self._stops:
                 self._status = self._status or int(is_failure)
@@ -254,7 +257,7 @@ class Supervisor:
         self._pause_ms = min(2 * self._pause_ms, PAUSE_MS[1])
 
     def _recover(self) -> None:
-        """Give back the leases of dead processes; a server that is away is asked again."""
+        """Give back the leases of dead processes; if the server is away, try again later."""
         if not self._orphans or monotonic_ms() < self._recover_ms:
             return
         try:
@@ -268,7 +271,8 @@ class Supervisor:
                 client.close()
                 client.connection_pool.disconnect()
         except Exception as error:
-            # Any exception, as an embedded server may refuse to start: without us nobody would replace dead processes.
+            # Every exception is caught, because an embedded server may refuse to start, and nobody else replaces dead
+            # processes.
             self._recover_ms = monotonic_ms() + RECOVER_EVERY_MS
             if self._stops:
                 logger.error(
@@ -300,14 +304,14 @@ class Supervisor:
         return count
 
     def _kill_silent(self) -> None:
-        """Kill a process in which no Python code runs any more: it cannot end itself, and its leases are over."""
+        """Kill a process that runs no Python code any more: it cannot end itself, and its leases are over."""
         now_ms = monotonic_ms()
         if now_ms < self._listen_ms:
             return
         self._listen_ms = now_ms + LISTEN_EVERY_MS
         longest_ms = self._options.worker.lease_ms + STUCK_AFTER_MS
         for child in self._children.values():
-            # One that is stopped cannot run any, and goes on as if nothing had been.
+            # A stopped process cannot run any code, and goes on later as if nothing had happened.
             most_ms = 0.0 if is_stopped(child.pid) else 2 * LISTEN_EVERY_MS
             silent_ms = child.silence.look(now_ms, at_most_ms=most_ms)
             if silent_ms > longest_ms:
@@ -327,7 +331,7 @@ class Supervisor:
             self._kill_ms = None
 
     def _sleep(self) -> None:
-        """Sleep until a signal, or until something is to be done."""
+        """Sleep until a signal comes or something has to be done."""
         deadlines = [] if self._must_recover_first else [*self._starts_ms]
         if self._children:
             deadlines.append(self._listen_ms)
@@ -354,5 +358,5 @@ def _send(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        # It has ended by itself, and waits to be reaped.
+        # The process has ended by itself, and waits to be reaped.
         return

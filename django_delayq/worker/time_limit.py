@@ -1,4 +1,4 @@
-"""The time limit of a function that runs in a thread: an exception, raised in it from outside.
+"""The time limit of a function that runs in a thread: an exception that another thread raises in it.
 
 Python raises it at the thread's next step of Python code. A thread that stays in C code, or catches everything, does
 not react: then the caller has to replace its process.
@@ -12,19 +12,19 @@ from typing import Any
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.worker.wheel import HashedWheelTimer, Timeout
 
-#: A task that has not reacted this long after its time limit costs its process: a thread cannot be killed.
+#: A task that still runs so long after its time limit costs its process: a thread cannot be killed.
 STUCK_AFTER_S = 5.0
 
-#: A codec that has not decoded a payload by then never will.
+#: A codec that takes longer than this to decode a payload will never finish.
 READING_LIMIT_S = 300.0
-#: What that is called in messages.
+#: The name of that step in messages.
 READING = "decoding its payload"
 
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 
 class ThreadTimeLimit:
-    """Runs one function in the thread that calls `run`, for some seconds at most."""
+    """Runs one function, for a limited time, in the thread that makes this object and calls `run`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ThreadTimeLimit:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._is_over = False
-        #: The exception was raised, so whatever ran may have been broken off anywhere.
+        #: The exception was raised, so it may have broken off whatever ran.
         self.has_struck = False
         self._timeout: Timeout | None = None
 
@@ -55,7 +55,7 @@ class ThreadTimeLimit:
         """Call the function and return what it returns.
 
         Raises:
-            TimeLimitExceeded: it took too long, however it ended then.
+            TimeLimitExceeded: the function took too long, even if it then returned or raised something else.
         """
         try:
             try:
@@ -67,7 +67,7 @@ class ThreadTimeLimit:
             finally:
                 self._end()
         except BaseException as error:
-            # The strike may have hit the finally above, before anything of it was done.
+            # The strike may have hit the finally above before it did anything.
             self._end()
             if not self.has_struck:
                 raise
@@ -83,7 +83,7 @@ class ThreadTimeLimit:
         with self._lock:
             self._is_over = True
             if self.has_struck:
-                # An exception that was raised too late must not strike what this thread does next.
+                # A strike that came too late must not hit what this thread does next.
                 _raise_in_thread(ctypes.c_ulong(self._thread_id), None)
         if self._timeout is not None:
             self._timeout.cancel()
@@ -112,5 +112,5 @@ class ThreadTimeLimit:
 
 
 def exceeds(name: str, limit_s: float) -> TimeLimitExceeded:
-    """Make the error of a task that took too long."""
+    """Return the error for a task that took too long."""
     return TimeLimitExceeded(f"{name} ran longer than its time limit of {limit_s:g} s")

@@ -1,4 +1,4 @@
-"""What a worker process does for a queue from time to time, so that what is over does not grow without bound.
+"""What a worker process does for a queue from time to time, so that nothing grows without bound.
 
 It deletes dead letters and quarantined payloads that are too old, removes fields that belong to no job any more, and
 warns of what grows. Every step is one bounded call; the claim loop decides when it has a moment for the next.
@@ -27,18 +27,19 @@ from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
 
-#: Between two rounds.
+#: The pause between two rounds.
 ROUND_MS = 60_000.0
-#: Between two parts of a hash of which nothing was forgotten: a million fields take half a day, and no time.
+#: The pause after a part of a hash in which nothing was forgotten: a million fields take half a day, and hardly any
+#: work.
 PART_MS = 4_000.0
-#: The same where something was: there is more of it.
+#: The pause after a part in which something was forgotten: there is more.
 BUSY_MS = 20.0
-#: Dead letters that are deleted because there are too many are at least so old: by then somebody has seen the warning.
+#: Where there are too many dead letters, only those older than this are deleted: by then somebody has seen the warning.
 YOUNGEST = timedelta(days=1)
 
 
 class Upkeep:
-    """Looks after one queue; `turn` is called whenever `next_ms` has come."""
+    """Looks after one queue; call `turn` whenever `next_ms` has come."""
 
     def __init__(self, client: Redis, settings: QueueSettings, owner: bytes) -> None:
         self._client = client
@@ -47,11 +48,11 @@ class Upkeep:
         self._steps = self._rounds()
         #: When the next step may be done, by our monotonic clock.
         self.next_ms = 0.0
-        #: A longer insertion list is worth a warning.
+        #: An insertion list longer than this is worth a warning.
         self._long_list = LONG_LIST
-        # Looks in a row at which a stranger listened; None: nobody looks any more.
+        # In how many looks in a row a stranger listened; None: it was logged, and nobody looks any more.
         self._strangers: int | None = 0
-        # So many dead letters are worth one.
+        # So many dead letters are worth a warning.
         self._many_dead = settings.many_dead
         self._problem = ""
         self._enrolled: upgrading.Enrolled | None = None
@@ -66,16 +67,16 @@ class Upkeep:
             self.next_ms = now_ms + next(self._steps)
             return
         except Exception as error:
-            # A generator that has raised has ended, whatever the error: the next round begins anew.
+            # A generator that has raised has ended: whatever the error, the next round begins anew.
             self._steps = self._rounds()
             self.next_ms = now_ms + ROUND_MS
             self.note(error)
 
     def note(self, error: Exception) -> None:
-        """Log what keeps this queue from being looked after, once; it is claimed from all the same.
+        """Log once what keeps this queue from being looked after; claims go on all the same.
 
         Raises:
-            Exception: ``error``, where it is not this queue's own.
+            Exception: ``error``, if it does not concern this queue alone.
         """
         if not is_queues_own(error):
             raise error
@@ -88,7 +89,7 @@ class Upkeep:
             )
 
     def _rounds(self) -> Iterator[float]:
-        """Do one step after the other, for ever; yields how long to wait before the next, in ms."""
+        """Do one step after the other, for ever; yield the wait before the next, in ms."""
         cursors: dict[str, int] = {}
         while True:
             self._enroll()
@@ -98,7 +99,7 @@ class Upkeep:
             if not cursors:
                 cursors = dict.fromkeys(tending.SWEPT, 0)
             yield from self._sweep(cursors)
-            # A long hash is swept further after everything else was looked at once more.
+            # After part of a long hash, everything else is looked at once more before its sweep goes on.
             yield PART_MS if cursors else ROUND_MS
 
     def _enroll(self) -> None:
@@ -141,7 +142,7 @@ class Upkeep:
             self._long_list = LONG_LIST
 
     def _warn_of_java(self) -> None:
-        """Warn once where somebody else uses a queue that is not set as shared."""
+        """Warn once if others use a queue that is not set as shared."""
         settings = self._settings
         if self._strangers is None or settings.is_shared or settings.keeps_list:
             return
@@ -153,8 +154,8 @@ class Upkeep:
             return
         self._strangers = None
         logger.warning(
-            "queue %s %s, as where Java shares it by Redisson, and keeps no list for it: size, contains and remove find"
-            " nothing of ours there. Set DELAYQ['QUEUES'][%r]['REDISSON'] to its version, and run"
+            "queue %s %s, as if Java shared it by Redisson, but it keeps no insertion list: size, contains and remove"
+            " find none of our elements there. Set DELAYQ['QUEUES'][%r]['REDISSON'] to its version, and run"
             " manage.py delayq_frames %s --list on",
             settings.name,
             found,
@@ -174,15 +175,15 @@ class Upkeep:
         try:
             counts = self._client.pubsub_numsub(keys.queue.channel, keys.channel)
         except NoPermissionError:
-            # Frames tell, too.
+            # The frames in the queue show strangers as well.
             return False
-        # Our processes listen to both channels. A process that starts or ends right now may be seen on only one.
+        # Our processes listen to both channels. A process that starts or ends right now may show on only one.
         theirs, ours = (count for _, count in counts)
         self._strangers = (self._strangers or 0) + 1 if theirs > ours else 0
         return self._strangers > 1
 
     def _sweep(self, cursors: dict[str, int]) -> Iterator[float]:
-        """Sweep a part of each hash in turn, for the time of a round; a hash that is through leaves ``cursors``."""
+        """Sweep a part of each hash in turn, for the time of a round; a hash that is done leaves ``cursors``."""
         waited_ms = 0.0
         while cursors:
             for which, cursor in list(cursors.items()):

@@ -1,7 +1,7 @@
-"""The watchdog of one worker process: it renews leases as long as the jobs they are for can run.
+"""The watchdog of one worker process: it renews the leases of jobs as long as those jobs can run.
 
 It is a thread with a connection of its own, which no task, no claim and no slow queue delays. It asks the executors for
-signs of life, renews leases, logs those that were lost, and writes the heartbeat. The claim loop ends the process.
+signs of life, renews leases, logs lost ones, and writes the heartbeat. The claim loop ends the process.
 """
 
 import threading
@@ -20,18 +20,18 @@ from django_delayq.worker.settlement import renew
 
 logger = get_log("django_delayq.worker")
 
-#: How often it looks: a lease that has run out is noticed within a second.
+#: How often the watchdog looks: it notices within a second that a lease has run out.
 TICK_MS = 500.0
-#: An executor without a sign of life for so long is stuck, and for a lease where that is longer.
+#: An executor that shows no life for this long, or for a lease if that is longer, is stuck.
 STUCK_AFTER_MS = 10_000.0
 
 
 class Executor(Protocol):
     """What runs attempts."""
 
-    #: What it is called in messages.
+    #: Its name in messages.
     what: str
-    #: It gives no sign of life: what it runs will have no end.
+    #: Whether it shows no sign of life, so that what it runs will have no end.
     is_stuck: bool
 
     def has_shown_life(self) -> bool:
@@ -41,7 +41,7 @@ class Executor(Protocol):
         """Return the attempts whose leases are not renewed while the executor shows no life."""
 
     def orphans(self) -> list[Attempt]:
-        """Return the attempts that nobody will end, because the thread that ran them is dead."""
+        """Return the attempts that nothing will end, because the thread that ran them is dead."""
 
 
 class Watchdog:
@@ -57,7 +57,7 @@ class Watchdog:
         cannot_work: Callable[[str], None],
         while_able: Callable[[], None] = lambda: None,
     ) -> None:
-        """``client`` is its own. ``running`` returns what is claimed and not settled; ``while_able`` is called every tick."""
+        """``client`` is the watchdog's own. ``running`` has unsettled attempts. Healthy ticks call ``while_able``."""
         self._client = client
         self._lease_ms = lease_ms
         self._executors = executors
@@ -68,16 +68,16 @@ class Watchdog:
         self._thread = threading.Thread(
             target=self._run, name="delayq-watchdog", daemon=True
         )
-        # Owned by the thread. Time that this process was let run, by our own ticks: a process that was stopped for an
-        # hour has no stuck executors.
+        # Owned by the thread. How long this process was allowed to run, by our own ticks: executors are not stuck just
+        # because the process was stopped for an hour.
         self._awake_ms = 0.0
         self._ticked_ms = 0.0
         self._shown_ms = [0.0] * len(executors)
         self._renew_ms = 0.0
         self._trouble = Trouble(logger, is_outage_told=True)
-        # By queue, what was logged of the server's refusal to renew.
+        # The logged reason of the server's refusal to renew, by queue.
         self._refusals: dict[str, str] = {}
-        # Those whose leases ran out and were logged.
+        # Attempts whose leases ran out, as logged.
         self._lapsed: set[Attempt] = set()
 
     def start(self) -> None:
@@ -152,14 +152,14 @@ class Watchdog:
         try:
             lost, refusals = renew(self._client, attempts, lease_ms=self._lease_ms)
         except (RedisError, OSError) as error:
-            # Never at once: a server that refuses connections does so in no time.
+            # A pause is needed: a server that refuses connections does so at once.
             self._renew_ms = now_ms + TICK_MS
             self._trouble.note(
                 error, "leases cannot be renewed", again_ms=round(TICK_MS)
             )
             return
         self._trouble.is_over()
-        # A server that is busy or misses its replicas may accept soon what it refuses now. The next third of the lease
+        # A server that is busy or misses its replicas may soon accept what it refuses now. The next third of the lease
         # could be too late.
         self._renew_ms = now_ms + (TICK_MS if refusals else self._lease_ms / 3)
         self._tell_of(refusals)

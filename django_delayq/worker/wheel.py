@@ -1,8 +1,8 @@
-"""A timer for very many timeouts that are nearly all cancelled, after Netty's HashedWheelTimer.
+"""A timer for very many timeouts of which nearly all are cancelled, after Netty's HashedWheelTimer.
 
-`Wheel` knows where a timeout lies and when it is due, without a clock, a lock or a thread;
-`HashedWheelTimer` gives it those. Lateness is up to a tick: what must be on time to the
-millisecond has a deadline of its own, in the transfer task.
+`Wheel` knows where a timeout lies and when it is due, without a clock, a lock or a thread; `HashedWheelTimer` adds
+those. Timeouts are up to a tick late. What must be on time to the millisecond has a deadline of its own, in the
+transfer task.
 """
 
 import math
@@ -24,14 +24,14 @@ TICKS_PER_WHEEL = 512
 
 _WAITING, _CANCELLED, _EXPIRED = "waiting", "cancelled", "expired"
 
-#: The tick of a thread that is awake: no timeout is earlier, so none has to wake it.
+#: The tick of a thread that is awake: no timeout comes earlier, so none has to wake the thread.
 _AWAKE = -1
 
 
 class Timeout:
-    """A call that will be made once, unless it is cancelled before. Any thread may use it."""
+    """A call that will be made once, unless it is cancelled first. Any thread may use it."""
 
-    # A million of these are ordinary, so they have no dict.
+    # There may be a million of these, so they have no dict.
     __slots__ = ("_fn", "_state", "_tick", "_timer")
 
     def __init__(self, timer: "HashedWheelTimer", fn: Callable[[], object]) -> None:
@@ -39,16 +39,16 @@ class Timeout:
         # Both guarded by the timer's lock.
         self._fn: Callable[[], object] | None = fn
         self._state = _WAITING
-        # Written once, when it is added to the wheel.
+        # Written once, when the timeout is added to the wheel.
         self._tick = 0
 
     def __repr__(self) -> str:
         return f"<Timeout {self._state}, tick {self._tick} of {self._timer.name!r}: {self._fn!r}>"
 
     def cancel(self) -> bool:
-        """Forget the call, and whatever it refers to, at once.
+        """Forget the call, and everything that it refers to, at once.
 
-        Returns whether that was in time: False once the call has begun, and for a second cancel.
+        Returns False if the call has begun or was cancelled before.
         """
         return self._timer._cancel(self)
 
@@ -58,22 +58,21 @@ class Timeout:
 
     @property
     def is_expired(self) -> bool:
-        """Tell whether the call has begun (and perhaps ended)."""
+        """Tell whether the call has begun; it may have ended."""
         return self._state is _EXPIRED
 
     @property
     def remaining_rounds(self) -> int:
-        """Return how many whole turns of the wheel come before the one in which it is due."""
+        """Return how many whole turns of the wheel come before the turn in which the call is due."""
         return self._timer._rounds_before(self._tick)
 
 
 class Wheel:
-    """Slots, passed one after the other at each tick, holding timeouts that are due then.
+    """Slots that hold timeouts; each tick passes the next slot and takes what is due.
 
-    Time is ms since the wheel began. Tick ``n`` is at ``n * tick_ms``; its slot is ``n`` modulo
-    the number of slots. Netty counts down every timeout of a slot that is in a later round;
-    here a slot keeps its rounds apart, so that a tick costs only what is due.
-    Adding and removing is O(1). Not thread-safe.
+    Time is in ms since the wheel began. Tick ``n`` is at ``n * tick_ms``; its slot is ``n`` modulo the number of slots.
+    Netty counts down every timeout of a slot that is in a later round; here a slot keeps its rounds apart, so that a
+    tick costs only what is due. Adding and removing are O(1). Not thread-safe.
     """
 
     def __init__(self, tick_ms: float, ticks_per_wheel: int) -> None:
@@ -81,7 +80,7 @@ class Wheel:
         self.ticks_per_wheel = ticks_per_wheel
         #: The last tick that was passed.
         self.tick = 0
-        # By slot, then by tick; in a dict, as it keeps the order and forgets any one in O(1).
+        # By slot, then by tick, in a dict, which keeps the order and forgets any timeout in O(1).
         self._slots: list[dict[int, dict[Timeout, None]]] = [
             {} for _ in range(ticks_per_wheel)
         ]
@@ -91,13 +90,13 @@ class Wheel:
         return self._count
 
     def tick_at(self, elapsed_ms: float) -> int:
-        """Return the last tick that is not after this time."""
+        """Return the last tick at or before this time."""
         tick = math.floor(elapsed_ms / self.tick_ms)
-        # A quotient is rounded, so it may be a whole number just before the tick.
+        # The quotient is rounded, so it may be a whole number just before the tick.
         return tick - 1 if tick * self.tick_ms > elapsed_ms else tick
 
     def add(self, timeout: Timeout, deadline_ms: float) -> int:
-        """Put a timeout where it is due at the first tick not before its deadline; return that."""
+        """Add a timeout at the first tick that is not before its deadline; return that tick."""
         tick = math.ceil(deadline_ms / self.tick_ms)
         if tick * self.tick_ms < deadline_ms:
             tick += 1
@@ -112,7 +111,7 @@ class Wheel:
         return tick
 
     def remove(self, timeout: Timeout) -> None:
-        """Take a timeout out, if it is there."""
+        """Remove a timeout, if it is there."""
         tick = timeout._tick
         slot = self._slots[tick % self.ticks_per_wheel]
         bucket = slot.get(tick)
@@ -124,7 +123,7 @@ class Wheel:
             del slot[tick]
 
     def advance(self, elapsed_ms: float) -> list[Timeout]:
-        """Pass every tick up to this time; return what was due, earlier ticks first."""
+        """Pass every tick up to this time; return the timeouts that were due, earlier ticks first."""
         last, self.tick = self.tick, max(self.tick, self.tick_at(elapsed_ms))
         due: list[Timeout] = []
         for tick in self._occupied(last, self.tick):
@@ -143,14 +142,14 @@ class Wheel:
                 for tick in ticks
                 if tick in self._slots[tick % self.ticks_per_wheel]
             ]
-        # The process stood still for longer than a turn: look at each slot only once.
+        # If the process stood still for longer than a turn, each slot is looked at only once.
         return sorted(tick for slot in self._slots for tick in slot if tick <= now)
 
     def next_tick(self) -> int | None:
-        """Return the next tick at which to advance; None as long as nothing is added.
+        """Return the next tick at which to advance; None if the wheel is empty.
 
-        It is the next at which something is due, or a whole turn away if all is later: to look
-        further would cost more than one needless wake-up a turn.
+        That is the next tick with something due, or a whole turn away if everything is later: looking further would
+        cost more than one needless wake-up a turn.
         """
         if not self._count:
             return None
@@ -161,7 +160,7 @@ class Wheel:
         return end
 
     def clear(self) -> list[Timeout]:
-        """Take out everything; return it, earlier ticks first."""
+        """Remove all timeouts; return them, earlier ticks first."""
         buckets = sorted(
             ((tick, bucket) for slot in self._slots for tick, bucket in slot.items()),
             key=lambda item: item[0],
@@ -175,13 +174,12 @@ class Wheel:
 class HashedWheelTimer:
     """Calls functions on a thread of its own, at the first tick after their delay; never early.
 
-    Adding and cancelling cost the same however many wait. Ticks are counted from the start, so
-    lateness does not add up. The thread starts with the first timeout, sleeps from one tick
-    with something due to the next, and is not woken at all while nothing waits. A daemon: the
-    end of the process does not wait for it.
+    Adding and cancelling cost the same however many timeouts wait. Ticks are counted from the start, so lateness does
+    not add up. The thread starts with the first timeout, and sleeps from one tick with something due to the next;
+    nothing wakes it while no timeout waits. It is a daemon: the end of the process does not wait for it.
 
-    A forked child has an empty wheel of its own and starts a thread when it adds to it; what
-    the parent had added is called in the parent only. A timer that was stopped stays stopped.
+    A forked child has an empty wheel of its own, and starts a thread when it adds a timeout. Only the parent calls what
+    the parent had added. A stopped timer stays stopped.
 
     Warning: a callback that takes long delays all others. Hand long work to an executor.
 
@@ -196,7 +194,7 @@ class HashedWheelTimer:
         name: str = "delayq-wheel",
         clock: Callable[[], float] = monotonic_ms,
     ) -> None:
-        """Build a timer; ``clock`` tells ms and never steps back."""
+        """Build a timer; ``clock`` returns ms and never steps back."""
         if not (tick_ms > 0 and math.isfinite(tick_ms)):
             raise ValueError(f"tick_ms must be more than 0, not {tick_ms!r}")
         if ticks_per_wheel < 1:
@@ -206,15 +204,15 @@ class HashedWheelTimer:
         self.name = name
         self._clock = clock
         self._start_ms = clock()
-        # Everything below is guarded by this condition's lock. That may be taken again by its
-        # holder: a finaliser or a signal handler that cancels a timeout can run at any line.
+        # The condition's lock guards everything below. Its holder may take it again, because a finaliser or a signal
+        # handler that cancels a timeout can run at any line.
         self._wakeup = threading.Condition(threading.RLock())
         self._wheel = Wheel(tick_ms, ticks_per_wheel)
-        # Taken from the wheel, not called yet.
+        # Taken from the wheel, but not called yet.
         self._due: deque[Timeout] = deque()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
-        # Until which tick the thread sleeps; infinite while nothing waits.
+        # The tick until which the thread sleeps; infinite while no timeout waits.
         self._sleeps_until: float = _AWAKE
         _timers.add(self)
 
@@ -236,24 +234,25 @@ class HashedWheelTimer:
             return len(self._wheel) + sum(one._state is _WAITING for one in self._due)
 
     def new_timeout(self, fn: Callable[[], object], delay_ms: float) -> Timeout:
-        """Have ``fn()`` called on the timer's thread after ``delay_ms``, up to a tick later.
+        """Call ``fn()`` on the timer's thread after ``delay_ms``, up to a tick later.
 
-        What it returns is ignored; what it raises is logged. Any thread may call this, the
-        timer's own included.
+        Its return value is ignored; an exception is logged. Any thread may call this method, even the timer's own.
 
         Raises:
             InvalidDelay: the delay is negative or not finite.
             RuntimeError: the timer was stopped.
         """
         if not 0 <= delay_ms < math.inf:
-            raise InvalidDelay(f"delay_ms must be a number from 0 on, not {delay_ms!r}")
+            raise InvalidDelay(
+                f"delay_ms must be a finite number, 0 or more, not {delay_ms!r}"
+            )
         timeout = Timeout(self, fn)
         with self._wakeup:
             if self._thread is None:
                 self.start()
             elif self._is_stopped:
                 raise RuntimeError(
-                    f"{self.name!r} was stopped, no timeout can be added"
+                    f"{self.name!r} was stopped, so no timeout can be added"
                 )
             if (
                 self._wheel.add(timeout, self._elapsed_ms() + delay_ms)
@@ -279,9 +278,9 @@ class HashedWheelTimer:
                 self._thread = thread
 
     def stop(self) -> list[Timeout]:
-        """End the thread once the current call has returned; return what was never called.
+        """End the thread once the current call has returned; return the timeouts that were never called.
 
-        They stay uncancelled, and are not called any more. A callback may stop its own timer.
+        They stay uncancelled, and will not be called. A callback may stop its own timer.
         """
         with self._wakeup:
             self._is_stopped = True
@@ -298,7 +297,7 @@ class HashedWheelTimer:
         return self._clock() - self._start_ms
 
     def _rounds_before(self, tick: int) -> int:
-        # By the clock and not by the wheel, which stands still while its thread sleeps.
+        # By the clock, as the wheel stands still while its thread sleeps.
         now = self._wheel.tick_at(self._elapsed_ms())
         return max(0, (tick - now - 1) // self._wheel.ticks_per_wheel)
 
@@ -318,15 +317,15 @@ class HashedWheelTimer:
                 try:
                     fn()
                 except BaseException:
-                    # SystemExit as well: it would end the thread without a word.
+                    # Even SystemExit is caught: it would end the thread without a word.
                     logger.exception("%r failed in timer %r", fn, self.name)
-                # Or the last callback would be kept until the next one.
+                # Otherwise the last callback would be kept alive until the next one.
                 del taken, timeout, fn
 
     def _wait_for_due(self) -> bool:
-        """Sleep until something is due; return False when the thread has to end."""
+        """Sleep until a timeout is due; return False when the thread has to end."""
         with self._wakeup:
-            # A child that was forked by a callback goes on from there, as another process.
+            # A child that a callback has forked goes on from there, as another process.
             while not self._is_stopped and self._thread is threading.current_thread():
                 self._due.extend(self._wheel.advance(self._elapsed_ms()))
                 if self._due:
@@ -346,7 +345,7 @@ class HashedWheelTimer:
         self._sleeps_until = _AWAKE
 
     def _take(self) -> tuple[Timeout, Callable[[], object]] | None:
-        # One at a time: until its turn comes, a timeout of the same tick can be cancelled.
+        # Only one at a time: until its turn comes, another timeout of the same tick can still be cancelled.
         with self._wakeup:
             while self._due:
                 timeout = self._due.popleft()
@@ -358,7 +357,7 @@ class HashedWheelTimer:
         return None
 
     def _start_over(self) -> None:
-        # In a forked child: the thread is the parent's, and so may be the holder of the lock.
+        # In a forked child the thread is the parent's, and so may be the holder of the lock.
         self._wakeup = threading.Condition(threading.RLock())
         self._wheel = Wheel(self._wheel.tick_ms, self._wheel.ticks_per_wheel)
         self._due = deque()
