@@ -237,14 +237,24 @@ def recorded_socket(home: Path) -> Path | None:
 
 def answers(path: Path, timeout_s: float) -> bool:
     """Tell whether a server behind a socket answers a PING in time."""
+    return _ask(path, "PING", timeout_s).startswith(b"+PONG")
+
+
+def pid_behind(path: Path, timeout_s: float) -> int | None:
+    """Return the pid of the server behind a socket; None where no server answers in time."""
+    found = re.search(rb"process_id:(\d+)\r", _ask(path, "INFO server", timeout_s))
+    return found and int(found[1])
+
+
+def _ask(path: Path, command: str, timeout_s: float) -> bytes:
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(timeout_s)
         try:
             link.connect(os.fspath(path))
-            link.sendall(b"PING\r\n")
-            return link.recv(64).startswith(b"+PONG")
+            link.sendall(command.encode() + b"\r\n")
+            return link.recv(65536)
         except OSError:
-            return False  # no such file, nobody listens, or no answer in time
+            return b""  # no such file, nobody behind it, or no answer in time
 
 
 class Guardian:
@@ -339,15 +349,16 @@ class Guardian:
     def _end_orphan(self) -> None:
         """End the server that a killed guardian left behind: only one server may open the data."""
         lock = self._home / "server.lock"
-        if not is_locked(lock):
-            return
-        try:
-            # The file is removed before a server starts, so it never names an earlier server.
-            pid = int((self._home / "server.pid").read_text())
-        except (OSError, ValueError):
-            raise ServerRefused(
-                "a server that cannot be reached holds the data"
-            ) from None
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        pid = None
+        while pid is None:
+            if not is_locked(lock):
+                return
+            if time.monotonic() >= deadline:
+                raise ServerRefused("a server that cannot be reached holds the data")
+            pid = self._pid_of_orphan()
+            if pid is None:
+                time.sleep(POLL_S)
         say(f"server {pid} has lost its guardian, ending it")
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -357,6 +368,15 @@ class Guardian:
                 if not is_locked(lock):
                     return
                 time.sleep(POLL_S)
+
+    def _pid_of_orphan(self) -> int | None:
+        try:
+            # Removed before a server starts, so it never names the one before it.
+            return int((self._home / "server.pid").read_text())
+        except (OSError, ValueError):
+            # The guardian was killed between the server's start and that line; the server may be about to listen.
+            path = recorded_socket(self._home)
+            return pid_behind(path, STOP_TIMEOUT_S) if path is not None else None
 
     def _start(self) -> None:
         path = self._place()

@@ -420,6 +420,25 @@ def test_next_user_replaces_the_server_of_a_killed_guardian_and_keeps_its_data(
     assert "Valkey is now ready to exit" in log_of(project, "server")
 
 
+def test_server_whose_guardian_was_killed_before_it_noted_the_pid_is_replaced(
+    project, come
+):
+    one = come()
+    url = one.ensure(project)
+    before = run_id(url)
+    with connected(url) as client:
+        client.set("kept", "yes")
+    os.kill(pid_of(project, "guardian"), signal.SIGKILL)
+    wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+
+    (project / ".delayq" / "server.pid").unlink()
+
+    assert one.ensure(project) == url
+    assert run_id(url) != before
+    with connected(url) as client:
+        assert client.get("kept") == "yes"
+
+
 def test_server_that_replaced_an_orphan_is_started_again_when_killed(project, come):
     one = come()
     url = one.ensure(project)
