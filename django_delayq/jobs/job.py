@@ -71,10 +71,10 @@ class Job(Generic[R_co]):
     __slots__ = (
         "_draft",
         "args",
+        "ask_lease",
         "attempts",
         "created",
         "error",
-        "has_lease",
         "kills",
         "kwargs",
         "options",
@@ -118,8 +118,8 @@ class Job(Generic[R_co]):
         #: False if another job held the unique key: this handle is that job's.
         self.created = True
         self._draft = draft
-        #: Says whether the worker still has the lease; None if the job does not run here.
-        self.has_lease: Callable[[], bool] | None = None
+        #: Asks the worker whether it still has the lease; None if the job does not run here. Tasks call `check`.
+        self.ask_lease: Callable[[], bool] | None = None
 
     @property
     def id(self) -> str:
@@ -182,11 +182,11 @@ class Job(Generic[R_co]):
             LeaseLost: the lease was lost, or was not renewed in time; the job may run elsewhere.
             InvalidTask: this is not what `current_job` returned.
         """
-        if self.has_lease is None:
+        if self.ask_lease is None:
             raise InvalidTask(
                 f"job {self.id} does not run here, so it has no lease to check; call current_job().check() in its task"
             )
-        if not self.has_lease():
+        if not self.ask_lease():
             raise LeaseLost(
                 f"the lease of job {self.id} is over, and it may be running elsewhere: stop writing"
             )

@@ -522,7 +522,7 @@ class Attempt:
         job.state = State.RUNNING
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
-        job.has_lease = lambda: self.has_lease
+        job.ask_lease = lambda: self.has_lease
         return job
 
     def log(self) -> None:
