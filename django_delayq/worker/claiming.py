@@ -7,6 +7,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
 from django_delayq.delivery.claiming import Claimed, Mode
 from django_delayq.logs import get_log
@@ -16,11 +17,12 @@ from django_delayq.worker.asking import Asking
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ending import Ending
+from django_delayq.worker.ends import Ends
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.plan import NOTHING, Plan
 from django_delayq.worker.planning import AHEAD_MS, Planner
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.settlement import Settlement, is_queues_own
+from django_delayq.worker.settlement import is_queues_own
 from django_delayq.worker.suspects import Suspects
 from django_delayq.worker.upkeep import ROUND_MS
 
@@ -37,41 +39,48 @@ class Claiming:
         self,
         line: Line,
         queues: Mapping[str, QueueState],
+        worker: WorkerSettings,
         *,
-        lease_ms: int,
+        owner: bytes,
         is_weighted: bool,
         alarm: Alarm[str],
         watch: Callable[[str], None],
         crew: Crew,
-        settlement: Settlement,
+        ends: Ends,
         outage: Outage,
         suspects: Suspects,
         ending: Ending,
-        planner: Planner,
-        asking: Asking,
-        dispatch: Dispatch,
     ) -> None:
         self._line = line
         self._queues = queues
-        self._lease_ms = lease_ms
+        self._lease_ms = worker.lease_ms
         self._is_weighted = is_weighted
         self._alarm = alarm
         self._watch = watch
         self._crew = crew
-        self._settlement = settlement
+        self._settlement = ends.settlement
         self._outage = outage
         self._suspects = suspects
         self._ending = ending
-        self._planner = planner
-        self._asking = asking
-        self._dispatch = dispatch
+        self.planner = Planner(queues, crew, ends, ending)
+        self.dispatch = Dispatch(crew, ends, suspects, ending)
+        self._asking = Asking(
+            line,
+            queues,
+            worker,
+            owner=owner,
+            crew=crew,
+            suspects=suspects,
+            ending=ending,
+            planner=self.planner,
+        )
 
     # Whose turn it is.
 
     def round(self) -> bool:
         """Claim from the queues that may have something, in order; return False if the loop should wait instead."""
         is_progress = is_enough = is_later = False
-        planner = self._planner
+        planner = self.planner
         planner.look_ms = float("inf")
         for queue in self._order():
             plan = planner.plan(queue, is_enough=is_enough, is_later=is_later)
@@ -189,7 +198,7 @@ class Claiming:
             middle_ms += boottime_ms() - monotonic_ms()
             lease_end_ms = since_ms + self._lease_ms
             offset_ms = reply.now_us / 1000 - middle_ms
-            self._dispatch.hand_out(
+            self.dispatch.hand_out(
                 queue, reply, asked.plan.only, lease_end_ms, offset_ms
             )
         elif asked.plan.limit:
@@ -272,7 +281,7 @@ class Claiming:
         self._crew.threads.wake()
         self._line.rest()
         if is_looked_at:
-            planner = self._planner
+            planner = self.planner
             limit = max(self._crew.threads.size, planner.common(planner.room()))
             try:
                 if queue.held.turn(now_ms, limit):

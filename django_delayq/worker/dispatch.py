@@ -8,7 +8,6 @@ from django_delayq.worker.ending import Ending
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.plan import Room
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.settlement import Settlement
 from django_delayq.worker.suspects import Suspects
 
 
@@ -16,15 +15,10 @@ class Dispatch:
     """Makes attempts of leased jobs and hands them out. Owned by the claim loop's thread."""
 
     def __init__(
-        self,
-        crew: Crew,
-        settlement: Settlement,
-        ends: Ends,
-        suspects: Suspects,
-        ending: Ending,
+        self, crew: Crew, ends: Ends, suspects: Suspects, ending: Ending
     ) -> None:
         self._crew = crew
-        self._settlement = settlement
+        self._settlement = ends.settlement
         self._ends = ends
         self._suspects = suspects
         self._ending = ending

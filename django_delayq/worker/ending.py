@@ -13,7 +13,6 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.logs import get_log
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ends import Ends
-from django_delayq.worker.settlement import Settlement
 from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
@@ -25,12 +24,10 @@ class Ending:
     `retire` and `stop` may be called from any thread; all else belongs to the claim loop's thread.
     """
 
-    def __init__(
-        self, crew: Crew, ends: Ends, settlement: Settlement, suspects: Suspects
-    ) -> None:
+    def __init__(self, crew: Crew, ends: Ends, suspects: Suspects) -> None:
         self._crew = crew
         self._ends = ends
-        self._settlement = settlement
+        self._settlement = ends.settlement
         self._suspects = suspects
         #: The process claims no more, and ends when all that it claimed has ended.
         self.is_retiring = False

@@ -2,6 +2,7 @@
 
 import logging
 
+from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Verdict
@@ -21,12 +22,10 @@ SETTLE_AFTER_MS = 5.0
 class Ends:
     """Decides when the settlement tells the server, and reads the replies. Owned by the claim loop's thread."""
 
-    def __init__(
-        self, settlement: Settlement, crew: Crew, pace: Pace, outage: Outage
-    ) -> None:
-        self._settlement = settlement
+    def __init__(self, line: Line, crew: Crew, outage: Outage) -> None:
+        self.settlement = Settlement(line)
+        self.pace = Pace()
         self._crew = crew
-        self._pace = pace
         self._outage = outage
         #: How many jobs have run here. Other threads read it.
         self.finished = 0
@@ -42,7 +41,7 @@ class Ends:
 
     def tell(self, *, force: bool = False, is_last: bool = False) -> None:
         """Make the calls that tell the server what has ended; they go out with the next claim, or at `learn`."""
-        settlement = self._settlement
+        settlement = self.settlement
         if not settlement:
             return
         now_ms = monotonic_ms()
@@ -65,7 +64,7 @@ class Ends:
         if not self._has_told:
             return
         self._has_told = False
-        settled, failure = self._settlement.learn()
+        settled, failure = self.settlement.learn()
         count = 0
         running, is_told = self._crew.running, logger.isEnabledFor(logging.INFO)
         for attempt in settled:
@@ -81,7 +80,7 @@ class Ends:
         self.finished += count
         threads = self._crew.threads
         is_busy = threads.queued() > 0 or count >= threads.size
-        self._pace.measure(count, is_busy=is_busy)
+        self.pace.measure(count, is_busy=is_busy)
         if failure is not None:
             raise failure
         self._outage.note_reply()
@@ -90,5 +89,5 @@ class Ends:
         """Note until when there were jobs to run; call this before others are handed out."""
         now_ms = until_ms = monotonic_ms()
         if not self._crew.threads.queued():
-            until_ms += self._settlement.last_ended_ms - boottime_ms()
-        self._pace.note(now_ms, until_ms)
+            until_ms += self.settlement.last_ended_ms - boottime_ms()
+        self.pace.note(now_ms, until_ms)

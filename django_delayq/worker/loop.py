@@ -18,19 +18,14 @@ from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.exceptions import DelayqError
 from django_delayq.logs import get_log
 from django_delayq.waiting.alarm import CAP_MS, Alarm
-from django_delayq.worker.asking import Asking
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.claiming import Claiming
 from django_delayq.worker.crew import Crew
-from django_delayq.worker.dispatch import Dispatch
 from django_delayq.worker.ending import Ending, leave
 from django_delayq.worker.ends import SETTLE_AFTER_MS, SETTLE_BATCH, Ends
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.outage import Outage
-from django_delayq.worker.pace import Pace
-from django_delayq.worker.planning import Planner
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.settlement import Settlement
 from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
@@ -86,49 +81,33 @@ class ClaimLoop:
             max_jobs=max_jobs,
             wake=lambda: self.alarm.wake(_SELF),
         )
-        self._settlement = Settlement(self._line)
+        self._outage = Outage(look_ms)
+        self.ends = Ends(self._line, self.crew, self._outage)
+        self._settlement = self.ends.settlement
         # The same deque: every job that ends is appended, and this saves one look-up.
         self._ended = self._settlement.ended
-        self._outage = Outage(look_ms)
-        pace = Pace()
-        self.ends = Ends(self._settlement, self.crew, pace, self._outage)
         self._suspects = Suspects(
             self.crew.running,
             max_kills=worker.max_kills,
             follows_death=follows_death,
         )
-        self.ending = Ending(self.crew, self.ends, self._settlement, self._suspects)
-        self._planner = Planner(
-            self.queues, self.crew, self._settlement, pace, self.ending
-        )
-        self._dispatch = Dispatch(
-            self.crew, self._settlement, self.ends, self._suspects, self.ending
-        )
+        self.ending = Ending(self.crew, self.ends, self._suspects)
         self._claiming = Claiming(
             self._line,
             self.queues,
-            lease_ms=worker.lease_ms,
+            worker,
+            owner=owner,
             is_weighted=is_weighted,
             alarm=self.alarm,
             watch=watch,
             crew=self.crew,
-            settlement=self._settlement,
+            ends=self.ends,
             outage=self._outage,
             suspects=self._suspects,
             ending=self.ending,
-            planner=self._planner,
-            asking=Asking(
-                self._line,
-                self.queues,
-                worker,
-                owner=owner,
-                crew=self.crew,
-                suspects=self._suspects,
-                ending=self.ending,
-                planner=self._planner,
-            ),
-            dispatch=self._dispatch,
         )
+        self._planner = self._claiming.planner
+        self._dispatch = self._claiming.dispatch
         #: How many turns the loop has made. Other threads read it.
         self.turns = 0
         # When the waiting loop will look again by itself: a job that ends before then need not wake it.

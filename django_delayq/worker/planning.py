@@ -9,10 +9,9 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
-from django_delayq.worker.pace import Pace
+from django_delayq.worker.ends import Ends
 from django_delayq.worker.plan import NO_ROOM, NOTHING, Plan, Room
 from django_delayq.worker.queue_state import QueueState
-from django_delayq.worker.settlement import Settlement
 
 #: A worker claims no more than it can start within this time, so that no job waits in it while another is idle.
 AHEAD_MS = 10.0
@@ -31,14 +30,13 @@ class Planner:
         self,
         queues: Mapping[str, QueueState],
         crew: Crew,
-        settlement: Settlement,
-        pace: Pace,
+        ends: Ends,
         ending: Ending,
     ) -> None:
         self._queues = queues
         self._crew = crew
-        self._settlement = settlement
-        self._pace = pace
+        self._settlement = ends.settlement
+        self._pace = ends.pace
         self._ending = ending
         #: When the next queue may be looked at again for jobs of one kind; infinite: no queue waits for that. Each
         #: round of claims computes it anew.
