@@ -368,6 +368,8 @@ class Guardian:
                 if not is_locked(lock):
                     return
                 time.sleep(POLL_S)
+        # Starting another would wait for the lock, and nobody would learn why.
+        raise ServerRefused(f"server {pid} holds the data and does not end")
 
     def _pid_of_orphan(self) -> int | None:
         try:

@@ -1,6 +1,7 @@
 """The embedded server with real processes: users that come, go and are killed."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -479,6 +480,25 @@ def test_server_that_cannot_be_found_without_a_guardian_is_replaced(project, com
 
     assert run_id(again) != before
     assert "lost its guardian" in log_of(project, "guardian")
+
+
+def test_orphan_that_does_not_end_is_an_error_and_not_a_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(guardian, "STOP_TIMEOUT_S", 0.05)
+    orphan = subprocess.Popen(["sleep", "300"])
+    (tmp_path / "server.pid").write_text(f"{orphan.pid}\n")
+    # Somebody else has a share in its lock, as the child that rewrites its file has.
+    lock = guardian.open_lock(tmp_path / "server.lock")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    heir = guardian.Guardian(tmp_path, Path("no-server"), 0.0)
+
+    try:
+        with pytest.raises(guardian.ServerRefused, match="does not end"):
+            heir._end_orphan()
+    finally:
+        orphan.kill()
+        orphan.wait()
+        for fd in (lock, heir._lock, heir._users_lock):
+            os.close(fd)
 
 
 def test_leftovers_that_name_other_processes_harm_nobody(project, come):
