@@ -29,7 +29,7 @@ demo: $(FOR_DEMO) ## A site, a worker and a tour; DEMO_EXIT=1 ends it after the 
 # Tests wait more than they compute: more processes than processors, each with servers of its own.
 PARALLEL := --numprocesses 6 --dist worksteal
 
-test: $(FOR_TEST) ## Each claim once; ARGS='tests/wire -x' for some tests, ARGS='-n 0 --pdb' for one at a time
+test: $(FOR_TEST) ## Each claim once, but for slow ones; ARGS='tests/wire -x' for some tests, ARGS='-n 0 --pdb' for one at a time
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-all: $(FOR_ALL) ## Every test: each server, Chromium, and where Java and Maven are, ten versions of Redisson
