@@ -59,11 +59,11 @@ class NotSigned(DecodeError):
 
 
 class NewerFormat(DelayqError):
-    """Raised when a queue is in the format of a later version. This one cannot read it, and leaves the queue alone."""
+    """Raised when a queue is in a later format, which this version cannot read. It leaves the queue alone."""
 
 
 class InvalidDelay(DelayqError, ValueError):
-    """Raised when a delay is negative, a naive datetime, or not a time."""
+    """Raised when a delay is negative, a naive datetime, or not a time at all."""
 
 
 class InvalidTask(DelayqError, TypeError):
@@ -75,7 +75,7 @@ class InvalidArguments(DelayqError, TypeError):
 
 
 class TaskNotFound(DelayqError, LookupError):
-    """Raised when no task has a name; ``task`` is that name, or empty if a queue has no handler."""
+    """Raised when no task has this name; ``task`` is the name, or empty if a queue has no handler."""
 
     def __init__(self, message: str, task: str | None = None) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ class QueueNotFound(DelayqError, LookupError):
 
 
 class JobNotFound(DelayqError, LookupError):
-    """Raised when no job has this id (any more)."""
+    """Raised when no job has this id, or none has it any more."""
 
 
 class JobFailed(DelayqError):
@@ -97,8 +97,8 @@ class JobFailed(DelayqError):
 class MaybeScheduled(DelayqError):
     """Raised when an error came up while jobs or elements were being stored.
 
-    ``scheduled`` holds the stored jobs, ``unsent`` all the others. Sending those again is safe for some seconds, and
-    refused later. ``unknown`` holds those of ``unsent`` that may be stored because their reply was lost; the rest is
+    ``scheduled`` holds the stored jobs, ``unsent`` all others. Sending those again is safe for some seconds, and
+    refused later. ``unknown`` holds those of ``unsent`` that may be stored because their reply was lost; the rest are
     not stored. The lists are empty if bare elements were offered.
     """
 

@@ -1,7 +1,7 @@
-"""Sends a job with the commit of a transaction. A failure is reported, and stops no other hook.
+"""Sends a job with the commit of a transaction. A failure is reported, and stops no other commit hook.
 
-Django stops at the first commit hook that raises, and drops the rest. So a failure of ours is kept until all the
-other hooks have run, and is then raised to whoever committed.
+Django stops at the first commit hook that raises, and drops the rest. So our failures are kept until all other hooks
+have run, and are then raised to whoever committed.
 """
 
 import logging
@@ -20,9 +20,9 @@ from django_delayq.jobs.job import Job
 
 logger = logging.getLogger("django_delayq")
 
-#: Once the failures of one commit have taken this long, ms, the jobs that are left are not tried: the caller waits.
+#: Once failures in one commit have taken this long, ms, its remaining jobs are not tried: the caller is waiting.
 PATIENCE_MS = 10_000
-#: Django runs commit hooks in this function, and this local variable of it holds the hooks to come.
+#: Django runs commit hooks in this function; its local variable of this name holds the hooks to come.
 _RUN_HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
 _TO_COME = "current_run_on_commit"
 
@@ -30,7 +30,7 @@ _TO_COME = "current_run_on_commit"
 def send_with_commit(
     job: Job[Any], send: Callable[[Job[Any]], object], using: str | None
 ) -> None:
-    """Have a job sent when the transaction of a database has been committed."""
+    """Have a job sent when the transaction of a database is committed."""
     hook = _Hook(job, send)
     # The database connection holds the hook until the commit, and drops it with a rollback.
     held = weakref.ref(hook)
@@ -44,31 +44,31 @@ def send_with_commit(
 
 
 class _Hook:
-    """Sends one job when the transaction has been committed."""
+    """Sends one job when the transaction is committed."""
 
     def __init__(self, job: Job[Any], send: Callable[[Job[Any]], object]) -> None:
         self._job = job
         self._send = send
-        #: True once it was called, however that ended. Until then the job waits.
+        #: Whether the hook was called, however that ended. Until then the job waits.
         self.has_run = False
 
     def __call__(self) -> None:
         try:
-            # Django calls this directly: its frame is looked up from here.
+            # Django calls this method directly: `_hooks_to_come` looks for Django's frame two levels up.
             self._run(_hooks_to_come())
         finally:
             self.has_run = True
             if not self._job.is_unsent:
-                # From now on the server knows the state, and a handle that keeps nothing of this process can be pickled.
+                # From now on the server knows the state. A handle that keeps nothing of this process can be pickled.
                 self._job.draft.awaits_commit = None
 
     def _run(self, to_come: list[tuple[Any, Any, bool]] | None) -> None:
         job = self._job
         if job.state is State.CANCELLED or not job.is_unsent:
-            # It was withdrawn; or it was sent by hand meanwhile, and that caller knows how it went.
+            # The job was withdrawn; or somebody sent it meanwhile, and that caller knows how it went.
             return
         if to_come is None:
-            # Not Django's loop calls this, or there is no transaction: Django drops no hook.
+            # Somebody else calls the hook, or there is no transaction: Django drops no other hooks.
             self._send(job)
             return
         failures = next(
@@ -87,7 +87,7 @@ class _Hook:
 
 
 class _Failures:
-    """The last hook of a commit; it raises what went wrong in ours."""
+    """The last hook of a commit; it raises the errors of our hooks."""
 
     def __init__(self) -> None:
         self._failed: list[tuple[Job[Any], Exception]] = []
@@ -96,7 +96,7 @@ class _Failures:
     def add(self, job: Job[Any], error: Exception, took_ms: float) -> None:
         self._failed.append((job, error))
         self.took_ms += took_ms
-        # If somebody else's hook raises as well, nobody sees the error below.
+        # If a hook of somebody else raises as well, nobody sees the error that `__call__` raises.
         logger.error(
             "the transaction is committed, but sending its job %s (%s) failed: %s",
             job.id,
@@ -105,7 +105,7 @@ class _Failures:
         )
 
     def error_of(self, job: Job[Any]) -> Exception:
-        """Return the error for a job that is not tried any more."""
+        """Return the error for a job that is no longer tried."""
         return MaybeScheduled(
             f"job {job.id} is not stored: it was not sent, as other jobs of the commit failed for {self.took_ms / 1000:.0f} s",
             [job],
@@ -128,9 +128,9 @@ def _text_of(error: Exception) -> str:
 
 
 def _hooks_to_come() -> list[tuple[Any, Any, bool]] | None:
-    """Return Django's list of the commit hooks to come, or None where Django is not running hooks.
+    """Return Django's list of the commit hooks to come, or None if Django is not running hooks.
 
-    No public name leads to that list: `on_commit` adds to another one by then, which a savepoint's rollback replaces.
+    No public name leads to that list. `on_commit` then adds to another list, which a savepoint's rollback replaces.
     """
     frame = sys._getframe(2)
     if frame.f_code is not _RUN_HOOKS:

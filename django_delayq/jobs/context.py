@@ -1,4 +1,4 @@
-"""The job that runs here, for a task that asks."""
+"""The job that runs here, for tasks that ask for it."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -6,7 +6,7 @@ from typing import Any
 
 from django_delayq.jobs.job import Job
 
-#: Makes the handle. The worker sets it around each attempt; every coroutine and thread has its own.
+#: Makes the handle. The worker sets this around each attempt; every coroutine and thread has its own.
 running_job: ContextVar[Callable[[], Job[Any]] | None] = ContextVar(
     "django_delayq_running_job", default=None
 )

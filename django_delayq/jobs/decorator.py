@@ -1,4 +1,4 @@
-"""``@delayed_task``: a function that can be called later, and still be called now."""
+"""``@delayed_task``: makes a function that can be scheduled, and can still be called directly."""
 
 import functools
 import inspect
@@ -36,7 +36,7 @@ HINTS = {
 
 
 class _Hint:
-    """A missing attribute whose error says what to use. A `__getattr__` would slow down the attributes that exist."""
+    """A missing attribute whose error says what to use. A `__getattr__` would slow down the existing attributes."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -59,7 +59,7 @@ _FIXED = {
 
 
 class DelayedTask(TaskDefinition, Generic[P, R]):
-    """A registered function. Call it and it runs here and now; `schedule` it and a worker runs it later."""
+    """A registered function. Calling it runs it here and now; `schedule` has a worker run it later."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class DelayedTask(TaskDefinition, Generic[P, R]):
         options: TaskOptions,
         base: TaskOptions | None = None,
     ) -> None:
-        # Before the fields are set: the function's own attributes must not replace them.
+        # This comes first, so that the function's own attributes cannot replace the fields set below.
         functools.update_wrapper(self, function)
         super().__init__(function, name, options, base)
 
@@ -98,7 +98,7 @@ class DelayedTask(TaskDefinition, Generic[P, R]):
         )
 
     def prepare(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Make a job, id and all, without sending it: for `schedule_many`.
+        """Make a job with its id, but do not send it: `schedule_many` does.
 
         Raises:
             InvalidDelay, InvalidArguments, QueueNotFound: the call cannot be scheduled.
@@ -130,7 +130,7 @@ def delayed_task(
 def delayed_task(
     function: Any = None, /, *, name: str | None = None, **options: Any
 ) -> Any:
-    """Register a function, sync or async, so that it can be scheduled; bare, or with options (see `TaskOptions`).
+    """Register a function, sync or async, so that it can be scheduled; with options if given (see `TaskOptions`).
 
     On the wire the task is named after its module and function, unless ``name`` is given. Keep the name when the code
     moves: waiting jobs carry it.
@@ -173,7 +173,7 @@ def _make_task(
 ) -> DelayedTask[Any, Any]:
     if isinstance(function, DelayedTask):
         raise InvalidTask(
-            f"{function.name!r} is a delayed_task already; decorate the function once"
+            f"{function.name!r} is already a delayed_task; decorate the function once"
         )
     if not inspect.isfunction(function):
         raise InvalidTask(

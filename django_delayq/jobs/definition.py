@@ -1,6 +1,6 @@
-"""What workers, the admin and the registry know of a task: its function, its name and its options.
+"""What workers, the admin and the registry know about a task: its function, its name and its options.
 
-How it is scheduled is not known here.
+This module does not know how tasks are scheduled.
 """
 
 import inspect
@@ -24,11 +24,11 @@ class TaskDefinition:
         self.function = function
         self.name = name
         self.options = options
-        #: The options as decorated. What differs in `options` travels with each job.
+        #: The options as decorated. Each job carries the differences in `options`.
         self.base = options if base is None else base
         self.is_async = inspect.iscoroutinefunction(function)
         self.call_signature = inspect.signature(function)
-        #: The least and the most positional arguments that make a valid call by themselves.
+        #: How few and how many positional arguments make a valid call by themselves.
         self.positional = positional_range(self.call_signature)
         #: Name of the first positional parameter if it has a default, else "".
         self.optional_first = _optional_first(self.call_signature)
@@ -41,7 +41,7 @@ class TaskDefinition:
 
 
 def positional_range(signature: inspect.Signature) -> tuple[int, int]:
-    """Return the least and the most positional arguments that make a valid call by themselves; (1, 0) if none do."""
+    """Return how few and how many positional arguments make a valid call by themselves; (1, 0) if none do."""
     least = most = 0
     for parameter in signature.parameters.values():
         if parameter.kind in (

@@ -1,8 +1,8 @@
 """Writes, signs and reads a job as it is on the wire: a JSON object of three strings, its token first.
 
-``{"delayq":"<token, 22>","mac":"<signature, 37>","body":"{\\"task\\":…}"}``. The body is a string, so that a peer that
-decodes an envelope and encodes it again leaves the signed text as it was. The scripts read token and signature at the
-front (``_job.lua``, token_of), so their places and names are part of the format. docs/wire-format.md, "Envelope".
+``{"delayq":"<token, 22>","mac":"<signature, 37>","body":"{\\"task\\":…}"}``. The body is a string, so that a peer may
+decode and encode the envelope without changing the signed text. The scripts read token and signature at the front
+(``_job.lua``, token_of), so their places and names are part of the format. docs/wire-format.md, "Envelope".
 """
 
 import math
@@ -43,19 +43,19 @@ from django_delayq.wire.signing import (
 
 
 class Envelope(msgspec.Struct, omit_defaults=True):
-    """One call to make: the body of a payload, which is signed as a whole."""
+    """One call to make: the body of a payload, signed as a whole."""
 
     task: str
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     #: Options that `DelayedTask.using` changed, see TaskOptions.CARRIED.
     options: dict[str, Any] | None = None
-    # Reserved: nothing writes these yet, and every version reads them.
+    # Reserved: nothing writes these yet, but every version reads them.
     #: When it was scheduled, epoch ms.
     at: int | None = None
-    #: Texts that travel with the call beside its arguments.
+    #: Texts that travel with the call, beside its arguments.
     headers: dict[str, str] = {}
-    #: Bits that change what the rest means.
+    #: Bits that change the meaning of the rest.
     flags: int = 0
 
 
@@ -70,7 +70,7 @@ _decoder = msgspec.json.Decoder(Envelope)
 
 
 class Format(NamedTuple):
-    """How the body of a payload is written in one format, and read."""
+    """How one format writes the body of a payload, and reads it."""
 
     #: Raises EncodeError if the format cannot hold a call.
     write: Callable[[Envelope], bytes]
@@ -78,21 +78,21 @@ class Format(NamedTuple):
     read: Callable[[bytes], Envelope]
 
 
-#: Every format from `signing.OLDEST` to `signing.FORMAT`. A later one is added here and counted there.
+#: Every format from `signing.OLDEST` to `signing.FORMAT`. To add a format, extend this and raise that.
 FORMATS = {1: Format(_encoder.encode, _decoder.decode)}
 _unsealer = msgspec.json.Decoder(_Sealed)
 #: `peek_task` looks at this many bytes.
 PEEK_BYTES = 512
-# What the scripts find near the front of a payload, whichever codec wraps it; `_job.lua`, token_of.
+# What the scripts look for near the front of a payload, whichever codec wraps it; `_job.lua`, token_of.
 _SHOWN = re.compile(
     rb'"delayq":".{%d}","mac":"(.{%d})"' % (TOKEN_LENGTH, LENGTH), re.DOTALL
 )
-# Where the format stands in a payload as we write it, and where the name of the task begins.
+# Where a payload as we write it has its format, and where its task's name begins.
 _FORMAT_AT = len(JOB_START) + TOKEN_LENGTH + len('","mac":"')
 _TASK_AT = _FORMAT_AT + LENGTH + len('","body":"{')
 _TASK_KEY = b'\\"task\\":\\"'
 _TASK = re.compile(rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.))*)\\"')
-# Codecs that write a JSON object as its JSON.
+# Codecs that write a JSON object as plain JSON.
 _PLAIN = frozenset(
     {
         "json",
@@ -115,11 +115,11 @@ def encode(
     codec: Codec | None = None,
     format: int = OLDEST,
 ) -> bytes:
-    """Write and sign an envelope. For a queue shared with Java, its codec wraps it: as a string, else as a map.
+    """Write and sign an envelope. On a queue shared with Java its codec wraps it: as a string, or else as a map.
 
     Raises:
         InvalidArguments: an argument holds text that is not Unicode, or a number that is too long.
-        EncodeError: in the queue's codec the scripts would not find token and signature.
+        EncodeError: the queue's codec hides token and signature from the scripts.
     """
     try:
         sealed = _seal(envelope, token, queue, keyring, format)
@@ -147,7 +147,7 @@ def _reseal(
     envelope = _open(sealed, source, keyring)
     if sealed.mac[0] != str(format):
         return _seal(envelope, sealed.delayq, target, keyring, format)
-    # Fields that a later version added to the body stay in it.
+    # The body may have fields of a later version: they stay.
     mac = keyring.signers[format].sign(target, sealed.delayq, sealed.body.encode())
     return _Sealed(sealed.delayq, mac, sealed.body)
 
@@ -187,18 +187,18 @@ def shown_key(payload: bytes) -> bytes | None:
 
 
 def task_text(name: str) -> bytes:
-    """Return a task's name as `peek_task` finds it."""
-    # A JSON string within a JSON string, and the quotes of neither.
+    """Return a task's name in the form that `peek_task` returns."""
+    # A JSON string within a JSON string, without the quotes of either.
     return _encoder.encode(_encoder.encode(name).decode())[3:-3]
 
 
 def peek_task(payload: bytes) -> bytes | None:
-    """Return the name of a job's task as `task_text` writes it, or None if it is not where we write it.
+    """Return the name of a job's task as `task_text` writes it, or None if it is not at its usual place.
 
-    Nothing is decoded, so every payload costs the same and the claim loop can afford it. The name is not checked:
-    `open_payload` does that.
+    This decodes nothing, so every payload costs the same and the claim loop can afford it. It does not check the name:
+    `open_payload` does.
     """
-    # The form that we write. It is looked for in each job, and a regular expression costs more.
+    # The form that we write is tried first: this runs for each job, and a regular expression costs more.
     start = _TASK_AT + len(_TASK_KEY)
     if payload[_TASK_AT:start] == _TASK_KEY and payload.startswith(JOB_START):
         name = payload[start : payload.find(b'\\"', start, PEEK_BYTES)]
@@ -209,7 +209,7 @@ def peek_task(payload: bytes) -> bytes | None:
 
 
 def is_readable(payload: bytes, max_foreign_bytes: int) -> bool:
-    """Return whether `open_payload` may look at a payload: it begins as ours do, or is small enough for any codec."""
+    """Return whether `open_payload` may look at a payload: it begins like ours, or is small enough for any codec."""
     return len(payload) <= max_foreign_bytes or payload.startswith(JOB_START)
 
 
@@ -219,8 +219,8 @@ def open_payload(
     """Read a payload that this project has signed for a queue.
 
     Raises:
-        NotSigned: it has the form of a job, and no valid signature of this project.
-        DecodeError: it is not one of ours.
+        NotSigned: it has the form of a job, but no valid signature of this project.
+        DecodeError: it is not a job of ours.
     """
     try:
         return _open(_unseal(payload, codec), queue, keyring)
@@ -230,7 +230,7 @@ def open_payload(
 
 
 def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
-    """Read a payload without checking who wrote it: to show it, never to run it.
+    """Read a payload without checking who wrote it. Use it to show the call, never to run it.
 
     Raises:
         DecodeError: it cannot be read, or has a format that this version does not know.
@@ -242,7 +242,7 @@ def claimed_call(payload: bytes, codec: Codec | None = None) -> Envelope:
     try:
         return FORMATS[known].read(sealed.body.encode())
     except (UnicodeEncodeError, msgspec.MsgspecError) as error:
-        raise DecodeError(f"it holds no call: {error}", payload) from error
+        raise DecodeError(f"it does not hold a call: {error}", payload) from error
 
 
 def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
@@ -252,12 +252,12 @@ def _unseal(payload: bytes, codec: Codec | None) -> _Sealed:
         return _seal_in(codec.decode(payload))
     except DelayqError:
         raise
-    except Exception as error:  # of msgspec, or of a codec of the project's own
+    except Exception as error:  # of msgspec, or of the project's own codec
         raise DecodeError(f"not a job of ours: {error}", payload) from error
 
 
 def signed_for(payload: bytes, source: str, target: str) -> bytes:
-    """Return a job's payload signed and written for another queue; a payload that is not a job is returned as it is."""
+    """Return a job's payload signed and written for another queue; return any other payload as it is."""
     settings, keyring = get_settings(), get_keyring()
     origin, other = settings.queues.get(source), settings.queues.get(target)
     if source == target or not is_readable(payload, settings.max_foreign_bytes):
@@ -275,7 +275,7 @@ def signed_for(payload: bytes, source: str, target: str) -> bytes:
 def signed_anew(
     payload: bytes, queue: QueueSettings, keyring: Keyring, format: int = OLDEST
 ) -> bytes | None:
-    """Return a job's payload in a format, signed with the key that signs now; None if it already is.
+    """Return a job's payload in a format, signed with the current key; None if it already is.
 
     Raises:
         NotSigned, DecodeError: as `open_payload`.
@@ -289,7 +289,7 @@ def signed_anew(
 
 
 def is_plainly_in(payload: bytes, format: int) -> bool:
-    """Return whether a payload names a format at the place where we write it. False proves nothing."""
+    """Return whether a payload names this format at its usual place. False proves nothing."""
     return payload.startswith(JOB_START) and payload[_FORMAT_AT] == ord(str(format))
 
 
@@ -306,22 +306,22 @@ def _open(sealed: _Sealed, queue: str, keyring: Keyring) -> Envelope:
         body = sealed.body.encode()
         return FORMATS[keyring.check(sealed.mac, queue, sealed.delayq, body)].read(body)
     except UnicodeEncodeError:
-        # Half of a surrogate pair: a codec of Java's may bring it, we never write it.
-        raise NotSigned("it holds text that is no Unicode") from None
+        # Half a surrogate pair: a Java codec may bring it, we never write it.
+        raise NotSigned("it holds text that is not Unicode") from None
     except msgspec.MsgspecError as error:
-        # It is signed, so the fault is ours or another version's.
+        # The body is signed, so the fault is ours or another version's.
         raise DecodeError(f"not a call that this version reads: {error}") from error
 
 
 def plain(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return arguments as JSON will bring them back, tuples as lists.
+    """Return arguments as they come back from JSON, tuples as lists.
 
     Raises:
         InvalidArguments: one of them is not JSON; the message has its path and type.
     """
-    # Most calls have one or two ids.
+    # A short cut: most calls have one or two ids.
     for item in args:
         if type(item) not in _ATOMS:
             break
@@ -341,14 +341,14 @@ def plain(
 
 
 def plain_value(value: object, name: str) -> Any:
-    """Return one value, a result, as `plain` does."""
+    """Return one value, such as a result, as `plain` does."""
     return _plain(value, name, 0)
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
-    # Subclasses are written as their base: a TextChoices member as a string, an IntegerChoices member as an int, a value
-    # from a codec of Java's as its number or dict. type() is asked, not isinstance: a lazy object would answer for the
-    # object that it stands for, and ask the database for that.
+    # Subclasses are written as their base: a TextChoices member as a string, an IntegerChoices member as an int, a
+    # value from a Java codec as its number or dict. This asks type(), not isinstance: a lazy object would answer for
+    # the object that it stands for, and ask the database for that.
     cls = type(value)
     if cls in _ATOMS:
         return value

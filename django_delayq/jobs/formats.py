@@ -1,7 +1,7 @@
-"""Knows in which format this process writes to a queue: never a later one than the server names for it.
+"""Knows in which format this process writes to a queue: never a later one than the server names for the queue.
 
-A version that writes only one format asks nobody. One that also writes a later format asks before it sends, and keeps
-the answer for a while. Without an answer it writes the oldest format, which every version reads.
+A version that writes only one format does not ask the server. A version that also writes a later one asks before it
+sends, and keeps the answer for a while. Without an answer it writes the oldest format, which every version reads.
 docs/wire-format.md, "Formats".
 """
 
@@ -17,15 +17,15 @@ from django_delayq.delivery import upgrading
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire import signing
 
-#: How long the answer for a queue counts, ms. `Resigning` waits this long after it lowers a format.
+#: How long an answer counts, ms. `Resigning` waits this long after it lowers a format.
 KEPT_MS = 5_000.0
 
-# By queue: the format that the server named, and until when that counts, by `monotonic_ms`.
+# By queue: the format that the server named, and until when that answer counts, by `monotonic_ms`.
 _known: dict[str, tuple[int, float]] = {}
 
 
 def known(queue: str) -> int:
-    """Return the format to write, by what is known here."""
+    """Return the format to write, without asking the server."""
     if not _known:
         return signing.OLDEST
     format, until_ms = _known.get(queue, (signing.OLDEST, 0.0))
@@ -43,7 +43,7 @@ def asking(queue: str) -> Steps[int]:
     """Ask the server which format to write.
 
     Raises:
-        redis.exceptions.RedisError: it did not answer; nothing was sent.
+        redis.exceptions.RedisError: the server did not answer; nothing was sent.
     """
     asked_ms = monotonic_ms()
     try:
@@ -58,7 +58,7 @@ def asking(queue: str) -> Steps[int]:
 
 
 def forget(**kwargs: Any) -> None:
-    """Forget the answers of servers; connected to ``setting_changed``."""
+    """Forget the servers' answers; connected to ``setting_changed``."""
     _known.clear()
 
 

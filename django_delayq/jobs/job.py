@@ -1,7 +1,7 @@
-"""A handle on one job: says where it is, and cancels, moves, starts or awaits it.
+"""A handle on one job: says where it is; cancels, moves, starts or awaits it.
 
-The server is asked by the job's id. The handle keeps only what the last look brought. How a job is run is not known
-here.
+It asks the server by the job's id, and keeps only the answer of the last look. This module does not know how a job is
+run.
 """
 
 from collections.abc import Callable, Coroutine
@@ -45,27 +45,27 @@ from django_delayq.wire.delay import (
 #: What the function returns. Covariant: a checker may give the call of an async task a subtype of Coroutine.
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-#: A wait for a result looks this often whether the job still exists.
+#: How often a wait for a result checks that the job still exists.
 WAIT_SLICE_S = 3.0
-#: It looks this often if a full server refuses the blocking wait.
+#: How often it looks if a full server refuses the blocking wait.
 FULL_PAUSE_S = 0.1
 
 
-# Nothing in a draft leads back to it; looked at by the garbage collector, it would cost `schedule_many` 3 %.
+# A draft is in no reference cycle; tracking it for the garbage collector would cost `schedule_many` 3 %.
 class Draft(msgspec.Struct, gc=False):
-    """What this process has prepared to be sent, and whether it was sent."""
+    """What this process has prepared to send, and whether it was sent."""
 
     new: NewJob
-    #: When the server may have got it first, by `boottime_ms`; None: nothing was sent.
+    #: When the server may first have received it, by `boottime_ms`; None: nothing was sent.
     sent_ms: float | None = None
-    #: Whether the commit that sends it is still to come; None: it waits for none.
+    #: Whether its commit is still to come; None: it does not wait for a commit.
     awaits_commit: Callable[[], bool] | None = None
 
 
 class Job(Generic[R_co]):
     """One call of a task, scheduled or found by its id.
 
-    The attributes are as of the last look: scheduling, `refresh`, `get_job`, or a call below.
+    The attributes are as of the last look: by scheduling, `refresh`, `get_job`, or a call below.
     """
 
     __slots__ = (
@@ -95,27 +95,27 @@ class Job(Generic[R_co]):
         kwargs: dict[str, Any],
         draft: Draft | None = None,
     ) -> None:
-        #: Name of the queue; with the token, the id.
+        #: Name of the queue; queue and token make the id.
         self.queue = queue
         self.token = token
-        #: Registered name of the task; None if somebody else offered the element.
+        #: Registered name of the task; None if the element is foreign.
         self.task = task
         self.args = args
         self.kwargs = kwargs
-        #: What `DelayedTask.using` changed for this call.
+        #: Options that `DelayedTask.using` changed for this call.
         self.options: dict[str, Any] | None = None
         self.state = State.UNCOMMITTED
-        #: When it is due next, by the server's clock, epoch ms; None if not known.
+        #: When the job is due next, by the server's clock, epoch ms; None if not known.
         self.start_time_ms: int | None = None
-        #: Attempts that failed.
+        #: How many attempts failed.
         self.attempts = 0
-        #: Leases that expired because a worker died.
+        #: How many leases expired because a worker died.
         self.kills = 0
         #: The last error: error, kind, traceback, at (epoch ms).
         self.error: dict[str, Any] | None = None
-        #: The unique key it holds, or "".
+        #: The unique key that the job holds, or "".
         self.unique = ""
-        #: False if another job held the unique key: this handle is that job's.
+        #: False if another job already held the unique key: then this is a handle on that job.
         self.created = True
         self._draft = draft
         #: Asks the worker whether it still has the lease; None if the job does not run here. Tasks call `check`.
@@ -128,14 +128,14 @@ class Job(Generic[R_co]):
 
     @property
     def start_time(self) -> datetime | None:
-        """When it is due next, in UTC, by the server's clock; None if not known, or after the year 9999."""
+        """When the job is due next, in UTC, by the server's clock; None if not known, or after the year 9999."""
         # Java may have written a time that no datetime can show.
         if self.start_time_ms is None or self.start_time_ms > MAX_START_TIME_MS:
             return None
         return datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
 
     def __repr__(self) -> str:
-        # Of a job that has ended the server knows only how.
+        # When a job has ended, the server knows only how it ended.
         task = self.task or ("" if self.state in _ENDED else "foreign")
         return f"<Job {' '.join(filter(None, (self.id, task, self.state)))}>"
 
@@ -147,7 +147,7 @@ class Job(Generic[R_co]):
 
     @property
     def draft(self) -> Draft:
-        """What this process has prepared to be sent.
+        """What this process has prepared to send.
 
         Raises:
             InvalidTask: the job was found by its id.
@@ -160,7 +160,7 @@ class Job(Generic[R_co]):
 
     @property
     def is_unsent(self) -> bool:
-        """Whether the job exists in this object only: nothing was sent."""
+        """Whether the job exists in this object only, as nothing was sent."""
         return self._draft is not None and self._draft.sent_ms is None
 
     @property
@@ -203,7 +203,7 @@ class Job(Generic[R_co]):
         return self.state
 
     def refresh(self) -> State:
-        """Ask where the job is, and return its state: MISSING if the server knows no such job (any more).
+        """Ask where the job is, and return its state: MISSING if the server knows no such job.
 
         A job that waits for a commit is UNCOMMITTED, and MISSING after a rollback.
         """
@@ -233,7 +233,7 @@ class Job(Generic[R_co]):
 
     def _cancelling(self) -> Steps[bool]:
         if self.is_unsent:
-            # The commit would send this very object.
+            # This very object waits for the commit, which sees its state.
             self.state = State.CANCELLED
             return True
         change = yield changing.cancel(self._keys, self.token)
@@ -245,7 +245,7 @@ class Job(Generic[R_co]):
         return self.state is State.CANCELLED
 
     def discard(self) -> bool:
-        """Delete a dead letter or a quarantined payload for good. False if it is neither."""
+        """Delete a dead letter or a quarantined payload for good. Return False if the job is neither."""
         return perform(own_clients.of_thread, self._discarding())
 
     async def adiscard(self) -> bool:
@@ -262,7 +262,7 @@ class Job(Generic[R_co]):
         return bool(count)
 
     def reschedule(self, delay: Delay) -> bool:
-        """Give the job another start time unless it runs. True if it has it; its id and attempts stay.
+        """Give the job another start time unless it runs; return whether it has it. Its id and attempts stay.
 
         A job that waits for a commit is sent with the new delay, which counts from the commit.
 
@@ -293,7 +293,7 @@ class Job(Generic[R_co]):
         return is_moved
 
     def run_now(self) -> bool:
-        """Make the job due now; a dead letter or a quarantined payload starts over. False if it runs already or is gone."""
+        """Make the job due now; a dead letter or quarantined payload starts over. False if it runs or has gone."""
         return perform(own_clients.of_thread, self._running_now())
 
     async def arun_now(self) -> bool:
@@ -311,7 +311,7 @@ class Job(Generic[R_co]):
             self.attempts = self.kills = 0
         return bool(count)
 
-    # A call of an async task makes a coroutine; its job brings what the coroutine returns.
+    # Calling an async task makes a coroutine; its job returns what the coroutine returns.
     @overload
     def wait(
         self: "Job[Coroutine[Any, Any, T]]", timeout: float | timedelta | None = None
@@ -319,12 +319,12 @@ class Job(Generic[R_co]):
     @overload
     def wait(self, timeout: float | timedelta | None = None) -> R_co: ...
     def wait(self, timeout: float | timedelta | None = None) -> Any:
-        """Wait for the job's end and return its result, for tasks that keep it.
+        """Wait for the job's end and return its result, if the task keeps results.
 
         Raises:
-            TimeoutError: it has not ended within ``timeout`` seconds.
+            TimeoutError: the job has not ended within ``timeout`` seconds.
             JobFailed: it ended without a result: a dead letter, cancelled, expired.
-            JobNotFound: neither the job nor a result is there any more; or the job is not sent yet, as it waits for a
+            JobNotFound: neither the job nor its result exists any more; or the job is not sent yet, and waits for a
                 commit that this call would hold up.
             InvalidDelay: ``timeout`` is not a number of seconds.
             InvalidTask: the task keeps no result.
@@ -346,10 +346,10 @@ class Job(Generic[R_co]):
                     ("BLMOVE", key, key, "LEFT", "LEFT", f"{slice_s:.3f}")
                 )
             except (RedisConnectionError, RedisTimeoutError):
-                # The look below is repeated on its own; if that fails as well, the server is away.
+                # The look below goes on; if that fails as well, the server is away.
                 pass
             except OutOfMemoryError:
-                # The command would move nothing, but a full server refuses it all the same.
+                # The command would store nothing new, but a full server refuses it all the same.
                 yield Pause(1000 * min(slice_s, FULL_PAUSE_S))
             if text is not None:
                 return self._result(text)
@@ -357,7 +357,7 @@ class Job(Generic[R_co]):
             try:
                 text = yield Command(("LINDEX", key, 0))
             except (RedisConnectionError, RedisTimeoutError):
-                # The server answered a moment ago; if it is away now, the next look finds out.
+                # The server answered a moment ago; if it is away now, the next look shows it.
                 continue
             if text is not None:
                 return self._result(text)
@@ -418,7 +418,7 @@ class Job(Generic[R_co]):
 
     def _check_waitable(self) -> None:
         keeps = self.options is not None and self.options.get("keep_result")
-        # Of a job that has ended, only the result itself shows that one was kept.
+        # After a job has ended, only the result itself shows that one was kept.
         if self.task is None:
             keeps = keeps or self.state in _ENDED
         else:
@@ -451,16 +451,16 @@ class Job(Generic[R_co]):
         return result
 
     def _check_alive(self, state: State) -> None:
-        # One script ends the job and writes the result, and the result was looked for after the state.
+        # The script that ends a job also writes its result, and the result was looked for after the state.
         if state not in _OVER:
             return
         if state is State.MISSING:
             raise JobNotFound(
-                f"job {self.id} is not there any more, and its result is not kept any longer"
+                f"job {self.id} is not there any more, and its result is no longer kept"
             )
         if state is State.SUCCEEDED:
             raise JobNotFound(
-                f"job {self.id} has succeeded, and its result was not kept, or is not any longer"
+                f"job {self.id} has succeeded, but its result was not kept, or is no longer kept"
             )
         raise JobFailed(
             f"job {self.id} is {state}"
@@ -468,7 +468,7 @@ class Job(Generic[R_co]):
         )
 
 
-#: States that the server remembers for a while after the job is gone.
+#: States that the server remembers for a while after the job has gone.
 _ENDED = frozenset(
     {
         State.SUCCEEDED,
@@ -482,7 +482,7 @@ _OVER = _ENDED | {State.MISSING, State.DEAD, State.QUARANTINED}
 
 
 def _deadline(timeout: float | timedelta | None) -> float | None:
-    """Return when a wait ends, by `monotonic_ms`; None if never."""
+    """Return when a wait ends, by `monotonic_ms`; None: never."""
     if timeout is None:
         return None
     return monotonic_ms() + parse_timeout_ms(timeout)
@@ -493,7 +493,7 @@ def _unit(timeout: float | timedelta | None) -> str:
 
 
 def _silence_s(client: Redis | AsyncRedis) -> float | None:
-    # A server that is silent for the length of the socket's time-out counts as dead.
+    # A server that is silent for as long as the socket's time-out counts as dead.
     silence_s: float | None = client.connection_pool.connection_kwargs.get(
         "socket_timeout"
     )
@@ -511,7 +511,7 @@ def get_job(job_id: str) -> Job[Any]:
     """Find a job by its id.
 
     Raises:
-        JobNotFound: no job has this id (any more), or it is not an id at all.
+        JobNotFound: no job has this id, or it is not an id at all.
         QueueNotFound: its queue is not configured.
     """
     return perform(own_clients.of_thread, _finding(job_id))
@@ -525,7 +525,7 @@ async def aget_job(job_id: str) -> Job[Any]:
 def _finding(job_id: str) -> Steps[Job[Any]]:
     job = _handle(job_id)
     if (yield from job._refreshing()) is State.MISSING:
-        # It may have ended. Its result may be kept for longer than the server remembers the end.
+        # The job may have ended. Its result may be kept for longer than the server remembers the end.
         text = yield Command(("LINDEX", job._keys.result(job.token), 0))
         if text is None:
             raise JobNotFound(
@@ -541,13 +541,13 @@ def _handle(job_id: str) -> Job[Any]:
     )
     if not colon or not queue or not token or not is_unicode(job_id):
         raise JobNotFound(
-            f"{show(job_id)} is no job id; one looks like 'default:0Vb3-…', as Job.id returns it"
+            f"{show(job_id)} is not a job id; one looks like 'default:0Vb3-…', as Job.id returns it"
         )
     return Job(conf.get_settings().queue(queue).name, token, None, [], {})
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be sent; half of a surrogate pair cannot."""
+    """Whether a text can be sent; half a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The options of a task, given to the decorator and changed for single calls."""
+"""The options of a task, set by the decorator and changed for single calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -14,7 +14,7 @@ Seconds = float | timedelta
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """Options of a task. None means: as the queue's settings say."""
+    """Options of a task. None means: what the queue's settings say."""
 
     #: Queue of its jobs; one of DELAYQ["QUEUES"].
     queue: str = "default"
@@ -117,7 +117,7 @@ class TaskOptions:
         """Return a copy with some options changed.
 
         Raises:
-            InvalidTask: an option is unknown or has a value it cannot have.
+            InvalidTask: an option is unknown, or cannot have this value.
         """
         known = [item.name for item in fields(self)]
         if unknown := set(options) - set(known):
@@ -126,7 +126,7 @@ class TaskOptions:
             )
         return replace(self, **options)
 
-    #: Options that a single call may change; its payload then carries them.
+    #: Options that a single call may change; then its payload carries them.
     CARRIED = (
         "max_attempts",
         "backoff",
@@ -156,7 +156,7 @@ class TaskOptions:
         """Return a copy with the options that an envelope carries.
 
         Raises:
-            InvalidTask, InvalidSettings: it carries values that no version of ours writes.
+            InvalidTask, InvalidSettings: the envelope carries values that no version of ours writes.
         """
         options = {
             name: value for name, value in carried.items() if name in self.CARRIED
@@ -193,7 +193,7 @@ def _is_names(value: object) -> bool:
 
 
 def seconds(value: object) -> float | None:
-    """Return a value as seconds if it means a time above 0, else None."""
+    """Return a value in seconds if it is a time above 0, else None."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Makes a job out of a call of a task: checks the arguments, writes and signs the payload."""
+"""Makes a job from a call of a task: checks the arguments, writes and signs the payload."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from django_delayq.jobs.job import Draft, Job, is_unicode
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
 
-#: Some 31 years. No delay is that long, but clocks and generated keys count beyond it.
+#: Some 31 years. No delay is that long, but clocks and generated keys count higher.
 NO_DELAY_S = 10**9
 #: The longest key that a function for `unique` may return, bytes. A locator, a header and a hash each hold it.
 MAX_UNIQUE_KEY = 1_024
@@ -26,7 +26,7 @@ MAX_UNIQUE_KEY = 1_024
 def prepare(
     task: TaskDefinition, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Job[Any]:
-    """Make the job of one call, with id and payload, and send nothing; see `DelayedTask.prepare`."""
+    """Make the job of one call, with id and payload, but send nothing; see `DelayedTask.prepare`."""
     when = parse_delay(delay)
     settings = conf.get_settings()
     options = task.options
@@ -79,7 +79,7 @@ def _check_call(
 
 
 def _warn_of_forgotten_delay(task: TaskDefinition, delay: Delay) -> None:
-    """Warn if the only number of the call is more likely its argument than its delay."""
+    """Warn if the only number in the call is more likely its argument than its delay."""
     # A timedelta or a datetime is never meant as an argument.
     if type(delay) not in (int, float):
         return
@@ -116,7 +116,7 @@ def _unique_key(
         unknown = set(unique) - set(chosen)
         if unknown:
             raise InvalidTask(
-                f"unique of {task.name!r} names {sorted(unknown)[0]!r}, which is no parameter of it; name parameters of the function"
+                f"unique of {task.name!r} names {sorted(unknown)[0]!r}, which is not a parameter of it; name parameters of the function"
             )
         chosen = {name: chosen[name] for name in unique}
     text = json.dumps(
@@ -130,7 +130,7 @@ def _names_an_id(name: str) -> bool:
 
 
 def _caller_level() -> int:
-    """Return the ``stacklevel`` of the code that called into this package, for a warning of our caller."""
+    """Return the ``stacklevel`` that makes a warning point at the code that called into this package."""
     frame = sys._getframe(1)
     level = 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith(
@@ -142,7 +142,7 @@ def _caller_level() -> int:
 
 
 def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    # Number and names of the arguments are wrong, not their values, which are nobody else's business.
+    # The arguments' number and names are wrong, not their values, which are private.
     parts = [f"<{type(arg).__qualname__}>" for arg in args] + [
         f"{name}=<{type(value).__qualname__}>" for name, value in kwargs.items()
     ]

@@ -1,7 +1,7 @@
 """Maps names to the tasks of this process, and queues to the handlers of their foreign payloads.
 
-A payload never names a module to import. It names a task that was registered when ``tasks.py`` of the installed apps
-was imported.
+A payload never names a module to import. It names a task that was registered when the ``tasks.py`` of an installed
+app was imported.
 """
 
 import difflib
@@ -12,9 +12,9 @@ from django_delayq.exceptions import InvalidTask, TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import show
 
-#: A suggestion for an unknown name is sought among this many names of about its length: 3 ms at most.
+#: For an unknown name, a suggestion is sought among this many names of similar length: 3 ms at most.
 MAX_CANDIDATES = 50
-#: A longer name gets no suggestion: each comparison costs its length.
+#: A longer name gets no suggestion, because each comparison costs its length.
 MAX_SUGGESTED = 200
 
 _tasks: dict[str, TaskDefinition] = {}
@@ -22,7 +22,7 @@ _handlers: dict[str, TaskDefinition] = {}
 
 
 def register(task: TaskDefinition) -> None:
-    """Enter a task under its name.
+    """Register a task under its name.
 
     Raises:
         InvalidTask: another function has the name.
@@ -37,7 +37,7 @@ def register(task: TaskDefinition) -> None:
 
 
 def register_handler(queue: str, task: TaskDefinition) -> None:
-    """Enter the handler of a queue's foreign payloads.
+    """Register the handler of a queue's foreign payloads.
 
     Raises:
         InvalidTask: the queue has another handler.
@@ -51,10 +51,10 @@ def register_handler(queue: str, task: TaskDefinition) -> None:
 
 
 def get_task(name: str) -> TaskDefinition:
-    """Return the task of a name.
+    """Return the task with this name.
 
     Raises:
-        TaskNotFound: no task is registered under it.
+        TaskNotFound: no task is registered under this name.
     """
     try:
         return _tasks[name]
@@ -69,7 +69,7 @@ def get_task(name: str) -> TaskDefinition:
 
 @lru_cache(maxsize=256)
 def _suggestion(name: str) -> str:
-    # Cached: after a deploy a thousand jobs may name the same missing task. A comparison with hundreds of names takes
+    # Cached: after a deploy, a thousand jobs may name the same missing task. A comparison with hundreds of names takes
     # tens of milliseconds, and holds the interpreter.
     if len(name) > MAX_SUGGESTED:
         return ""

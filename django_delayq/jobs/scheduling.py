@@ -1,4 +1,4 @@
-"""`schedule` and `aschedule`: call a task later, by itself or by its name."""
+"""`schedule` and `aschedule`: call a task later, given the task or its name."""
 
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -26,11 +26,11 @@ def schedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
     """Call a task later.
 
     ``task`` is a decorated function or its registered name, ``delay`` a number of seconds, a timedelta or an aware
-    datetime (one in the past means now). From the moment this returns the job runs at least once. One round trip.
+    datetime (one in the past means now). Once this returns, the job runs at least once. It takes one round trip.
 
     Raises:
         InvalidDelay, InvalidArguments, InvalidTask, TaskNotFound, QueueNotFound: nothing was stored.
-        redis.exceptions.RedisError: as the server or the connection said it, with a note on what became of the job.
+        redis.exceptions.RedisError: the server's or connection's own error, with a note on what became of the job.
     """
     found = _find(task)
     return send(prepare(found, delay, args, kwargs), found.on_commit)
@@ -56,5 +56,5 @@ def _find(task: object) -> TaskDefinition:
     if isinstance(task, DelayedTask):
         return task
     raise InvalidTask(
-        f"{show(task)} is no task, so it cannot be scheduled; decorate the function with @delayed_task"
+        f"{show(task)} is not a task, so it cannot be scheduled; decorate the function with @delayed_task"
     )

@@ -33,7 +33,7 @@ from django_delayq.redaction import show
 from django_delayq.wire import signing
 
 R = TypeVar("R")
-#: Bytes of payload in one call of the schedule script.
+#: Bytes of payload in one call of the schedule script, about.
 SCHEDULE_BYTES = 1 << 20
 
 
@@ -62,7 +62,7 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
 
 
 async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
-    """`send` on the event loop. A transaction belongs to Django's thread for the database, so that thread adds the hook."""
+    """`send` on the event loop. Django's thread for the database owns its transaction, so that thread adds the hook."""
     if on_commit:
         return await sync_to_async(send)(job, on_commit)
     draft = job.draft
@@ -114,7 +114,7 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
         if not isinstance(error, RedisConnectionError | RedisTimeoutError):
             became = f"{names} may be stored or not: the server stopped halfway."
     elif any(job.was_sent for job in jobs):
-        # The error belongs to a repeat, and says nothing about the first time.
+        # This error belongs to a repeat, and says nothing about the first try.
         became = f"{names} may be stored or not: no reply came when it was sent before."
     else:
         became, advice = f"{names}: not stored.", ""
@@ -148,7 +148,7 @@ def _call(queue: str, drafts: Sequence[Draft]) -> Call[list[Scheduled]]:
 
 
 def _settings_for(queue: str, drafts: Sequence[Draft]) -> conf.QueueSettings:
-    """Return the settings of a queue, once what is to be sent is in its format."""
+    """Return the settings of a queue, after writing the drafts in its format."""
     settings = conf.get_settings().queues[queue]
     if signing.FORMAT != signing.OLDEST:
         _write_as_known(drafts, settings)
@@ -158,7 +158,7 @@ def _settings_for(queue: str, drafts: Sequence[Draft]) -> conf.QueueSettings:
 def _noted(
     call: Call[list[Scheduled]], drafts: Sequence[Draft]
 ) -> Call[list[Scheduled]]:
-    """Return the call to make, as a repeat if one of its jobs may have been sent before; note that all are sent now."""
+    """Return the call, as a repeat if one of its jobs may have been sent before; note that all are sent now."""
     now_ms = boottime_ms()
     first_ms = now_ms
     is_repeat = False
@@ -174,7 +174,7 @@ def _noted(
 
 
 def _write_as_known(drafts: Sequence[Draft], settings: conf.QueueSettings) -> None:
-    """Write payloads anew that were prepared while the queue was in another format."""
+    """Rewrite payloads that were prepared while the queue was in another format."""
     format, keyring = formats.known(settings.name), conf.get_keyring()
     for draft in drafts:
         if envelopes.is_plainly_in(draft.new.payload, format):
@@ -185,40 +185,40 @@ def _write_as_known(drafts: Sequence[Draft], settings: conf.QueueSettings) -> No
 
 
 def _is_too_late(sent_ms: float) -> bool:
-    """Whether sending a job again could run it twice: the server may have forgotten that it ended."""
+    """Whether sending a job again could run it twice, as the server may have forgotten that it ended."""
     return boottime_ms() - sent_ms > limits.REPEAT_MS
 
 
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
     if not job.created and not scheduled.holder:
-        # Sent again after the job that held its unique key had ended. This time the key is its own.
+        # The job that held its unique key has ended, and this job was sent again: now the key is its own.
         job.token, job.created = job.draft.new.token, True
     if scheduled.beyond is not None:
-        # A repeat: the job was stored the first time, and has begun or ended since.
+        # This was a repeat: the job was stored the first time, and has begun or ended since.
         job.state = scheduled.beyond
         return
     job.start_time_ms, job.state = scheduled.start_time_ms, State.SCHEDULED
     if scheduled.holder:
-        # Another job holds the key; the reply does not say when that one is due.
+        # Another job holds the key; the reply does not say when that job is due.
         job.token, job.created, job.start_time_ms = scheduled.holder, False, None
 
 
 def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; the next is written while one is under way.
 
-    It is not atomic as a whole, and does not wait for the commit of a transaction. It returns the stored jobs; those
-    that were cancelled before are not sent.
+    It is not atomic as a whole, and does not wait for a transaction's commit. It returns the stored jobs. Jobs that
+    were cancelled before are not sent.
 
     Raises:
         MaybeScheduled: the server, or the iterable ``jobs`` itself, raised an error on the way. ``scheduled`` holds
-            the stored jobs, ``unsent`` all others, and ``unknown`` those of the others that may be stored. Sending
+            the stored jobs, ``unsent`` all others; ``unknown`` holds those others that may be stored. Sending
             ``unsent`` again is safe for 20 s. Later it is refused; ``job.refresh()`` says whether a job is there.
     """
     sending = _Sending(jobs)
     try:
         stream = sending.calls()
         for call in islice(stream, 1):
-            # Alone: it brings the script to a server that has not seen it.
+            # This call goes alone: it brings the script to a server that has not seen it.
             sending.take(_run_or_error(call))
         if sending.failure is None:
             with own_clients.lent() as client:
@@ -251,13 +251,13 @@ def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
 
 
 class _Sending:
-    """The jobs of one `schedule_many`: the batches under way, the jobs that are stored, and the others."""
+    """The jobs of one `schedule_many`: batches under way, stored jobs, and the others."""
 
     def __init__(self, jobs: Iterable[Job[Any]]) -> None:
         self._jobs = iter(jobs)
         self._batch: list[Job[Any]] = []
         self._drafts: list[Draft] = []
-        #: Jobs, drafts, and when each draft was first sent before this call.
+        #: For each batch under way: jobs, drafts, and when each draft was first sent before this call.
         self._under_way: deque[
             tuple[list[Job[Any]], list[Draft], list[float | None]]
         ] = deque()
@@ -267,18 +267,18 @@ class _Sending:
         self.failure: Exception | None = None
 
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
-        """Yield one call a batch, for a stream that does not wait for replies; end at the first error."""
+        """Yield one call for each batch, for a stream that does not wait for replies; end at the first error."""
         try:
             for queue, drafts in self._batches():
                 if not formats.is_known(queue):
-                    # The stream holds the client of this thread, so another one asks.
+                    # The stream occupies this thread's client, so another client asks.
                     perform(own_clients.of_thread, formats.asking(queue))
                 yield _call(queue, drafts)
         except Exception as error:
             self._fail_to_make(error)
 
     def steps(self) -> Steps[None]:
-        """Make one call after the other and take in the replies; end at the first error."""
+        """Make one call after the other and read the replies; end at the first error."""
         try:
             for queue, drafts in self._batches():
                 if not formats.is_known(queue):
@@ -300,30 +300,30 @@ class _Sending:
         self.fail(error)
 
     def _batches(self) -> Iterator[tuple[str, list[Draft]]]:
-        """Yield a queue and what one call sends to it, bounded in number and size."""
+        """Yield a queue and the drafts that one call sends to it, bounded in number and size."""
         size, tokens = 0, set[str]()
         for job in self._jobs:
             if not isinstance(job, Job):
                 raise InvalidTask(
-                    f"{show(job)} is no job, so it cannot be sent; schedule_many takes what task.prepare(delay, …) returns"
+                    f"{show(job)} is not a job, so it cannot be sent; schedule_many takes what task.prepare(delay, …) returns"
                 )
             draft = job.draft
             new = draft.new
             if job.state is State.CANCELLED and job.is_unsent:
-                # Its `cancel` has promised that it will not run.
+                # Its `cancel` has promised that the job will not run.
                 continue
             is_full = self._batch and (
                 len(self._batch) == storing.SCHEDULE_BATCH
                 or size + len(new.payload) > SCHEDULE_BYTES
                 or job.queue != self._batch[0].queue
-                # The second time it is a repeat, and only a whole call can be one.
+                # A job that comes twice is a repeat, and only a whole call can be a repeat.
                 or new.token in tokens
             )
             full = None
             if is_full:
                 full = self._begin()
                 size, tokens = 0, set()
-            # Kept before the call is handed out: after an error this generator is not resumed.
+            # These are kept before the call is handed out: after an error this generator is not resumed.
             self._batch.append(job)
             self._drafts.append(draft)
             size += len(new.payload)
@@ -337,7 +337,8 @@ class _Sending:
     def _begin(self) -> tuple[str, list[Draft]] | None:
         """Return the part of the batch that may be sent; None if it is empty.
 
-        Whether a job may be sent again is decided here, not when it came: the jobs after it may have taken long to make.
+        Whether a job may be sent again is decided here, not when it came: the jobs after it may have taken long to
+        make.
         """
         batch, self._batch = self._batch, []
         drafts, self._drafts = self._drafts, []
@@ -378,14 +379,14 @@ class _Sending:
         )
 
     def finish(self) -> list[Job[Any]]:
-        """Return the jobs, or raise an error that holds those not known to be stored."""
+        """Return the jobs, or raise an error that holds the jobs not known to be stored."""
         if self.failure is None and not self._too_late:
             return self._sent
         for batch, _, _ in self._under_way:
             self._unsent += batch
         self._unsent += self._batch
         try:
-            # Only jobs: anything else could not be sent a second time either.
+            # Only jobs: nothing else could be sent a second time.
             self._unsent += (job for job in self._jobs if isinstance(job, Job))
         except Exception as error:
             self.failure = self.failure or error

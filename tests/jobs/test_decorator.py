@@ -128,7 +128,7 @@ async def async_generator() -> Any:
         (generator, "is a generator"),
         (async_generator, "is a generator"),
         (lambda: 1, "a lambda has no name"),
-        (samples.add, "is a delayed_task already"),
+        (samples.add, "is already a delayed_task"),
     ],
 )
 def test_what_cannot_be_a_task_is_refused_with_the_reason(

@@ -337,9 +337,9 @@ def test_state_compares_with_its_text(queue: str) -> None:
 def test_what_is_no_id_is_not_found_and_shown_what_one_looks_like(
     queue: str, job_id: Any
 ) -> None:
-    with pytest.raises(JobNotFound, match="is no job id; one looks like"):
+    with pytest.raises(JobNotFound, match="is not a job id; one looks like"):
         get_job(job_id)
-    with pytest.raises(JobNotFound, match="is no job id"):
+    with pytest.raises(JobNotFound, match="is not a job id"):
         asyncio.run(aget_job(job_id))
 
 
@@ -531,7 +531,7 @@ def test_wait_after_the_result_is_gone_raises(
     hand.succeed(hand.take(), 4)
     hand.client.delete(hand.keys.result(job.token), hand.keys.ended)
 
-    with pytest.raises(JobNotFound, match="is not kept any longer"):
+    with pytest.raises(JobNotFound, match="its result is no longer kept"):
         wait(job, 10)
 
 
@@ -583,7 +583,7 @@ def test_wait_by_id_for_a_result_that_was_not_kept_ends(
     job.run_now()
     hand.succeed(hand.take(), keep=False)
 
-    with pytest.raises(JobNotFound, match="has succeeded, and its result was not kept"):
+    with pytest.raises(JobNotFound, match="has succeeded, but its result was not kept"):
         wait(get_job(job.id), 10)
 
 
@@ -796,7 +796,7 @@ def test_key_of_a_function_that_is_too_long_is_refused(queue: str) -> None:
 def test_unique_names_a_parameter_that_is_not_there(queue: str) -> None:
     task = samples.add.using(queue=queue, unique=("colour",))
 
-    with pytest.raises(InvalidTask, match="names 'colour', which is no parameter"):
+    with pytest.raises(InvalidTask, match="names 'colour', which is not a parameter"):
         schedule(task, LATER, 1)
 
 

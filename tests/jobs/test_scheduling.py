@@ -418,7 +418,7 @@ def test_what_is_no_job_is_told_with_what_is_stored(queue: str, hand: Hand) -> N
     jobs = [on(queue).prepare(LATER, n) for n in range(600)]
     mixed: list[Any] = [*jobs, 1, on(queue), 2]
 
-    with pytest.raises(MaybeScheduled, match="1 is no job") as failure:
+    with pytest.raises(MaybeScheduled, match="1 is not a job") as failure:
         schedule_many(mixed)
 
     assert isinstance(failure.value.__cause__, InvalidTask)
@@ -431,7 +431,7 @@ def test_what_is_no_job_is_told_with_what_is_stored(queue: str, hand: Hand) -> N
 def test_what_is_no_job_is_refused_by_name(queue: str, hand: Hand) -> None:
     tasks: list[Any] = [on(queue), on(queue)]
 
-    with pytest.raises(InvalidTask, match=r"is no job.*prepare"):
+    with pytest.raises(InvalidTask, match=r"is not a job.*prepare"):
         schedule_many(tasks)
 
     assert hand.tokens() == []

@@ -680,7 +680,7 @@ def test_a_job_that_never_begins_within_its_lease_becomes_a_dead_letter(
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"body": "\ud800"}, "it holds text that is no Unicode"),
+        ({"body": "\ud800"}, "it holds text that is not Unicode"),
         ({"mac": "1\ud800key" + "A" * 32}, "it is signed with the key '\\ud800key'"),
         ({"mac": "1\0key" + "A" * 32}, "it is signed with the key '\\x00key'"),
         ({"mac": "\ud800abcd" + "A" * 32}, "it is written in format '\\ud800'"),
