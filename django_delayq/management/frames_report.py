@@ -1,4 +1,4 @@
-"""The texts of ``delayq_frames``: what a survey found, what would be done, and what was done. No I/O."""
+"""The texts of ``delayq_frames``: what a survey found, what would be done, what was done. No I/O."""
 
 import json
 from collections import Counter
@@ -43,7 +43,7 @@ def describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
     if is_on:
         yield f"  {listing.filled:12,}  added to the list"
         if listing.left_out:
-            yield f"  {listing.left_out:12,}  left out: no frames, or start times that are not whole ms; they still wait"
+            yield f"  {listing.left_out:12,}  left out: not frames, or start times not in whole ms; they still wait"
         return
     yield f"  {listing.emptied:12,}  removed from the list; they still wait"
     if listing.alone:
@@ -111,7 +111,7 @@ def _describe_codec(survey: Survey) -> str:
     first, *others = names
     if first == "ByteArrayCodec":
         return f"unknown: plain, encrypted or compressed bytes, or a custom codec; {of}"
-    # It writes anything.
+    # ByteArrayCodec writes anything.
     others = [name for name in others if name != "ByteArrayCodec"]
     also = f", or {', '.join(others[:3])}" if others else ""
     note = "" if first in CODEC_NAMES else ", which django-delayq cannot read"
@@ -181,7 +181,7 @@ def _describe_jam(jam: Jam) -> str:
     what = (
         f"a {jam.format.value} frame of {jam.size:,} bytes"
         if jam.format
-        else f"{jam.size:,} bytes that are no frame"
+        else f"{jam.size:,} bytes that are not a frame"
     )
     return f"{what}, number {jam.rank + 1:,} of the timeout set"
 
@@ -196,7 +196,7 @@ def advise(survey: Survey, name: str) -> Iterator[str]:
         if survey.delivered:
             yield "With --drop-delivered, frames that were delivered already are not delivered again."
         if survey.waiting[None]:
-            yield "Members that are no frames go to quarantine, where the admin shows them."
+            yield "Members that are not frames go to quarantine, where the admin shows them."
     else:
         yield from _advise_settings(survey, name)
     if survey.guess().names[:1] == ("ByteArrayCodec",):
@@ -256,7 +256,7 @@ def describe_plan(survey: Survey, target: FrameFormat, is_drop: bool) -> Iterato
     if alone:
         yield f"  {alone:12,}  would be rewritten only in the delay queue, where nobody transfers them"
     bad = survey.waiting[None] + survey.alone[None]
-    yield f"  {bad:12,}  no frames, would go to quarantine"
+    yield f"  {bad:12,}  not frames, would go to quarantine"
     yield f"  {survey.fitting(target):12,}  in this format already"
 
 

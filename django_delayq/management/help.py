@@ -11,7 +11,7 @@ from django.core.management.base import (
 
 
 class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
-    """Django's formatter, which puts its own options last; the examples keep their lines."""
+    """Django's formatter, which puts its own options last; examples keep their lines."""
 
 
 class CommandWithExamples(BaseCommand):

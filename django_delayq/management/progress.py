@@ -4,12 +4,12 @@ from typing import Any
 
 from django_delayq.clock import monotonic_ms
 
-#: Between two lines of progress in a log, and on a terminal, s.
+#: Seconds between two lines of progress in a log, and on a terminal.
 LOG_EVERY_S, SHOW_EVERY_S = 5.0, 0.2
 
 
 class ProgressLine:
-    """One line that changes on a terminal; in a log, a line every few seconds."""
+    """One line that changes on a terminal, or a new line every few seconds in a log."""
 
     def __init__(self, stream: Any, *, is_on: bool) -> None:
         self._stream = stream
@@ -32,7 +32,7 @@ class ProgressLine:
         self._stream.flush()
 
     def end(self) -> None:
-        """Leave the line, so that something else can be printed."""
+        """End the line, so that something else can be printed."""
         if self._is_open:
             self._stream.write("\r\x1b[K", ending="")
             self._stream.flush()

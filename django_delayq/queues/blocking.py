@@ -1,6 +1,6 @@
 """Redisson's RBlockingQueue as a Python object, for programs that want due elements rather than tasks.
 
-It waits and looks. ``taking`` takes the elements so that none is lost.
+It waits and looks. ``taking`` takes the elements, so that none is lost.
 """
 
 import logging
@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: How long an element stays with a consumer that claimed it and died before it confirmed, s.
+#: How long a consumer's claim on an element lasts if it dies before it confirms, s.
 LEASE_S = 10.0
 
 
 class BlockingQueue:
-    """The queue ``name``. Whoever comes first takes an element, here or in Java.
+    """The queue ``name``. Each element goes to whoever takes it first, here or in Java.
 
     A returned element is gone. An element that was not returned is still there, unless the process dies just before it
     returns it. If the wait ends, the caller is interrupted or cancelled, or the connection drops while an element is
@@ -63,7 +63,7 @@ class BlockingQueue:
         """Name a queue. Nothing is sent yet.
 
         ``connection`` is a client, sync or async, or a URL; None: the one in the settings. ``codec`` defaults to the
-        queue's in the settings, else to JSON. ``lease`` is in seconds.
+        one in the queue's settings, else to JSON. ``lease`` is in seconds.
 
         Raises:
             EncodeError: no queue can have this name, or no such codec exists.
@@ -109,7 +109,7 @@ class BlockingQueue:
         await self.aoffer(value)
 
     def take(self) -> Any:
-        """Take the first element out. Wait for one as long as it takes.
+        """Take the first element out. Wait for one as long as necessary.
 
         The element is confirmed, then returned. If the process dies between the two, nobody gets the element again. If
         it dies earlier, others get the element after the lease. An element that must survive its consumer's death
@@ -126,7 +126,7 @@ class BlockingQueue:
         return await self._aperform(self._take([self._keys], math.inf))
 
     def poll(self, timeout: float | timedelta = 0) -> Any:
-        """Take the first element out. Wait for one up to ``timeout`` seconds, fractions included; None if none came.
+        """Take the first element out. Wait up to ``timeout`` seconds, fractions included; None if none came.
 
         Raises:
             As `take`.
@@ -137,14 +137,14 @@ class BlockingQueue:
         return await self._aperform(self._take([self._keys], parse_timeout_ms(timeout)))
 
     def poll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
-        """Do as `poll` on this and other queues, in this order: the first that has an element gives it."""
+        """Do as `poll` on this and other queues: the first in this order that has an element gives it."""
         return self._perform(self._poll_from_any(timeout, names))
 
     async def apoll_from_any(self, timeout: float | timedelta, *names: str) -> Any:
         return await self._aperform(self._poll_from_any(timeout, names))
 
     def drain_to(self, limit: int) -> list[Any]:
-        """Take out the elements that are there, ``limit`` at most, and return them.
+        """Take out up to ``limit`` elements that are there now, and return them.
 
         Elements that the codec cannot read are logged and go to the quarantine.
         """
@@ -165,7 +165,7 @@ class BlockingQueue:
         return await self._aperform(self._peek())
 
     def read_all(self) -> list[Any]:
-        """Return all elements and leave them there. They are read in pages, so a change meanwhile may show or not.
+        """Return all elements and leave them there. They are read in pages: a change meanwhile may show or not.
 
         Raises:
             DecodeError: the codec cannot read one of them.
@@ -176,7 +176,7 @@ class BlockingQueue:
         return await self._aperform(self._read_all())
 
     def contains(self, value: object) -> bool:
-        """Return whether the payload of an element equals that of the value."""
+        """Return whether an element has the same payload as the value."""
         return self._perform(self._contains(value))
 
     async def acontains(self, value: object) -> bool:
@@ -202,7 +202,7 @@ class BlockingQueue:
         await self._aperform(self._clear())
 
     def close(self) -> None:
-        """Close the connections that were made here. The next call makes others. Async ones close with their loop."""
+        """Close the connections made here. The next call makes new ones. Async connections close with their loop."""
         self._peeks.close()
         self._clients.close()
 
@@ -275,7 +275,8 @@ class BlockingQueue:
             if left_ms <= 0:
                 return None
             if wait_ms < math.inf:
-                # Something is leased. After a long time without a look, the queue would spare leases that ended meanwhile.
+                # Some elements are leased. After a long time without a look, leases that ended meanwhile would be
+                # spared.
                 wait_ms = min(wait_ms, self._taker.look_ms)
             if wait_ms > 0:
                 yield WaitForAny(self._peeks, destinations, min(wait_ms, left_ms))

@@ -12,14 +12,14 @@ from django_delayq.delivery.limits import REPEAT_MS
 from django_delayq.wire.calls import PAGE, START, Cursor, walk
 from django_delayq.wire.frame import FrameFormat
 
-#: Frames of one `withdraw`. Each is searched from the end of the list.
+#: Frames of one `withdraw` call. Each is searched for from the end of the list.
 WITHDRAW_BATCH = 100
-#: Elements of the delay queue that an LREM passes in some 0.6 ms.
+#: How many elements of the delay queue an LREM passes in some 0.6 ms.
 FAR = 20_000
-#: Frames that `remove` leaves and that are then taken out together. They are less than a page, so that the walk finds
-#: its place again.
+#: Frames that `remove` leaves, to be taken out together. They are less than a page, so that the walk finds its
+#: place again.
 TOGETHER = 400
-#: Or so many bytes of them.
+#: Or this many bytes of them.
 TOGETHER_BYTES = 1 << 19
 #: Jobs that one `clear` call forgets.
 CLEAR_BATCH = 500
@@ -33,14 +33,14 @@ class Removed(NamedTuple):
 
     cursor: Cursor
     removed: int
-    #: Frames to take out together with those of other pages: each would have cost a good part of a scan.
+    #: Frames to take out together with those of other pages: one by one, each would cost a good part of a scan.
     left: list[bytes]
 
 
 class Cleared(NamedTuple):
     """What one `clear` call did."""
 
-    #: Whether the queue's elements are on their way out. Before that, the call worked on another client's clear.
+    #: Whether the queue's elements are on their way out. Until then, the call works on another client's clear.
     has_begun: bool
     found_any: bool
     #: Frames still to be deleted.
@@ -61,8 +61,8 @@ def remove(
     """Take out elements of one page by their payloads.
 
     ``frame_format`` decides about frames that fit both formats, as in `django_delayq.wire.frame.unpack`.
-    ``which``: ``first``, the first element with one of the payloads (not safe to repeat); ``all`` elements with one;
-    ``others``, all without one.
+    ``which``: ``first``, the first element with one of the payloads (not safe to repeat); ``all``, all elements with
+    one; ``others``, all elements without one.
     """
     _, walked = walk(keys.queue, cursor, insertion_list=insertion_list, page=page)
     return Call(
@@ -89,7 +89,7 @@ def withdraw(
 
     Return which frames were still there. A repeat with the same ``request`` returns the same and does nothing.
     ``depth`` says how far from the head, or the tail, of the delay queue the frames lie. Without ``insertion_list``
-    they are looked up.
+    the script looks them up instead.
     """
     targets = {}
     if target is not None:

@@ -1,6 +1,6 @@
 """Redisson's RDelayedQueue as a Python object: elements that wait until they are due.
 
-It offers elements, looks at those that wait and takes them out. `BlockingQueue` takes those that are due.
+It offers elements, looks at waiting ones and takes them out. `BlockingQueue` takes due ones.
 """
 
 import asyncio
@@ -51,22 +51,23 @@ class _Page:
 
     frames: list[bytes]
     values: list[Any]
-    #: How far from the head they lie at most.
+    #: How far from the head they lie, at most.
     depth: int
-    #: The id of the request. A repeat has the same.
+    #: The id of the request; a repeat has the same.
     request: str = field(default_factory=lambda: uuid4().hex)
     begun_ms: float = field(default_factory=boottime_ms)
 
 
 class DelayedQueue:
-    """Elements that are put into the queue ``name`` when their delay is over.
+    """Elements that go to the queue ``name`` once their delay is over.
 
-    Like Redisson's, an object transfers what is due, whoever offered it, from its making on until `destroy`: at least
-    one has to live, or a worker, or a Java client. (Made without a connection, it starts with its first use.) One
-    object serves any number of threads; every method has an async twin whose name begins with ``a``.
+    Like a Redisson object, it transfers due elements, whoever offered them, from its creation until `destroy`. Elements
+    arrive only while such an object, a worker or a Java client lives. (An object made without a connection begins with
+    its first use.) One object serves any number of threads; every method has an async twin whose name begins with
+    ``a``.
 
-    What waits is seen in the order in which it was offered; without an insertion list, by start time. Values are
-    compared as payloads, after encoding.
+    Waiting elements are seen in the order in which they were offered; without an insertion list, by start time. Values
+    are compared as payloads, after encoding.
 
     Source: RedissonDelayedQueue.java
     """
@@ -82,14 +83,14 @@ class DelayedQueue:
     ) -> None:
         """Begin to transfer the queue ``name``.
 
-        ``connection`` is a client, sync or async, or a URL; None: the one in the settings. Whatever kind it is,
-        both kinds of methods work. ``codec``, ``frame_format`` (or the version of the Redisson on the other side:
-        ``"3.16.6"``) and ``insertion_list`` are those of the queue in the settings, else JSON, the newer format,
-        and True. With the list it can only be as the settings have it, as all who write have to agree.
+        ``connection`` is a client, sync or async, or a URL; None: the one in the settings. Sync and async methods work
+        with either kind. ``codec``, ``frame_format`` (or the version of the Redisson on the other side: ``"3.16.6"``)
+        and ``insertion_list`` default to the queue's settings, else to JSON, the newer format, and True.
+        ``insertion_list`` cannot differ from the settings, because all writers have to agree on it.
 
         Raises:
             EncodeError: no queue can have this name, or no such codec or version exists.
-            InvalidSettings: connection is something else, or insertion_list is not what the settings say.
+            InvalidSettings: connection is something else, or insertion_list differs from the settings.
         """
         self.name = name
         self._keys = DeliveryKeys.of(name)
@@ -100,7 +101,7 @@ class DelayedQueue:
             insertion_list=insertion_list,
         )
         self._clients = Clients.of(connection)
-        # The client that the transfer was begun with, and the process that it runs in.
+        # The client with which the transfer began, and the process that it runs in.
         self._held: Redis | None = None
         self._lock = threading.Lock()
         # Guarded by _lock: what polls had to leave open.
@@ -125,7 +126,7 @@ class DelayedQueue:
             InvalidDelay: the delay is negative, a naive datetime, or not a time.
             EncodeError: the codec cannot write the value.
             MaybeScheduled: the connection broke before the reply. It was sent once, and may be in the queue.
-            redis.exceptions.RedisError: the server refused it, or was not there; it is not in the queue.
+            redis.exceptions.RedisError: the server refused it, or was away; it is not in the queue.
         """
         self._perform(self._offer(value, delay))
 
@@ -170,14 +171,14 @@ class DelayedQueue:
         return await self._aperform(self._contains_all([value]))
 
     def contains_all(self, values: Iterable[object]) -> bool:
-        """Return whether each of the values equals an element; True when there are no values."""
+        """Return whether each of the values equals an element; True if there are no values."""
         return self._perform(self._contains_all(values))
 
     async def acontains_all(self, values: Iterable[object]) -> bool:
         return await self._aperform(self._contains_all(values))
 
     def peek(self) -> Any:
-        """Return the first element and leave it there, or None if nothing waits.
+        """Return the first element and leave it there; None if nothing waits.
 
         Raises:
             DecodeError: the codec cannot read it; ``data`` is the payload.
@@ -188,10 +189,10 @@ class DelayedQueue:
         return await self._aperform(self._peek())
 
     def poll(self, limit: int | None = None) -> Any:
-        """Take out the first element, due or not, or return None. With a limit, return a list of that many at most.
+        """Take out the first element, due or not, or return None. With a limit, return a list of at most that many.
 
-        If an error comes up after some elements were taken, the list has those, and the next call raises the error if
-        it stays. If a reply was lost, the next call of this object returns the elements that were taken.
+        If an error comes after some elements were taken, the list has those, and the next call raises the error if it
+        persists. If a reply was lost, the next call of this object returns the elements that were taken.
 
         Raises:
             DecodeError: the codec cannot read the first element, which stays in its place.
@@ -217,7 +218,7 @@ class DelayedQueue:
         return await self._aperform(self._poll_last_and_offer_first_to(name))
 
     def read_all(self) -> list[Any]:
-        """Return all elements. They are read in pages, so a change meanwhile may show or not.
+        """Return all elements. They are read in pages: a change meanwhile may show or not.
 
         Raises:
             DecodeError: the codec cannot read one of them.
@@ -230,7 +231,7 @@ class DelayedQueue:
     def clear(self) -> None:
         """Delete all waiting elements. Jobs among them are cancelled and free their unique keys.
 
-        The elements are gone for everybody at once. What is due already, or runs, stays.
+        They are gone for everybody at once. Elements that are already due, or run, stay.
         """
         self._perform(self._clear())
 
@@ -479,7 +480,7 @@ class DelayedQueue:
         except RedisError as error:
             if not taken:
                 raise
-            # The caller gets the elements that were taken. If the error stays, the next call raises it.
+            # The caller gets the elements that were taken. If the error persists, the next call raises it.
             logger.warning(
                 "poll of %r took %d elements, then: %s", self.name, len(taken), error
             )
@@ -492,7 +493,7 @@ class DelayedQueue:
         return taken
 
     def _settle(self) -> Steps[None]:
-        """Learn what earlier calls took although their replies were lost."""
+        """Learn what earlier calls took if their replies were lost."""
         while True:
             with self._lock:
                 if not self._unsettled:
@@ -508,7 +509,7 @@ class DelayedQueue:
             self._keep(page.values if is_late else values)
 
     def _pour(self, taken: list[Any], limit: int) -> None:
-        """Hand out elements that earlier calls took and could not return."""
+        """Hand out elements that earlier calls took but could not return."""
         with self._lock:
             taken += self._left_over[:limit]
             del self._left_over[:limit]
@@ -586,7 +587,7 @@ class DelayedQueue:
                 self._keys,
                 [frame],
                 request=uuid4().hex,
-                # Others may have offered elements since.
+                # Others may have offered elements meanwhile.
                 depth=depth + PAGE,
                 from_tail=True,
                 target=target,

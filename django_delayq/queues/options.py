@@ -1,4 +1,4 @@
-"""How the elements of a queue are written: codec, frame format, with or without Redisson's list."""
+"""How the elements of a queue are written: codec, frame format, and whether Redisson's list is kept."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ from django_delayq.wire.frame import FrameFormat
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions:
-    """Options that all who write to a queue, or read it, have to agree on."""
+    """Options that everybody who writes to a queue, or reads it, has to agree on."""
 
     #: What turns values into payloads.
     codec: Codec
-    #: The format of frames that are written. Both formats are read.
+    #: The format of written frames. Both formats are read.
     frame_format: FrameFormat = FrameFormat.BC0LC0
     #: Keep Redisson's list of all offered elements, and read it as Redisson does.
     insertion_list: bool = True
 
 
-#: Returns the options of a queue by its name; None if the settings do not have the queue.
+#: Returns a queue's options by its name; None if the settings do not have the queue.
 DefaultOptions = Callable[[str], QueueOptions | None]
 
 _default: DefaultOptions | None = None
@@ -30,19 +30,19 @@ _FORMATS = {format.value: format for format in FrameFormat}
 
 
 def set_default_options(provider: DefaultOptions | None) -> None:
-    """Say which options queues have if the caller names none."""
+    """Set the source of the options that a caller does not name."""
     global _default
     _default = provider
 
 
-#: Signs a job for another queue: payload, the two names. A payload that is not a job stays as it is.
+#: Signs a job for another queue, given the payload and both names. It returns any other payload as it is.
 Signer = Callable[[bytes, str, str], bytes]
 
 _signer: Signer | None = None
 
 
 def set_signer(signer: Signer | None) -> None:
-    """Say how to sign a job that moves to another queue."""
+    """Set what signs a job that moves to another queue."""
     global _signer
     _signer = signer
 
@@ -67,14 +67,14 @@ def options_of(
     frame_format: FrameFormat | str | None = None,
     insertion_list: bool | None = None,
 ) -> QueueOptions:
-    """Complete the options that a caller names, from the default options, else JSON in the newer format with a list.
+    """Complete the options that a caller names: from the default options, else JSON in the newer format with a list.
 
     ``frame_format`` may be a name, ``"Bc0Lc0"`` or ``"dLc0"``, or the version of the Redisson on the other side,
     ``"3.16.6"``.
 
     Raises:
-        EncodeError: no codec has this name, or this is no version of Redisson.
-        InvalidSettings: the settings of the queue say otherwise about its list.
+        EncodeError: no codec has this name, or this is not a version of Redisson.
+        InvalidSettings: the settings of the queue disagree about its list.
     """
     version = None
     if isinstance(frame_format, str):
@@ -87,7 +87,7 @@ def options_of(
     if configured and insertion_list not in (None, configured.insertion_list):
         raise InvalidSettings(
             f"insertion_list={insertion_list} for queue {name!r}, whose settings say {configured.insertion_list}:"
-            " a list that only some writers keep tells untruths. Leave it out, or change INSERTION_LIST in the settings"
+            " a list that only some writers keep is wrong. Leave it out, or change INSERTION_LIST in the settings"
         )
     default = configured or QueueOptions(codec=get_codec("json"))
     return QueueOptions(

@@ -1,4 +1,4 @@
-"""Reading payloads of others. If a codec cannot, its error says which setting to change."""
+"""Reads payloads of other writers. If a codec cannot, the error says which setting to change."""
 
 import logging
 from typing import Any
@@ -9,7 +9,7 @@ from django_delayq.exceptions import DecodeError
 
 logger = logging.getLogger(__name__)
 
-#: Queues about which this process has warned that StringCodec reads what another codec wrote.
+#: Queues for which this process has logged that StringCodec reads payloads of another codec.
 _told: set[str] = set()
 
 
@@ -49,7 +49,7 @@ def explained(
     """Return the error, with advice if another codec seems to have written the payload."""
     likely = likely_codecs(payload)
     if codec.name in likely:
-        # This codec wrote it. It is broken, or of a class that nobody declared, as the error says.
+        # This codec wrote the payload. It is broken, or its class was not declared, as the error says.
         return error
     setting = f"DELAYQ['QUEUES'][{queue!r}]['CODEC']"
     if likely:

@@ -1,7 +1,7 @@
-"""Taking elements out of a destination queue: claim, decode, confirm, and put back if the caller goes away.
+"""Takes elements out of a destination queue: claims, decodes and confirms, or puts back if the caller goes away.
 
-There are two calls, and nothing between them can lose an element. The first leases the element, the second confirms
-that the holder of the lease has it. The next consumer takes what was not confirmed.
+Two calls make sure that no element is lost. The first leases the element; the second confirms that the holder of the
+lease has it. An unconfirmed element goes to the next consumer.
 """
 
 import json
@@ -30,7 +30,7 @@ from django_delayq.queues.reading import read
 
 logger = logging.getLogger(__name__)
 
-#: Pause between two attempts to confirm after the connection broke: from the first to the second of these, doubling.
+#: The pause between two attempts to confirm after the connection broke: it doubles, from the first to the second.
 CONFIRM_PAUSE_MS = (20, 500)
 
 
@@ -40,14 +40,14 @@ class Batch:
 
     keys: DeliveryKeys
     owner: bytes
-    #: When to stop trying to confirm, by `monotonic_ms`: others may have the elements then.
+    #: When to stop trying to confirm, by `monotonic_ms`: from then on others may have the elements.
     give_up_ms: float
     jobs: list[Leased]
     #: Values of the jobs that could be decoded; after the confirmation, only those that are ours.
     values: list[Any]
     #: Errors of the jobs that could not be decoded.
     errors: list[DecodeError]
-    #: Time until the next event of the queue.
+    #: Time until the queue's next event, ms.
     wait_ms: float
 
 
@@ -57,7 +57,7 @@ class Taker:
     def __init__(self, codec: Codec, lease_ms: int) -> None:
         self._codec = codec
         self._lease_ms = lease_ms
-        #: How often a waiting consumer has to look while something is leased.
+        #: How often a waiting consumer has to look while elements are leased.
         self.look_ms = lease_ms / claiming.LOOKS_A_LEASE
         self._lock = threading.Lock()
         # Guarded by _lock: batches that earlier calls had to leave open.
@@ -78,11 +78,11 @@ class Taker:
             try:
                 yield from self._confirm(batch)
             except (RedisConnectionError, RedisTimeoutError):
-                # The next call learns whether the server confirmed it.
+                # The next call learns whether the server has confirmed the batch.
                 self._leave(self._unconfirmed, batch)
                 raise
         except (RedisError, GeneratorExit):
-            # Nothing was confirmed, or the next call settles it, or the lease ends.
+            # Either nothing was confirmed, or the next call settles it, or the lease ends.
             raise
         except BaseException:
             # Interrupted: confirmed or not, the caller did not get the elements.
@@ -122,7 +122,7 @@ class Taker:
             raise
         except BaseException:
             try:
-                # The same request returns what it got before, and with a limit of 0 takes nothing new.
+                # The same request returns what it got before; with a limit of 0 it takes nothing new.
                 claimed = yield claim(0)
                 yield from self.put_back(batch_of(claimed))
             except RedisError as error:
@@ -157,7 +157,7 @@ class Taker:
             )
         batch.jobs = readable
         if not readable:
-            # No confirmation follows, which would make the server forget the request.
+            # No confirmation will follow, which would make the server forget the request.
             yield claiming.leave(batch.keys, owner=batch.owner)
 
     def _confirm(self, batch: Batch) -> Steps[None]:
@@ -174,7 +174,7 @@ class Taker:
                 )
                 break
             except (RedisConnectionError, RedisTimeoutError):
-                # The server may have confirmed it. Asking again is safe and tells.
+                # The server may have confirmed it. Asking again is safe, and gives the answer.
                 if monotonic_ms() >= batch.give_up_ms:
                     raise
                 yield Pause(pause_ms)
@@ -227,13 +227,13 @@ class Taker:
             open_ones.append(batch)
 
     def _keep(self, batch: Batch) -> None:
-        """Keep elements that are ours for the next call."""
+        """Keep elements that belong to the caller for its next call."""
         name = batch.keys.queue.name
         with self._lock:
             self._left_over += [(name, value) for value in batch.values]
 
     def _left_over_of(self, keys: DeliveryKeys) -> list[Any]:
-        """Return one element that an earlier call confirmed and could not return, if there is one."""
+        """Return an element that an earlier call confirmed but could not return, if there is one."""
         with self._lock:
             for item in self._left_over:
                 if item[0] == keys.queue.name:
@@ -243,7 +243,7 @@ class Taker:
 
 
 def _as_decode_error(error: Exception, payload: bytes) -> DecodeError:
-    """Return a DecodeError with its data. An error of a user's own codec is wrapped in one."""
+    """Return the error as a DecodeError with its data; wrap an error of the user's own codec."""
     if isinstance(error, DecodeError):
         error.data = error.data or payload
         return error

@@ -296,7 +296,8 @@ def test_what_is_no_frame_goes_to_quarantine_and_java_goes_on(
     assert len(jammed) < len(queue.offered), "all came"
     _, said = queue.command()
     assert re.search(
-        rf"STUCK: {GENERATION[holding]} stops at [\d,]+ bytes that are no frame", said
+        rf"STUCK: {GENERATION[holding]} stops at [\d,]+ bytes that are not a frame",
+        said,
     )
 
     begun_ms = time.time() * 1000

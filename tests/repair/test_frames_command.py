@@ -167,7 +167,7 @@ def test_everything_odd_is_told(rig: Rig, call: Call) -> None:
     assert "START TIMES: 1 below 0" in output
     assert "1 of 17 bytes" in output
     assert "1, INSERTION_LIST is or was off" in output
-    assert "Members that are no frames go to quarantine" in output
+    assert "Members that are not frames go to quarantine" in output
 
 
 # Settings.
@@ -329,7 +329,7 @@ def test_dry_run_changes_nothing_and_says_what_would_be_done(
     assert dump(rig) == before
     assert f"{5 if drop else 8:12,}  would be rewritten in the timeout set" in output
     assert ("3  delivered already, would be removed" in output) == drop
-    assert "1  no frames, would go to quarantine" in output
+    assert "1  not frames, would go to quarantine" in output
     assert "Nothing was changed." in output
 
 

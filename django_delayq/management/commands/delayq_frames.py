@@ -87,7 +87,7 @@ class Command(CommandWithExamples):
             type=_format,
             metavar="VERSION",
             help="rewrite frames to the format that this Redisson reads: a version such as 3.27.2, or dLc0 (up to"
-            " 3.21.0) or Bc0Lc0 (from 3.21.1 on). Members that are no frames stop every Redisson, and go to"
+            " 3.21.0) or Bc0Lc0 (from 3.21.1 on). Members that are not frames stop every Redisson, and go to"
             " quarantine. Without --to or --list the command changes nothing.",
         )
         parser.add_argument(

@@ -58,13 +58,13 @@ class Command(CommandWithExamples):
             "queues",
             nargs="*",
             metavar="QUEUE",
-            help='names of queues; without any, all of DELAYQ["QUEUES"].',
+            help='queue names; without any, all of DELAYQ["QUEUES"].',
         )
         parser.add_argument(
             "--format",
             type=int,
             metavar="N",
-            help="write this format from now on, and rewrite what waits.",
+            help="write this format from now on, and rewrite waiting jobs.",
         )
         parser.add_argument(
             "--force",
@@ -87,7 +87,7 @@ class Command(CommandWithExamples):
         except DelayqError as error:
             raise CommandError(str(error)) from error
         try:
-            # All queues begin before the first is worked on, so that their schedulers notice at the same time.
+            # All queues begin before the first is rewritten, so that their schedulers notice at the same time.
             works = [self._begin(client, queue, keyring, options) for queue in queues]
             tallies = [
                 self._write_anew(queue, *work)
@@ -114,7 +114,7 @@ class Command(CommandWithExamples):
         keyring: Keyring,
         options: dict[str, Any],
     ) -> tuple[Resigning, Iterator[None]]:
-        """Choose the format of a queue, where one is given; return what writes it anew."""
+        """Choose the format of a queue, if one is given; return what rewrites its jobs."""
         format: int | None = options["format"]
         if format is None:
             with self._explained():
@@ -198,7 +198,7 @@ class Command(CommandWithExamples):
         keyring: Keyring,
         format: int | None,
     ) -> bool:
-        """Say whether an older key may go; return that."""
+        """Print whether an older key may go; return whether it may."""
         first, *others = keyring.ids
         late = sum(tally.late for tally in tallies)
         missing = sorted({name for tally in tallies for name in tally.unknown})
@@ -220,7 +220,7 @@ class Command(CommandWithExamples):
             )
         if late or unfit:
             return False
-        # Jobs that another project has signed need none of this project's keys.
+        # Jobs that another project has signed do not need this project's keys.
         nothing = "Nothing else" if missing else "Nothing"
         done = f"{nothing} here needs any key except {first!r}."
         if others and left:
@@ -250,7 +250,7 @@ def _told(name: str, tally: Tally) -> str:
         f"{tally.current:,} already signed with the first key",
     ]
     if tally.foreign:
-        parts.append(f"{tally.foreign:,} that are no jobs of this project")
+        parts.append(f"{tally.foreign:,} that are not jobs of this project")
     if tally.unfit:
         parts.append(f"{tally.unfit:,} that the format cannot hold")
     parts += [

@@ -31,11 +31,11 @@ from django_delayq.worker.supervisor import Supervisor
 
 logger = logging.getLogger("django_delayq.worker")
 
-#: Environment variable that names the pipe which closes with the reloader of a worker under --reload.
+#: Environment variable that names a pipe: it closes when the reloader of a worker under --reload ends.
 RELOADER = "DELAYQ_RELOADER"
-#: More tasks than this are counted and not named at the start.
+#: At the start, more tasks than this are counted, not named.
 TASKS_SHOWN = 20
-#: Bytes: a lower --max-memory is a mistake, most often a missing unit.
+#: Bytes. A lower --max-memory is a mistake, most often a missing unit.
 LEAST_MEMORY = 32 * 2**20
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?) ?(?:([KMGT])(?:I?B)?|B)?")
 _LOG_LEVELS = {
@@ -183,10 +183,10 @@ class Command(CommandWithExamples):
         try:
             self._check_server(worker_options)
         except DelayqError as error:
-            # Reported here, in the foreground, rather than by each process.
+            # Reported here, in the foreground, instead of by each process.
             raise CommandError(str(error)) from error
         except (RedisError, OSError) as error:
-            # Each process waits for the server, and says why.
+            # Each process waits for the server, and logs why.
             logger.debug("the server cannot be checked yet: %s", redact(str(error)))
         stop_with = None
         if pipe is not None:
@@ -196,7 +196,7 @@ class Command(CommandWithExamples):
 
     def _read(self, options: dict[str, Any]) -> WorkerOptions:
         settings = conf.get_settings()
-        # Without a key every job would be held.
+        # Without a key, workers would hold every job.
         conf.get_keyring()
         given = {
             name.upper(): options[name]
@@ -251,7 +251,7 @@ class Command(CommandWithExamples):
             client.connection_pool.disconnect()
 
     def _reload(self) -> int:
-        """Run the worker as a child, and another one whenever a module of this project changes."""
+        """Run the worker as a child, and a new one whenever a module of this project changes."""
         reloader = _ChangeReporter()
         ticker: Iterator[None] = reloader.tick()
         next(ticker)
@@ -260,7 +260,7 @@ class Command(CommandWithExamples):
 
         def stop(number: int, frame: FrameType | None) -> None:
             stops.append(number)
-            # A terminal sends its signal to the child as well.
+            # A terminal also sends its signal to the child.
             if len(stops) > 1 and number == signal.SIGTERM:
                 child.process.send_signal(number)
 
@@ -277,7 +277,7 @@ class Command(CommandWithExamples):
 
 
 class _Child:
-    """A worker process that stops when told to, and when this process dies."""
+    """A worker process that stops when told to, or when this process dies."""
 
     def __init__(self) -> None:
         reader, self._writer = os.pipe()
@@ -289,13 +289,13 @@ class _Child:
         os.close(reader)
 
     def stop(self) -> int:
-        """Let it end gracefully, and return its exit status."""
+        """Let the worker end gracefully, and return its exit status."""
         os.close(self._writer)
         return self.process.wait()
 
 
 class _ChangeReporter(StatReloader):
-    """Django's reloader, but it reports instead of ending the process."""
+    """Django's reloader, except that it reports a change instead of ending the process."""
 
     changed: "str | os.PathLike[str] | None" = None
 
