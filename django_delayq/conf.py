@@ -710,10 +710,11 @@ def find_server() -> Server:
 
 
 def _alias_pool(alias: str) -> Any:
-    caches = getattr(django_settings, "CACHES", {})
-    if alias not in caches:
+    # Only the names: a debug page shows the variables of this frame, and CACHES has passwords.
+    aliases = list(getattr(django_settings, "CACHES", {}))
+    if alias not in aliases:
         # Not left to django-redis: its error would show the alias, which may be a mangled URL.
-        why = f"CACHES has {', '.join(map(repr, caches)) or 'nothing'}"
+        why = f"CACHES has {', '.join(map(repr, aliases)) or 'nothing'}"
         raise _no_alias(alias, why)
     try:
         return get_redis_connection(alias).connection_pool
@@ -722,7 +723,9 @@ def _alias_pool(alias: str) -> Any:
         why = f"its LOCATION is not a URL that redis-py reads ({type(error).__name__})"
         raise _no_alias(alias, why) from None
     except Exception as error:
-        raise _no_alias(alias, redact(str(error))) from error
+        # Not chained: the frames of django-redis hold the OPTIONS of the alias, a password among them.
+        why = f"{type(error).__name__}: {redact(str(error))}"
+        raise _no_alias(alias, why) from None
 
 
 def _no_alias(alias: str, why: str) -> InvalidSettings:

@@ -15,6 +15,7 @@ import pytest
 import redis
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
+from django.views.debug import ExceptionReporter
 
 from django_delayq import conf
 from django_delayq.calls.call import CallPacker
@@ -759,6 +760,36 @@ def test_alias_that_leads_nowhere_is_told(
         own_clients.of_thread()
 
     assert text in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("connection", "location", "options"),
+    [
+        ("unknown", "redis://localhost", {}),
+        ("jobs", "redis://[localhost", {}),
+        ("jobs", "redis://localhost", {"CONNECTION_FACTORY": "nowhere.Factory"}),
+    ],
+)
+def test_debug_page_of_an_alias_that_leads_nowhere_shows_no_password(
+    settings: Any, connection: str, location: str, options: dict[str, str]
+) -> None:
+    settings.CACHES = {
+        "jobs": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": location,
+            "OPTIONS": {"PASSWORD": "hunter2", **options},
+        }
+    }
+    settings.DELAYQ = {"CONNECTION": connection}
+
+    with pytest.raises(InvalidSettings) as e:
+        own_clients.of_thread()
+
+    # Not the frame of this test, which has the password.
+    assert e.tb.tb_next is not None
+    page = ExceptionReporter(None, e.type, e.value, e.tb.tb_next)
+    assert "_alias_pool" in page.get_traceback_html()
+    assert "hunter2" not in page.get_traceback_html()
 
 
 def test_missing_connection_is_told_outside_of_debug(settings: Any) -> None:
