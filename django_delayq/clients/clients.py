@@ -73,10 +73,12 @@ class Clients:
                 "connection has to be a redis.Redis, a redis.asyncio.Redis or a URL;"
                 f" got {show(connection)}"
             )
-        # A client that decodes replies would return text.
+        # A client that decodes would return text. A sync one with a single connection would mix up the replies of
+        # threads, that of the transfer among them.
         is_used = (
             isinstance(connection, Redis | aio.Redis)
             and not Server.of(connection).decodes
+            and not (isinstance(connection, Redis) and connection.connection)
         )
         return cls(
             lambda: Server.of(connection),

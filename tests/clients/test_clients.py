@@ -89,6 +89,20 @@ class TestOwnClients:
         other.close()
 
 
+def test_client_with_a_single_connection_lends_its_address_only(
+    server: Server, queue_name: str
+) -> None:
+    client = redis.Redis.from_url(server.socket_url, single_connection_client=True)
+    # Another thread waits for its reply.
+    client.connection.send_command("PING")
+
+    with BlockingQueue(queue_name, connection=client) as queue:
+        assert len(queue) == 0
+
+    assert client.connection.read_response() == b"PONG"
+    client.close()
+
+
 class TestAsyncClients:
     def test_one_is_shared_by_all_objects_of_a_loop_and_ends_with_it(
         self, private_server: Callable[..., Server]
