@@ -179,7 +179,8 @@ class Clients:
 
     def forget(self) -> None:
         """Drop all clients, because the server is another one now."""
-        made = self._made.pop("made", None)
+        # A thread that makes a pool of the old server right now puts it into the old dictionary, which nobody reads.
+        made, self._made = self._made.get("made"), {}
         for of_loop in list(_of_loops.values()):
             of_loop.pop(self._key, None)
         if made is not None:
@@ -190,9 +191,8 @@ class Clients:
         self._made.clear()
 
     def _get(self) -> "_Made":
-        return self._made.get("made") or self._made.setdefault(
-            "made", _Made(self.find().pool())
-        )
+        kept = self._made
+        return kept.get("made") or kept.setdefault("made", _Made(self.find().pool()))
 
 
 class _Made:

@@ -226,6 +226,24 @@ class TestConnectionOfAThread:
             assert all(client.result(timeout=60) is first for client in made)
         clients.close()
 
+    def test_a_pool_that_is_made_while_the_server_changes_is_not_kept(self) -> None:
+        ports = [1, 2]
+
+        def find() -> servers.Server:
+            server = servers.Server.at(f"redis://127.0.0.1:{ports[0]}")
+            if len(ports) == 2:
+                # Another thread does so.
+                del ports[0]
+                clients.forget()
+            return server
+
+        clients = Clients(find)
+        clients.shared()
+
+        pool = clients.shared().connection_pool
+        assert pool.connection_kwargs["port"] == 2
+        clients.close()
+
     def test_a_connection_that_takes_too_long_is_left_to_the_call(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
