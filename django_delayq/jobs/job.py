@@ -529,7 +529,8 @@ def _finding(job_id: str) -> Steps[Job[Any]]:
         text = yield Command(("LINDEX", job._keys.result(job.token), 0))
         if text is None:
             raise JobNotFound(
-                f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, or never was"
+                f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, its transaction has not"
+                " committed, or it never existed"
             )
         job.state = State(envelopes.read_result(text)["state"])
     return job

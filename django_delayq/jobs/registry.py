@@ -62,7 +62,8 @@ def get_task(name: str) -> TaskDefinition:
         raise TaskNotFound(
             f"no task is registered as {show(name)}."
             + _suggestion(name)
-            + " Put it in tasks.py of an app in INSTALLED_APPS; a worker that has it runs its jobs.",
+            + f" Put it in tasks.py of an app in INSTALLED_APPS, or give name={show(name)} to the function that replaced it;"
+            " a worker that has it runs its jobs.",
             name,
         ) from None
 

@@ -408,7 +408,7 @@ class _Sending:
         if len(unsent) > len(unknown):
             text += f", {len(unsent) - len(unknown)} are not"
         if self.failure is not None:
-            text += f": {type(self.failure).__name__}: {self.failure}"
+            text += f": {type(self.failure).__name__}: {self.failure}".rstrip(".")
         seconds = limits.REPEAT_MS // 1000
         if self._unsent:
             text += f". Pass error.unsent to schedule_many within {seconds} s: no job is stored twice"

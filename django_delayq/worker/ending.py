@@ -105,4 +105,7 @@ def leave(
         replies = [error]
     for reply in replies:
         if isinstance(reply, Exception):
-            logger.info("a last request stays until it is swept: %s", reply)
+            logger.info(
+                "the server keeps the last request of this process until it is swept: %s",
+                reply,
+            )

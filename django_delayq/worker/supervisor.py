@@ -130,7 +130,7 @@ class Supervisor:
         if self._stops == 1:
             left_ms = self._options.worker.grace_s * 1000 + KILL_AFTER_MS
             logger.info(
-                "stopping: what runs has %g s to end; again to stop now",
+                "stopping: what runs has %g s to end; a second signal stops it at once",
                 self._options.worker.grace_s,
             )
         else:

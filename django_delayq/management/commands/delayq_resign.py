@@ -49,7 +49,7 @@ exit status:
 class Command(CommandWithExamples):
     examples = EXAMPLES
     help = (
-        "Sign all jobs that wait, are due, are held or were given up with the first of the project's keys.\n"
+        "Use the first of the project's keys to sign all jobs that wait, are due, are held, or were given up.\n"
         "Jobs that run at the moment are signed as well, in case they are tried again."
     )
 

@@ -99,7 +99,7 @@ class Command(CommandWithExamples):
     examples = EXAMPLES
     help = (
         "Run delayed jobs: wait until they are due, claim them and call their functions.\n"
-        "This is all it takes; start as many as you like, on as many machines as you like."
+        "One worker is enough; you may start as many as you like, on as many machines as you like."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
