@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
@@ -33,17 +32,6 @@ def run_all(client: Redis, calls: Sequence[Call[T]]) -> list[T | Exception]:
     return _read_all(calls, replies)
 
 
-async def arun_all(client: AsyncRedis, calls: Sequence[Call[T]]) -> list[T | Exception]:
-    """`run_all` on an asyncio client."""
-    replies = await _apipeline(client, [call.command() for call in calls])
-    unknown = _unknown(replies)
-    if unknown:
-        again = await _apipeline(client, [calls[i].full_command() for i in unknown])
-        for i, reply in zip(unknown, again, strict=True):
-            replies[i] = reply
-    return _read_all(calls, replies)
-
-
 def _pipeline(client: Redis, commands: list[tuple[Argument, ...]]) -> list[Any]:
     if not commands:
         return []
@@ -51,17 +39,6 @@ def _pipeline(client: Redis, commands: list[tuple[Argument, ...]]) -> list[Any]:
     for command in commands:
         pipeline.execute_command(*command)
     return list(pipeline.execute(raise_on_error=False))
-
-
-async def _apipeline(
-    client: AsyncRedis, commands: list[tuple[Argument, ...]]
-) -> list[Any]:
-    if not commands:
-        return []
-    pipeline = client.pipeline(transaction=False)
-    for command in commands:
-        pipeline.execute_command(*command)
-    return list(await pipeline.execute(raise_on_error=False))
 
 
 def _unknown(replies: Sequence[Any]) -> list[int]:

@@ -1,11 +1,10 @@
 from typing import Any
 
 import redis
-import redis.asyncio
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
-from django_delayq.calls.several import arun_all, run_all, run_stream
+from django_delayq.calls.several import run_all, run_stream
 from tests.calls.samples import COUNT, echo, script
 from tests.servers import Server
 
@@ -28,15 +27,6 @@ class TestSeveral:
 
         assert (first, third) == ("a", "c")
         assert isinstance(second, redis.ResponseError)
-
-    async def test_async_replies_come_in_order(
-        self, async_client: redis.asyncio.Redis
-    ) -> None:
-        await async_client.script_flush()
-
-        replies = await arun_all(async_client, [echo(str(n)) for n in range(10)])
-
-        assert replies == [str(n) for n in range(10)]
 
     def test_only_what_did_not_run_is_sent_in_full(
         self, client: redis.Redis, queue_name: str
