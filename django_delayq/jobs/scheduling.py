@@ -4,11 +4,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.decorator import DelayedTask
-from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
-from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import get_task
-from django_delayq.jobs.sending import asend, send
 from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay
 
@@ -32,8 +29,7 @@ def schedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
         InvalidDelay, InvalidArguments, InvalidTask, TaskNotFound, QueueNotFound: nothing was stored.
         redis.exceptions.RedisError: the server's or connection's own error, with a note on what became of the job.
     """
-    found = _find(task)
-    return send(prepare(found, delay, args, kwargs), found.on_commit)
+    return _find(task).schedule(delay, *args, **kwargs)
 
 
 @overload
@@ -46,15 +42,14 @@ async def aschedule(
 ) -> Job[Any]: ...
 async def aschedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
     """`schedule` on the event loop."""
-    found = _find(task)
-    return await asend(prepare(found, delay, args, kwargs), found.on_commit)
+    return await _find(task).aschedule(delay, *args, **kwargs)
 
 
-def _find(task: object) -> TaskDefinition:
-    if isinstance(task, str):
-        return get_task(task)
-    if isinstance(task, DelayedTask):
-        return task
-    raise InvalidTask(
-        f"{show(task)} is not a task, so it cannot be scheduled; decorate the function with @delayed_task"
-    )
+def _find(task: object) -> DelayedTask[Any, Any]:
+    # Its own method is called, which a project's tests may have patched.
+    found = get_task(task) if isinstance(task, str) else task
+    if not isinstance(found, DelayedTask):
+        raise InvalidTask(
+            f"{show(task)} is not a task, so it cannot be scheduled; decorate the function with @delayed_task"
+        )
+    return found

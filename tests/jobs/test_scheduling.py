@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from unittest import mock
 
 import pytest
 from redis.exceptions import ConnectionError
@@ -54,6 +55,21 @@ def test_schedule_stores_the_call_and_returns_the_job(queue: str, hand: Hand) ->
     assert (job.task, job.args, job.kwargs) == (samples.add.name, [1], {"note": "x"})
     body = b'{"task":"tests.jobs.samples.add","args":[1],"kwargs":{"note":"x"}}'
     assert hand.payload(job) == sealed(body, queue, job.token)
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_schedule_calls_the_method_that_a_test_has_patched(named: bool) -> None:
+    task = samples.add.name if named else samples.add
+
+    with (
+        mock.patch.object(samples.add, "schedule") as patched,
+        mock.patch.object(samples.add, "aschedule") as apatched,
+    ):
+        schedule(task, LATER, 1, note="x")
+        await aschedule(task, LATER, 2)
+
+    patched.assert_called_once_with(LATER, 1, note="x")
+    apatched.assert_called_once_with(LATER, 2)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ REDISSON = "3.27.2"
 ARGUMENT = "the argument of the walk"
 #: What a step of a job that was given back holds: no thread came to run it within 50 ms, so this walk shows the load.
 STALLED = "Attempt.give_back"
+#: Walks of a job before a worker that always gives it back is a failure.
+TRIES = 100
 
 ran: list[object] = []
 
@@ -88,10 +90,11 @@ def _undisturbed(
 ) -> Walk:
     # The first walk loads scripts and connects; later ones show what each job takes.
     _record(client, queue, offer, value)
-    while True:
+    for _ in range(TRIES):
         steps = _record(client, queue, offer, value)
         if all(step.function.name != STALLED for step in steps):
             return Walk(steps, texts)
+    raise AssertionError(f"the worker gave back the job on each of {TRIES} walks")
 
 
 def _record(
