@@ -196,8 +196,10 @@ class _Watching:
             if is_armed:
                 peek.begin(WATCH_MS)
             if peek.is_answered():
+                is_filled = peek.finish()
+                # Not before it is read: the answer may be an error.
                 self._troubles.pop(key, None)
-                if peek.finish():
+                if is_filled:
                     self._call_back(key)
                 elif is_armed:
                     peek.begin(WATCH_MS)

@@ -1,3 +1,4 @@
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -166,6 +167,37 @@ def test_list_of_another_type_is_looked_at_again_once_it_is_a_list(
     client.rpush(queue_name, "x")
 
     assert rung.acquire(timeout=30)
+
+
+def test_list_of_another_type_is_logged_once_until_that_is_over(
+    client: redis.Redis,
+    queue_name: str,
+    watch: DestinationWatch,
+    rung: threading.Semaphore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="django_delayq.waiting.watch")
+    monkeypatch.setattr("django_delayq.waiting.watch.BACKOFF_MS", 10)
+    levels = lambda: [record.levelname for record in caplog.records]  # noqa: E731
+
+    def spoil_until_logged(count: int) -> None:
+        client.set(queue_name, "no list")
+        watch.arm(queue_name, rung.release)
+        wait_until(lambda: len(levels()) >= count, description=f"{count} attempts")
+        client.delete(queue_name)
+        client.rpush(queue_name, "x")
+        assert rung.acquire(timeout=30)
+
+    spoil_until_logged(3)
+    first = levels()
+    client.delete(queue_name)
+    spoil_until_logged(len(first) + 3)
+
+    assert first.count("WARNING") == 1
+    assert levels()[len(first)] == "WARNING"
+    assert levels().count("WARNING") == 2
+    assert "WRONGTYPE" in caplog.text
 
 
 def test_full_server_is_no_reason_to_stop_watching(
