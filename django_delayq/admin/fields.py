@@ -8,7 +8,7 @@ from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.registry import get_task
+from django_delayq.jobs.registry import get_handler, get_task
 
 #: What the score of a job means, by its state.
 _SCORE_LABELS = {
@@ -70,7 +70,8 @@ def sections_of(
     end = Field("ID", clean(job_id))
     if seen.state in _OVER:
         return [("", [Field("State", state, _STATE_NOTES.get(state, "")), end])]
-    task = None if content.is_foreign else _find_task(content.task)
+    # The handler's own options count for a foreign payload, as they do in a worker.
+    task = get_handler(queue.name) if content.is_foreign else _find_task(content.task)
     sections: list[Section] = [
         (
             "",

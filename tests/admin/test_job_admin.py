@@ -237,6 +237,21 @@ def test_foreign_payload_names_the_handler_of_its_queue(
     assert "Task: tests.admin.handler – the handler of this queue" in content_of(job)
 
 
+def test_foreign_payload_has_the_attempts_of_its_handler(
+    browser: Client, queue: Queue
+) -> None:
+    @queue_handler(queue.name, max_attempts=3)
+    def handler(value: object) -> None: ...
+
+    queue.push(b'{"order": 5}')
+    (job,) = queue.claim()
+    token = queue.bury(job, State.DEAD)
+
+    text = content_of(browser.get(url("job", queue.name, token)))
+
+    assert "1 of 3 failed" in text
+
+
 def test_queue_in_a_later_format_says_so(browser: Client, queue: Queue) -> None:
     said = f"Queue {queue.name!r} is in format 2, and this version reads up to 1"
     page = url("queue", queue.name)
