@@ -250,6 +250,8 @@ LONGEST_HOLD_S = 2_592_000
 SHORTEST_TTL_S = 3_600
 #: Characters of the shortest secret.
 SHORTEST_SECRET = 16
+#: The largest weight of a queue, in the settings and on the worker's command line.
+LARGEST_WEIGHT = 1_000
 #: Bytes of the largest payload. A script that moves more holds the server for half a second.
 LARGEST_PAYLOAD = 64 << 20
 
@@ -413,7 +415,11 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         _optional(_is_number(0.001, LONGEST_S)),
         f"a number of seconds, 0.001 to {LONGEST_S:,}, or None",
     ),
-    "WEIGHT": ("weight", _is_count(1, 1_000), "a whole number, 1 to 1,000"),
+    "WEIGHT": (
+        "weight",
+        _is_count(1, LARGEST_WEIGHT),
+        f"a whole number, 1 to {LARGEST_WEIGHT:,}",
+    ),
     "DEAD_TTL": ("dead_ttl_s", _is_ttl, _TTL),
     "MAX_DEAD": (
         "max_dead",

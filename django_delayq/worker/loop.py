@@ -44,7 +44,7 @@ class ClaimLoop:
     def __init__(
         self,
         client: Redis,
-        queues: Sequence[tuple[QueueSettings, float]],
+        queues: Sequence[tuple[QueueSettings, int]],
         worker: WorkerSettings,
         *,
         owner: bytes,

@@ -55,7 +55,7 @@ class WorkerOptions:
     """What a worker, with all its processes, is to do."""
 
     #: Queues and their weights, in order of priority.
-    queues: Sequence[tuple[QueueSettings, float]]
+    queues: Sequence[tuple[QueueSettings, int]]
     #: Claim by weight instead of by order.
     is_weighted: bool
     worker: WorkerSettings

@@ -57,7 +57,7 @@ def test_without_options_every_queue_is_served_by_its_weight(
     options, _ = told()
 
     assert sorted(names(options)) == sorted(
-        [("default", 1.0), (queue_name, 3.0), (f"{queue_name}-more", 1.0)]
+        [("default", 1), (queue_name, 3), (f"{queue_name}-more", 1)]
     )
     assert options.is_weighted
     assert (options.worker.processes, options.worker.threads) == (1, 8)
@@ -68,7 +68,7 @@ def test_queues_without_weights_are_served_in_their_order(configure, told, queue
 
     options, output = told("--queue", f"{queue_name}-more", "-Q", queue_name)
 
-    assert names(options) == [(f"{queue_name}-more", 1.0), (queue_name, 1.0)]
+    assert names(options) == [(f"{queue_name}-more", 1), (queue_name, 1)]
     assert not options.is_weighted
     assert f"queues, in this order  {queue_name}-more, {queue_name}\n" in output
 
@@ -77,19 +77,19 @@ def test_queues_with_weights(configure, told, queue_name):
     configure(more={})
 
     options, output = told(
-        "--queue", f"{queue_name}=5", "--queue", f"{queue_name}-more=0.5"
+        "--queue", f"{queue_name}=5", "--queue", f"{queue_name}-more=2"
     )
 
-    assert names(options) == [(queue_name, 5.0), (f"{queue_name}-more", 0.5)]
+    assert names(options) == [(queue_name, 5), (f"{queue_name}-more", 2)]
     assert options.is_weighted
-    assert f"queues, by weight  {queue_name}=5, {queue_name}-more=0.5\n" in output
+    assert f"queues, by weight  {queue_name}=5, {queue_name}-more=2\n" in output
 
 
 def test_a_queue_may_have_an_equals_sign_in_its_name(configure, told, settings):
     settings.DELAYQ = {**settings.DELAYQ, "QUEUES": {"a=1": {}}}
 
-    assert names(told("--queue", "a=1")[0]) == [("a=1", 1.0)]
-    assert names(told("--queue", "a=1=7")[0]) == [("a=1", 7.0)]
+    assert names(told("--queue", "a=1")[0]) == [("a=1", 1)]
+    assert names(told("--queue", "a=1=7")[0]) == [("a=1", 7)]
 
 
 def test_options_override_the_settings(configure, told):
@@ -115,9 +115,15 @@ def test_options_override_the_settings(configure, told):
             ["--queue", "default", "--queue", "default"],
             "--queue default is given twice",
         ),
-        (["--queue", "default=0"], "the weight '0' is not a number above 0"),
-        (["--queue", "default=x"], "the weight 'x' is not a number above 0"),
-        (["--queue", "default=nan"], "the weight 'nan' is not a number above 0"),
+        (
+            ["--queue", "default=0.5"],
+            "--queue default=0.5: the weight '0.5' is not a whole number, 1 to 1,000."
+            " Give one, such as default=1",
+        ),
+        (["--queue", "default=0"], "the weight '0' is not a whole number, 1 to 1,000"),
+        (["--queue", "default=1001"], "the weight '1001' is not a whole number"),
+        (["--queue", "default=x"], "the weight 'x' is not a whole number"),
+        (["--queue", "default=nan"], "the weight 'nan' is not a whole number"),
         (["--processes", "0"], "'0' is not a whole number of at least 1"),
         (["--threads", "many"], "'many' is not a whole number of at least 1"),
         (["--max-jobs", "1.5"], "'1.5' is not a whole number of at least 1"),

@@ -311,7 +311,7 @@ def _describe_queues(options: WorkerOptions) -> Iterator[str]:
         handler = registry.get_handler(queue.name)
         if handler is not None:
             facts.append(f"handler {handler.name}")
-        text = f"{queue.name}={weight:g}" if options.is_weighted else queue.name
+        text = f"{queue.name}={weight}" if options.is_weighted else queue.name
         yield text + (f" ({', '.join(facts)})" if facts else "")
 
 
@@ -321,26 +321,25 @@ def _count(number: int, noun: str, ending: str = "s") -> str:
 
 def _read_queues(
     names: list[str] | None, settings: conf.Settings
-) -> tuple[list[tuple[conf.QueueSettings, float]], bool]:
+) -> tuple[list[tuple[conf.QueueSettings, int]], bool]:
     if not names:
-        return [
-            (queue, float(queue.weight)) for queue in settings.queues.values()
-        ], True
-    queues: dict[str, tuple[conf.QueueSettings, float]] = {}
+        return [(queue, queue.weight) for queue in settings.queues.values()], True
+    queues: dict[str, tuple[conf.QueueSettings, int]] = {}
     weighted = 0
     for item in names:
         name, equals, text = item.rpartition("=")
         if not equals or item in settings.queues:
             name, text = item, ""
-        weight = 1.0
+        weight = 1
         if text:
             try:
-                weight = float(text)
+                weight = int(text)
             except ValueError:
-                weight = 0.0
-            if not 0 < weight < 10**6:
+                weight = 0
+            if not 1 <= weight <= conf.LARGEST_WEIGHT:
                 raise CommandError(
-                    f"--queue {item}: the weight {text!r} is not a number above 0"
+                    f"--queue {item}: the weight {text!r} is not a whole number, 1 to {conf.LARGEST_WEIGHT:,}."
+                    f" Give one, such as {name}=1; only the ratio between the queues' weights matters."
                 )
             weighted += 1
         queue = settings.queue(name)
