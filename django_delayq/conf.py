@@ -5,7 +5,6 @@ has changed. `find_problems` collects what is wrong; ``manage.py check`` prints 
 """
 
 import difflib
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -53,28 +52,10 @@ class Backoff:
     jitter: float = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("base", "factor", "max", "jitter"):
+        for name, is_fit, wanted in _RETRY.values():
             value = getattr(self, name)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or not 0 <= value < math.inf
-            ):
-                raise InvalidSettings(
-                    f"Backoff({name}={show(value)}): give a finite number of at least 0"
-                )
-            if value > MAX_BACKOFF:
-                raise InvalidSettings(
-                    f"Backoff({name}={value!r}): give at most {MAX_BACKOFF:,}"
-                )
-        if self.factor < 1:
-            raise InvalidSettings(
-                f"Backoff(factor={self.factor!r}): give at least 1, or the waits shrink"
-            )
-        if self.jitter > 1:
-            raise InvalidSettings(
-                f"Backoff(jitter={self.jitter!r}): give a share between 0 and 1"
-            )
+            if not is_fit(value):
+                raise InvalidSettings(f"Backoff({name}={show(value)}): give {wanted}")
 
     def delay_ms(self, failures: int, random: float) -> int:
         """Return the wait after ``failures``, 1 and up. ``random`` is between 0 and 1."""
@@ -280,24 +261,20 @@ def _is_directory(value: Any) -> bool:
     return value is None or (isinstance(value, str | os.PathLike) and str(value) != "")
 
 
-def _is_backoff(value: Any) -> bool:
-    if isinstance(value, Backoff):
-        return True
-    if not isinstance(value, dict):
-        return False
-    try:
-        _read_backoff(value)
-    except (InvalidSettings, TypeError):
-        return False
-    return True
-
-
 def _read_backoff(value: Backoff | dict[str, Any]) -> Backoff:
-    return (
-        value
-        if isinstance(value, Backoff)
-        else Backoff(**{str(key).lower(): item for key, item in value.items()})
+    if isinstance(value, Backoff):
+        return value
+    return Backoff(
+        **{_RETRY[key][0]: item for key, item in _in_capitals(value).items()}
     )
+
+
+def _in_capitals(retry: dict[Any, Any]) -> dict[Any, Any]:
+    # The keys of RETRY may be written like the arguments of a Backoff. Unknown keys stay as they are.
+    return {
+        name if (name := str(key).upper()) in _RETRY else key: item
+        for key, item in retry.items()
+    }
 
 
 def _is_frame(value: Any) -> bool:
@@ -377,6 +354,24 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
     ),
     "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
 }
+_RETRY: dict[str, tuple[str, _Check, str]] = {
+    "BASE": (
+        "base",
+        _is_number(0, MAX_BACKOFF),
+        f"a number of seconds, 0 to {MAX_BACKOFF:,}",
+    ),
+    "FACTOR": (
+        "factor",
+        _is_number(1, MAX_BACKOFF),
+        f"a number, 1 to {MAX_BACKOFF:,}; below 1 the waits would shrink",
+    ),
+    "MAX": (
+        "max",
+        _is_number(0, MAX_BACKOFF),
+        f"a number of seconds, 0 to {MAX_BACKOFF:,}",
+    ),
+    "JITTER": ("jitter", _is_number(0, 1), "a share, 0 to 1"),
+}
 _is_ttl = _optional(_is_number(SHORTEST_TTL_S, 100 * 365 * 86_400))
 _TTL = f"a number of seconds, {SHORTEST_TTL_S:,} or more, or None"
 _QUEUE: dict[str, tuple[str, _Check, str]] = {
@@ -407,7 +402,7 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
     ),
     "RETRY": (
         "retry",
-        _is_backoff,
+        lambda value: isinstance(value, Backoff | dict),
         "a Backoff, or a dict such as {'BASE': 5, 'FACTOR': 3, 'MAX': 3600, 'JITTER': 0.25} (seconds)",
     ),
     "TIME_LIMIT": (
@@ -483,6 +478,8 @@ def find_problems(value: Any) -> Iterator[Problem]:
                 )
                 continue
             yield from _check_keys(path, options, _QUEUE)
+            if isinstance(retry := options.get("RETRY"), dict):
+                yield from _check_keys(f"{path}['RETRY']", _in_capitals(retry), _RETRY)
     worker = value.get("WORKER", {})
     if isinstance(worker, dict):
         yield from _check_keys("DELAYQ['WORKER']", worker, _WORKER)

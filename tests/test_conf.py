@@ -439,12 +439,6 @@ def test_list_follows_redisson_unless_it_is_said(
         {"MAX_ATTEMPTS": 0},
         {"MAX_ATTEMPTS": 2.5},
         {"RETRY": 5},
-        {"RETRY": {"BASE": -1}},
-        {"RETRY": {"BASES": 1}},
-        {"RETRY": {1: 1}},
-        {"RETRY": {"FACTOR": 0.5}},
-        {"RETRY": {"JITTER": 2}},
-        {"RETRY": {"MAX": float("inf")}},
         {"TIME_LIMIT": 0},
         {"TIME_LIMIT": timedelta(seconds=5)},
         {"TIME_LIMIT": float("nan")},
@@ -468,6 +462,56 @@ def test_wrong_option_of_a_queue_is_told(options: dict[str, Any]) -> None:
 
     assert text.startswith(f"E003 DELAYQ['QUEUES']['a'][{key!r}] is ")
     assert " Give " in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("BASE", -1, "Give a number of seconds, 0 to 1,000,000,000."),
+        ("BASE", True, "Give a number of seconds, 0 to 1,000,000,000."),
+        ("FACTOR", "x", "Give a number, 1 to 1,000,000,000; below 1 the waits would"),
+        ("FACTOR", 0.5, "Give a number, 1 to 1,000,000,000; below 1 the waits would"),
+        ("JITTER", 2, "Give a share, 0 to 1."),
+        ("MAX", float("inf"), "Give a number of seconds, 0 to 1,000,000,000."),
+    ],
+)
+def test_wrong_part_of_retry_is_named(key: str, value: Any, hint: str) -> None:
+    for written in (key, key.lower()):
+        text = problems({"QUEUES": {"a": {"RETRY": {"MAX": 9, written: value}}}})
+
+        said = f"E003 DELAYQ['QUEUES']['a']['RETRY'][{key!r}] is {value!r}. {hint}"
+        assert text.startswith(said)
+        assert len(text.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("MAXX", "Did you mean 'MAX'?"),
+        ("bases", "Did you mean 'BASE'?"),
+        (1, "Known are BASE, FACTOR, MAX, JITTER."),
+    ],
+)
+def test_unknown_key_of_retry_is_named(key: Any, hint: str) -> None:
+    text = problems({"QUEUES": {"a": {"RETRY": {key: 1}}}})
+
+    said = f"DELAYQ['QUEUES']['a']['RETRY'] has an unknown key {key!r}"
+    assert text == f"E002 {said}. {hint}"
+
+
+def test_all_that_is_wrong_in_retry_is_told_at_once() -> None:
+    retry = {"BASE": -1, "FACTOR": "x", "MAXX": 3}
+
+    text = problems({"QUEUES": {"mail": {"RETRY": retry}}})
+
+    assert [line[:4] for line in text.splitlines()] == ["E003", "E003", "E002"]
+
+
+@pytest.mark.parametrize("key", ["BASE", "base", "Base"])
+def test_key_of_retry_may_be_written_as_in_a_backoff(key: str) -> None:
+    settings = read_settings({"QUEUES": {"a": {"RETRY": {key: 2}}}})
+
+    assert settings.queue("a").retry == Backoff(base=2)
 
 
 @pytest.mark.parametrize(
