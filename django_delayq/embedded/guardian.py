@@ -240,6 +240,19 @@ def answers(path: Path, timeout_s: float) -> bool:
     return _ask(path, "PING", timeout_s).startswith(b"+PONG")
 
 
+def refuses(path: Path) -> bool:
+    """Tell whether a socket has nobody who listens. A server that hangs still listens; its child never does."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(0)
+        try:
+            link.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass  # no such file, which says nothing, or too many wait to be let in
+        return False
+
+
 def pid_behind(path: Path, timeout_s: float) -> int | None:
     """Return the pid of the server behind a socket; None where no server answers in time."""
     found = re.search(rb"process_id:(\d+)\r", _ask(path, "INFO server", timeout_s))
@@ -372,12 +385,16 @@ class Guardian:
         raise ServerRefused(f"server {pid} holds the data and does not end")
 
     def _pid_of_orphan(self) -> int | None:
+        path = recorded_socket(self._home)
+        if path is not None and refuses(path):
+            # Either the server is about to listen, or it is dead: then the child that rewrites its file holds the lock,
+            # and another process may have its pid.
+            return None
         try:
             # Removed before a server starts, so it never names the one before it.
             return int((self._home / "server.pid").read_text())
         except (OSError, ValueError):
             # The guardian was killed between the server's start and that line; the server may be about to listen.
-            path = recorded_socket(self._home)
             return pid_behind(path, STOP_TIMEOUT_S) if path is not None else None
 
     def _start(self) -> None:

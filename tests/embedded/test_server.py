@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -499,6 +500,54 @@ def test_orphan_that_does_not_end_is_an_error_and_not_a_wait(tmp_path, monkeypat
         orphan.wait()
         for fd in (lock, heir._lock, heir._users_lock):
             os.close(fd)
+
+
+def test_process_that_has_the_pid_of_a_dead_server_is_not_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(guardian, "STOP_TIMEOUT_S", 0.05)
+    bystander = subprocess.Popen(["sleep", "300"])
+    (tmp_path / "server.pid").write_text(f"{bystander.pid}\n")
+    path = guardian.runtime_folder() / f"dead-{bystander.pid}.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(os.fspath(path))
+    record = {"home": str(tmp_path), "socket": str(path)}
+    (tmp_path / "place.json").write_text(json.dumps(record))
+    # As the child that rewrites the dead server's file holds it.
+    lock = guardian.open_lock(tmp_path / "server.lock")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    heir = guardian.Guardian(tmp_path, Path("no-server"), 0.0)
+
+    try:
+        with pytest.raises(guardian.ServerRefused, match="cannot be reached"):
+            heir._end_orphan()
+        assert bystander.poll() is None
+    finally:
+        path.unlink()
+        bystander.kill()
+        bystander.wait()
+        for fd in (lock, heir._lock, heir._users_lock):
+            os.close(fd)
+
+
+def test_server_that_hangs_without_its_guardian_is_replaced(project, come, monkeypatch):
+    one = come()
+    url = one.ensure(project)
+    os.kill(pid_of(project, "guardian"), signal.SIGKILL)
+    wait_until(lambda: not is_guarded(project), description="the guardian is dead")
+    before = run_id(url)
+    server = pid_of(project, "server")
+    os.kill(server, signal.SIGSTOP)
+    monkeypatch.setattr(guardian, "STOP_TIMEOUT_S", 0.2)
+    heir = guardian.Guardian(project / ".delayq", Path("no-server"), 0.0)
+
+    try:
+        heir._end_orphan()
+    finally:
+        for fd in (heir._lock, heir._users_lock):
+            os.close(fd)
+
+    assert not is_served(project)
+    assert one.ensure(project) == url
+    assert run_id(url) != before
 
 
 def test_leftovers_that_name_other_processes_harm_nobody(project, come):
