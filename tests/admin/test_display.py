@@ -115,7 +115,7 @@ def test_foreign_payload_that_cannot_be_read_says_why() -> None:
     content = display.read_content(b"4711a", 5, queue)
 
     assert content.arguments == "4711a"
-    assert "no number that LongCodec reads" in content.fault
+    assert "is not a number that LongCodec reads" in content.fault
 
 
 def test_codec_that_fails_in_its_own_way_is_shown_too() -> None:
