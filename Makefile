@@ -16,7 +16,7 @@ VERSION := import sys; print(sys.version_info[:2])
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-all versions interop pictures fuzz lint bench
+.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz lint bench
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
@@ -32,8 +32,13 @@ PARALLEL := --numprocesses 6 --dist worksteal
 test: $(FOR_TEST) ## Each claim once, but for slow ones; ARGS='tests/wire -x' for some tests, ARGS='-n 0 --pdb' for one at a time
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
-test-all: $(FOR_ALL) ## Every test: each server, Chromium, and where Java and Maven are, ten versions of Redisson
+test-all: test-servers test-java ## Every test: each server, Chromium, and where Java and Maven are, ten versions of Redisson
+
+# Its two halves, which CI runs side by side.
+test-servers: $(FOR_ALL)
 	$(BIN)/python -m pytest --all $(PARALLEL) --ignore=tests/interop
+
+test-java: $(FOR_ALL)
 	$(BIN)/python -m pytest --all $(INTEROP)
 
 versions: ## What a version can change, on each Django and Python of the README; ARGS as for test

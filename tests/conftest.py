@@ -40,6 +40,8 @@ from tests.servers import (
 INTEROP = Path(__file__).parent / "interop"
 #: Markers of the tests that run only with ``--all``; pyproject.toml says what each means.
 ONLY_WITH_ALL = ("slow", "exhaustive", "browser", "interop")
+#: Folders whose tests run whole workers. They ask of Redis 6.2 only what the scripts' own tests ask, and take minutes.
+WORKERS = ("worker", "faults", "example")
 
 # No deadline: a busy machine is not a finding.
 for profile, max_examples in (("quick", 20), ("all", 60)):
@@ -118,12 +120,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_kind" in metafunc.fixturenames:
         kinds = [
             pytest.param(kind, marks=pytest.mark.redis)
-            for kind in _kinds(metafunc.config)
+            for kind in _kinds(metafunc)
         ]
         metafunc.parametrize("server_kind", kinds, indirect=True, scope="session")
 
 
-def _kinds(config: pytest.Config) -> list[str]:
+def _kinds(metafunc: pytest.Metafunc) -> list[str]:
+    config = metafunc.config
     chosen: list[str] | None = config.getoption("--server")
     named = os.environ.get("DELAYQ_TEST_SERVERS")
     if chosen:
@@ -133,8 +136,17 @@ def _kinds(config: pytest.Config) -> list[str]:
     if named:
         return [kind.strip() for kind in named.split(",")]
     # With nothing installed the tests are there all the same, and say what is missing.
-    kinds = available_kinds() or ("valkey",)
-    return list(kinds if config.getoption("--all") else kinds[:1])
+    kinds = list(available_kinds() or ("valkey",))
+    if not config.getoption("--all"):
+        return kinds[:1]
+    if len(kinds) > 1 and _takes_minutes(metafunc.definition):
+        return [kind for kind in kinds if kind != "redis6"]
+    return kinds
+
+
+def _takes_minutes(test: pytest.Item) -> bool:
+    folder = test.path.relative_to(Path(__file__).parent).parts[0]
+    return folder in WORKERS or test.get_closest_marker("slow") is not None
 
 
 @pytest.fixture(autouse=True)
