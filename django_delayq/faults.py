@@ -95,6 +95,11 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
             "The server closed the connection.",
             "Does it ask for a password that DELAYQ['CONNECTION'] does not have? Was it restarted?",
         )
+    if isinstance(error, RedisConnectionError) and "was forked" in message:
+        return (
+            "The connection belongs to the parent process.",
+            "Fork before the first job is sent, or after the last.",
+        )
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return (
             "The server does not answer.",

@@ -1,10 +1,12 @@
 """Making several calls: in one pipeline, or as a stream, where the next call is prepared while the server works."""
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from redis.client import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq.calls.call import Argument, Call
@@ -58,27 +60,32 @@ def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exceptio
     """Make calls one after the other, and prepare the next while the server works on the last.
 
     The client has a connection of its own. An error takes the place of its reply. A lost connection ends the stream.
+    If the source of the calls forks, the connection stays the parent's, and for the child it is lost.
     """
     connection = client.connection
     assert connection is not None
+    pid = os.getpid()
     under_way: deque[Call[T]] = deque()
     failure: Exception | None = None
     try:
         for call in calls:
             try:
                 if failure is None:
+                    _check_owner(pid)
                     connection.send_command(*call.command())
             except LOST as error:
                 connection.disconnect()
                 failure = error
             under_way.append(call)
             if len(under_way) > UNDER_WAY or failure is not None:
-                reply, failure = _read_one(connection, under_way.popleft(), failure)
+                reply, failure = _read_one(
+                    connection, pid, under_way.popleft(), failure
+                )
                 yield reply
             if failure is not None:
                 break
         while under_way:
-            reply, failure = _read_one(connection, under_way.popleft(), failure)
+            reply, failure = _read_one(connection, pid, under_way.popleft(), failure)
             yield reply
     except BaseException:
         # The source of the calls failed, or the reader went away: replies are still to come.
@@ -87,14 +94,26 @@ def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exceptio
 
 
 def _read_one(
-    connection: Any, call: Call[Any], failure: Exception | None
+    connection: Any, pid: int, call: Call[Any], failure: Exception | None
 ) -> tuple[Any, Exception | None]:
     if failure is not None:
         return failure, failure
     try:
+        _check_owner(pid)
         return call.read(connection.read_response()), None
     except ResponseError as error:
         return unhidden(error), None
     except LOST as error:
         connection.disconnect()
         return error, error
+
+
+def _check_owner(pid: int) -> None:
+    """Raise the error of a lost connection in a child of the process that the connection belongs to.
+
+    The child would read the parent's replies, and its calls would mix with the parent's.
+    """
+    if os.getpid() != pid:
+        raise RedisConnectionError(
+            "this process was forked while the calls were made; their replies belong to its parent"
+        )

@@ -1,5 +1,8 @@
+import os
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import redis
 
 from django_delayq.calls.call import Call
@@ -61,3 +64,47 @@ class TestSeveral:
         stream.close()
 
         assert run(client, echo("next")) == "next"
+
+    @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+    @pytest.mark.parametrize("at", [3, 10])
+    def test_child_that_the_source_forks_reads_no_reply_of_its_parent(
+        self, server: Server, at: int
+    ) -> None:
+        """It also sends nothing: neither between two calls of the source nor after the last."""
+        client = server.client(single_connection_client=True)
+        run(client, echo("x"))
+        child = -1
+
+        def calls() -> Iterator[Call[str]]:
+            nonlocal child
+            for n in range(10):
+                if n == at:
+                    child = fork()
+                yield echo(str(n))
+            if at == 10:
+                child = fork()
+
+        replies: list[str | Exception] = []
+        status = 1
+        try:
+            for reply in run_stream(client, calls()):
+                replies.append(reply)
+            own = [reply for reply in replies if isinstance(reply, Exception)]
+            is_told = all("was forked" in str(error) for error in own)
+            # Its parent had read what came before the two that were under way.
+            status = int(not own or not is_told or len(replies) - len(own) != at - 2)
+        finally:
+            if child == 0:
+                os._exit(status)
+
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert replies == [str(n) for n in range(10)]
+        assert run(client, echo("next")) == "next"
+
+
+def fork() -> int:
+    """Fork, and have the parent wait until the child has ended, but leave its status to others."""
+    child = os.fork()
+    if child:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    return child

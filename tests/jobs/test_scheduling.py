@@ -1,6 +1,7 @@
 """From a call to the server: what is stored, when it is due, and what becomes of many at once."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -413,6 +414,41 @@ def test_failing_generator_is_told_with_what_is_stored(
     assert "1500 of 1600 jobs are scheduled, 100 are not" in str(failure.value)
     schedule_many(failure.value.unsent)
     assert len(hand.tokens()) == 1_600
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_generator_that_forks_costs_its_child_the_stream_and_its_parent_nothing(
+    queue: str, hand: Hand
+) -> None:
+    prepared = [on(queue).prepare(LATER, n) for n in range(3_000)]
+    child = -1
+
+    def jobs() -> Iterator[Job[int]]:
+        nonlocal child
+        for n, job in enumerate(prepared):
+            if n == 2_200:
+                child = os.fork()
+                if child:
+                    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+            yield job
+
+    status = 1
+    try:
+        try:
+            stored = schedule_many(jobs())
+        except MaybeScheduled as error:
+            told = "".join([str(error), *error.__cause__.__notes__])  # type: ignore[union-attr]
+            is_told = "was forked" in told and "belongs to the parent" in told
+            is_all = error.scheduled + error.unsent == prepared
+            other = schedule(on(queue), LATER, 5)
+            status = int(not is_told or not is_all or get_job(other.id) != other)
+    finally:
+        if child == 0:
+            os._exit(status)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert stored == prepared
+    assert len(hand.tokens()) == 3_001
 
 
 def test_job_that_was_not_prepared_is_told_with_what_is_stored(
