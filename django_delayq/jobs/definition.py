@@ -3,12 +3,15 @@
 This module does not know how tasks are scheduled.
 """
 
+import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from django_delayq.conf import get_settings
+from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.options import TaskOptions
+from django_delayq.redaction import show
 
 
 class TaskDefinition:
@@ -21,6 +24,11 @@ class TaskDefinition:
         options: TaskOptions,
         base: TaskOptions | None = None,
     ) -> None:
+        """Describe a task.
+
+        Raises:
+            InvalidTask: ``unique`` names a parameter that the function does not have.
+        """
         self.function = function
         self.name = name
         self.options = options
@@ -28,6 +36,8 @@ class TaskDefinition:
         self.base = options if base is None else base
         self.is_async = inspect.iscoroutinefunction(function)
         self.call_signature = inspect.signature(function)
+        if isinstance(options.unique, tuple):
+            _check_names(name, options.unique, self.call_signature)
         #: How few and how many positional arguments make a valid call by themselves.
         self.positional = positional_range(self.call_signature)
         #: Name of the first positional parameter if it has a default, else "".
@@ -58,6 +68,19 @@ def positional_range(signature: inspect.Signature) -> tuple[int, int]:
         ):
             return 1, 0
     return least, most
+
+
+def _check_names(
+    task: str, unique: tuple[str, ...], signature: inspect.Signature
+) -> None:
+    for name in unique:
+        if name not in signature.parameters:
+            close = difflib.get_close_matches(name, signature.parameters, n=1)
+            suggestion = f" Did you mean {close[0]!r}?" if close else ""
+            raise InvalidTask(
+                f"unique of {task!r} names {show(name)}, which is not a parameter of it;"
+                f" name parameters of the function: {', '.join(signature.parameters) or 'it has none'}.{suggestion}"
+            )
 
 
 def _optional_first(signature: inspect.Signature) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from django_delayq import conf
 from django_delayq.delivery import storing
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import EncodeError, InvalidArguments, InvalidTask
+from django_delayq.exceptions import EncodeError, InvalidArguments
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.definition import TaskDefinition
@@ -113,11 +113,6 @@ def _unique_key(
     bound.apply_defaults()
     chosen = dict(bound.arguments)
     if isinstance(unique, tuple):
-        unknown = set(unique) - set(chosen)
-        if unknown:
-            raise InvalidTask(
-                f"unique of {task.name!r} names {sorted(unknown)[0]!r}, which is not a parameter of it; name parameters of the function"
-            )
         chosen = {name: chosen[name] for name in unique}
     text = json.dumps(
         envelopes.plain((), chosen)[1], sort_keys=True, separators=(",", ":")

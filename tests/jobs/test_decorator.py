@@ -14,6 +14,7 @@ from django_delayq import (
     InvalidArguments,
     InvalidDelay,
     InvalidTask,
+    TaskNotFound,
     delayed_task,
     queue_handler,
     schedule,
@@ -218,6 +219,36 @@ def test_good_option_is_taken(options: dict[str, Any]) -> None:
     def good(a: int = 0, b: int = 0) -> None: ...
 
     assert {name: getattr(good.options, name) for name in options} == options
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (
+            ("user", "adress"),
+            r"unique of 'mail' names 'adress', which is not a parameter of it;"
+            r" name parameters of the function: user, address\. Did you mean 'address'\?$",
+        ),
+        (("colour",), r"names 'colour'.*: user, address\.$"),
+    ],
+)
+def test_unique_names_a_parameter_that_is_not_there(
+    names: tuple[str, ...], said: str
+) -> None:
+    def mail(user: int, address: str = "") -> None: ...
+
+    with pytest.raises(InvalidTask, match=said):
+        delayed_task(name="mail", unique=names)(mail)
+    with pytest.raises(TaskNotFound):
+        get_task("mail")
+    task = delayed_task(name="mail", unique=("user", "address"))(mail)
+    with pytest.raises(InvalidTask, match=said):
+        task.using(unique=names)
+
+
+def test_unique_names_a_parameter_of_a_function_without_any() -> None:
+    with pytest.raises(InvalidTask, match="of the function: it has none"):
+        delayed_task(name="bare", unique=("user",))(lambda: None)
 
 
 @pytest.mark.parametrize("name", ["retry_on", "no_retry_on"])

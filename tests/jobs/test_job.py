@@ -793,13 +793,6 @@ def test_key_of_a_function_that_is_too_long_is_refused(queue: str) -> None:
         schedule_with("é" * 513)
 
 
-def test_unique_names_a_parameter_that_is_not_there(queue: str) -> None:
-    task = samples.add.using(queue=queue, unique=("colour",))
-
-    with pytest.raises(InvalidTask, match="names 'colour', which is not a parameter"):
-        schedule(task, LATER, 1)
-
-
 def test_two_tasks_do_not_share_a_key(queue: str) -> None:
     schedule(samples.once.using(queue=queue), LATER, 5)
     other = samples.add.using(queue=queue, unique=True)
