@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.core import checks
+from django.db import connections
 from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache
 from redis.exceptions import RedisError
@@ -20,8 +21,9 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import registry
+from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.redaction import redact_url
+from django_delayq.redaction import redact_url, show
 
 
 def register_all() -> None:
@@ -110,6 +112,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
         if queue.is_shared and not queue.keeps_list
     ]
     for task in registry.all_tasks():
+        found += _check_on_commit(task)
         if task.options.queue not in settings.queues:
             found.append(
                 checks.Error(
@@ -173,6 +176,20 @@ def _check_codec(
             )
         ]
     return []
+
+
+def _check_on_commit(task: TaskDefinition) -> Sequence[checks.CheckMessage]:
+    alias = task.options.on_commit
+    if not isinstance(alias, str) or is_alias(alias):
+        return []
+    return [
+        checks.Error(
+            f"on_commit of task {task.name!r} is {show(alias)}, which is not in DATABASES.",
+            hint="Give True, for the default database, or one of"
+            f" {', '.join(map(repr, connections))}.",
+            id="django_delayq.E012",
+        )
+    ]
 
 
 def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:

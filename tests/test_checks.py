@@ -212,6 +212,25 @@ def test_handler_of_a_queue_that_is_not_there_is_told() -> None:
     assert "'orders'" in mistake[1]
 
 
+def test_on_commit_of_a_database_that_is_not_there_is_told() -> None:
+    @delayed_task(name="tests.checks.nodb", on_commit="nodb")
+    def nodb() -> None: ...
+
+    @delayed_task(name="tests.checks.other", on_commit="other")
+    def other() -> None: ...
+
+    @delayed_task(name="tests.checks.any", on_commit=True)
+    def any_() -> None: ...
+
+    assert found(DELAYQ={"CONNECTION": URL}) == [
+        (
+            "django_delayq.E012",
+            "on_commit of task 'tests.checks.nodb' is 'nodb', which is not in DATABASES.",
+            "Give True, for the default database, or one of 'default', 'other'.",
+        )
+    ]
+
+
 class TestServer:
     def test_an_ordinary_check_does_not_ask_the_server(self, settings: Any) -> None:
         settings.DELAYQ = {"CONNECTION": "redis://127.0.0.1:1/0"}

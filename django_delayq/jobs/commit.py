@@ -10,13 +10,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from django.db import transaction
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import MaybeScheduled
+from django_delayq.exceptions import InvalidTask, MaybeScheduled
 from django_delayq.jobs.job import Job
+from django_delayq.redaction import show
 
 logger = logging.getLogger("django_delayq")
 
@@ -30,7 +31,16 @@ _TO_COME = "current_run_on_commit"
 def send_with_commit(
     job: Job[Any], send: Callable[[Job[Any]], object], using: str | None
 ) -> None:
-    """Have a job sent when the transaction of a database is committed."""
+    """Have a job sent when the transaction of a database is committed.
+
+    Raises:
+        InvalidTask: DATABASES has no such alias.
+    """
+    if using is not None and not is_alias(using):
+        raise InvalidTask(
+            f"on_commit of task {job.task!r} is {show(using)}, which is not in DATABASES; give True, for the default"
+            f" database, or one of {', '.join(map(repr, connections))}"
+        )
     hook = _Hook(job, send)
     # The database connection holds the hook until the commit, and drops it with a rollback.
     held = weakref.ref(hook)
@@ -41,6 +51,11 @@ def send_with_commit(
 
     job.draft.awaits_commit = awaits_commit
     transaction.on_commit(hook, using=using)
+
+
+def is_alias(using: str) -> bool:
+    """Return whether DATABASES has a database of this alias."""
+    return using in connections.settings
 
 
 class _Hook:

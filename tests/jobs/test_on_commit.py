@@ -11,11 +11,11 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group
 from django.db import transaction
-from django.db.utils import ConnectionDoesNotExist
 from redis.exceptions import ConnectionError, ResponseError
 
 from django_delayq import (
     InvalidDelay,
+    InvalidTask,
     Job,
     JobNotFound,
     State,
@@ -154,9 +154,16 @@ def test_rollback_of_another_database_does_not_matter(queue: str, hand: Hand) ->
     assert hand.tokens() == [job.token]
 
 
-def test_unknown_alias_is_djangos_own_error(queue: str, hand: Hand) -> None:
-    with pytest.raises(ConnectionDoesNotExist, match="nowhere"):
-        schedule(on(queue, "nowhere"), LATER, 1)
+@pytest.mark.parametrize("send", [schedule, async_to_sync(aschedule)])
+def test_unknown_alias_is_named_with_the_known_ones(
+    queue: str, hand: Hand, send: Any
+) -> None:
+    said = (
+        f"on_commit of task '{samples.add.name}' is 'nowhere', which is not in DATABASES;"
+        " .*one of 'default', 'other'"
+    )
+    with pytest.raises(InvalidTask, match=said):
+        send(on(queue, "nowhere"), LATER, 1)
 
     assert hand.tokens() == []
 
