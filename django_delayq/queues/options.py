@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django_delayq.codecs import Codec, get_codec
-from django_delayq.exceptions import InvalidSettings
+from django_delayq.exceptions import EncodeError, InvalidSettings
 from django_delayq.redaction import show
-from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.frame import FrameFormat, redisson_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +73,15 @@ def options_of(
     ``"3.16.6"``.
 
     Raises:
-        EncodeError: no codec has this name, or this is not a version of Redisson.
+        EncodeError: no codec has this name, or ``frame_format`` is neither a format nor a version of Redisson.
         InvalidSettings: the settings of the queue disagree about its list.
     """
     version = None
-    if isinstance(frame_format, str):
-        if frame_format in _FORMATS:
-            frame_format = _FORMATS[frame_format]
-        else:
-            version = frame_format
-            frame_format = FrameFormat.for_redisson(version)
+    if isinstance(frame_format, str) and frame_format in _FORMATS:
+        frame_format = _FORMATS[frame_format]
+    elif not isinstance(frame_format, FrameFormat | None):
+        version = frame_format
+        frame_format = _format_for(version)
     configured = _default and _default(name)
     if configured and insertion_list not in (None, configured.insertion_list):
         raise InvalidSettings(
@@ -97,3 +96,14 @@ def options_of(
             default.insertion_list if insertion_list is None else insertion_list
         ),
     )
+
+
+def _format_for(version: str) -> FrameFormat:
+    try:
+        redisson_version(version)
+    except EncodeError:
+        raise EncodeError(
+            f"frame_format={show(version)}: give {' or '.join(map(repr, _FORMATS))}, or the version of the Redisson on"
+            " the other side, such as '3.16.6'"
+        ) from None
+    return FrameFormat.for_redisson(version)

@@ -304,6 +304,23 @@ class TestOffer:
         assert in_set == {frame}
         assert unpack(frame).format is written
 
+    @pytest.mark.parametrize(
+        ("frame_format", "said"),
+        [
+            (
+                "x",
+                r"frame_format='x': give 'dLc0' or 'Bc0Lc0', or the version .*'3\.16\.6'",
+            ),
+            (3.16, r"frame_format=3\.16: give 'dLc0' or"),
+            ("3.21", "third number"),
+        ],
+    )
+    def test_what_is_neither_a_format_nor_a_version_is_refused(
+        self, queue_name: str, client: redis.Redis, frame_format: Any, said: str
+    ) -> None:
+        with pytest.raises(EncodeError, match=said):
+            DelayedQueue(queue_name, connection=client, frame_format=frame_format)
+
     def test_equal_values_with_one_start_time_are_two_elements(
         self, queue: Any, blocking: MakeBlocking
     ) -> None:
