@@ -25,8 +25,8 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.options import QueueOptions
 from django_delayq.redaction import (
-    SecretUrl,
     hide,
+    hide_url,
     is_secret_name,
     redact,
     redact_url,
@@ -580,7 +580,7 @@ def read_settings(value: Any) -> Settings:
         queues[name] = _read(QueueSettings, options, _QUEUE, name=name, **retry)
     directory = value.get("EMBEDDED_DIR")
     return Settings(
-        connection=_secret_url(value.get("CONNECTION")),
+        connection=hide_url(value.get("CONNECTION")),
         keys=hide(value.get("KEYS")),
         embedded_dir=Path(directory) if directory is not None else None,
         queues=queues,
@@ -589,10 +589,6 @@ def read_settings(value: Any) -> Settings:
         max_foreign_bytes=value.get("MAX_FOREIGN_BYTES", Settings.max_foreign_bytes),
         on_commit=value.get("ON_COMMIT", Settings.on_commit),
     )
-
-
-def _secret_url(connection: str | None) -> str | None:
-    return None if connection is None else SecretUrl(connection)
 
 
 def hide_password() -> None:
@@ -608,7 +604,7 @@ def hide_password() -> None:
         if is_secret_name(key):
             value[key] = hide(item)
         elif type(item) is str and redact_url(item) != item:
-            value[key] = SecretUrl(item)
+            value[key] = hide_url(item)
 
 
 @cache

@@ -1,8 +1,8 @@
 """Shows values and texts to people: without passwords, short, and without running their code.
 
 Messages, logs, pages and reprs of this package show a user's values through these functions only: `redact_url` for a
-value that should be a URL, `redact` for a text that may contain URLs, `show` for any value. `SecretUrl`, `Password`
-and `hide` are for values that others may show, such as Django's debug page.
+value that should be a URL, `redact` for a text that may contain URLs, `show` for any value. `hide_url`,
+`Password` and `hide` are for values that others may show, such as Django's debug page.
 """
 
 import enum
@@ -209,6 +209,11 @@ class SecretUrl(str):
 
     def __repr__(self) -> str:
         return repr(redact_url(str.__str__(self)))
+
+
+def hide_url(value: Any) -> Any:
+    """Return a URL in a form whose repr has no password, and anything else as it is."""
+    return SecretUrl(value) if isinstance(value, str) else value
 
 
 class Secret(str):

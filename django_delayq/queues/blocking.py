@@ -25,7 +25,7 @@ from django_delayq.queues import calls
 from django_delayq.queues.options import check_limit, options_of
 from django_delayq.queues.reading import read
 from django_delayq.queues.taking import Batch, Taker
-from django_delayq.redaction import show
+from django_delayq.redaction import hide_url, show
 from django_delayq.waiting.lists import Peeks, WaitForAny
 from django_delayq.wire.calls import PAGE
 from django_delayq.wire.delay import parse_timeout_ms
@@ -69,6 +69,8 @@ class BlockingQueue:
             EncodeError: no queue can have this name, or no such codec exists.
             InvalidSettings: ``connection`` is something else, or ``lease`` is not a number of seconds.
         """
+        # After any error from here on, a debug page shows the variables of this frame.
+        connection = hide_url(connection)
         self.name = name
         self._keys = DeliveryKeys.of(name)
         self._codec = options_of(name, codec=codec).codec

@@ -31,6 +31,7 @@ from django_delayq.queues.options import check_limit, options_of, signed_for
 from django_delayq.queues.reading import read
 from django_delayq.queues.transfer.push import QueuePush, service
 from django_delayq.queues.transfer.task import QueueTransferTask
+from django_delayq.redaction import hide_url
 from django_delayq.waiting.channel import ChannelListener
 from django_delayq.wire import calls as wire_calls
 from django_delayq.wire.calls import PAGE, START, Cursor, FramePage
@@ -92,6 +93,8 @@ class DelayedQueue:
             EncodeError: no queue can have this name, or no such codec or version exists.
             InvalidSettings: connection is something else, or insertion_list differs from the settings.
         """
+        # After any error from here on, a debug page shows the variables of this frame.
+        connection = hide_url(connection)
         self.name = name
         self._keys = DeliveryKeys.of(name)
         self._options = options_of(

@@ -1,7 +1,11 @@
+import traceback
+from typing import Any
+
 import pytest
 
-from django_delayq.exceptions import InvalidSettings
+from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.queues.blocking import BlockingQueue
+from django_delayq.queues.delayed import DelayedQueue
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,20 @@ def test_url_that_redis_py_would_misread_is_refused(url: str) -> None:
 )
 def test_url_with_or_without_a_database_is_read(url: str) -> None:
     BlockingQueue("q", connection=url)
+
+
+@pytest.mark.parametrize("cls", [BlockingQueue, DelayedQueue])
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [("q", "redis://:hunter2@h/abc"), ("x}y", "redis://:hunter2@h/0")],
+)
+def test_no_frame_of_an_error_shows_the_password(cls: Any, name: str, url: str) -> None:
+    """Django's debug page shows the variables of every frame, also where something else was wrong."""
+    with pytest.raises(DelayqError) as caught:
+        cls(name, connection=url)
+
+    # The first is the test's own.
+    frames = [frame for frame, _ in traceback.walk_tb(caught.tb)][1:]
+    assert frames
+    for frame in frames:
+        assert "hunter2" not in repr(frame.f_locals)
