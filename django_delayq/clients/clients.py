@@ -181,8 +181,11 @@ class Clients:
         """Drop all clients, because the server is another one now."""
         # A thread that makes a pool of the old server right now puts it into the old dictionary, which nobody reads.
         made, self._made = self._made.get("made"), {}
-        for of_loop in list(_of_loops.values()):
-            of_loop.pop(self._key, None)
+        # Other threads may add loops meanwhile. `keyrefs` takes one step; a walk through the values takes many.
+        for reference in _of_loops.keyrefs():
+            loop = reference()
+            if loop is not None:
+                _of_loops.get(loop, {}).pop(self._key, None)
         if made is not None:
             made.pool.disconnect()
 

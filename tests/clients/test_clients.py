@@ -1,7 +1,9 @@
 import asyncio
 import gc
 import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -11,7 +13,7 @@ import redis
 import redis.asyncio
 
 from django_delayq.clients import server as servers
-from django_delayq.clients.clients import Clients, nowhere, own_clients
+from django_delayq.clients.clients import Clients, _of_loops, nowhere, own_clients
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.queues.blocking import BlockingQueue
@@ -243,6 +245,38 @@ class TestConnectionOfAThread:
         pool = clients.shared().connection_pool
         assert pool.connection_kwargs["port"] == 2
         clients.close()
+
+    def test_loops_that_come_while_the_server_changes_do_not_disturb(self) -> None:
+        clients = Clients(lambda: servers.Server.at("redis://127.0.0.1:1"))
+
+        async def client() -> Any:
+            return await clients.of_loop()
+
+        loops = [asyncio.new_event_loop() for _ in range(3)]
+        before = [loop.run_until_complete(client()) for loop in loops]
+        come: list[asyncio.AbstractEventLoop] = []
+
+        def come_at_each_line(frame: Any, event: str, _: Any) -> Any:
+            """Do what another thread may do wherever the interpreter gives it a turn."""
+            if event == "line" and frame.f_code.co_filename == weakref.__file__:
+                come.append(asyncio.new_event_loop())
+                _of_loops.setdefault(come[-1], {})
+            return come_at_each_line
+
+        traced = sys.gettrace()
+        sys.settrace(come_at_each_line)
+        try:
+            clients.forget()
+        finally:
+            sys.settrace(traced)
+        after = [loop.run_until_complete(client()) for loop in loops]
+
+        assert come
+        assert not {id(one) for one in before} & {id(one) for one in after}
+        for loop in [*loops, *come]:
+            _of_loops.pop(loop, None)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
     def test_a_connection_that_takes_too_long_is_left_to_the_call(
         self, monkeypatch: pytest.MonkeyPatch
