@@ -279,19 +279,26 @@ class _Sending:
 
     def steps(self) -> Steps[None]:
         """Make one call after the other and read the replies; end at the first error."""
-        try:
-            for queue, drafts in self._batches():
+        batches = self._batches()
+        while True:
+            try:
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                queue, drafts = batch
                 if not formats.is_known(queue):
                     yield from formats.asking(queue)
                 call = _call(queue, drafts)
-                try:
-                    reply = yield call
-                except RedisError as error:
-                    self.take(error)
-                    return
-                self.take(reply)
-        except Exception as error:
-            self._fail_to_make(error)
+            except Exception as error:
+                self._fail_to_make(error)
+                return
+            # Any other error of the call passes through, as in `schedule_many`: it is not the server's.
+            try:
+                reply = yield call
+            except RedisError as error:
+                self.take(error)
+                return
+            self.take(reply)
 
     def _fail_to_make(self, error: Exception) -> None:
         # The iterable of jobs raised it, or a job was not prepared: nothing of this batch was sent.

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 from redis.exceptions import ConnectionError
 
 from django_delayq import (
@@ -28,6 +29,7 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.delivery import storing
+from django_delayq.jobs import sending
 from django_delayq.wire import signing
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -449,6 +451,30 @@ def test_generator_that_forks_costs_its_child_the_stream_and_its_parent_nothing(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert stored == prepared
     assert len(hand.tokens()) == 3_001
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("at", [0, 1])
+def test_error_of_a_call_that_is_not_the_servers_passes_through_with_a_note(
+    queue: str, hand: Hand, monkeypatch: pytest.MonkeyPatch, is_async: bool, at: int
+) -> None:
+    jobs = [on(queue).prepare(LATER, n) for n in range(1_000)]
+    make, made = sending._call, []
+
+    def read(reply: Any) -> Any:
+        raise RuntimeError("not of the server")
+
+    def make_one_that_fails(*args: Any) -> Any:
+        made.append(make(*args))
+        return replace(made[-1], read=read) if len(made) == at + 1 else made[-1]
+
+    monkeypatch.setattr(sending, "_call", make_one_that_fails)
+
+    with pytest.raises(RuntimeError, match="not of the server") as caught:
+        send_many(jobs, is_async)
+
+    note = f"django-delayq: {500 * at} jobs are scheduled, 500 may be"
+    assert caught.value.__notes__ == [note]
 
 
 def test_job_that_was_not_prepared_is_told_with_what_is_stored(
