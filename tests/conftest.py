@@ -119,8 +119,7 @@ def _as_utf8(value: Any) -> Any:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server_kind" in metafunc.fixturenames:
         kinds = [
-            pytest.param(kind, marks=pytest.mark.redis)
-            for kind in _kinds(metafunc)
+            pytest.param(kind, marks=pytest.mark.redis) for kind in _kinds(metafunc)
         ]
         metafunc.parametrize("server_kind", kinds, indirect=True, scope="session")
 

@@ -138,8 +138,7 @@ def test_jobs_of_a_lost_key_wait_for_it_and_are_seen(
     (line,) = [line for line in worker.log.splitlines() if "ERROR" in line]
     assert f"the key {lost}" in line
     assert (
-        "add it to DELAYQ['KEYS'] if that is set, else to SECRET_KEY_FALLBACKS"
-        in line
+        "add it to DELAYQ['KEYS'] if that is set, else to SECRET_KEY_FALLBACKS" in line
     )
     # Nor is each job worth a warning.
     held = [line for line in worker.log.splitlines() if "outcome=held" in line]
