@@ -163,14 +163,15 @@ class Clients:
         """
         if isinstance(self._given, aio.Redis):
             return self._given
-        of_loop = _of_loops.setdefault(asyncio.get_running_loop(), {})
-        if self._key not in of_loop:
+        place = asyncio.get_running_loop(), self._key
+        if (kept := _of_loops.get(place)) is None:
             client = aio.Redis(connection_pool=self.find().async_pool())
             client.auto_close_connection_pool = True
-            keeper = _close_with_loop(client)
+            keeper = _close_with_loop(client, place)
             await anext(keeper)
-            of_loop[self._key] = _OfLoop(client, keeper, self.find)
-        return of_loop[self._key].client
+            _drop_closed_loops()
+            kept = _of_loops[place] = _OfLoop(client, keeper, self.find)
+        return kept.client
 
     def close(self) -> None:
         """Close what was made for threads, unless these are the process's own clients. The next use makes others."""
@@ -181,11 +182,10 @@ class Clients:
         """Drop all clients, because the server is another one now."""
         # A thread that makes a pool of the old server right now puts it into the old dictionary, which nobody reads.
         made, self._made = self._made.get("made"), {}
-        # Other threads may add loops meanwhile. `keyrefs` takes one step; a walk through the values takes many.
-        for reference in _of_loops.keyrefs():
-            loop = reference()
-            if loop is not None:
-                _of_loops.get(loop, {}).pop(self._key, None)
+        # Other threads may add loops meanwhile: `list` copies a dictionary in one step.
+        for place in list(_of_loops):
+            if place[1] == self._key:
+                _of_loops.pop(place, None)
         if made is not None:
             made.pool.disconnect()
 
@@ -215,17 +215,27 @@ class _OfLoop(NamedTuple):
     find: Callable[[], Server]
 
 
-_of_loops: weakref.WeakKeyDictionary[
-    asyncio.AbstractEventLoop, dict[Hashable, _OfLoop]
-] = weakref.WeakKeyDictionary()
+#: By loop and `Clients._key`. A client and its keeper refer to their loop, so that weak keys would never be freed.
+_of_loops: dict[tuple[asyncio.AbstractEventLoop, Hashable], _OfLoop] = {}
 
 
-async def _close_with_loop(client: aio.Redis) -> AsyncGenerator[None, None]:
+async def _close_with_loop(
+    client: aio.Redis, place: tuple[asyncio.AbstractEventLoop, Hashable]
+) -> AsyncGenerator[None, None]:
     # asyncio.run() closes the generators that are open when its loop ends.
     try:
         yield
     finally:
+        if (kept := _of_loops.get(place)) is not None and kept.client is client:
+            del _of_loops[place]
         await client.aclose()
+
+
+def _drop_closed_loops() -> None:
+    # Whoever closes a loop by hand may leave its generators open.
+    for place in list(_of_loops):
+        if place[0].is_closed():
+            _of_loops.pop(place, None)
 
 
 def nowhere() -> Server:

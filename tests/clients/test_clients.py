@@ -1,7 +1,6 @@
 import asyncio
 import gc
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -246,37 +245,68 @@ class TestConnectionOfAThread:
         assert pool.connection_kwargs["port"] == 2
         clients.close()
 
-    def test_loops_that_come_while_the_server_changes_do_not_disturb(self) -> None:
+    def test_every_loop_has_another_client_when_the_server_changes(self) -> None:
         clients = Clients(lambda: servers.Server.at("redis://127.0.0.1:1"))
-
-        async def client() -> Any:
-            return await clients.of_loop()
-
         loops = [asyncio.new_event_loop() for _ in range(3)]
-        before = [loop.run_until_complete(client()) for loop in loops]
-        come: list[asyncio.AbstractEventLoop] = []
+        before = [loop.run_until_complete(clients.of_loop()) for loop in loops]
 
-        def come_at_each_line(frame: Any, event: str, _: Any) -> Any:
-            """Do what another thread may do wherever the interpreter gives it a turn."""
-            if event == "line" and frame.f_code.co_filename == weakref.__file__:
-                come.append(asyncio.new_event_loop())
-                _of_loops.setdefault(come[-1], {})
-            return come_at_each_line
+        clients.forget()
 
-        traced = sys.gettrace()
-        sys.settrace(come_at_each_line)
-        try:
-            clients.forget()
-        finally:
-            sys.settrace(traced)
-        after = [loop.run_until_complete(client()) for loop in loops]
-
-        assert come
+        after = [loop.run_until_complete(clients.of_loop()) for loop in loops]
         assert not {id(one) for one in before} & {id(one) for one in after}
-        for loop in [*loops, *come]:
-            _of_loops.pop(loop, None)
+        for loop in loops:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+
+    def test_loops_that_come_while_the_server_changes_do_not_disturb(self) -> None:
+        added = 0
+
+        class Key:
+            """Compared by `forget`, where another thread may have its turn."""
+
+            __hash__ = object.__hash__
+
+            def __eq__(self, other: object) -> bool:
+                nonlocal added
+                if added < 1000:
+                    added += 1
+                    _of_loops[loop, f"another {added}"] = _of_loops[loop, clients._key]
+                return self is other
+
+        clients = Clients(
+            lambda: servers.Server.at("redis://127.0.0.1:1"), key=(key := Key())
+        )
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(clients.of_loop())
+
+        try:
+            clients.forget()
+            assert added
+            assert (loop, key) not in _of_loops
+        finally:
+            for place in [place for place in _of_loops if place[0] is loop]:
+                del _of_loops[place]
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    @pytest.mark.parametrize("closes_generators", [True, False])
+    def test_a_loop_that_has_ended_is_not_kept(self, closes_generators: bool) -> None:
+        clients = Clients.of("redis://127.0.0.1:1")
+        ended = []
+        for _ in range(3):
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(clients.of_loop())
+            if closes_generators:
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+            ended.append(weakref.ref(loop))
+        del loop
+        # Another that comes makes room.
+        asyncio.run(clients.of_loop())
+
+        gc.collect()
+        assert [reference() for reference in ended] == [None] * 3
+        assert not [place for place in _of_loops if place[0].is_closed()]
 
     def test_a_connection_that_takes_too_long_is_left_to_the_call(
         self, monkeypatch: pytest.MonkeyPatch
