@@ -33,12 +33,13 @@ local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonum
 local format, safe_kills, suspects, put_off_ms = ARGV[11], tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local now_ms = math.floor(now_us / 1000)
 
+local fields = redis.call('HMGET', keys.control, 'format', 'service')
 -- A caller would misread a later format than it knows.
-local queue_format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
+local queue_format = tonumber(fields[1] or 1) or 1
 if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
 
 -- Before anything is leased, so that this claim knows of a gap.
-local service = read_service(keys.control)
+local service = unpack_service(fields[2])
 local served = serve(service, keys.leases, now_ms, lease_ms, false)
 service = served or service
 
