@@ -204,13 +204,17 @@ def _told(lines: Sequence[str], jobs: float) -> str:
 
 def _script_names() -> dict[str, str]:
     """Return the name of each script of the package by its SHA-1."""
-    from django_delayq.calls.script import load_script
+    from django_delayq.calls.script import variants_of
     from django_delayq.delivery.binding import PACKAGES
 
     folder = resources.files(PACKAGES[0]).joinpath("lua")
     stems = [file.name.removesuffix(".lua") for file in folder.iterdir()]
-    scripts = [load_script(PACKAGES, name) for name in stems if name[0] != "_"]
-    return {script.sha: script.name for script in scripts}
+    return {
+        script.sha: script.name
+        for name in stems
+        if name[0] != "_"
+        for script in variants_of(PACKAGES, name)
+    }
 
 
 @contextmanager

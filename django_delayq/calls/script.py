@@ -1,10 +1,11 @@
 """Lua scripts: reading their files, adding the preludes that they use, binding their keys by name."""
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from functools import cache, lru_cache
 from hashlib import sha1
 from importlib import resources
+from itertools import combinations
 from typing import Protocol
 
 import msgspec
@@ -32,11 +33,16 @@ _DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
 
 @cache
-def load_script(packages: tuple[str, ...], name: str) -> Script:
+def load_script(
+    packages: tuple[str, ...], name: str, left_out: frozenset[str] = frozenset()
+) -> Script:
     """Read ``lua/<name>.lua`` of the first package, preceded by the definitions that it uses from its preludes.
 
     A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``. They are looked for in the
     ``lua`` folders of all packages: the script's own layer and those below it, nearest first.
+
+    The header writes keys that a call may leave out as ``name?``. In the script that is loaded without them, those in
+    ``left_out`` are nil.
 
     Unused definitions are left out, because the server creates each function of a script anew at each call. They would
     cost `schedule` an eighth of its time on the server.
@@ -50,11 +56,21 @@ def load_script(packages: tuple[str, ...], name: str) -> Script:
         if names & used:
             used |= _names_in(definition)
             needed.append(definition)
-    keys = keys_of(text)
-    source = _with_numbers("".join(reversed(needed)), keys, name)
+    keys = tuple(key for key in keys_of(text) if key.rstrip("?") not in left_out)
+    source = _with_numbers("".join(reversed(needed)), keys, name, left_out)
     return Script(
         name, source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys
     )
+
+
+def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:
+    """Yield a script with all its keys, and without each choice of those that a call may leave out."""
+    optional = [
+        key[:-1] for key in load_script(packages, name).keys if key.endswith("?")
+    ]
+    for count in range(len(optional) + 1):
+        for left_out in combinations(optional, count):
+            yield load_script(packages, name, frozenset(left_out))
 
 
 @lru_cache(maxsize=16_384)
@@ -66,10 +82,13 @@ def bind(
     A key that the header writes as ``name?`` is passed only if it is named here.
     """
     script = load_script(packages, name)
+    optional = {key[:-1] for key in script.keys if key.endswith("?")}
+    if not optional <= named.keys():
+        script = load_script(packages, name, frozenset(optional - named.keys()))
     found = [
         named.pop(key.rstrip("?"), "") or keys.key(key)
         for key in script.keys
-        if not key.endswith("...") and (not key.endswith("?") or key[:-1] in named)
+        if not key.endswith("...")
     ]
     if named:
         raise TypeError(f"{name}.lua has no key {min(named)!r} in its header")
@@ -113,11 +132,21 @@ def keys_of(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"[\w?.]+", match[1])) if match else ()
 
 
-def _with_numbers(source: str, keys: tuple[str, ...], script: str) -> str:
-    """Replace the names of keys by what the server calls them: ``keys.leases`` by ``KEYS[3]``, ``#keys`` by their number."""
+def _with_numbers(
+    source: str,
+    keys: tuple[str, ...],
+    script: str,
+    left_out: frozenset[str] = frozenset(),
+) -> str:
+    """Replace the names of keys by what the server calls them: ``keys.leases`` by ``KEYS[3]``, ``#keys`` by their number.
+
+    A key that is left out becomes nil.
+    """
     numbers = {key.rstrip("?."): i for i, key in enumerate(keys, 1)}
 
     def number(match: re.Match[str]) -> str:
+        if match[1] in left_out:
+            return "nil"
         if match[1] not in numbers:
             raise KeyError(
                 f"{script}.lua uses {match[0]}, which its header does not name"

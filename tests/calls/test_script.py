@@ -1,6 +1,12 @@
 import pytest
 
-from django_delayq.calls.script import bind, bind_list, load_script, preludes_of
+from django_delayq.calls.script import (
+    bind,
+    bind_list,
+    load_script,
+    preludes_of,
+    variants_of,
+)
 from django_delayq.delivery.keys import DeliveryKeys
 
 WIRE = ("django_delayq.wire",)
@@ -69,3 +75,15 @@ def test_keys_that_no_header_names_are_refused() -> None:
         bind(packages, "leave", keys, lease="k")
     with pytest.raises(TypeError, match=r"leave\.lua takes no more keys"):
         bind_list(packages, "leave", keys, ("k",))
+
+
+def test_key_that_a_call_leaves_out_is_nil_in_a_script_of_its_own() -> None:
+    keys = DeliveryKeys.of("q")
+
+    without, found = bind(DELIVERY, "store", keys)
+    with_list, more = bind(DELIVERY, "store", keys, delay_queue=keys.queue.delay_queue)
+
+    assert more == (*found, keys.queue.delay_queue)
+    assert "if KEYS[5] then" in with_list.source
+    assert "if nil then" in without.source
+    assert set(variants_of(DELIVERY, "store")) == {with_list, without}

@@ -11,7 +11,7 @@ from importlib import resources
 
 import redis
 
-from django_delayq.calls.script import load_script
+from django_delayq.calls.script import variants_of
 from django_delayq.delivery import binding
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.queues import calls as queues
@@ -202,8 +202,8 @@ def _our_scripts() -> dict[str, str]:
     for packages in (wire.PACKAGES, binding.PACKAGES, queues.PACKAGES):
         for file in resources.files(packages[0]).joinpath("lua").iterdir():
             if not file.name.startswith("_"):
-                script = load_script(packages, file.name.removesuffix(".lua"))
-                names[script.sha] = file.name
+                for script in variants_of(packages, file.name.removesuffix(".lua")):
+                    names[script.sha] = file.name
     return names
 
 

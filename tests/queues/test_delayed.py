@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from django_delayq.calls.running import run
-from django_delayq.calls.script import load_script
+from django_delayq.calls.script import bind
 from django_delayq.delivery import looking, states, storing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import (
@@ -651,9 +651,8 @@ class TestWhatWaits:
             for value in range(20):
                 queue.offer(value, LATER)
             queue.poll()
-            lost = proxy.lose_reply_to(
-                load_script(calls.PACKAGES, "withdraw").sha.encode()
-            )
+            script, _ = bind(calls.PACKAGES, "withdraw", DeliveryKeys.of(queue_name))
+            lost = proxy.lose_reply_to(script.sha.encode())
 
             assert queue.poll(10) == list(range(1, 11))
 
