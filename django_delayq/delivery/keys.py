@@ -38,7 +38,7 @@ class DeliveryKeys:
     leases: str = field(init=False)
     #: ZSET token → start time of the next attempt, epoch ms, once an attempt has failed or lost its worker.
     retries: str = field(init=False)
-    #: ZSET token → start time of the first attempt, epoch ms, of jobs that were given back, moved or replayed.
+    #: ZSET token → start time of the first attempt, epoch ms, of jobs that were given back, snoozed, moved or replayed.
     returned: str = field(init=False)
     #: ZSET token → until when the job is held for a worker that knows its task, epoch ms.
     held: str = field(init=False)

@@ -44,20 +44,28 @@ def acknowledge(
 
 
 class Failed(NamedTuple):
-    """One attempt that failed and is to be repeated, for `retry`."""
+    """One attempt whose job is to run again, for `retry`."""
 
     token: str
     fence: bytes
-    delay_ms: int
-    #: JSON: error, traceback, at.
-    error: bytes
+    #: When to run again, as `parse_delay` writes it.
+    when: str
+    #: JSON: error, traceback, at. Empty if the job snoozes.
+    error: bytes = b""
 
 
 def retry(
-    keys: DeliveryKeys, jobs: Sequence[Failed], *, now_us: int | None = None
+    keys: DeliveryKeys,
+    jobs: Sequence[Failed],
+    *,
+    attempt_failed: bool = True,
+    now_us: int | None = None,
 ) -> Call[list[int]]:
-    """Repeat jobs later; returns the indexes of those whose lease was lost."""
-    args: list[Argument] = [now_argument(now_us)]
+    """Run jobs again later; returns the indexes of those whose lease was lost.
+
+    ``attempt_failed``: False if the jobs snooze. Then their attempts, kills and last errors stay as they are.
+    """
+    args: list[Argument] = [now_argument(now_us), int(attempt_failed)]
     for job in jobs:
         args += job
     return Call(

@@ -492,7 +492,10 @@ class Attempt:
 
     def as_failed(self) -> Failed:
         return Failed(
-            self.leased.token, self.leased.fence, self.retry_delay_ms, self.error
+            self.leased.token,
+            self.leased.fence,
+            f"+{self.retry_delay_ms}",
+            self.error,
         )
 
     def as_held(self) -> Held:

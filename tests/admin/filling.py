@@ -109,7 +109,7 @@ class Queue:
 
     def retrying(self, *args: Any, delay_ms: int = 60_000, **kwargs: Any) -> str:
         job = self.running(*args, **kwargs)
-        failed = Failed(job.token, job.fence, delay_ms, error("it broke"))
+        failed = Failed(job.token, job.fence, f"+{delay_ms}", error("it broke"))
         assert run(self.client, settling.retry(self.keys, [failed])) == []
         return job.token
 

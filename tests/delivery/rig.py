@@ -296,10 +296,22 @@ class Rig:
         )
 
     def retry(
-        self, *jobs: Leased, wait: int = 1_000, error: bytes = b"{}"
+        self, *jobs: Leased, wait: int | str = 1_000, error: bytes = b"{}"
     ) -> list[int]:
-        failed = [Failed(job.token, job.fence, wait, error) for job in jobs]
+        """Fail attempts. A number is a wait in ms; text goes to the script as it is."""
+        when = wait if isinstance(wait, str) else f"+{wait}"
+        failed = [Failed(job.token, job.fence, when, error) for job in jobs]
         return self.run(settling.retry(self.keys, failed, now_us=self.now_us))
+
+    def snooze(self, *jobs: Leased, wait: int | str = 1_000) -> list[int]:
+        """End attempts that count as nothing."""
+        when = wait if isinstance(wait, str) else f"+{wait}"
+        snoozing = [Failed(job.token, job.fence, when) for job in jobs]
+        return self.run(
+            settling.retry(
+                self.keys, snoozing, attempt_failed=False, now_us=self.now_us
+            )
+        )
 
     def bury(
         self,

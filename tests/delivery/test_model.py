@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_delayq.delivery import binding, changing, claiming
+from django_delayq.delivery import binding, changing, claiming, looking
 from django_delayq.delivery.claiming import LOOKS_A_LEASE, Leased, Mode
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
@@ -287,7 +287,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(
         data=st.data(),
-        way=st.sampled_from("AAAARRBGN"),
+        way=st.sampled_from("AAAARRSBGN"),
         wait=waits,
         again=st.booleans(),
     )
@@ -298,6 +298,7 @@ class QueueMachine(RuleBasedStateMachine):
         call = {
             "A": lambda: self.rig.acknowledge(job),
             "R": lambda: self.rig.retry(job, wait=wait),
+            "S": lambda: self.rig.snooze(job, wait=wait),
             "B": lambda: self.rig.bury(job),
             "G": lambda: self.rig.give_back(job),
             "N": lambda: self.rig.renew(job),
@@ -334,6 +335,13 @@ class QueueMachine(RuleBasedStateMachine):
                 # At the time when it was due first; a clock that is set back puts that into the future again.
                 due = min(job.start_time_ms - T0, math.floor(self.rig.now))
             self.due[name] = due
+            if way == "S":
+                seen = self.rig.run(looking.inspect(self.rig.keys, job.token))
+                assert (seen.attempts, seen.kills) == (job.attempts, job.kills)
+                assert (seen.start_time_ms, seen.score_ms) == (
+                    job.start_time_ms,
+                    T0 + due,
+                )
 
     @rule(suspects=st.sampled_from([None, 1, 0]))
     def worker_dies(self, suspects: int | None) -> None:

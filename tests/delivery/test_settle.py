@@ -9,7 +9,7 @@ from django_delayq.delivery.states import State
 from tests.delivery.rig import LEASE, T0, Rig, name_in, names_of, payload
 
 #: Each of these takes any number of leases, and returns the indexes of those that were lost.
-WAYS = ["acknowledge", "retry", "bury", "give_back", "renew"]
+WAYS = ["acknowledge", "retry", "snooze", "bury", "give_back", "renew"]
 
 
 # Fencing.
@@ -235,6 +235,94 @@ def test_retry_that_is_the_next_event_is_published_on_our_channel(
         rig.retry(a, wait=before)
     with rig.listening(rig.keys.channel) as heard:
         rig.retry(b, wait=wait)
+
+        assert heard() == published
+
+
+def test_retry_at_a_moment_is_due_then_and_in_the_past_it_is_due_now(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 0})
+    a, b = rig.claim().jobs
+    rig.now = 100.25
+
+    rig.retry(a, wait=f"={T0 + 700}")
+    rig.retry(b, wait=f"={T0 + 50}")
+
+    assert rig.state()["retries"] == {"a": 700, "b": 101}
+
+
+# Snooze.
+
+
+def test_snooze_counts_nothing_and_keeps_id_start_time_and_key(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique="ek")
+    for lap in range(3):
+        job = rig.lease()
+        assert (job.attempts, job.kills) == (0, 0)
+        assert (job.payload, job.start_time_ms) == (payload("a"), T0)
+        assert rig.snooze(job, wait=500) == []
+        assert rig.state() == {
+            "returned": {"a": rig.now + 500},
+            "unique": {"k": "a"},
+        }
+        seen = rig.inspect("a")
+        assert (seen.state, seen.error) == (State.SCHEDULED, b"")
+        rig.now += 500
+        assert rig.counters()["snoozed"] == lap + 1
+    assert rig.inspect("a").state is State.DUE
+
+
+def test_snooze_keeps_attempts_kills_and_the_last_error(rig: Rig) -> None:
+    rig.schedule({"a": 0})
+    rig.retry(rig.lease(), wait=0, error=b'{"error":"e"}')
+    rig.lease()
+    rig.now = LEASE
+
+    assert rig.snooze(rig.lease(), wait=500) == []
+
+    assert rig.state() == {"retries": {"a": LEASE + 500}}
+    seen = rig.inspect("a")
+    assert (seen.state, seen.attempts, seen.kills) == (State.RETRYING, 1, 1)
+    assert seen.error == b'{"error":"e"}'
+    assert "retried" in rig.counters()
+    rig.now += 500
+    job = rig.lease()
+    assert (job.attempts, job.kills, job.start_time_ms) == (1, 1, T0)
+
+
+def test_snoozed_job_is_moved_and_cancelled_like_any_other_that_waits(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 0})
+    rig.snooze(*rig.claim().jobs, wait=500)
+
+    assert rig.reschedule("a", 50) == ("rescheduled", 50)
+    assert rig.cancel("b") == "cancelled"
+
+    assert rig.state() == {"returned": {"a": 50}}
+
+
+def test_snoozed_payload_of_somebody_else_waits_with_us(rig: Rig) -> None:
+    rig.java_offer("x", 0)
+
+    rig.snooze(rig.lease(), wait=500)
+
+    assert rig.state() == {"returned": {"x": 500}}
+    rig.now = 500
+    assert name_in(rig.lease().payload) == "x"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("before", "wait", "published"),
+    [(None, 500, [500]), (400, 500, []), (500, 500, []), (600, 500, [500])],
+)
+def test_snooze_that_is_the_next_event_is_published_on_our_channel(
+    rig: Rig, is_first: bool, before: int | None, wait: int, published: list[int]
+) -> None:
+    rig.schedule({"a": 0, "b": 0})
+    a, b = rig.claim().jobs
+    if before is not None:
+        (rig.snooze if is_first else rig.retry)(a, wait=before)
+    with rig.listening(rig.keys.channel) as heard:
+        rig.snooze(b, wait=wait)
 
         assert heard() == published
 

@@ -223,6 +223,14 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.retry(job)
 
 
+@stop("snooze", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"failed": 0, "new": 0})
+    rig.retry(rig.claim(1).jobs[0], wait=0)
+    jobs = rig.claim().jobs
+    return lambda: rig.snooze(*jobs)
+
+
 @stop("bury", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0}, unique="ek")

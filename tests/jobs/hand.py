@@ -73,7 +73,7 @@ class Hand:
 
     def retry(self, job: Leased, wait_ms: int = 0) -> None:
         error = envelopes.error_text("ValueError: no", kind="failed", at_ms=5)
-        failed = Failed(job.token, job.fence, wait_ms, error)
+        failed = Failed(job.token, job.fence, f"+{wait_ms}", error)
         assert self.run(settling.retry(self.keys, [failed])) == []
 
     def bury(

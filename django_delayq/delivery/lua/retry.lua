@@ -1,27 +1,34 @@
--- End failed attempts: the jobs run again later. Their leases become places among the retries.
+-- End attempts whose jobs run again later: they failed, or they snooze, which counts as nothing. A job waits among the
+-- retries; if it snoozes before any attempt has failed, it waits among the returned.
 --
 -- Prelude  clock, count, window, frame, job, settle
--- Keys     leases, headers, retries, errors, counters, channel
+-- Keys     leases, headers, retries, errors, counters, channel, returned
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, four a job: token; fencing token; wait (ms); error as JSON
+-- ARGV[2]  attempts to add: 1 if they failed, 0 if they snooze
+-- ARGV[3]  and on, four a job: token; fencing token; wait: '+' ms from now, or '=' epoch ms; error as JSON, or empty if
+--          they snooze
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms = math.ceil(read_clock(ARGV[1]) / 1000)
+local now_us, failed = read_clock(ARGV[1]), tonumber(ARGV[2])
 
-local held, lost = ours(keys.headers, 2, 4)
+local held, lost = ours(keys.headers, 3, 4)
 if #held == 0 then return lost end
 check_hashes(keys.errors, keys.counters)
-local head = redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2]
+local head = tonumber(redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2] or math.huge)
+if failed == 0 then
+  head = math.min(head, tonumber(redis.call('ZRANGE', keys.returned, 0, 0, 'WITHSCORES')[2] or math.huge))
+end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 local first = math.huge
 for _, job in ipairs(held) do
-  local start = now_ms + tonumber(ARGV[job.at + 2])
+  local start, attempts = start_time(ARGV[job.at + 2], now_us), job.attempts + failed
+  local waiting = waiting_set(keys.retries, keys.returned, attempts, job.kills)
   first = math.min(first, start)
-  redis.call('ZADD', keys.retries, start, job.token)
+  redis.call('ZADD', waiting, start, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts + 1, job.kills, job.start, NOBODY, NOBODY) .. job.key)
-  redis.call('HSET', keys.errors, job.token, ARGV[job.at + 3])
+    struct.pack(HEADER, attempts, job.kills, job.start, NOBODY, NOBODY) .. job.key)
+  if failed == 1 then redis.call('HSET', keys.errors, job.token, ARGV[job.at + 3]) end
 end
-add_to(keys.counters, 'retried', #held)
-if not head or first < tonumber(head) then publish(keys.channel, first) end
+add_to(keys.counters, failed == 1 and 'retried' or 'snoozed', #held)
+if first < head then publish(keys.channel, first) end
 return lost
