@@ -28,8 +28,11 @@ class Scheduled(msgspec.Struct):
     start_time_ms: int
     #: Token of the job that holds the unique key, if the new job was not stored because of it; else empty.
     holder: str
-    #: For a job that was stored before: how it has ended, or UNKNOWN if it has begun. None: it waits.
+    #: For a job that was stored before: how it has ended, or UNKNOWN if it has begun. UNCOMMITTED: it was not stored, as
+    #: the queue is full. None: it waits.
     beyond: State | None = None
+    #: How many jobs the full queue held.
+    held: int = 0
 
 
 class NewJob(NamedTuple):
@@ -58,9 +61,14 @@ def schedule(
     *,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
+    max_jobs: int | None = None,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
-    """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat."""
+    """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat.
+
+    With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. Whatever waits or
+    runs counts, whoever offered it; dead letters and quarantined payloads do not.
+    """
     args: list[Argument] = [
         now_argument(now_us),
         frame_format.number,
@@ -69,8 +77,17 @@ def schedule(
     ]
     for job in jobs:
         args += job
+    counted: dict[str, str] = {}
+    if max_jobs is not None:
+        args.append(max_jobs)
+        counted = {
+            "returned": keys.returned,
+            "retries": keys.retries,
+            "held": keys.held,
+            "leases": keys.leases,
+        }
     return Call(
-        *bind(PACKAGES, "schedule", keys),
+        *bind(PACKAGES, "schedule", keys, **counted),
         args,
         _read_scheduled,
         repeat={3: "1"},
@@ -84,6 +101,7 @@ def store(
     *,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
+    max_jobs: int | None = None,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Do as `schedule` for one job, in half the server's time if nothing has to be looked up for it.
@@ -97,11 +115,12 @@ def store(
             [job],
             frame_format=frame_format,
             insertion_list=insertion_list,
+            max_jobs=max_jobs,
             now_us=now_us,
         )
 
     _, when, unique, payload = job
-    if unique or not payload.startswith(signing.JOB_START):
+    if unique or max_jobs is not None or not payload.startswith(signing.JOB_START):
         return full()
     listed = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
     args = (when, frame_format.number, payload)
@@ -122,7 +141,7 @@ def _read_scheduled(reply: list[Any]) -> list[Scheduled]:
     if len(reply) % 2:
         note_refusal(reply.pop())
     return [
-        Scheduled(0, "", State(second[1:].decode()))
+        Scheduled(0, "", State(second[1:].decode()), int(first))
         if second[:1] == b"="
         else Scheduled(int(first), second.decode())
         for first, second in zip(reply[::2], reply[1::2], strict=True)

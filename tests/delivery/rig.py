@@ -160,6 +160,7 @@ class Rig:
         size: int = 0,
         insertion_list: bool | None = None,
         frame_format: FrameFormat | None = None,
+        max_jobs: int | None = None,
         again: bool = False,
     ) -> list[Scheduled]:
         """Schedule jobs by name. A number is a wait in ms; text goes to the script as it is.
@@ -179,6 +180,7 @@ class Rig:
             jobs,
             insertion_list=insertion_list,
             frame_format=frame_format,
+            max_jobs=max_jobs,
             again=again,
         )
 
@@ -188,12 +190,15 @@ class Rig:
         *,
         insertion_list: bool | None = None,
         frame_format: FrameFormat | None = None,
+        max_jobs: int | None = None,
         again: bool = False,
     ) -> list[Scheduled]:
+        """Send jobs; of one that a full queue refused, the reply is as the script gave it."""
         listed = self.insertion_list if insertion_list is None else insertion_list
         options: Any = {
             "frame_format": frame_format or self.frame_format,
             "insertion_list": listed,
+            "max_jobs": max_jobs,
             "now_us": self.now_us,
         }
         call = (
@@ -202,7 +207,9 @@ class Rig:
             else storing.schedule(self.keys, jobs, **options)
         )
         return [
-            Scheduled(reply.start_time_ms - T0, reply.holder.rstrip("-"))
+            reply
+            if reply.beyond is State.UNCOMMITTED
+            else Scheduled(reply.start_time_ms - T0, reply.holder.rstrip("-"))
             for reply in self.run(call.again() if again else call)
         ]
 

@@ -20,6 +20,7 @@ from django_delayq.delivery import binding, changing, claiming, looking
 from django_delayq.delivery.claiming import LOOKS_A_LEASE, Leased, Mode
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import Scheduled
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, payload
 
@@ -99,6 +100,26 @@ class QueueMachine(RuleBasedStateMachine):
         replies = self.rig.schedule(batch, frame_format=format, insertion_list=listed)
         for name, reply in zip(names, replies, strict=True):
             self.places[name], self.due[name] = "waiting", reply.start_time_ms
+
+    @rule(wait=waits, room=st.integers(0, 12), many=st.integers(1, 12))
+    def schedule_within(self, wait: int, room: int, many: int) -> None:
+        """A queue of limited size takes all jobs of a call or none, and then nothing changes."""
+        rig, keys = self.rig, self.rig.keys
+        sets = (keys.leases, keys.retries, keys.returned, keys.held)
+        held = self.client.llen(keys.queue.destination) + sum(
+            map(self.client.zcard, (keys.queue.timeout_set, *sets))
+        )
+        there = self.names("waiting", "destination", "leased", "retrying")
+        assert held == len(there) + len(self.doubles)
+        names = [self.new_name("j") for _ in range(many)]
+        before = rig.state(), rig.counters()
+        replies = rig.schedule(dict.fromkeys(names, wait), max_jobs=held + room)
+        if many <= room:
+            for name, reply in zip(names, replies, strict=True):
+                self.places[name], self.due[name] = "waiting", reply.start_time_ms
+        else:
+            assert replies == [Scheduled(0, "", State.UNCOMMITTED, held)] * many
+            assert (rig.state(), rig.counters()) == before
 
     @precondition(lambda self: self.count)
     @rule(n=st.integers(0, 1_000), wait=waits)

@@ -23,6 +23,7 @@ GOES_ON = {
     "schedule",
     "schedule without the list",
     "schedule, displacing a holder",
+    "schedule within a limit",
     "store",
     "store without the list",
 }

@@ -66,6 +66,12 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.schedule({"a": 0, "b": 1}, insertion_list=False)
 
 
+@stop("schedule within a limit")
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"first": 9})
+    return lambda: rig.schedule({"a": 0, "b": 1}, max_jobs=3)
+
+
 @stop("store")
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"first": 9})

@@ -1,15 +1,19 @@
 -- Store jobs of ours until they are due. Safe to repeat: a known token is not stored again.
 --
 -- Prelude  clock, count, window, frame, list, job
--- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters
+-- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
+--          returned?, retries?, held?, leases?
+-- Where    returned, retries, held, leases: only if the number of jobs in the queue is limited
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames also go into the delay queue
 -- ARGV[4]  1: this may have been sent before, so look for each token first
--- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload
+-- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload. Then, if that number
+--          is limited, the limit
 -- Returns  two a job: start time (epoch ms), and '' or the token of the job that holds the unique key; but if a repeat
 --          finds that the job has begun, 0, and '=' with the state in which it ended, or with 'unknown' if it has not
---          ended; then, if an ACL closes the channel to us, the server's error
+--          ended; and if the queue has no room for all new jobs of the call, how many it holds, and '=uncommitted': it
+--          takes none of them; then, if an ACL closes the channel to us, the server's error
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
 local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] == '1'
@@ -32,7 +36,7 @@ local function is_alive(token)
 end
 
 local reply, fresh, claimed, displaced = {}, {}, {}, {}
-for i = 5, #ARGV, 4 do
+for i = 5, #ARGV - 3, 4 do
   local token, start, key = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
   local holder, known, beyond = '', false, nil
   if is_repeat then
@@ -61,6 +65,9 @@ for i = 5, #ARGV, 4 do
   if not known and holder == '' then fresh[#fresh + 1] = i end
 end
 if #fresh == 0 then return reply end
+if keys.leases then
+-- Part  refuse
+end
 
 local number = next_numbers(keys.delay_queue, keys.counters, #fresh, now_ms)
 local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
