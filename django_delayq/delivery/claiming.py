@@ -13,6 +13,7 @@ from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
+from django_delayq.delivery.pausing import StoredPauses
 from django_delayq.exceptions import NewerFormat
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
@@ -75,6 +76,8 @@ class Claimed(NamedTuple):
     jobs: list[Leased]
     #: The queue's format, if this version cannot read it and so claimed nothing; else 0.
     newer_format: int = 0
+    #: What is paused, as it is stored: the queue itself, and tasks; None: nothing is.
+    pauses: StoredPauses | None = None
 
 
 class Transferred(NamedTuple):
@@ -207,8 +210,12 @@ def claim_few(
 
 
 def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
-    if len(reply) == 7:
-        return Claimed(reply[0], -1, 0, 0, 0, 0, [], newer_format=reply[6])
+    pauses: StoredPauses | None = None
+    if len(reply) % 6:
+        last = reply.pop()
+        if isinstance(last, int):
+            return Claimed(reply[0], -1, 0, 0, 0, 0, [], newer_format=last)
+        pauses = StoredPauses(*last)
     # Six elements for each job.
     each = islice(reply, 6, None)
     jobs = [
@@ -228,7 +235,9 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
         )
     ]
     now_us, wait_us, transferred, doubles, vanished, put_off = reply[:6]
-    return Claimed(now_us, wait_us, transferred, doubles, vanished, put_off, jobs)
+    return Claimed(
+        now_us, wait_us, transferred, doubles, vanished, put_off, jobs, 0, pauses
+    )
 
 
 class Recovered(NamedTuple):

@@ -32,7 +32,8 @@ class DeliveryKeys:
     claims: str = field(init=False)
     #: HASH name → number.
     counters: str = field(init=False)
-    #: HASH ``service`` → when the queue was last served, its last gap, the leases in force; and the queue's formats.
+    #: HASH ``service`` → when the queue was last served, its last gap, the leases in force; the queue's formats; and what is
+    #: paused.
     control: str = field(init=False)
     #: ZSET token → end of the lease, epoch ms.
     leases: str = field(init=False)

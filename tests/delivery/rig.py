@@ -23,6 +23,7 @@ from django_delayq.delivery import (
     holding,
     limits,
     looking,
+    pausing,
     settling,
     storing,
 )
@@ -37,6 +38,7 @@ from django_delayq.delivery.claiming import (
 from django_delayq.delivery.holding import Held, HeldNames, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled
@@ -363,6 +365,19 @@ class Rig:
 
     def held_names(self, **options: Any) -> HeldNames:
         return self.run(holding.held_names(self.keys, **options))
+
+    def pause(self, task: str | None = None, *, until: str = "", **options: Any) -> int:
+        return self.run(
+            pausing.pause(
+                self.keys, task=task, until=until, now_us=self.now_us, **options
+            )
+        )
+
+    def resume(self, task: str | None = None) -> int:
+        return self.run(pausing.resume(self.keys, task=task, now_us=self.now_us))
+
+    def pauses(self) -> list[Pause]:
+        return self.run(pausing.pauses(self.keys, now_us=self.now_us))
 
     def renew(self, *jobs: Leased, lease_ms: int = LEASE) -> list[int]:
         held = [(job.token, job.fence) for job in jobs]

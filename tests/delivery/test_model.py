@@ -70,6 +70,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.gaps = 0
         #: Jobs that we ended, and that the server still remembers.
         self.over: set[str] = set()
+        #: Until when the queue is paused, ms after T0.
+        self.paused_till = -math.inf
         #: Payloads in the destination queue whose jobs are elsewhere, or over.
         self.doubles: list[str] = []
 
@@ -251,6 +253,11 @@ class QueueMachine(RuleBasedStateMachine):
             assert {job.token for job in repeated.jobs} == {
                 job.token for job in claimed.jobs
             }
+        if self.is_paused and mode is not Mode.TAKE:
+            assert (claimed.jobs, claimed.put_off, claimed.doubles) == ([], 0, 0)
+            if mode is Mode.DIRECT:
+                left_us = (T0 + self.paused_till) * 1000 - claimed.now_us
+                assert claimed.wait_us == (-1 if left_us == math.inf else left_us)
         lying = self.rig.state().get("destination", [])
         self.doubles = [name for name in lying if name in self.doubles]
         for job in claimed.jobs:
@@ -376,6 +383,22 @@ class QueueMachine(RuleBasedStateMachine):
         if suspects is not None:
             self.take(self.mode, 5, again=False, is_living=False, suspects=suspects)
 
+    # Pauses.
+
+    @property
+    def is_paused(self) -> bool:
+        return math.floor(self.rig.now) < self.paused_till
+
+    @rule(ms=st.sampled_from([None, 1, 60, 1_000, LEASE]))
+    def pause(self, ms: int | None) -> None:
+        assert self.rig.pause(until="" if ms is None else f"+{ms}") == 1
+        self.paused_till = math.inf if ms is None else math.ceil(self.rig.now) + ms
+
+    @rule()
+    def resume(self) -> None:
+        assert self.rig.resume() == self.is_paused
+        self.paused_till = -math.inf
+
     # By id.
 
     @precondition(
@@ -496,6 +519,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def begin(self, *, is_living: bool) -> str:
         """Schedule a job, and lease it with whatever else is due."""
+        self.resume()
         name = self.new_name("j")
         (reply,) = self.rig.schedule({name: 0})
         self.places[name], self.due[name] = "waiting", reply.start_time_ms
@@ -564,6 +588,7 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Run all jobs that are left: each runs exactly once, and no key stays."""
         rig = self.rig
+        self.resume()
         self.living.clear()
         if dead := self.names("dead"):
             tokens = self.client.zrange(rig.keys.dead, 0, -1)

@@ -17,6 +17,8 @@ GOES_ON = {
     "claim of expired leases",
     "claim of what killed its workers",
     "claim of retries",
+    "claim from a paused queue",
+    "claim from a paused queue that is shared",
     "claim on a shared queue",
     "claim of noted jobs",
     "claim that forgets notes",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from django_delayq.delivery import claiming, looking, tending
 from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
@@ -42,6 +43,14 @@ def mix(rig: Rig) -> None:
     rig.client.zadd(rig.keys.queue.timeout_set, {b"bad": T0 + 6})
     rig.client.rpush(rig.keys.queue.delay_queue, b"bad")
     rig.now = 8
+
+
+def hold_paused(rig: Rig, *names: str, task: str = "shop.mail") -> None:
+    """Schedule jobs of a task, due now; pause it, and have a worker hold them for that."""
+    rig.schedule(dict.fromkeys(names, 0))
+    rig.pause(task)
+    jobs = rig.claim(len(names)).jobs
+    assert rig.hold(*jobs, task=held_name(task), hold_ms=None) == []
 
 
 def deep(rig: Rig) -> None:
@@ -296,6 +305,51 @@ def _(rig: Rig) -> Callable[[], object]:
     job = rig.lease()
     rig.now = 5
     return lambda: rig.renew(job)
+
+
+@stop("pause", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    return lambda: rig.pause(reason="why")
+
+
+@stop("pause of a task", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    return lambda: rig.pause("shop.mail", until="+5")
+
+
+@stop("resume", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.pause()
+    return rig.resume
+
+
+@stop("resume of a task", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.pause("shop.mail")
+    rig.pause("shop.other")
+    return lambda: rig.resume("shop.mail")
+
+
+@stop("release of what a pause held", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    hold_paused(rig, "a")
+    rig.resume("shop.mail")
+    return lambda: rig.release("paused shop.mail", is_worker=False)
+
+
+@stop("claim from a paused queue", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    mix(rig)
+    rig.pause(until="+5")
+    rig.now += 6
+    return lambda: rig.claim(20)
+
+
+@stop("claim from a paused queue that is shared", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    mix(rig)
+    rig.pause()
+    return lambda: rig.claim(20, mode=Mode.SHARED)
 
 
 @stop("recover", drains=True)

@@ -1,6 +1,6 @@
 -- Part of claim: finish the reply, with the time of the next event.
 --
--- Uses     now_us, limit, mode, service, transferred, doubles, vanished, put_off
+-- Uses     now_us, limit, mode, service, paused_till, pauses, transferred, doubles, vanished, put_off
 -- Fills    reply
 
 -- The score of a set's first member. It is read once, and again after this script has written to the set.
@@ -11,10 +11,11 @@ local function head_of(set)
 end
 
 local function finish()
-  local wait = math.huge
-  if mode ~= 'take' then
+  -- A paused queue has no event but the end of its pause and the next transfer.
+  local wait = paused_till or math.huge
+  if mode == 'shared' or mode == 'direct' and not paused_till then
     local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
-    if head then wait = tonumber(head) end
+    if head then wait = math.min(wait, tonumber(head)) end
   end
   -- A caller without room learns only when the next transfer is due, not what waits for room.
   if limit > 0 then
@@ -31,5 +32,6 @@ local function finish()
   end
   if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
   reply[3], reply[4], reply[5], reply[6] = transferred, doubles, #vanished, #put_off
+  if pauses then reply[#reply + 1] = pauses end
   return reply
 end

@@ -1,7 +1,7 @@
 -- Lease what is waiting, up to a number and a size: expired leases, due retries, due jobs that were returned before
 -- their first attempt, what others put into the destination queue, due frames.
 --
--- Prelude  clock, count, window, frame, list, job, service, transfer
+-- Prelude  clock, count, window, frame, list, job, service, transfer, pause
 -- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
 --          ended, counters, claims, dead, quarantine, errors, returned, control, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
@@ -25,7 +25,8 @@
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
 --          the token is not the payload's own, 2 if the job was given back because its lease had ended before it
 --          began, 4 if the job of the payload's own token ended a moment ago. If the queue's format is too late for
---          the caller, that format is the seventh and last
+--          the caller, that format is the seventh and last. If anything is paused, one more element is the last: the
+--          pause of the queue and those of its tasks, as they are stored. While the queue is paused, nothing is leased
 
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -33,7 +34,7 @@ local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonum
 local format, safe_kills, suspects, put_off_ms = ARGV[11], tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', keys.control, 'format', 'service')
+local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks')
 -- A caller would misread a later format than it knows.
 local queue_format = tonumber(fields[1] or 1) or 1
 if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
@@ -42,6 +43,19 @@ if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue
 local service = unpack_service(fields[2])
 local served = serve(service, keys.leases, now_ms, lease_ms, false)
 service = served or service
+
+-- Who takes from the destination queue is no worker, and goes on.
+local paused_till, pauses
+if mode ~= 'take' and (fields[3] or fields[4]) then
+  paused_till = fields[3] and pause_till(decode_table(fields[3]), now_ms)
+  if fields[3] and not paused_till then
+    -- It has ended by itself. While it is stored, claim_few.lua does nothing.
+    redis.call('HDEL', keys.control, 'paused')
+    fields[3] = false
+  end
+  if fields[3] or fields[4] then pauses = { fields[3], fields[4] } end
+  if paused_till then limit = 0 end
+end
 
 local reply = { now_us, -1, 0, 0, 0, 0 }
 -- The jobs to lease, their number and bytes; the payload of every job met, by token.

@@ -1,6 +1,6 @@
--- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: no lease is over, no retry is
--- due, the destination queue is empty, and each frame is a job of ours that was never in the delay queue and begins for
--- the first time. Otherwise do nothing: the caller has to use claim.lua.
+-- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: the queue is not paused, no
+-- lease is over, no retry is due, the destination queue is empty, and each frame is a job of ours that was never in the
+-- delay queue and begins for the first time. Otherwise do nothing: the caller has to use claim.lua.
 --
 -- Prelude  clock, count, window, frame, job, service
 -- Keys     timeout_set, destination, leases, retries, returned, headers, payloads, locators, ended, claims, control
@@ -21,8 +21,8 @@ local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, lease_ms, format = math.min(tonumber(ARGV[4]), FEW), tonumber(ARGV[5]), ARGV[6]
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', keys.control, 'format', 'service')
-if (tonumber(fields[1] or 1) or 1) > tonumber(ARGV[7]) then return nil end
+local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks')
+if fields[3] or (tonumber(fields[1] or 1) or 1) > tonumber(ARGV[7]) then return nil end
 local service = unpack_service(fields[2])
 if not service or now_ms < service.till or not is_current(service, now_ms, lease_ms, true) then return nil end
 
@@ -96,4 +96,5 @@ if #frames > 0 then
   redis.call('HSET', keys.claims, owner, request .. struct.pack('<d', lease_end))
 end
 if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
+if fields[4] then reply[#reply + 1] = { false, fields[4] } end
 return reply

@@ -1,12 +1,12 @@
--- Hold jobs whose task or key the caller does not know, for a worker that does. The time counts from when the job was
--- first held for a limited time, by whichever worker. If a job was signed with another key since the caller read it, it
--- is not held for the old key, but due again.
+-- Hold jobs whose task or key the caller does not know, for a worker that does; and jobs of a paused task. The time
+-- counts from when the job was first held for a limited time, by whichever worker. If a job was signed with another key
+-- since the caller read it, or the pause has ended, it is not held for that, but due again.
 --
--- Prelude  clock, window, frame, job, settle, held
--- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned
+-- Prelude  clock, window, frame, job, settle, held, pause
+-- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key; why it is held; for how long (ms),
---          empty: as long as it takes
+-- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key, or 'paused ' and the name of a task;
+--          why it is held; for how long (ms), empty: as long as it takes
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
@@ -15,11 +15,12 @@ local jobs, lost = ours(keys.headers, 2, 5)
 if #jobs == 0 then return lost end
 local before = redis.call('HMGET', keys.errors, unpack(tokens_of(jobs)))
 check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
-local is_signed_anew = {}
+local is_due, paused = {}, nil
 for _, job in ipairs(jobs) do
-  local key = key_named(ARGV[job.at + 2])
+  local key, task = key_named(ARGV[job.at + 2]), paused_task_named(ARGV[job.at + 2])
   local found = key and key_of(redis.call('HGET', keys.payloads, job.token))
-  is_signed_anew[job.token] = found and found ~= key
+  if task then paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms) end
+  is_due[job.token] = found and found ~= key or task and not paused[task]
 end
 redis.call('ZREM', keys.leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
@@ -27,7 +28,7 @@ for i, job in ipairs(jobs) do
   if hold_ms then since_ms = since_ms or now_ms end
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. job.key)
-  if is_signed_anew[job.token] then
+  if is_due[job.token] then
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
     redis.call('ZADD', waiting, math.min(job.start, now_ms), job.token)
   else

@@ -1,20 +1,30 @@
--- Let held jobs of tasks that the caller knows run, and put jobs that were held for too long into quarantine. Nothing
--- is published: the caller claims next, and a worker that does not know the tasks would only hold them again.
+-- Let held jobs of tasks that the caller knows run, and those of a task whose pause has ended; put jobs that were held
+-- for too long into quarantine. For a worker nothing is published: it claims next, and a worker that does not know the
+-- tasks would only hold them again.
 --
--- Prelude  clock, count, window, frame, job, held
--- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters
+-- Prelude  clock, count, window, frame, job, held, pause
+-- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  most jobs to release, and most to put into quarantine
--- ARGV[3]  1: put jobs that were held for too long into quarantine; the caller names all tasks that it knows
+-- ARGV[3]  1: the caller is a worker, which names all tasks that it knows: also put jobs that were held for too long
+--          into quarantine, and release all that a pause held which has ended
 -- ARGV[4]  most names of tasks to look at
 -- ARGV[5]  where to go on among the names, as the last call returned it; empty: at the first
--- ARGV[6]  and on: names of the tasks that the caller knows
+-- ARGV[6]  and on: names of the tasks that the caller knows, or other names that jobs are held under
 -- Returns  released; put into quarantine; where to go on among the names, empty at their end
 
 local now_ms, limit = math.floor(read_clock(ARGV[1]) / 1000), math.min(tonumber(ARGV[2]), 500)
-local names_left, cursor = tonumber(ARGV[4]), ARGV[5]
+local is_worker, names_left, cursor = ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5]
 local known = {}
 for i = 6, #ARGV do known[ARGV[i]] = true end
+
+local paused
+local function may_run(name)
+  local task = paused_task_named(name)
+  if not task or not is_worker and not known[name] then return known[name] end
+  paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms)
+  return not paused[task]
+end
 
 local tokens, members, seen, freed, over = {}, {}, {}, {}, {}
 
@@ -30,10 +40,10 @@ local function take(token, name, why, goes_on)
   }
 end
 
-if ARGV[3] == '1' then
+if is_worker then
   for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.held, '-inf', now_ms, 'LIMIT', 0, limit)) do
     local name, why = read_held(redis.call('HGET', keys.errors, token))
-    take(token, name, why, known[name])
+    take(token, name, why, may_run(name))
   end
 end
 
@@ -48,7 +58,7 @@ while names_left > 0 and #freed < limit do
     -- No script of ours has written it.
     members[#members + 1] = member
     cursor = member .. '\0'
-  elseif known[name] then
+  elseif may_run(name) then
     local room = limit - #freed
     local page = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. cursor, '(' .. name .. '\1', 'LIMIT', 0, room)
     for _, found in ipairs(page) do
@@ -80,4 +90,5 @@ for _, job in ipairs(over) do
   redis.call('ZADD', keys.quarantine, now_ms, job.token)
 end
 if #over > 0 then add_to(keys.counters, 'quarantined', #over) end
+if not is_worker and #freed > 0 then publish(keys.channel, now_ms) end
 return { #freed, #over, cursor }

@@ -1,0 +1,9 @@
+-- Read what is paused on a queue.
+--
+-- Prelude  clock
+-- Keys     control
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- Returns  now, epoch ms; the pause of the queue, and those of its tasks, as they are stored, nil where there is none
+
+local fields = redis.call('HMGET', keys.control, 'paused', 'paused_tasks')
+return { math.floor(read_clock(ARGV[1]) / 1000), fields[1], fields[2] }

@@ -1,0 +1,169 @@
+"""Pausing a queue, or one task on it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.wire.delay import MAX_START_TIME_MS
+from django_delayq.wire.publishing import read_published
+
+#: How many tasks may be paused on one queue: each of its claims carries their pauses.
+MAX_PAUSED_TASKS = 100
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class StoredPauses(NamedTuple):
+    """What is paused on a queue, as it is stored; each None if there is nothing."""
+
+    of_queue: bytes | None
+    of_tasks: bytes | None
+
+
+class Pause(NamedTuple):
+    """A pause of a queue, or of one task on it."""
+
+    queue: str
+    #: The name of the task; None: the queue itself is paused.
+    task: str | None
+    since: datetime
+    #: None: it lasts until somebody resumes what is paused.
+    until: datetime | None
+    #: Who paused it.
+    by: str
+    reason: str
+
+    def __str__(self) -> str:
+        task = f"task {self.task} on " if self.task is not None else ""
+        until = f", until {_text(self.until)}" if self.until is not None else ""
+        by = f", by {self.by}" if self.by else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{task}queue {self.queue} is paused since {_text(self.since)}{until}{by}{reason}"
+
+    @property
+    def until_ms(self) -> float:
+        """When it ends, epoch ms; infinite if it has no end."""
+        if self.until is None:
+            return float("inf")
+        return (self.until - _EPOCH) / timedelta(milliseconds=1)
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def pause(
+    keys: DeliveryKeys,
+    *,
+    task: str | None = None,
+    until: str = "",
+    by: str = "",
+    reason: str = "",
+    now_us: int | None = None,
+) -> Call[int]:
+    """Pause a queue, or a task on it; ``until`` has the form of a delay, and empty it has no end.
+
+    Returns 1; or 0 if the pause would be over at once, -1 if `MAX_PAUSED_TASKS` are paused already, and then nothing has
+    changed.
+    """
+    return Call(
+        *bind(PACKAGES, "pause", keys),
+        (
+            now_argument(now_us),
+            task or "",
+            until,
+            by,
+            reason,
+            new_request(),
+            MAX_PAUSED_TASKS,
+        ),
+        read_published,
+    )
+
+
+def resume(
+    keys: DeliveryKeys, *, task: str | None = None, now_us: int | None = None
+) -> Call[int]:
+    """End the pause of a queue, or of a task on it; returns 1 if there was one.
+
+    What a pause of a task has held is then free, and `release` lets it run.
+    """
+    return Call(
+        *bind(PACKAGES, "resume", keys),
+        (now_argument(now_us), task or "", new_request(), 0),
+        read_published,
+    )
+
+
+def forget_over(
+    keys: DeliveryKeys, task: str, *, now_us: int | None = None
+) -> Call[int]:
+    """Forget the pauses of tasks that have ended by themselves, that of ``task`` among them."""
+    return Call(
+        *bind(PACKAGES, "resume", keys),
+        (now_argument(now_us), task, new_request(), 1),
+        read_published,
+    )
+
+
+def held_name(task: str) -> str:
+    """Return the name under which jobs of a paused task are held."""
+    return f"paused {task}"
+
+
+def pauses(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[list[Pause]]:
+    """Read what is paused on a queue: itself first, then its tasks by name."""
+    name = keys.queue.name
+
+    def read(reply: list[Any]) -> list[Pause]:
+        now_ms, *stored = reply
+        return read_pauses(name, StoredPauses(*stored), now_ms)
+
+    return Call(*bind(PACKAGES, "pauses", keys), (now_argument(now_us),), read)
+
+
+def read_pauses(queue: str, stored: StoredPauses, now_ms: float) -> list[Pause]:
+    """Read stored pauses, without those that are over; what no script of ours has written is left out."""
+    found = [_read(queue, None, _decode(stored.of_queue), now_ms)]
+    found += _of_tasks(queue, stored.of_tasks, now_ms)
+    return [each for each in found if each is not None]
+
+
+def _of_tasks(queue: str, text: bytes | None, now_ms: float) -> Iterator[Pause | None]:
+    tasks = _decode(text)
+    if isinstance(tasks, dict):
+        for name in sorted(tasks):
+            yield _read(queue, name, tasks[name], now_ms)
+
+
+def _decode(text: bytes | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _read(queue: str, task: str | None, pause: Any, now_ms: float) -> Pause | None:
+    if not isinstance(pause, dict):
+        return None
+    try:
+        till_ms, since_ms = int(pause["till"]), int(pause["since"])
+        if 0 != till_ms <= now_ms:
+            return None
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    since = _moment(since_ms)
+    until = _moment(till_ms) if till_ms else None
+    by, why = str(pause.get("by", "")), str(pause.get("why", ""))
+    return Pause(queue, task, since, until, by, why)
+
+
+def _moment(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=min(max(0, ms), MAX_START_TIME_MS))
