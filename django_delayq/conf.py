@@ -92,6 +92,8 @@ class QueueSettings:
     time_limit_s: float | None = None
     #: Share of the claims, unless the worker has another.
     weight: int = 1
+    #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
+    max_jobs: int | None = None
     #: Seconds to keep dead letters; None: forever.
     dead_ttl_s: float | None = 180 * 86_400.0
     #: Dead letters to keep. Beyond that number, those older than a day are deleted. None: any number.
@@ -414,6 +416,11 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         "weight",
         _is_count(1, LARGEST_WEIGHT),
         f"a whole number, 1 to {LARGEST_WEIGHT:,}",
+    ),
+    "MAX_JOBS": (
+        "max_jobs",
+        _optional(_is_count(1, 10**9)),
+        "a number of jobs, 1 to 1,000,000,000, or None for any number",
     ),
     "DEAD_TTL": ("dead_ttl_s", _is_ttl, _TTL),
     "MAX_DEAD": (

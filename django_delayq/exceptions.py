@@ -13,6 +13,7 @@ DelayqError
 ├── JobNotFound        an id that no job has (any more)
 ├── JobFailed          the job that wait() waits for ended without a result
 ├── MaybeScheduled     an error on the way; .scheduled are stored, .unsent are not, .unknown may be
+├── QueueFull          the queue holds MAX_JOBS jobs; .unsent can be sent again when there is room
 ├── LeaseLost          the job may be running elsewhere; stop writing
 ├── TimeLimitExceeded  a task ran longer than its time limit
 ├── EmbeddedServerError the embedded Valkey did not start
@@ -111,6 +112,34 @@ class MaybeScheduled(DelayqError):
         unknown: Sequence[Any] = (),
     ) -> None:
         super().__init__(message)
+        self.unsent = list(unsent)
+        self.scheduled = list(scheduled)
+        self.unknown = list(unknown)
+
+
+class QueueFull(DelayqError):
+    """Raised when a queue has no room for new jobs: ``count`` wait or run, and ``limit`` is its ``MAX_JOBS``.
+
+    ``queue`` is its name. ``unsent`` holds the jobs that are not stored; sending them again is safe at any time. Of
+    `schedule_many`, ``scheduled`` holds the stored jobs, and ``unknown`` those of ``unsent`` for which the last
+    sentence of `MaybeScheduled` holds.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        queue: str = "",
+        count: int = 0,
+        limit: int = 0,
+        unsent: Sequence[Any] = (),
+        scheduled: Sequence[Any] = (),
+        unknown: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.count = count
+        self.limit = limit
         self.unsent = list(unsent)
         self.scheduled = list(scheduled)
         self.unknown = list(unknown)

@@ -32,7 +32,7 @@ class Scheduled(msgspec.Struct):
     #: the queue is full. None: it waits.
     beyond: State | None = None
     #: How many jobs the full queue held.
-    held: int = 0
+    count: int = 0
 
 
 class NewJob(NamedTuple):

@@ -7,8 +7,8 @@ have run, and are then raised to whoever committed.
 import logging
 import sys
 import weakref
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -28,10 +28,16 @@ _RUN_HOOKS = BaseDatabaseWrapper.run_and_clear_commit_hooks.__code__
 _TO_COME = "current_run_on_commit"
 
 
-def send_with_commit(
-    job: Job[Any], send: Callable[[Job[Any]], object], using: str | None
-) -> None:
-    """Have a job sent when the transaction of a database is committed.
+class Send(Protocol):
+    """How a job is sent; ``is_promised``: even to a full queue."""
+
+    def __call__(self, job: Job[Any], *, is_promised: bool) -> object: ...
+
+
+def send_with_commit(job: Job[Any], send: Send, using: str | None) -> None:
+    """Have a job sent when the transaction of a database is committed, or at once if there is no transaction.
+
+    In a transaction the job is promised: its data are committed before a full queue could refuse it.
 
     Raises:
         InvalidTask: DATABASES has no such alias.
@@ -41,7 +47,8 @@ def send_with_commit(
             f"on_commit of task {job.task!r} is {show(using)}, which is not in DATABASES; give True, for the default"
             f" database, or one of {', '.join(map(repr, connections))}"
         )
-    hook = _Hook(job, send)
+    is_promised = transaction.get_connection(using).in_atomic_block
+    hook = _Hook(job, send, is_promised)
     # The database connection holds the hook until the commit, and drops it with a rollback.
     held = weakref.ref(hook)
 
@@ -61,9 +68,9 @@ def is_alias(using: str) -> bool:
 class _Hook:
     """Sends one job when the transaction is committed."""
 
-    def __init__(self, job: Job[Any], send: Callable[[Job[Any]], object]) -> None:
+    def __init__(self, job: Job[Any], send: Send, is_promised: bool) -> None:
         self._job = job
-        self._send = send
+        self._send = partial(send, job, is_promised=is_promised)
         #: Whether the hook was called, however that ended. Until then the job waits.
         self.has_run = False
 
@@ -84,7 +91,7 @@ class _Hook:
             return
         if to_come is None:
             # Somebody else calls the hook, or there is no transaction: Django drops no other hooks.
-            self._send(job)
+            self._send()
             return
         failures = next(
             (hook for _, hook, _ in to_come if isinstance(hook, _Failures)), None
@@ -93,7 +100,7 @@ class _Hook:
         try:
             if failures is not None and failures.took_ms > PATIENCE_MS:
                 raise failures.error_of(job)
-            self._send(job)
+            self._send()
         except Exception as error:
             if failures is None:
                 failures = _Failures()

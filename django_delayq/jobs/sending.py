@@ -23,7 +23,7 @@ from django_delayq.clock import boottime_ms
 from django_delayq.delivery import limits, storing
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import Scheduled
-from django_delayq.exceptions import InvalidTask, MaybeScheduled
+from django_delayq.exceptions import InvalidTask, MaybeScheduled, QueueFull
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
@@ -35,13 +35,20 @@ from django_delayq.wire import signing
 R = TypeVar("R")
 #: Bytes of payload in one call of the schedule script, about.
 SCHEDULE_BYTES = 1 << 20
+#: What to do about a full queue.
+ADVICE = "Pass error.unsent to schedule_many once workers have made room, start more workers, or raise MAX_JOBS"
 
 
 # `send` and `asend` are written twice: as steps they would cost `schedule` another 5 % of its processor time.
 
 
-def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
-    """Send a prepared job, now or with the commit of the transaction."""
+def send(
+    job: Job[R], on_commit: bool | str = False, *, is_promised: bool = False
+) -> Job[R]:
+    """Send a prepared job, now or with the commit of the transaction.
+
+    ``is_promised`` says that a full queue takes the job all the same, because the caller was told that it would run.
+    """
     if on_commit:
         send_with_commit(job, send, None if on_commit is True else on_commit)
         return job
@@ -51,7 +58,7 @@ def send(job: Job[R], on_commit: bool | str = False) -> Job[R]:
         client = _connected(own_clients.of_thread)
         if not formats.is_known(job.queue):
             perform(client, formats.asking(job.queue))
-        _take(job, run(client, _store(job.queue, draft))[0])
+        _take(job, run(client, _store(job.queue, draft, is_promised))[0])
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
@@ -122,13 +129,16 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
     error.add_note(f"django-delayq: {became} {fault.what} {fault.hint}{advice}")
 
 
-def _store(queue: str, draft: Draft) -> Call[list[Scheduled]]:
+def _store(
+    queue: str, draft: Draft, is_promised: bool = False
+) -> Call[list[Scheduled]]:
     settings = _settings_for(queue, [draft])
     call = storing.store(
         settings.keys,
         draft.new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
+        max_jobs=None if is_promised else settings.max_jobs,
     )
     if draft.sent_ms is None:
         draft.sent_ms = boottime_ms()
@@ -143,6 +153,7 @@ def _call(queue: str, drafts: Sequence[Draft]) -> Call[list[Scheduled]]:
         [draft.new for draft in drafts],
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
+        max_jobs=settings.max_jobs,
     )
     return _noted(call, drafts)
 
@@ -190,17 +201,47 @@ def _is_too_late(sent_ms: float) -> bool:
 
 
 def _take(job: Job[Any], scheduled: Scheduled) -> None:
+    """Take in what became of a job.
+
+    Raises:
+        QueueFull: it was not stored.
+    """
     if not job.created and not scheduled.holder:
         # The job that held its unique key has ended, and this job was sent again: now the key is its own.
         job.token, job.created = job.draft.new.token, True
     if scheduled.beyond is not None:
-        # This was a repeat: the job was stored the first time, and has begun or ended since.
         job.state = scheduled.beyond
+        if job.state is State.UNCOMMITTED:
+            # Not even before, if this was a repeat. So it can be sent again, however late.
+            job.draft.sent_ms = None
+            raise _queue_full(job.queue, scheduled.count, [job])
+        # This was a repeat: the job was stored the first time, and has begun or ended since.
         return
     job.start_time_ms, job.state = scheduled.start_time_ms, State.SCHEDULED
     if scheduled.holder:
         # Another job holds the key; the reply does not say when that job is due.
         job.token, job.created, job.start_time_ms = scheduled.holder, False, None
+
+
+def _queue_full(queue: str, count: int, refused: list[Job[Any]]) -> QueueFull:
+    settings = conf.get_settings().queues.get(queue)
+    limit = (settings.max_jobs if settings else None) or 0
+    more = "another job" if len(refused) == 1 else f"{len(refused):,} more jobs"
+    return QueueFull(
+        f"queue {queue!r} has no room for {more}: it holds {count:,} that wait or run, and"
+        f" DELAYQ['QUEUES'][{queue!r}]['MAX_JOBS'] is {limit:,}. {ADVICE}",
+        queue=queue,
+        count=count,
+        limit=limit,
+        unsent=refused,
+    )
+
+
+def _most_in_a_call(queue: str) -> int:
+    """Return how many jobs one call sends to a queue: never more than the queue may hold, or none would ever be stored."""
+    settings = conf.get_settings().queues.get(queue)
+    limit = settings.max_jobs if settings else None
+    return min(storing.SCHEDULE_BATCH, limit or storing.SCHEDULE_BATCH)
 
 
 def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
@@ -213,6 +254,8 @@ def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
         MaybeScheduled: the server, or the iterable ``jobs`` itself, raised an error on the way. ``scheduled`` holds
             the stored jobs, ``unsent`` all others; ``unknown`` holds those others that may be stored. Sending
             ``unsent`` again is safe for 20 s. Later it is refused; ``job.refresh()`` says whether a job is there.
+        QueueFull: a queue has no room for the jobs of a call, so that none of them was stored, and no further call
+            was made. It has the same three lists.
     """
     sending = _Sending(jobs)
     try:
@@ -267,13 +310,18 @@ class _Sending:
         self.failure: Exception | None = None
 
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
-        """Yield one call for each batch, for a stream that does not wait for replies; end at the first error."""
+        """Yield one call for each batch, for a stream that does not wait for replies; end at the first error.
+
+        It also ends once a reply says that a queue is full.
+        """
         try:
             for queue, drafts in self._batches():
                 if not formats.is_known(queue):
                     # The stream occupies this thread's client, so another client asks.
                     perform(own_clients.of_thread, formats.asking(queue))
                 yield _call(queue, drafts)
+                if isinstance(self.failure, QueueFull):
+                    return
         except Exception as error:
             self._fail_to_make(error)
 
@@ -299,6 +347,8 @@ class _Sending:
                 self.take(error)
                 return
             self.take(reply)
+            if isinstance(self.failure, QueueFull):
+                return
 
     def _fail_to_make(self, error: Exception) -> None:
         # The iterable of jobs raised it, or a job was not prepared: nothing of this batch was sent.
@@ -308,7 +358,7 @@ class _Sending:
 
     def _batches(self) -> Iterator[tuple[str, list[Draft]]]:
         """Yield a queue and the drafts that one call sends to it, bounded in number and size."""
-        size, tokens = 0, set[str]()
+        size, tokens, most = 0, set[str](), 0
         for job in self._jobs:
             if not isinstance(job, Job):
                 raise InvalidTask(
@@ -319,17 +369,18 @@ class _Sending:
             if job.state is State.CANCELLED and job.is_unsent:
                 # Its `cancel` has promised that the job will not run.
                 continue
-            is_full = self._batch and (
-                len(self._batch) == storing.SCHEDULE_BATCH
+            full = None
+            if not self._batch:
+                most = _most_in_a_call(job.queue)
+            elif (
+                len(self._batch) >= most
                 or size + len(new.payload) > SCHEDULE_BYTES
                 or job.queue != self._batch[0].queue
                 # A job that comes twice is a repeat, and only a whole call can be a repeat.
                 or new.token in tokens
-            )
-            full = None
-            if is_full:
+            ):
                 full = self._begin()
-                size, tokens = 0, set()
+                size, tokens, most = 0, set(), _most_in_a_call(job.queue)
             # These are kept before the call is handed out: after an error this generator is not resumed.
             self._batch.append(job)
             self._drafts.append(draft)
@@ -370,9 +421,26 @@ class _Sending:
             _forget_sending(drafts, before, reply)
             self._unsent += batch
             return
-        for job, scheduled in zip(batch, reply, strict=True):
-            _take(job, scheduled)
+        try:
+            for job, scheduled in zip(batch, reply, strict=True):
+                _take(job, scheduled)
+        except QueueFull:
+            self._take_refusal(batch, reply)
+            return
         self._sent += batch
+
+    def _take_refusal(self, batch: list[Job[Any]], reply: list[Scheduled]) -> None:
+        """Take in the reply to a call whose new jobs a full queue refused; others it knows, or they gave way."""
+        refused, count = [], 0
+        for job, scheduled in zip(batch, reply, strict=True):
+            try:
+                _take(job, scheduled)
+                self._sent.append(job)
+            except QueueFull:
+                refused.append(job)
+                count = scheduled.count
+        self._unsent += refused
+        self.fail(_queue_full(batch[0].queue, count, refused))
 
     def fail(self, error: Exception) -> None:
         """Keep the first error."""
@@ -402,7 +470,7 @@ class _Sending:
             )
         unsent = self._too_late + self._unsent
         unknown = [job for job in unsent if job.was_sent]
-        is_ours = isinstance(self.failure, RedisError | None)
+        is_ours = isinstance(self.failure, RedisError | QueueFull | None)
         if self.failure is not None and not is_ours and not self._sent and not unknown:
             raise self.failure
         if isinstance(self.failure, RedisError):
@@ -414,16 +482,32 @@ class _Sending:
             text += f", {len(unknown)} may be"
         if len(unsent) > len(unknown):
             text += f", {len(unsent) - len(unknown)} are not"
-        if self.failure is not None:
-            text += f": {type(self.failure).__name__}: {self.failure}".rstrip(".")
+        full = self.failure if isinstance(self.failure, QueueFull) else None
         seconds = limits.REPEAT_MS // 1000
-        if self._unsent:
-            text += f". Pass error.unsent to schedule_many within {seconds} s: no job is stored twice"
+        if full is not None:
+            text += f": {full}"
+            if unknown:
+                text += f". For those that may be, do so within {seconds} s"
+        else:
+            if self.failure is not None:
+                text += f": {type(self.failure).__name__}: {self.failure}".rstrip(".")
+            if self._unsent:
+                text += f". Pass error.unsent to schedule_many within {seconds} s: no job is stored twice"
         if self._too_late:
             text += (
                 f". {len(self._too_late)} of them, {self._too_late[0].id} first, were sent more than {seconds} s ago"
                 " and not sent again: the server may have run and forgotten them. job.refresh() says which: MISSING"
                 " has ended or never was stored, anything else is stored"
+            )
+        if full is not None:
+            raise QueueFull(
+                text,
+                queue=full.queue,
+                count=full.count,
+                limit=full.limit,
+                unsent=unsent,
+                scheduled=self._sent,
+                unknown=unknown,
             )
         raise MaybeScheduled(
             text, unsent, scheduled=self._sent, unknown=unknown

@@ -13,8 +13,8 @@ from django_delayq.delivery.storing import NewJob, Scheduled
 from tests.delivery.rig import LEASE, Rig, names_of, payload, token
 
 
-def refused(held: int) -> Scheduled:
-    return Scheduled(0, "", State.UNCOMMITTED, held)
+def refused(count: int) -> Scheduled:
+    return Scheduled(0, "", State.UNCOMMITTED, count)
 
 
 @pytest.mark.parametrize("unique", ["", "ek"])

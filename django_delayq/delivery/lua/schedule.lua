@@ -66,7 +66,19 @@ for i = 5, #ARGV - 3, 4 do
 end
 if #fresh == 0 then return reply end
 if keys.leases then
--- Part  refuse
+  local most, count = tonumber(ARGV[#ARGV]), redis.call('LLEN', keys.destination)
+  for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries, keys.held, keys.leases }) do
+    count = count + redis.call('ZCARD', set)
+  end
+  if count + #fresh > most then
+    local refused = {}
+    for _, i in ipairs(fresh) do refused[ARGV[i]] = true end
+    for n = 1, #reply, 2 do
+      -- A job that gave way to a refused one of its unique key has nobody to wait for.
+      if refused[ARGV[2 * n + 3]] or refused[reply[n + 1]] then reply[n], reply[n + 1] = count, '=uncommitted' end
+    end
+    return reply
+  end
 end
 
 local number = next_numbers(keys.delay_queue, keys.counters, #fresh, now_ms)
