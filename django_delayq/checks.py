@@ -40,7 +40,10 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     try:
         settings = conf.get_settings()
         problems = find_server_problems(
-            own_clients.shared(), settings.queues, key_ids=_key_ids()
+            own_clients.shared(),
+            settings.queues,
+            key_ids=_key_ids(),
+            max_jobs=conf.limits_of(settings.queues.values()),
         )
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)

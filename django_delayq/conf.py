@@ -6,7 +6,7 @@ has changed. `find_problems` collects what is wrong; ``manage.py check`` prints 
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -135,6 +135,13 @@ class QueueSettings:
     @cached_property
     def keys(self) -> DeliveryKeys:
         return DeliveryKeys.of(self.name)
+
+
+def limits_of(queues: Iterable[QueueSettings]) -> dict[str, int]:
+    """Return how many jobs these queues may hold, by name, without those that may hold any number."""
+    return {
+        queue.name: queue.max_jobs for queue in queues if queue.max_jobs is not None
+    }
 
 
 def _payload_codec(codec: str | Codec | None, redisson: str | None) -> Codec:

@@ -38,7 +38,12 @@ from django_delayq.delivery.looking import Counts, Inspected
 from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
-from django_delayq.health.problems import LONG_LIST, find_missing, find_newer
+from django_delayq.health.problems import (
+    LONG_LIST,
+    find_missing,
+    find_nearly_full,
+    find_newer,
+)
 from django_delayq.jobs import registry
 from django_delayq.models import Job
 
@@ -145,6 +150,9 @@ class JobAdmin(_ModelAdmin):
                 row["next"] = display.Moment.of(reply.next_ms, reply.now_ms)
                 row["cells"] = self._tabs(queue, reply)
                 row["is_list_long"] = reply.delay_queue > LONG_LIST
+                row["full"] = list(
+                    find_nearly_full(queue.name, reply.jobs, queue.max_jobs)
+                )
             rows.append(row)
         context = {
             "title": "Queues",
@@ -424,6 +432,9 @@ class JobAdmin(_ModelAdmin):
             # Its name only: a template would call the task.
             "handler": handler.name if handler else "",
             "is_list_long": counts.delay_queue > LONG_LIST,
+            "full": list(
+                find_nearly_full(settings.name, counts.jobs, settings.max_jobs)
+            ),
             "has_many_dead": settings.many_dead is not None
             and counts.dead >= settings.many_dead,
             "long_list": LONG_LIST,

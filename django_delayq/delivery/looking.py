@@ -77,6 +77,13 @@ class Counts(NamedTuple):
     #: How many were offered, succeeded, retried, dead, cancelled, … since the queue began.
     counters: dict[str, int]
 
+    @property
+    def jobs(self) -> int:
+        """How many jobs wait or run, whoever offered them: what a queue of limited size counts."""
+        return (
+            self.waiting + self.destination + self.running + self.retrying + self.held
+        )
+
 
 def inspect(
     keys: DeliveryKeys, token: str, *, now_us: int | None = None

@@ -6,7 +6,7 @@ knows Django.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from shlex import quote
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from redis.client import Redis
 
 from django_delayq.calls.several import run_all
-from django_delayq.delivery import holding, upgrading
+from django_delayq.delivery import holding, looking, upgrading
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.upgrading import QueueFormat
@@ -24,6 +24,8 @@ from django_delayq.wire import signing
 
 #: An insertion list of more frames than this slows the server: one scan of it takes 3 ms.
 LONG_LIST = 100_000
+#: From this share of its jobs on, a queue of limited size is nearly full.
+NEARLY_FULL = 0.9
 #: The oldest servers that know every command of ours.
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 
@@ -48,11 +50,16 @@ class ServerProblem(NamedTuple):
 
 
 def find_server_problems(
-    client: "Redis", queues: Iterable[str], *, key_ids: Collection[str] | None = None
+    client: "Redis",
+    queues: Iterable[str],
+    *,
+    key_ids: Collection[str] | None = None,
+    max_jobs: Mapping[str, int] | None = None,
 ) -> list[ServerProblem]:
     """Find the problems that a server has with these queues, given by name; the worst comes first.
 
     ``key_ids`` are the ids of this project's keys. With None, nothing looks for jobs signed with other keys.
+    ``max_jobs`` says how many jobs a queue may hold, by name, if that is limited.
 
     Raises:
         redis.exceptions.ConnectionError: the server does not answer, or does not let us in.
@@ -77,6 +84,7 @@ def find_server_problems(
             problems += _formats(client, keys)
             if key_ids is not None:
                 problems += _missing_keys(client, keys, key_ids)
+            problems += _nearly_full(client, keys, max_jobs or {})
     order = list(Level)
     return sorted(problems, key=lambda problem: order.index(problem.level))
 
@@ -226,6 +234,33 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
                 f"{jobs} written in format {which!r}, which this version does not read.",
                 "Start workers of the version that wrote them.",
             )
+
+
+# What is nearly full
+
+
+def _nearly_full(
+    client: "Redis", queues: Sequence[DeliveryKeys], max_jobs: Mapping[str, int]
+) -> Iterator[ServerProblem]:
+    limited = [keys for keys in queues if keys.queue.name in max_jobs]
+    found = run_all(client, [looking.counts(keys) for keys in limited])
+    for keys, counts in zip(limited, found, strict=True):
+        # Missing rights are reported with the commands themselves.
+        if not isinstance(counts, Exception):
+            name = keys.queue.name
+            yield from find_nearly_full(name, counts.jobs, max_jobs[name])
+
+
+def find_nearly_full(
+    queue: str, count: int, max_jobs: int | None
+) -> Iterator[ServerProblem]:
+    """Report a queue that has hardly any room left."""
+    if max_jobs is not None and count >= NEARLY_FULL * max_jobs:
+        yield ServerProblem(
+            Level.WARNING,
+            f"Queue {queue!r} holds {count:,} jobs of {max_jobs:,} (MAX_JOBS); when it is full, it takes no new ones.",
+            f"Start more workers, or raise DELAYQ['QUEUES'][{queue!r}]['MAX_JOBS'].",
+        )
 
 
 # What the user may not do

@@ -14,10 +14,10 @@ from redis.exceptions import NoPermissionError
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import tending, upgrading
+from django_delayq.delivery import looking, tending, upgrading
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
-from django_delayq.health.problems import LONG_LIST
+from django_delayq.health.problems import LONG_LIST, find_nearly_full
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
 from django_delayq.repair.survey import is_numbered
@@ -50,6 +50,8 @@ class Upkeep:
         self.next_ms = 0.0
         #: An insertion list longer than this is worth a warning.
         self._long_list = LONG_LIST
+        # Whether it was logged that the queue is nearly full.
+        self._is_full_told = False
         # In how many looks in a row a stranger listened; None: it was logged, and nobody looks any more.
         self._strangers: int | None = 0
         # So many dead letters are worth a warning.
@@ -94,6 +96,7 @@ class Upkeep:
         while True:
             self._enroll()
             self._warn_of_long_list()
+            self._warn_of_full()
             self._warn_of_java()
             yield from self._delete_old()
             if not cursors:
@@ -140,6 +143,19 @@ class Upkeep:
             self._long_list = 2 * length
         elif length < LONG_LIST:
             self._long_list = LONG_LIST
+
+    def _warn_of_full(self) -> None:
+        """Warn once that the queue is nearly full, and again only after half of its room was free."""
+        most = self._settings.max_jobs
+        if most is None:
+            return
+        count = run(self._client, looking.counts(self._settings.keys)).jobs
+        for problem in find_nearly_full(self._settings.name, count, most):
+            if not self._is_full_told:
+                logger.warning("%s %s", problem.message, problem.hint)
+                self._is_full_told = True
+        if count <= most // 2:
+            self._is_full_told = False
 
     def _warn_of_java(self) -> None:
         """Warn once if others use a queue that is not set as shared."""

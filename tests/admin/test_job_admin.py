@@ -514,6 +514,27 @@ def test_many_dead_letters_are_warned_of_before_any_is_deleted(
     assert "This queue has 4 dead letters, and keeps 4 (MAX_DEAD)" in after
 
 
+def test_limited_queue_shows_how_many_jobs_it_holds_and_warns_when_it_is_nearly_full(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ["QUEUES"][queue.name] = {"MAX_JOBS": 5}
+    conf.forget_connections(setting="DELAYQ")
+    for _ in range(4):
+        queue.schedule()
+    before = content_of(browser.get(url("queue", queue.name)))
+    listed_before = content_of(browser.get(url("changelist")))
+    queue.push(b"x")
+
+    after = content_of(browser.get(url("queue", queue.name)))
+
+    assert "Holds 4 jobs of 5 (MAX_JOBS)." in before
+    assert "takes no new ones" not in before
+    assert "holds 4 of 5" in listed_before
+    assert "holds 5 jobs of 5 (MAX_JOBS); when it is full, it takes no new" in after
+    listed = browser.get(url("changelist"))
+    assert '<div class="fault">holds 5 of 5</div>' in listed.content.decode()
+
+
 def test_long_insertion_list_is_warned_of(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

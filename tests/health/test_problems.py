@@ -221,6 +221,29 @@ def test_what_a_managed_service_hides_is_said(
 # Keys
 
 
+@pytest.mark.parametrize(
+    ("limit", "is_told"), [(9, True), (10, True), (11, False), (None, False)]
+)
+def test_nearly_full_queue_is_a_warning(
+    client: redis.Redis, queue_name: str, limit: int | None, is_told: bool
+) -> None:
+    keys = DeliveryKeys.of(queue_name)
+    client.rpush(keys.queue.destination, *["x"] * 4)
+    client.zadd(keys.queue.timeout_set, {f"f{n}": n for n in range(5)})
+    max_jobs = {} if limit is None else {queue_name: limit}
+
+    found = find_server_problems(client, [queue_name], max_jobs=max_jobs)
+
+    told = [
+        problem
+        for problem in found
+        if problem.level is Level.WARNING and "MAX_JOBS" in problem.message
+    ]
+    assert [problem.message for problem in told] == is_told * [
+        f"Queue {queue_name!r} holds 9 jobs of {limit} (MAX_JOBS); when it is full, it takes no new ones."
+    ]
+
+
 def test_long_insertion_list_is_a_warning(
     client: redis.Redis, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,34 @@ def test_how_long_dead_letters_are_kept_is_a_setting(client, queue, options, lef
     assert count(client, settings, "dead") == left
 
 
+def test_nearly_full_queue_is_told_once_until_half_of_it_was_free(
+    client, queue, caplog
+):
+    settings = queue(MAX_JOBS=10)
+    looks_after = Upkeep(client, settings, b"owner--1")
+    jobs = [schedule(tasks.note.using(queue=settings.name), 1_000) for _ in range(8)]
+    one_round(looks_after)
+    assert caplog.records == []
+
+    for _ in range(2):
+        for _ in range(9 - len(jobs)):
+            jobs.append(schedule(tasks.note.using(queue=settings.name), 1_000))
+        for _ in range(2):
+            one_round(looks_after)
+        # Not again while it is half full.
+        jobs.pop().cancel()
+        one_round(looks_after)
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert line == (
+            f"Queue {settings.name!r} holds 9 jobs of 10 (MAX_JOBS); when it is full, it takes no new ones."
+            f" Start more workers, or raise DELAYQ['QUEUES'][{settings.name!r}]['MAX_JOBS']."
+        )
+        caplog.clear()
+        while len(jobs) > 5:
+            jobs.pop().cancel()
+        one_round(looks_after)
+
+
 def test_dead_letters_by_number_are_warned_of_and_go_after_a_day(client, queue, caplog):
     settings = queue(MAX_DEAD=10)
     looks_after = Upkeep(client, settings, b"owner--1")

@@ -239,9 +239,12 @@ class Command(CommandWithExamples):
     def _check_server(self, options: WorkerOptions) -> None:
         client = own_clients.make()
         try:
-            names = [queue.name for queue, _ in options.queues]
+            queues = [queue for queue, _ in options.queues]
             for problem in find_server_problems(
-                client, names, key_ids=conf.get_keyring().ids
+                client,
+                [queue.name for queue in queues],
+                key_ids=conf.get_keyring().ids,
+                max_jobs=conf.limits_of(queues),
             ):
                 logger.log(
                     _LOG_LEVELS[problem.level], "%s %s", problem.message, problem.hint
