@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from django_delayq.conf import Backoff
+from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
@@ -27,6 +28,7 @@ from django_delayq.exceptions import (
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
 from django_delayq.jobs.job import Job, aget_job, get_job
+from django_delayq.jobs.pausing import apause, apaused, aresume, pause, paused, resume
 from django_delayq.jobs.scheduling import aschedule, schedule
 from django_delayq.jobs.sending import aschedule_many, schedule_many
 from django_delayq.later import import_later
@@ -52,6 +54,14 @@ __all__ = [
     "queue_handler",
     "schedule",
     "schedule_many",
+    # pauses
+    "Pause",
+    "apause",
+    "apaused",
+    "aresume",
+    "pause",
+    "paused",
+    "resume",
     # Redisson's objects
     "BlockingQueue",
     "DelayedQueue",

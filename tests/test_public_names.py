@@ -27,6 +27,14 @@ NAMES = {
     "queue_handler",
     "schedule",
     "schedule_many",
+    # pauses
+    "Pause",
+    "apause",
+    "apaused",
+    "aresume",
+    "pause",
+    "paused",
+    "resume",
     # Redisson's objects
     "BlockingQueue",
     "DelayedQueue",

@@ -100,13 +100,11 @@ def resume(
     )
 
 
-def forget_over(
-    keys: DeliveryKeys, task: str, *, now_us: int | None = None
-) -> Call[int]:
-    """Forget the pauses of tasks that have ended by themselves, that of ``task`` among them."""
+def forget_over(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[int]:
+    """Forget the pauses of tasks that have ended by themselves."""
     return Call(
         *bind(PACKAGES, "resume", keys),
-        (now_argument(now_us), task, new_request(), 1),
+        (now_argument(now_us), "", new_request(), 1),
         read_published,
     )
 

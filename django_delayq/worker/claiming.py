@@ -180,6 +180,8 @@ class Claiming:
             queue.problem = ""
         if self._is_newer(queue, reply.newer_format):
             return
+        if (reply.pauses or queue.pauses) and queue.pauses.take_in(reply):
+            queue.held.next_ms = 0.0
         now_ms = monotonic_ms()
         if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - asked.sent_ms):
             # The reply had already arrived, so its time does not show how long the server took.
@@ -234,18 +236,22 @@ class Claiming:
         has_room: bool,
     ) -> None:
         """Take in what a reply says about the queue: when to look again, and what was lost there."""
-        name = queue.settings.name
-        queue.is_due = reply.wait_us == 0
+        name, wait_us = queue.settings.name, reply.wait_us
+        if queue.pauses:
+            wait_us = queue.pauses.wait_us(reply)
+        queue.is_due = wait_us == 0
         queue.next_ms = queue.next_us = float("inf")
-        if reply.wait_us > 0:
-            queue.next_ms = now_ms + reply.wait_us / 1000
-            queue.next_us = reply.now_us + reply.wait_us
-        self._alarm.ring_in(name, reply.wait_us or -1, told_ms)
+        if wait_us > 0:
+            queue.next_ms = now_ms + wait_us / 1000
+            queue.next_us = reply.now_us + wait_us
+        self._alarm.ring_in(name, wait_us or -1, told_ms)
         if has_room:
             # A claim without room does not show whether jobs wait for room. So the queue stays ready without a watch,
             # which would report the same elements again and again.
             queue.is_ready = queue.is_due
-            if not queue.is_ready and not queue.is_watched:
+            # What lies in the destination queue of a paused queue would wake us again and again.
+            is_watching = queue.is_watched or queue.pauses.is_paused
+            if not queue.is_ready and not is_watching:
                 queue.is_watched = True
                 self._arm(name)
         if reply.doubles:
@@ -275,6 +281,7 @@ class Claiming:
         """Look at held jobs and do a step of upkeep when it is time; skip held jobs while another job is nearly due."""
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
         is_looked_at = now_ms >= queue.held.next_ms and not is_soon
+        is_looked_at = is_looked_at and not queue.pauses.is_paused
         is_kept_up = now_ms >= queue.upkeep.next_ms
         if not is_looked_at and not is_kept_up:
             return

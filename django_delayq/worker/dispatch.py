@@ -49,9 +49,10 @@ class Dispatch:
         settings, name = queue.settings, queue.settings.name
         async_names, guess = crew.async_names, crew.is_async
         running, submit = crew.running, crew.threads.submit
+        make = queue.pauses.make
         self._ends.note_busy()
         for leased in reply.jobs:
-            attempt = Attempt(settings, leased, lease_end_ms, offset_ms)
+            attempt = make(settings, leased, lease_end_ms, offset_ms)
             running[attempt] = None
             if async_names:
                 is_async = attempt.is_async = guess(name, leased)

@@ -1,12 +1,13 @@
-"""Releases held jobs whose tasks this process knows, as many as it can soon start."""
+"""Releases held jobs whose tasks this process knows, or are no longer paused, as many as it can soon start."""
 
 from redis.client import Redis
 
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings, get_keyring
-from django_delayq.delivery import holding
+from django_delayq.delivery import holding, pausing
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
+from django_delayq.worker.pausing import Pauses
 
 logger = get_log("django_delayq.worker")
 
@@ -17,8 +18,9 @@ LOOK_AT_HELD_MS = 5_000.0
 class HeldJobs:
     """Looks at the held jobs of one queue; call `turn` whenever `next_ms` has come. Owned by the claim loop."""
 
-    def __init__(self, client: Redis, settings: QueueSettings) -> None:
+    def __init__(self, client: Redis, settings: QueueSettings, pauses: Pauses) -> None:
         self._client = client
+        self._pauses = pauses
         self._settings = settings
         self._cursor = b""
         #: When to look next, by our monotonic clock; a new process looks at once.
@@ -31,6 +33,9 @@ class HeldJobs:
         """
         settings, keys = self._settings, self._settings.keys
         self.next_ms = now_ms + LOOK_AT_HELD_MS
+        if self._pauses.are_over:
+            # Until the server forgets them, each claim brings them along.
+            run(self._client, pausing.forget_over(keys))
         if not self._client.zcard(keys.held):
             return False
         names = [task.name for task in all_tasks()]

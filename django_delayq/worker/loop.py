@@ -276,6 +276,10 @@ class ClaimLoop:
     def end(self, before_giving_back: Callable[[], None]) -> None:
         """Settle, give back what still runs, and leave; see `Ending.finish`."""
         self.ending.finish(before_giving_back)
+        if self._is_burst:
+            self._line.rest()
+            for queue in self.queues.values():
+                queue.pauses.warn_of_left(self._client, queue.settings.keys)
         keys = [queue.settings.keys for queue in self.queues.values()]
         leave(self._client, self._line, keys, self._owner)
 

@@ -7,6 +7,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.worker.held import HeldJobs
+from django_delayq.worker.pausing import Pauses
 from django_delayq.worker.plan import Asked
 from django_delayq.worker.upkeep import Upkeep
 
@@ -82,7 +83,8 @@ class QueueState:
         self.sizer = BatchSizer(first=64, least=LEAST_BATCH, most=MAX_BATCH)
         self.transfer_sizer = BatchSizer(first=100, least=LEAST_BATCH, most=MAX_BATCH)
         self.upkeep = Upkeep(client, settings, owner)
-        self.held = HeldJobs(client, settings)
+        self.pauses = Pauses(settings.name)
+        self.held = HeldJobs(client, settings, self.pauses)
 
     def expect_anything(self) -> None:
         """Note that there may be something to claim and to transfer."""

@@ -1,6 +1,7 @@
 """A worker's part, played by hand: claims and settles on the server under test, by the server's clock."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import redis
@@ -8,9 +9,11 @@ import redis
 from django_delayq import Job
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
-from django_delayq.delivery import claiming, looking, settling
+from django_delayq.delivery import claiming, holding, looking, settling
 from django_delayq.delivery.claiming import Claimed, Leased, Mode
+from django_delayq.delivery.holding import Held
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
 from django_delayq.jobs import envelope as envelopes
@@ -52,6 +55,26 @@ class Hand:
             lambda: self.claim(1, lease_ms=lease_ms), description="a job is due"
         )
         return job
+
+    def take_many(self, count: int) -> list[Leased]:
+        """Claim so many jobs, waiting for them to be due."""
+        jobs: list[Leased] = []
+
+        def claims_the_rest() -> bool:
+            jobs.extend(self.claim(min(500, count - len(jobs))))
+            return len(jobs) == count
+
+        wait_until(claims_the_rest, description=f"{count} jobs are due")
+        return jobs
+
+    def hold_paused(self, jobs: Sequence[Leased], task: str) -> None:
+        """Hold jobs of a paused task, as a worker does that has claimed them."""
+        name = held_name(task)
+        held = [
+            Held(job.token, job.fence, name, f"task {task} is paused", None)
+            for job in jobs
+        ]
+        assert self.run(holding.hold(self.keys, held)) == []
 
     def take_all(self) -> list[Envelope]:
         """Claim everything that is due and end it; returns the envelopes in order."""

@@ -1,25 +1,25 @@
--- End the pause of a queue, or of one task on it.
+-- End the pause of a queue, or of one task on it; or forget the pauses of tasks that have ended by themselves.
 --
 -- Prelude  clock, window, frame, job, pause
 -- Keys     control, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  name of the task; empty: the queue
 -- ARGV[3]  id, 16 random characters: a repeat with the same has the same reply
--- ARGV[4]  1: only forget pauses of tasks that have ended by themselves
+-- ARGV[4]  1: only forget what has ended by itself
 -- Returns  1 if it was paused, or 0; if the server refused to publish, also its error
 
-local task, id = ARGV[2], ARGV[3]
+local task, id, is_over = ARGV[2], ARGV[3], ARGV[4] == '1'
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
 
 local fields = redis.call('HMGET', keys.control, 'paused', 'paused_tasks', 'resumed')
 if fields[3] == id then return 1 end
 local was_paused
-if task == '' then
+if task == '' and not is_over then
   was_paused = pause_till(decode_table(fields[1]), now_ms)
   redis.call('HDEL', keys.control, 'paused')
 else
   local tasks, count = read_paused_tasks(fields[2], now_ms)
-  if ARGV[4] ~= '1' and tasks[task] then
+  if tasks[task] then
     was_paused, tasks[task], count = true, nil, count - 1
   end
   -- First a command that a full server does not refuse.

@@ -1,0 +1,280 @@
+"""`pause` and `resume`: hold back a queue, or a task, for as long as something has to be mended.
+
+This module checks what a caller says, and knows the queues of a pause. What a pause does is in ``delivery``.
+"""
+
+import getpass
+import socket
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django_delayq import conf
+from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import holding, pausing
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.pausing import MAX_PAUSED_TASKS, Pause
+from django_delayq.exceptions import (
+    EncodeError,
+    InvalidArguments,
+    InvalidDelay,
+    InvalidTask,
+    TaskNotFound,
+)
+from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.registry import get_task
+from django_delayq.logs import get_log
+from django_delayq.redaction import show
+from django_delayq.wire.delay import Delay, parse_delay
+
+logger = get_log("django_delayq.jobs")
+
+#: The longest reason, and name of who pauses, characters: each claim carries those of paused tasks.
+MAX_REASON = 500
+Task = DelayedTask[..., Any] | str
+
+
+def pause(
+    queue: str | None = None,
+    *,
+    task: Task | None = None,
+    until: Delay | None = None,
+    reason: str = "",
+    by: str = "",
+) -> None:
+    """Pause a queue, or a task: nothing of it starts until somebody resumes it, or ``until`` has come.
+
+    ``pause("mail")`` pauses a queue, ``pause(task=send)`` a task on every queue of the settings, and
+    ``pause("mail", task=send)`` the task on one queue. What runs already goes on to its end. ``until`` is a number of
+    seconds, a timedelta or an aware datetime; the server's clock decides. To pause again changes until when and why.
+    ``by`` is who pauses, by default the user and host of this process.
+
+    Raises:
+        QueueNotFound, TaskNotFound, InvalidDelay, InvalidArguments, InvalidTask, EncodeError: nothing was paused.
+        redis.exceptions.RedisError: the server's own error. A task may be paused on some of its queues.
+    """
+    perform(own_clients.of_thread, _pausing(queue, task, until, reason, by))
+
+
+async def apause(
+    queue: str | None = None,
+    *,
+    task: Task | None = None,
+    until: Delay | None = None,
+    reason: str = "",
+    by: str = "",
+) -> None:
+    """`pause` on the event loop."""
+    await aperform(own_clients.of_loop, _pausing(queue, task, until, reason, by))
+
+
+def resume(queue: str | None = None, *, task: Task | None = None) -> bool:
+    """End what `pause` with the same arguments began; return False if nothing of it was paused.
+
+    ``resume(task=send)`` ends the pauses of a task on all queues. Its jobs that were held are due at once, in the order of
+    their start times.
+
+    Raises:
+        QueueNotFound, TaskNotFound, InvalidArguments, InvalidTask: nothing was resumed.
+        redis.exceptions.RedisError: the server's own error. Call it again: what is left goes on then.
+    """
+    return perform(own_clients.of_thread, _resuming(queue, task))
+
+
+async def aresume(queue: str | None = None, *, task: Task | None = None) -> bool:
+    """`resume` on the event loop."""
+    return await aperform(own_clients.of_loop, _resuming(queue, task))
+
+
+def paused(queue: str | None = None) -> list[Pause]:
+    """Return the pauses of a queue and of tasks on it; by default those of every queue of the settings.
+
+    Raises:
+        QueueNotFound: the queue is not configured.
+    """
+    return perform(own_clients.of_thread, _asking(queue))
+
+
+async def apaused(queue: str | None = None) -> list[Pause]:
+    """`paused` on the event loop."""
+    return await aperform(own_clients.of_loop, _asking(queue))
+
+
+def _pausing(
+    queue: str | None,
+    task: Task | None,
+    until: Delay | None,
+    reason: str,
+    by: str,
+) -> Steps[None]:
+    name = None if task is None else _name_of(task)
+    if name is not None and not holding.can_be_held(pausing.held_name(name)):
+        raise InvalidTask(
+            f"jobs of {show(name)} cannot be held, so it cannot be paused: a name may have"
+            f" {holding.MAX_HELD_NAME - len(pausing.held_name(''))} bytes, none of them zero"
+        )
+    queues = _queues_of(queue, name, "pause")
+    when = "" if until is None else _parse_until(until)
+    by, reason = _text(by or _this_process(), "by"), _text(reason, "reason")
+    for each in queues:
+        done = yield pausing.pause(
+            each.keys, task=name, until=when, by=by, reason=reason
+        )
+        if done == 0:
+            raise InvalidDelay(
+                f"a pause cannot end in the past; got until={show(until)}, by the server's clock"
+            )
+        if done < 0:
+            raise InvalidArguments(
+                f"{MAX_PAUSED_TASKS} tasks are paused on queue {each.name!r} already, and no more can be; pause the queue"
+            )
+    found = yield pausing.pauses(queues[0].keys)
+    for pause in found:
+        if pause.task == name:
+            where = "" if name is None or len(queues) == 1 else _others(queues)
+            logger.warning("%s%s", pause, where)
+
+
+def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
+    unknown: TaskNotFound | None = None
+    name: str | None = None
+    if task is not None:
+        try:
+            name = _name_of(task)
+        except TaskNotFound as error:
+            # A task that has gone from the code may still be paused.
+            unknown, name = error, error.task
+    was_paused = False
+    for each in _queues_of(queue, name, "resume"):
+        if (yield pausing.resume(each.keys, task=name)):
+            was_paused = True
+            what = f"queue {each.name}" if name is None else f"task {name}"
+            where = "" if name is None else f" on queue {each.name}"
+            logger.warning("%s was resumed%s, by %s", what, where, _this_process())
+        if name is not None:
+            yield from _releasing(each, name)
+    if unknown is not None and not was_paused:
+        raise unknown
+    return was_paused
+
+
+def _releasing(queue: QueueSettings, task: str) -> Steps[None]:
+    """Let what the pause held run: also what an earlier call left that broke off."""
+    held = pausing.held_name(task)
+    cursor = held.encode()
+    while True:
+        reply = yield holding.release(
+            queue.keys,
+            [held],
+            limit=MAX_BATCH,
+            cursor=cursor,
+            name_limit=1,
+            is_worker=False,
+        )
+        cursor = reply.cursor
+        if reply.released < MAX_BATCH:
+            return
+
+
+def _asking(queue: str | None) -> Steps[list[Pause]]:
+    settings = conf.get_settings()
+    names = settings.queues if queue is None else [queue]
+    found: list[Pause] = []
+    for each in [settings.queue(name) for name in names]:
+        found += yield pausing.pauses(each.keys)
+    return found
+
+
+def _name_of(task: Task) -> str:
+    """Return the name of a task.
+
+    Raises:
+        TaskNotFound: no task is registered under this name.
+        InvalidTask: it is neither a task nor a name.
+    """
+    if isinstance(task, str):
+        return get_task(task).name
+    if not isinstance(task, DelayedTask):
+        raise InvalidTask(
+            f"{show(task)} is not a task; give task= a function decorated with @delayed_task, or its name"
+        )
+    return task.name
+
+
+def _queues_of(
+    queue: str | None, task: str | None, verb: str
+) -> Sequence[QueueSettings]:
+    settings = conf.get_settings()
+    if queue is None:
+        if task is None:
+            raise InvalidArguments(
+                f"{verb}() needs the name of a queue, or task= and a task: {verb}('mail'), {verb}(task=send)"
+            )
+        return list(settings.queues.values())
+    if not isinstance(queue, str):
+        raise InvalidArguments(
+            f"{verb}() takes the name of a queue; got {show(queue)}. For a task, say {verb}(task=…)"
+        )
+    return [settings.queue(queue)]
+
+
+def _others(queues: Sequence[QueueSettings]) -> str:
+    names = ", ".join(each.name for each in queues[1:])
+    return f" (and on {names})"
+
+
+def _parse_until(until: Delay) -> str:
+    """Bring an end into the scripts' form, see `parse_delay`."""
+    if isinstance(until, datetime):
+        if until.utcoffset() is None:
+            raise InvalidDelay(
+                f"until= needs a time zone to say when it is; got {show(until)}. django.utils.timezone.now() has one,"
+                " make_aware() adds one"
+            )
+    elif isinstance(until, bool) or not isinstance(
+        until, int | float | Decimal | timedelta
+    ):
+        raise InvalidDelay(
+            f"until= is a number of seconds, a timedelta or an aware datetime; got {show(until)}, of type"
+            f" {type(until).__name__}"
+        )
+    elif _is_over(until):
+        raise InvalidDelay(
+            f"a pause lasts for longer than 0 s; got until={show(until)}"
+        )
+    return parse_delay(until)
+
+
+def _is_over(until: int | float | Decimal | timedelta) -> bool:
+    if isinstance(until, timedelta):
+        return until <= timedelta(0)
+    # `parse_delay` says what is wrong with what no comparison is true of.
+    return not (isinstance(until, Decimal) and until.is_nan()) and until <= 0
+
+
+def _text(text: object, what: str) -> str:
+    if not isinstance(text, str):
+        raise EncodeError(
+            f"{what}= is text; got {show(text)}, of type {type(text).__name__}"
+        )
+    if len(text) > MAX_REASON:
+        raise EncodeError(
+            f"{what}= has {len(text):,} characters, and {MAX_REASON} are the most"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise EncodeError(f"{what}= cannot be written as UTF-8: {error}") from None
+    return text
+
+
+def _this_process() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        # A container may run under a number that has no name.
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"[:MAX_REASON]

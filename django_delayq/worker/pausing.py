@@ -1,0 +1,122 @@
+"""What is paused of a queue, as its last claim said, and attempts that hold the jobs of paused tasks."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from redis.client import Redis
+
+from django_delayq.calls.running import run
+from django_delayq.clock import boottime_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import looking
+from django_delayq.delivery.claiming import Claimed, Leased
+from django_delayq.delivery.holding import held_names
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.pausing import Pause, StoredPauses, held_name, read_pauses
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.logs import get_log
+from django_delayq.worker.attempt import Attempt, Read, Verdict
+
+logger = get_log("django_delayq.worker")
+
+MakeAttempt = Callable[[QueueSettings, Leased, float, float], Attempt]
+
+
+class Pauses:
+    """What is paused of one queue. Owned by the claim loop's thread."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._stored: StoredPauses | None = None
+        # Those that last, by task; None: the queue itself.
+        self._found: dict[str | None, Pause] = {}
+        #: The queue itself is paused.
+        self.is_paused = False
+        #: Makes the attempts of a claim.
+        self.make: MakeAttempt = Attempt
+        #: The pauses of all tasks have ended by themselves, and are still stored.
+        self.are_over = False
+        # When the first pause of a task ends, by the server's clock, epoch ms.
+        self._first_end_ms = float("inf")
+
+    def __bool__(self) -> bool:
+        return self._stored is not None
+
+    def take_in(self, reply: Claimed) -> bool:
+        """Take in the reply to a claim; return whether jobs that were held may run now. Log each change, once."""
+        now_ms = reply.now_us / 1000
+        if reply.pauses == self._stored and now_ms < self._first_end_ms:
+            return False
+        self._stored = reply.pauses
+        found: dict[str | None, Pause] = {}
+        if self._stored is not None:
+            pauses = read_pauses(self._queue, self._stored, now_ms)
+            found = {pause.task: pause for pause in pauses}
+        before, self._found = self._found, found
+        self.is_paused = self._stored is not None and self._stored.of_queue is not None
+        tasks = {task: each for task, each in found.items() if task is not None}
+        self.make = partial(PausedAttempt, tasks) if tasks else Attempt
+        self._first_end_ms = min(
+            (each.until_ms for each in tasks.values()), default=float("inf")
+        )
+        ended = before.keys() - found.keys()
+        self.are_over = not tasks and bool(self._stored and self._stored.of_tasks)
+        for pause in found.values():
+            if pause != before.get(pause.task):
+                what = (
+                    "claims nothing there" if pause.task is None else "holds its jobs"
+                )
+                logger.warning("%s; this process %s", pause, what)
+        for task in ended:
+            if task is None:
+                logger.warning("queue %s is claimed from again", self._queue)
+            else:
+                logger.warning("task %s runs again on queue %s", task, self._queue)
+        return any(ended)
+
+    def wait_us(self, reply: Claimed) -> int:
+        """Return the time until the next event: the script knows of all but the end of a task's pause."""
+        if self._first_end_ms == float("inf"):
+            return reply.wait_us
+        left_us = max(0, math.ceil(self._first_end_ms * 1000 - reply.now_us))
+        return left_us if reply.wait_us < 0 else min(left_us, reply.wait_us)
+
+    def warn_of_left(self, client: Redis, keys: DeliveryKeys) -> None:
+        """Log what a process leaves undone that ends because nothing else may run."""
+        if not self._found:
+            return
+        counts, held = run(client, looking.counts(keys)), run(client, held_names(keys))
+        for task, pause in self._found.items():
+            if task is None:
+                left = f"{counts.due + counts.destination:,} due jobs were left there"
+            else:
+                count = held.counts.get(held_name(task), 0)
+                left = f"{count:,} of its jobs are held there"
+            logger.warning("%s; %s", pause, left)
+
+
+class PausedAttempt(Attempt):
+    """An attempt of a job that came while some tasks were paused: if its task is one of them, the job is held."""
+
+    def __init__(
+        self,
+        paused: Mapping[str, Pause],
+        queue: QueueSettings,
+        leased: Leased,
+        lease_end_ms: float,
+        offset_ms: float,
+    ) -> None:
+        super().__init__(queue, leased, lease_end_ms, offset_ms)
+        self._paused = paused
+
+    def take(self, read: Read | BaseException) -> TaskDefinition | None:
+        task = super().take(read)
+        if task is None or (pause := self._paused.get(task.name)) is None:
+            return task
+        self.unknown_task = held_name(task.name)
+        self.message = str(pause)
+        self.hold_ms = None
+        self.ended_ms = boottime_ms()
+        self.verdict = Verdict.HOLD
+        return None
