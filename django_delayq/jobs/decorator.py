@@ -8,7 +8,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.job import Job
+from django_delayq.jobs.job import Job, is_unicode
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import register, register_handler
@@ -19,6 +19,8 @@ from django_delayq.wire.delay import Delay
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: The longest name of a task, bytes.
+MAX_NAME = 512
 #: Methods that the tasks of other libraries have, and what to write here instead.
 HINTS = {
     "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
@@ -168,6 +170,17 @@ def _read_options(options: dict[str, Any]) -> TaskOptions:
     return TaskOptions().changed(**options)
 
 
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not is_unicode(name):
+        raise InvalidTask(f"name={show(name)}: give text")
+    size = len(name.encode())
+    if size > MAX_NAME:
+        raise InvalidTask(
+            f"the name of task {show(name)} has {size:,} bytes, too long to be in every payload, unique key and log line"
+            f" of its jobs; give name= one of at most {MAX_NAME}"
+        )
+
+
 def _make_task(
     function: Any, *, name: str | None, options: TaskOptions
 ) -> DelayedTask[Any, Any]:
@@ -193,8 +206,8 @@ def _make_task(
             f"{function.__qualname__} is defined in __main__, where no worker will find it; move it to tasks.py",
             stacklevel=3,
         )
-    task = DelayedTask(
-        function, name or f"{function.__module__}.{function.__qualname__}", options
-    )
+    name = name or f"{function.__module__}.{function.__qualname__}"
+    _check_name(name)
+    task = DelayedTask(function, name, options)
     register(task)
     return task

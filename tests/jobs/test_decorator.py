@@ -26,6 +26,19 @@ from tests.jobs import samples
 # The function stays one.
 
 
+@pytest.mark.parametrize("name", [5, True, ["mail"], "\ud800"])
+def test_name_that_is_not_text_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidTask, match=r"name=.*: give text"):
+        delayed_task(name=name)(lambda: 5)
+
+
+def test_name_that_is_too_long_is_refused() -> None:
+    assert delayed_task(name="ä" * 256)(lambda: 5)() == 5
+
+    with pytest.raises(InvalidTask, match=r"has 513 bytes, .* one of at most 512$"):
+        delayed_task(name="ä" * 256 + "a")(lambda: 5)
+
+
 def test_decorated_function_is_called_as_before() -> None:
     assert samples.add(1, b=2, note="x") == 3
     assert asyncio.run(samples.fetch("u")) == "u"
