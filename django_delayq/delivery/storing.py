@@ -80,12 +80,7 @@ def schedule(
     counted: dict[str, str] = {}
     if max_jobs is not None:
         args.append(max_jobs)
-        counted = {
-            "returned": keys.returned,
-            "retries": keys.retries,
-            "held": keys.held,
-            "leases": keys.leases,
-        }
+        counted = _counted(keys)
     return Call(
         *bind(PACKAGES, "schedule", keys, **counted),
         args,
@@ -120,17 +115,32 @@ def store(
         )
 
     _, when, unique, payload = job
-    if unique or max_jobs is not None or not payload.startswith(signing.JOB_START):
+    if unique or not payload.startswith(signing.JOB_START):
         return full()
-    listed = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
-    args = (when, frame_format.number, payload)
+    named = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
+    args: tuple[Argument, ...] = (when, frame_format.number, payload)
+    if max_jobs is not None:
+        named |= _counted(keys) | {"destination": keys.queue.destination}
+        args += (now_argument(now_us), max_jobs)
+    elif now_us is not None:
+        args += (now_us,)
     return Call(
-        *bind(PACKAGES, "store", keys, **listed),
-        args if now_us is None else (*args, now_us),
+        *bind(PACKAGES, "store", keys, **named),
+        args,
         _read_stored,
         window_ms=REPEAT_MS,
         full=full,
     )
+
+
+def _counted(keys: DeliveryKeys) -> dict[str, str]:
+    """Return the keys by which a script learns how many jobs a queue holds, beside those that it always gets."""
+    return {
+        "returned": keys.returned,
+        "retries": keys.retries,
+        "held": keys.held,
+        "leases": keys.leases,
+    }
 
 
 def _read_stored(reply: int | list[Any]) -> list[Scheduled]:

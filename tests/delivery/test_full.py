@@ -134,6 +134,26 @@ def test_job_that_would_give_way_to_a_refused_one_is_refused_with_it(rig: Rig) -
     assert "unique" not in rig.state()
 
 
+def test_job_alone_within_a_limit_costs_one_script_and_six_counts_more(
+    rig: Rig,
+) -> None:
+    rig.schedule({"first": 1_000})
+    commands = []
+    for name, limit in (("a", None), ("b", 10)):
+        rig.schedule(
+            {name + name: 900_000}, max_jobs=limit
+        )  # the server has the script
+        rig.client.config_resetstat()
+        rig.schedule({name: 900_000}, max_jobs=limit)
+        stats = rig.client.info("commandstats")
+        commands.append({what: stat["calls"] for what, stat in stats.items()})
+
+    assert commands[1]["cmdstat_evalsha"] == 1
+    assert commands[1].pop("cmdstat_zcard") == 5
+    assert commands[1].pop("cmdstat_llen") == 1
+    assert commands[1] == commands[0]
+
+
 def test_without_a_limit_a_call_has_no_argument_and_no_key_more(rig: Rig) -> None:
     jobs = [NewJob(token("a"), "+0", "", payload("a"))]
     call = storing.schedule(rig.keys, jobs)

@@ -28,6 +28,7 @@ GOES_ON = {
     "schedule within a limit",
     "store",
     "store without the list",
+    "store within a limit",
 }
 
 

@@ -81,6 +81,12 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.schedule({"a": 0, "b": 1}, max_jobs=3)
 
 
+@stop("store within a limit")
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"first": 9})
+    return lambda: rig.schedule({"a": 0}, max_jobs=2)
+
+
 @stop("store")
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"first": 9})

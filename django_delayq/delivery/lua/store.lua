@@ -2,12 +2,15 @@
 -- before. This does what schedule.lua does, with half the commands.
 --
 -- Prelude  clock, window, frame, job
--- Keys     timeout_set, locators, counters, redisson_channel, delay_queue?
--- Where    delay_queue: only if the frame also goes there
+-- Keys     timeout_set, locators, counters, redisson_channel, delay_queue?, destination?, returned?, retries?, held?,
+--          leases?
+-- Where    delay_queue: only if the frame also goes there; destination, returned, retries, held, leases: only if the
+--          number of jobs in the queue is limited
 -- ARGV[1]  wait: '+' ms from now, or '=' epoch ms
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  payload, with the token in the place where we write it
--- ARGV[4]  now, epoch us; left out: the server's TIME, as each argument costs (tests pass their own)
+-- ARGV[4]  now, epoch us; empty or left out: the server's TIME, as each argument costs (tests pass their own)
+-- ARGV[5]  the limit; left out if there is none
 -- Returns  start time, epoch ms; if an ACL closes the channel to us, a list of that and the server's error; nil if
 --          schedule.lua has to look closer, or to say what is wrong: then nothing is stored
 -- Source   RedissonDelayedQueue.offerAsync, with tokens and the server's clock added
@@ -15,6 +18,15 @@
 local format, payload = ARGV[2], ARGV[3]
 local start = start_time(ARGV[1], read_clock(ARGV[4] or ''))
 local token = payload:sub(12, 33)
+
+if keys.leases then
+  -- As schedule.lua counts. That also says that the queue is full, unless it finds the job there.
+  local count = redis.call('LLEN', keys.destination)
+  for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries, keys.held, keys.leases }) do
+    count = count + redis.call('ZCARD', set)
+  end
+  if count >= tonumber(ARGV[5]) then return nil end
+end
 
 local number = redis.pcall('HINCRBY', keys.counters, 'number', 1)
 if type(number) ~= 'number' then return nil end
