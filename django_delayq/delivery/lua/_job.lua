@@ -110,6 +110,23 @@ local function is_located(locator, token, payload)
   return found == token and known ~= nil and mac == known
 end
 
+-- The token of a payload if it is really that job's, and does not only say so; then its locator. id: the 8 bytes of its
+-- frame, if it has one.
+local function located_token(payload, id)
+  local token = token_of(payload)
+  local locator = token and redis.call('HGET', keys.locators, token)
+  if not locator or not is_located(locator, token, payload) then return nil end
+  local _, _, known = read_locator(locator)
+  if id and id ~= known then return nil end
+  return token, locator
+end
+
+-- The name of an element that somebody else offered, while it waits; _find.lua reads it.
+local function foreign_name(format, score, id)
+  local hex = id:gsub('.', function(byte) return string.format('%02x', byte:byte()) end)
+  return string.format('f%d-%.0f-%s', format, tonumber(score), hex)
+end
+
 -- Several frames may have one number: after counters were deleted, or because somebody copied it. So many are looked
 -- at.
 local MOST_TWINS = 16

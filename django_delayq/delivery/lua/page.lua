@@ -25,22 +25,9 @@ local function add(token, score, attempts, kills, payload, err)
   done, byte_count = done + 1, byte_count + #payload
 end
 
--- The token of a payload if it is really that job's, and does not only say so.
-local function located_token(payload, id)
-  local token = token_of(payload)
-  local locator = token and redis.call('HGET', keys.locators, token)
-  if not locator or not is_located(locator, token, payload) then return nil end
-  local _, _, known = read_locator(locator)
-  return (not id or id == known) and token or nil
-end
-
 local function add_frame(member, score)
   local payload, id, format = unpack_frame(member, ARGV[7])
-  local token = payload and located_token(payload, id)
-  if payload and not token then
-    local hex = id:gsub('.', function(byte) return string.format('%02x', byte:byte()) end)
-    token = string.format('f%d-%.0f-%s', format, tonumber(score), hex)
-  end
+  local token = payload and (located_token(payload, id) or foreign_name(format, score, id))
   add(token or '', score, 0, 0, payload or member, '')
 end
 
