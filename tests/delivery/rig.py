@@ -24,6 +24,7 @@ from django_delayq.delivery import (
     limits,
     looking,
     pausing,
+    searching,
     settling,
     storing,
 )
@@ -39,6 +40,14 @@ from django_delayq.delivery.holding import Held, HeldNames, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.searching import (
+    ALWAYS,
+    PLACES,
+    Found,
+    FoundPage,
+    Place,
+    Window,
+)
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled
@@ -421,6 +430,33 @@ class Rig:
 
     def inspect(self, name: str) -> Inspected:
         return self.run(looking.inspect(self.keys, token(name), now_us=self.now_us))
+
+    def search_from(self, place: Place, *, count: int = 3) -> FoundPage:
+        """Read on in a search, a few elements a call."""
+        return self.run(
+            searching.search(
+                self.keys,
+                place,
+                count=count,
+                payload_bytes=1 << 20,
+                frame_format=self.frame_format,
+                now_us=self.now_us,
+            )
+        )
+
+    def search(
+        self, *states: State, window: Window = ALWAYS, count: int = 3
+    ) -> list[Found]:
+        """Return all elements, or what a search for some states reads."""
+        wanted = states or (*PLACES.values(), State.DUE)
+        place = searching.first_place(wanted, window, now_ms=self.now_us // 1000)
+        found = []
+        while not place.is_at_end:
+            page = self.search_from(place, count=count)
+            assert len(page.found) <= count
+            found += page.found
+            place = page.place
+        return found
 
     def replay(self, *names: str, state: State = State.DEAD, when: str = "+0") -> int:
         tokens = [token(name) for name in names]

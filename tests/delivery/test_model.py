@@ -572,6 +572,28 @@ class QueueMachine(RuleBasedStateMachine):
                 expected += self.doubles
             assert sorted(names) == sorted(expected), place
 
+    @invariant()
+    def a_search_finds_each_element_where_the_model_has_it(self) -> None:
+        found = self.rig.search(count=4)
+        for place, places in {
+            "waiting": ("timeout_set",),
+            "destination": ("destination",),
+            "leased": ("leases",),
+            "retrying": ("retries", "returned"),
+            "dead": ("dead",),
+        }.items():
+            expected = self.names(place)
+            if place == "destination":
+                expected += self.doubles
+            names = [name_in(one.payload) for one in found if one.place in places]
+            assert sorted(names) == sorted(expected), place
+        for one in found:
+            name = name_in(one.payload)
+            if one.place in ("timeout_set", "returned"):
+                assert one.due_ms == self.due[name] + T0
+                is_due = self.due[name] <= math.floor(self.rig.now)
+                assert one.state is (State.DUE if is_due else State.SCHEDULED)
+
     def run_all_into(self, ran: list[str]) -> None:
         while True:
             claimed = self.rig.claim(100, mode=self.mode)

@@ -473,6 +473,13 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.run(looking.page(rig.keys, State.DEAD))
 
 
+@stop("search", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    mix(rig)
+    rig.lease()
+    return lambda: [found.token for found in rig.search()]
+
+
 @stop("counts", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)

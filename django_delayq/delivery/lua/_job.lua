@@ -110,15 +110,14 @@ local function is_located(locator, token, payload)
   return found == token and known ~= nil and mac == known
 end
 
--- The token of a payload if it is really that job's, and does not only say so; then its locator. id: the 8 bytes of its
--- frame, if it has one.
+-- The token of a payload if it is really that job's, and does not only say so; then its start time and its unique key.
+-- id: the 8 bytes of its frame, if it has one.
 local function located_token(payload, id)
-  local token = token_of(payload)
-  local locator = token and redis.call('HGET', keys.locators, token)
-  if not locator or not is_located(locator, token, payload) then return nil end
-  local _, _, known = read_locator(locator)
-  if id and id ~= known then return nil end
-  return token, locator
+  local token, mac = token_of(payload)
+  if not token then return nil end
+  local start, _, known_id, key, known_mac = read_locator(redis.call('HGET', keys.locators, token))
+  if not start or mac ~= known_mac or id and id ~= known_id then return nil end
+  return token, start, key
 end
 
 -- The name of an element that somebody else offered, while it waits; _find.lua reads it.
