@@ -12,11 +12,13 @@ from django_delayq.exceptions import (
     EncodeError,
     InvalidArguments,
     InvalidDelay,
+    InvalidSearch,
     InvalidSettings,
     InvalidTask,
     JobFailed,
     JobNotFound,
     LeaseLost,
+    MaybeChanged,
     MaybeScheduled,
     NewerFormat,
     NotSigned,
@@ -25,8 +27,10 @@ from django_delayq.exceptions import (
     TaskNotFound,
     TimeLimitExceeded,
 )
+from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
+from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
 from django_delayq.jobs.job import Job, aget_job, get_job
 from django_delayq.jobs.pausing import apause, apaused, aresume, pause, paused, resume
 from django_delayq.jobs.scheduling import aschedule, schedule
@@ -42,14 +46,18 @@ __version__ = "0.1.0"
 __all__ = [
     # tasks and jobs
     "Backoff",
+    "Changed",
     "DelayedTask",
+    "FoundJobs",
     "Job",
     "State",
+    "afind_jobs",
     "aget_job",
     "aschedule",
     "aschedule_many",
     "current_job",
     "delayed_task",
+    "find_jobs",
     "get_job",
     "queue_handler",
     "schedule",
@@ -72,11 +80,13 @@ __all__ = [
     "EncodeError",
     "InvalidArguments",
     "InvalidDelay",
+    "InvalidSearch",
     "InvalidSettings",
     "InvalidTask",
     "JobFailed",
     "JobNotFound",
     "LeaseLost",
+    "MaybeChanged",
     "MaybeScheduled",
     "NewerFormat",
     "NotSigned",

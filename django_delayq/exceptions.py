@@ -10,10 +10,12 @@ DelayqError
 ├── InvalidArguments   a call that does not fit its task's signature
 ├── TaskNotFound       a name without a registered task in this process
 ├── QueueNotFound      a name that is not in DELAYQ["QUEUES"]
+├── InvalidSearch      something that find_jobs cannot look for
 ├── JobNotFound        an id that no job has (any more)
 ├── JobFailed          the job that wait() waits for ended without a result
 ├── MaybeScheduled     an error on the way; .scheduled are stored, .unsent are not, .unknown may be
 ├── QueueFull          the queue holds MAX_JOBS jobs; .unsent can be sent again when there is room
+├── MaybeChanged       an error while found jobs were changed; .won and .lost are counts, .unknown may be changed
 ├── LeaseLost          the job may be running elsewhere; stop writing
 ├── TimeLimitExceeded  a task ran longer than its time limit
 ├── EmbeddedServerError the embedded Valkey did not start
@@ -23,7 +25,7 @@ Errors of the server and of the connection (redis.exceptions.*) pass through unt
 one of the classes above adds a decision to them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -87,6 +89,10 @@ class QueueNotFound(DelayqError, LookupError):
     """Raised when a queue is not configured in ``DELAYQ["QUEUES"]``."""
 
 
+class InvalidSearch(DelayqError, ValueError):
+    """Raised when `find_jobs` is asked for something that cannot be looked for."""
+
+
 class JobNotFound(DelayqError, LookupError):
     """Raised when no job has this id, or none has it any more."""
 
@@ -142,6 +148,28 @@ class QueueFull(DelayqError):
         self.limit = limit
         self.unsent = list(unsent)
         self.scheduled = list(scheduled)
+        self.unknown = list(unknown)
+
+
+class MaybeChanged(DelayqError):
+    """Raised when an error came up while the jobs that `find_jobs` finds were being changed.
+
+    ``won`` is how many jobs are changed. ``lost`` says how many were left alone, by the `State` they were left in.
+    ``unknown`` holds the jobs, some hundred at most, that may be changed or not because their reply was lost. All other
+    jobs are as they were. The same call again goes on.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        won: int = 0,
+        lost: Mapping[Any, int] | None = None,
+        unknown: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(message)
+        self.won = won
+        self.lost = dict(lost or {})
         self.unknown = list(unknown)
 
 

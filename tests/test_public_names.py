@@ -15,14 +15,18 @@ ROOT = Path(__file__).parent.parent
 NAMES = {
     # tasks and jobs
     "Backoff",
+    "Changed",
     "DelayedTask",
+    "FoundJobs",
     "Job",
     "State",
+    "afind_jobs",
     "aget_job",
     "aschedule",
     "aschedule_many",
     "current_job",
     "delayed_task",
+    "find_jobs",
     "get_job",
     "queue_handler",
     "schedule",

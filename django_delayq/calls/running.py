@@ -46,7 +46,7 @@ def run(client: Redis, call: Call[T]) -> T:
     try:
         return _run(client, call)
     except LOST as error:
-        repeats = _Repeats(call, first_ms, error)
+        repeats = Repeats(call, first_ms, error)
     for pause_s in repeats.pauses_s():
         time.sleep(pause_s)
         try:
@@ -123,7 +123,7 @@ async def arun(client: AsyncRedis, call: Call[T]) -> T:
     try:
         return await _arun(client, call)
     except LOST as error:
-        repeats = _Repeats(call, first_ms, error)
+        repeats = Repeats(call, first_ms, error)
     for pause_s in repeats.pauses_s():
         await asyncio.sleep(pause_s)
         try:
@@ -170,7 +170,7 @@ async def _aexecute(client: AsyncRedis, command: tuple[Argument, ...]) -> Any:
         await pool.release(connection)
 
 
-class _Repeats(Generic[T]):
+class Repeats(Generic[T]):
     """The repeats of a call whose reply was lost: when to make them, and what the last error says about all of them."""
 
     def __init__(self, call: Call[T], first_ms: float, lost: Exception) -> None:
@@ -178,7 +178,8 @@ class _Repeats(Generic[T]):
             raise lost
         self._call = call
         self._first_ms = first_ms
-        self._may_have_run = False
+        #: Whether an earlier try may have run.
+        self.may_have_run = False
         self.lost = lost
         self.note(lost)
 
@@ -188,7 +189,7 @@ class _Repeats(Generic[T]):
             return
         for pause_s in _pauses(self.lost):
             passed_ms = boottime_ms() + pause_s * 1000 - self._first_ms
-            if self._may_have_run and passed_ms > self._call.window_ms:
+            if self.may_have_run and passed_ms > self._call.window_ms:
                 self.lost.add_note(
                     f"django-delayq: not repeated: the server recognises a repeat for {self._call.window_ms / 1000:g} s"
                     f" only, and {passed_ms / 1000:.1f} s have passed"
@@ -199,15 +200,15 @@ class _Repeats(Generic[T]):
     @property
     def call(self) -> Call[T]:
         """What to send: marked as a repeat only if an earlier try may have run."""
-        return self._call.again() if self._may_have_run else self._call
+        return self._call.again() if self.may_have_run else self._call
 
     def note(self, error: Exception) -> None:
         """Note the error of a try. An earlier try may have run, whatever the last error says."""
         self.lost = error
-        if self._may_have_run and not isinstance(error, OutOfMemoryError):
+        if self.may_have_run and not isinstance(error, OutOfMemoryError):
             # A full server refuses to store, so the repeat did not find it stored.
             setattr(error, MAY_HAVE_RUN, True)
-        self._may_have_run = may_have_run(error)
+        self.may_have_run = may_have_run(error)
 
 
 def _pauses(error: Exception) -> tuple[float, ...]:

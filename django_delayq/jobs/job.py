@@ -22,7 +22,8 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.looking import Inspected, PageRow
+from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.searching import Found
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
@@ -276,7 +277,9 @@ class Job(Generic[R_co]):
         return await aperform(own_clients.of_loop, self._rescheduling(delay))
 
     def _rescheduling(self, delay: Delay) -> Steps[bool]:
-        when = parse_delay(delay)
+        return (yield from self._moving(parse_delay(delay)))
+
+    def _moving(self, when: str) -> Steps[bool]:
         if self.is_unsent:
             if self._look_here() is not State.UNCOMMITTED:
                 return False
@@ -556,14 +559,12 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def job_of_row(queue: str, state: State, row: PageRow) -> Job[Any]:
-    """Return the handle for one element of a page; its token is empty if the element has none."""
-    job: Job[Any] = Job(queue, row.token, None, [], {})
-    job.state = state
-    if row.score_ms is not None and state in (State.SCHEDULED, State.RETRYING):
-        job.start_time_ms = row.score_ms
-    job.attempts, job.kills = row.attempts, row.kills
-    job.error = envelopes.read_error(row.error)
-    if row.payload_size == len(row.payload):
-        job._read(row.payload)
+def job_of(queue: str, found: Found) -> Job[Any]:
+    """Return the handle of what a search has found; its token is empty if the element has no id."""
+    job: Job[Any] = Job(queue, found.token, None, [], {})
+    job.state, job.start_time_ms = found.state, found.due_ms
+    job.attempts, job.kills = found.attempts, found.kills
+    job.error = envelopes.read_error(found.error)
+    job.unique = found.unique
+    job._read(found.payload)
     return job

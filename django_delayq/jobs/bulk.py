@@ -1,0 +1,200 @@
+"""Changing all jobs that a search finds: one by one, each atomically, with a count of how that went.
+
+The search reads a page, the jobs of it are changed some hundred at a time, and nothing is kept of them but the count.
+So memory is bounded, however many there are.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from redis.exceptions import RedisError
+
+from django_delayq.calls.errors import may_have_run
+from django_delayq.calls.steps import Steps
+from django_delayq.calls.together import together
+from django_delayq.delivery import changing
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.states import Change, State
+from django_delayq.exceptions import MaybeChanged
+from django_delayq.faults import describe_fault
+from django_delayq.jobs.job import Job
+
+#: Jobs whose changes share one write.
+BATCH = 100
+_GRAVES = frozenset({State.DEAD, State.QUARANTINED})
+
+
+class Changed(NamedTuple):
+    """How the change of many jobs went."""
+
+    #: How many jobs are changed.
+    won: int
+    #: How many were left alone, by the state in which they were left.
+    lost: dict[State, int]
+
+
+class Pages(Protocol):
+    """The jobs to change."""
+
+    #: Where they are moved, epoch ms.
+    target_ms: int
+
+    def next(self) -> Steps[Iterator[Job[Any]] | None]:
+        """Return some more of them; None at the end."""
+
+
+def cancelling(pages: Pages) -> Steps[Changed]:
+    """Cancel jobs. Those of one call share the search for them in Redisson's list."""
+    return _changing(pages, "cancelled", _cancel_batch)
+
+
+def rescheduling(pages: Pages) -> Steps[Changed]:
+    """Move jobs to the target of the pages."""
+    return _changing(
+        pages, "rescheduled", _one_by_one(lambda job: _move(job, pages.target_ms))
+    )
+
+
+def running_now(pages: Pages) -> Steps[Changed]:
+    """Make jobs due now."""
+    return _changing(pages, "due now", _one_by_one(_run_now))
+
+
+def discarding(pages: Pages) -> Steps[Changed]:
+    """Delete dead letters and quarantined payloads."""
+    return _changing(pages, "discarded", _one_by_one(_discard))
+
+
+class _Tally:
+    """What became of the jobs so far."""
+
+    def __init__(self, done: str) -> None:
+        self._done = done
+        self.won = 0
+        self.lost: Counter[State] = Counter()
+        self.unknown: list[Job[Any]] = []
+
+    def take(self, job: Job[Any], is_won: bool) -> None:
+        if is_won:
+            self.won += 1
+        else:
+            self.lost[job.state] += 1
+
+    def fail(self, jobs: Sequence[Job[Any]], error: BaseException) -> None:
+        """Note jobs whose change ended with an error."""
+        if not isinstance(error, RedisError) or may_have_run(error):
+            self.unknown += jobs
+
+    def changed(self) -> Changed:
+        return Changed(self.won, dict(self.lost))
+
+    def __str__(self) -> str:
+        text = f"{self.won:,} jobs are {self._done}"
+        if self.lost:
+            states = ", ".join(f"{n:,} {state}" for state, n in self.lost.items())
+            text += f", {self.lost.total():,} were left alone ({states})"
+        if self.unknown:
+            names = f"{self.unknown[0].id} first, as no reply came"
+            text += f", {len(self.unknown):,} may be {self._done} or not ({names})"
+        return text
+
+    def error(self, error: RedisError) -> MaybeChanged:
+        fault = describe_fault(error)
+        return MaybeChanged(
+            f"{self}; the other jobs are as they were. {fault.what} {fault.hint} The same call again goes on."
+            f" {type(error).__name__}: {fault.message}",
+            won=self.won,
+            lost=self.lost,
+            unknown=self.unknown,
+        )
+
+
+_Attempt = Callable[[Sequence[Job[Any]], _Tally], Steps[None]]
+
+
+def _changing(pages: Pages, done: str, attempt: _Attempt) -> Steps[Changed]:
+    tally = _Tally(done)
+    try:
+        while (jobs := (yield from pages.next())) is not None:
+            while batch := list(islice(jobs, BATCH)):
+                yield from attempt(batch, tally)
+    except RedisError as error:
+        raise tally.error(error) from error
+    except BaseException as error:
+        error.add_note(f"django-delayq: {tally}")
+        raise
+    return tally.changed()
+
+
+def _cancel_batch(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
+    by_token: dict[str, Job[Any]] = {}
+    for job in jobs:
+        if job.token:
+            by_token[job.token] = job
+        else:
+            # An element of somebody else, which no call can name.
+            tally.take(job, False)
+    keys = DeliveryKeys.of(jobs[0].queue)
+    for call in changing.cancel_many(keys, by_token):
+        try:
+            reply: dict[str, Change | State] = yield call
+        except BaseException as error:
+            # Behind the clock, its arguments are tokens.
+            tally.fail([by_token[str(token)] for token in call.args[1:]], error)
+            raise
+        for token, change in reply.items():
+            job = by_token[token]
+            job.state = State.UNKNOWN if change is Change.NOTED else State(change)
+            tally.take(job, job.state is State.CANCELLED)
+
+
+def _one_by_one(operation: Callable[[Job[Any]], Steps[bool]]) -> _Attempt:
+    def attempt(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
+        try:
+            results = yield from together([operation(job) for job in jobs])
+        except BaseException as error:
+            tally.fail(jobs, error)
+            raise
+        failure: Exception | None = None
+        for job, result in zip(jobs, results, strict=True):
+            if isinstance(result, Exception):
+                failure = failure or result
+                tally.fail([job], result)
+            else:
+                tally.take(job, result)
+        if failure is not None:
+            raise failure
+
+    return attempt
+
+
+def _move(job: Job[Any], target_ms: int) -> Steps[bool]:
+    if not job.token:
+        return False
+    return (yield from job._moving(f"={target_ms}"))
+
+
+def _run_now(job: Job[Any]) -> Steps[bool]:
+    if job.state is State.DUE:
+        return True
+    if job.state in _GRAVES:
+        call = changing.replay(job._keys, [job.token], state=job.state)
+        return (yield from _unless_gone(job, call))
+    return (yield from job._running_now())
+
+
+def _discard(job: Job[Any]) -> Steps[bool]:
+    if job.state not in _GRAVES:
+        return False
+    call = changing.discard(job._keys, [job.token], state=job.state)
+    return (yield from _unless_gone(job, call))
+
+
+def _unless_gone(job: Job[Any], call: Any) -> Steps[bool]:
+    """Make a call that takes a job out of its grave. If somebody else was first, ask where the job is."""
+    if (yield call):
+        return True
+    yield from job._refreshing()
+    return False

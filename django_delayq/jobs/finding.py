@@ -1,0 +1,544 @@
+"""`find_jobs`: the jobs of some queues, in some states, of a task, with a text, due at some time.
+
+`delivery.searching` reads a queue. This module says what is looked for, and makes handles of what fits.
+"""
+
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+
+from django_delayq import conf
+from django_delayq.calls.command import Command
+from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.calls.together import together
+from django_delayq.clients.clients import own_clients
+from django_delayq.delivery import looking, searching
+from django_delayq.delivery.looking import Counts
+from django_delayq.delivery.searching import ALWAYS, Found, FoundPage, Place, Window
+from django_delayq.delivery.states import State
+from django_delayq.exceptions import InvalidSearch
+from django_delayq.jobs import bulk
+from django_delayq.jobs.bulk import Changed
+from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.job import Job, is_unicode, job_of
+from django_delayq.redaction import show
+from django_delayq.wire.delay import Delay, parse_delay
+from django_delayq.wire.signing import JOB_START
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: One end of a range of times: a moment, a time from now, or open.
+Bound = datetime | timedelta | None
+#: The states whose jobs a server can list.
+LISTED = frozenset({*searching.PLACES.values(), State.DUE})
+
+#: Python refuses to print an integer of many more bits.
+LONGEST_NUMBER = 4096
+_PLAIN_NAME = re.compile(r"[\w.]+", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_ENDED = (
+    "the server keeps no job that has ended, only how it ended, and that for 30 s: get_job(id) says it. What a task"
+    " decorated with keep_result has returned is there for longer, by the job's id"
+)
+#: Why jobs in the other states are not listed.
+_UNLISTED = {
+    State.UNCOMMITTED: "only the process that prepared a job knows it before its commit",
+    State.SUCCEEDED: _ENDED,
+    State.FAILED: _ENDED,
+    State.CANCELLED: _ENDED,
+    State.EXPIRED: _ENDED,
+    State.TAKEN: _ENDED,
+    State.UNKNOWN: "no place of the server holds it: it says that a job of a known id was not found where it should be",
+    State.MISSING: "it says that the server has no job of some id",
+}
+
+
+class _Moment(NamedTuple):
+    """An end of a range: epoch ms, or ms from now."""
+
+    ms: int
+    is_relative: bool
+
+    def at(self, now_ms: int) -> int:
+        return self.ms + now_ms if self.is_relative else self.ms
+
+
+class _Search(NamedTuple):
+    """What is looked for; checked."""
+
+    queues: tuple[str, ...]
+    states: frozenset[State]
+    task: str | None
+    #: Case-folded.
+    text: str | None
+    first: _Moment | None
+    end: _Moment | None
+    limit: int | None
+
+    @property
+    def is_by_state(self) -> bool:
+        """Whether nothing but queues and states says what fits."""
+        return not any((self.task, self.text, self.first, self.end))
+
+    def window(self, now_ms: int) -> Window:
+        return Window(
+            None if self.first is None else self.first.at(now_ms),
+            None if self.end is None else self.end.at(now_ms),
+        )
+
+
+class FoundJobs(Generic[R]):
+    """The jobs that a search finds, read as they are asked for: see `find_jobs`.
+
+    Iterate over it with ``for`` or ``async for``. Each iteration, and each method below, searches anew.
+    """
+
+    def __init__(self, search: _Search) -> None:
+        self._search = search
+
+    def __repr__(self) -> str:
+        found = self._search
+        parts = [f"queues={list(found.queues)!r}"]
+        if found.states != LISTED:
+            parts.append(f"states={sorted(map(str, found.states))!r}")
+        parts += [
+            f"{name}={show(value)}"
+            for name, value in (
+                ("task", found.task),
+                ("text", found.text),
+                ("limit", found.limit),
+            )
+            if value is not None
+        ]
+        return f"<FoundJobs {' '.join(parts)}>"
+
+    def __iter__(self) -> Iterator[Job[R]]:
+        walk = Walk(self._search)
+        while (jobs := perform(own_clients.of_thread, walk.next())) is not None:
+            yield from jobs
+
+    async def __aiter__(self) -> AsyncIterator[Job[R]]:
+        walk = Walk(self._search)
+        while (jobs := await aperform(own_clients.of_loop, walk.next())) is not None:
+            for job in jobs:
+                yield job
+
+    def count(self) -> int:
+        """Count the jobs. With nothing but queues and states it is one short call a queue; else all are read."""
+        return perform(own_clients.of_thread, self._counting())
+
+    async def acount(self) -> int:
+        """`count` on the event loop."""
+        return await aperform(own_clients.of_loop, self._counting())
+
+    def _counting(self) -> Steps[int]:
+        search, total = self._search, 0
+        if search.is_by_state:
+            settings = conf.get_settings()
+            replies = yield from together(
+                [_counting_in(settings.queue(name)) for name in search.queues]
+            )
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+                total += sum(_count_of(state, reply) for state in search.states)
+            return total if search.limit is None else min(total, search.limit)
+        walk = Walk(search)
+        while (jobs := (yield from walk.next())) is not None:
+            total += sum(1 for _ in jobs)
+        return total
+
+    def cancel(self) -> Changed:
+        """Cancel the jobs, each as `Job.cancel` does; return how many are cancelled, and why others are not.
+
+        Raises:
+            MaybeChanged: the server or the connection failed on the way; the error says what was done until then.
+        """
+        return perform(own_clients.of_thread, bulk.cancelling(Walk(self._search)))
+
+    async def acancel(self) -> Changed:
+        """`cancel` on the event loop."""
+        return await aperform(own_clients.of_loop, bulk.cancelling(Walk(self._search)))
+
+    def reschedule(self, delay: Delay) -> Changed:
+        """Give the jobs another start time, each as `Job.reschedule` does, and all the same: the delay counts from now.
+
+        A job that has this start time already is left alone and not counted.
+
+        Raises:
+            InvalidDelay: see `parse_delay`.
+            MaybeChanged: see `cancel`.
+        """
+        return perform(own_clients.of_thread, self._rescheduling(delay))
+
+    async def areschedule(self, delay: Delay) -> Changed:
+        """`reschedule` on the event loop."""
+        return await aperform(own_clients.of_loop, self._rescheduling(delay))
+
+    def _rescheduling(self, delay: Delay) -> Steps[Changed]:
+        walk = Walk(self._search, moves_to=parse_delay(delay))
+        return bulk.rescheduling(walk)
+
+    def run_now(self) -> Changed:
+        """Make the jobs due now, each as `Job.run_now` does: dead letters and quarantined payloads start over.
+
+        A job that is due already counts as won, and stays in its place.
+
+        Raises:
+            MaybeChanged: see `cancel`.
+        """
+        return perform(own_clients.of_thread, self._running_now())
+
+    async def arun_now(self) -> Changed:
+        """`run_now` on the event loop."""
+        return await aperform(own_clients.of_loop, self._running_now())
+
+    def _running_now(self) -> Steps[Changed]:
+        return bulk.running_now(Walk(self._search, moves_to="+0"))
+
+    def discard(self) -> Changed:
+        """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.
+
+        Raises:
+            MaybeChanged: see `cancel`.
+        """
+        return perform(own_clients.of_thread, bulk.discarding(Walk(self._search)))
+
+    async def adiscard(self) -> Changed:
+        """`discard` on the event loop."""
+        return await aperform(own_clients.of_loop, bulk.discarding(Walk(self._search)))
+
+
+def _counting_in(queue: conf.QueueSettings) -> Steps[Counts]:
+    counts: Counts = yield looking.counts(queue.keys)
+    return counts
+
+
+def _count_of(state: State, counts: Counts) -> int:
+    return {
+        State.SCHEDULED: counts.waiting - counts.due,
+        State.DUE: counts.due + counts.destination,
+        State.RUNNING: counts.running,
+        State.RETRYING: counts.retrying,
+        State.HELD: counts.held,
+        State.DEAD: counts.dead,
+        State.QUARANTINED: counts.quarantined,
+    }[state]
+
+
+class Walk:
+    """One way through all that a search finds, page by page."""
+
+    def __init__(self, search: _Search, *, moves_to: str | None = None) -> None:
+        """``moves_to``, as `parse_delay` returns it, is where the jobs are moved while they are found.
+
+        They come to lie ahead of the walk, which passes over what has that start time.
+        """
+        self._search = search
+        self._moves_to = moves_to
+        self._queues = deque(search.queues)
+        self._place = Place(())
+        self._left = search.limit
+        #: The server's clock when the walk began, epoch ms. A walk that has not begun has no window either.
+        self._now_ms: int | None = None
+        self._window = ALWAYS
+        #: Where the jobs are moved, epoch ms.
+        self.target_ms = 0
+
+    def next(self) -> Steps[Iterator[Job[Any]] | None]:
+        """Read a page, and return the jobs that fit; None at the end."""
+        if self._left == 0:
+            return None
+        if self._now_ms is None:
+            now_us = yield Command(("TIME",), _read_time)
+            self._begin(now_us)
+        settings = conf.get_settings()
+        while self._place.is_at_end:
+            if not self._queues:
+                return None
+            assert self._now_ms is not None
+            self._place = searching.first_place(
+                self._search.states, self._window, now_ms=self._now_ms
+            )
+            if self._place.is_at_end:
+                self._queues.popleft()
+        queue = settings.queue(self._queues[0])
+        page: FoundPage = yield searching.search(
+            queue.keys,
+            self._place,
+            # One byte more shows that a payload is too large to be read.
+            payload_bytes=max(settings.max_payload_bytes, settings.max_foreign_bytes)
+            + 1,
+            frame_format=queue.frame_format,
+        )
+        self._place = page.place
+        if page.place.is_at_end:
+            self._queues.popleft()
+        return self._fitting(queue.name, page)
+
+    def _begin(self, now_us: int) -> None:
+        self._now_ms = now_us // 1000
+        self._window = self._search.window(self._now_ms)
+        if self._moves_to is not None:
+            # Both are rounded up, as in the scripts.
+            next_ms = -(-now_us // 1000)
+            kind, ms = self._moves_to[0], int(self._moves_to[1:])
+            self.target_ms = max(ms + next_ms if kind == "+" else ms, next_ms)
+
+    def _fitting(self, queue: str, page: FoundPage) -> Iterator[Job[Any]]:
+        search = self._search
+        for found in page.found:
+            if self._left == 0:
+                return
+            if (
+                found.state not in search.states
+                or not self._window.has(found.due_ms)
+                or self._is_moved(found, page.now_ms)
+                or not may_be_of(search.task, found.payload)
+            ):
+                continue
+            job = job_of(queue, found)
+            if search.task is not None and job.task != search.task:
+                continue
+            if search.text is not None and not has_text(job, found, search.text):
+                continue
+            if self._left is not None:
+                self._left -= 1
+            yield job
+
+    def _is_moved(self, found: Found, now_ms: int) -> bool:
+        if self._moves_to is None or found.place not in searching.BY_START_TIME:
+            return False
+        # A time that passes while the walk goes on means now.
+        last_ms = max(self.target_ms, now_ms + 1)
+        return found.due_ms is not None and self.target_ms <= found.due_ms <= last_ms
+
+
+def _read_time(reply: list[Any]) -> int:
+    return int(reply[0]) * 1_000_000 + int(reply[1])
+
+
+def may_be_of(task: str | None, payload: bytes) -> bool:
+    """Return False if a payload shows at a glance that it is of another task."""
+    if task is None or not payload.startswith(JOB_START):
+        return True
+    # In any other name, JSON may have escaped something.
+    return _PLAIN_NAME.fullmatch(task) is None or task.encode() in payload
+
+
+def has_text(job: Job[Any], found: Found, text: str) -> bool:
+    """Return whether a case-folded text stands in a value of the arguments, or in the error."""
+    if any(text in each.casefold() for each in _strings_in(job.error)):
+        return True
+    if job.task is None:
+        return text in found.payload.decode(errors="replace").casefold()
+    arguments = [job.args, job.kwargs]
+    return any(text in each.casefold() for each in _values_in(arguments))
+
+
+def _strings_in(error: object) -> Iterator[str]:
+    return (value for value in _leaves_of(error) if isinstance(value, str))
+
+
+def _values_in(arguments: object) -> Iterator[str]:
+    """Yield all strings and keys, and numbers and constants as JSON writes them."""
+    for value in _leaves_of(arguments, with_keys=True):
+        if isinstance(value, str):
+            yield value
+        elif value is None or isinstance(value, bool):
+            yield {None: "null", True: "true", False: "false"}[value]
+        elif isinstance(value, float) or value.bit_length() < LONGEST_NUMBER:
+            yield repr(value)
+
+
+def _leaves_of(value: object, *, with_keys: bool = False) -> Iterator[Any]:
+    rest = [value]
+    while rest:
+        match rest.pop():
+            case dict() as items:
+                if with_keys:
+                    yield from items
+                rest += items.values()
+            case list() as items:
+                rest += items
+            case leaf:
+                yield leaf
+
+
+@overload
+def find_jobs(
+    *,
+    task: DelayedTask[P, R],
+    queue: str | Iterable[str] | None = None,
+    state: str | Iterable[str] | None = None,
+    text: str | None = None,
+    due: tuple[Bound, Bound] | None = None,
+    limit: int | None = None,
+) -> FoundJobs[R]: ...
+@overload
+def find_jobs(
+    *,
+    task: str | None = None,
+    queue: str | Iterable[str] | None = None,
+    state: str | Iterable[str] | None = None,
+    text: str | None = None,
+    due: tuple[Bound, Bound] | None = None,
+    limit: int | None = None,
+) -> FoundJobs[Any]: ...
+def find_jobs(
+    *,
+    task: Any = None,
+    queue: str | Iterable[str] | None = None,
+    state: str | Iterable[str] | None = None,
+    text: str | None = None,
+    due: tuple[Bound, Bound] | None = None,
+    limit: int | None = None,
+) -> FoundJobs[Any]:
+    """Find jobs. Nothing is asked of the server before the first one is wanted, and then a page at a time.
+
+    Without arguments it finds everything that the configured queues hold. ``queue`` is a name or several, ``state`` a
+    `State` or several, ``task`` a task or its registered name, ``limit`` the most jobs to find. ``text`` stands, in
+    upper or lower case, in one value of the arguments, in the name of one, or in the error. ``due`` is a range from its
+    start up to, but without, its end: aware datetimes, timedeltas from now, or None for an open end; it is compared
+    with `Job.start_time`.
+
+    A job that stays where it is while the search goes on is found once. A job that moves meanwhile may be found, also
+    twice, or missed.
+
+    Raises:
+        QueueNotFound: a queue is not configured.
+        InvalidSearch: something cannot be looked for; the message says what and why.
+    """
+    first, end = _check_due(due)
+    return FoundJobs(
+        _Search(
+            _check_queues(queue),
+            _check_states(state),
+            _check_task(task),
+            _check_text(text),
+            first,
+            end,
+            _check_limit(limit),
+        )
+    )
+
+
+#: `find_jobs`, for code on the event loop. It asks nothing of the server, so both are one: what it returns can be
+#: iterated over with ``async for``, and its methods have twins.
+afind_jobs = find_jobs
+
+
+def _check_queues(queue: Any) -> tuple[str, ...]:
+    settings = conf.get_settings()
+    if queue is None:
+        return tuple(settings.queues)
+    names = [queue] if isinstance(queue, str) else _items(queue, "queue", "a name")
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidSearch(f"a queue has a name, a string; got {show(name)}")
+        settings.queue(name)
+    return tuple(dict.fromkeys(names))
+
+
+def _check_states(state: Any) -> frozenset[State]:
+    if state is None:
+        return LISTED
+    states = [state] if isinstance(state, str) else _items(state, "state", "a State")
+    listed = ", ".join(one for one in State if one in LISTED)
+    found = set()
+    for one in states:
+        try:
+            known = State(one)
+        except ValueError:
+            raise InvalidSearch(
+                f"{show(one)} is not a state; jobs can be found that are {listed}"
+            ) from None
+        if known in _UNLISTED:
+            raise InvalidSearch(
+                f"jobs that are {known} cannot be found: {_UNLISTED[known]}. Jobs can be found that are {listed}"
+            )
+        found.add(known)
+    return frozenset(found)
+
+
+def _items(value: Any, name: str, what: str) -> list[Any]:
+    if isinstance(value, Mapping | bytes) or not isinstance(value, Iterable):
+        raise InvalidSearch(f"{name} is {what}, or several of them; got {show(value)}")
+    return list(value)
+
+
+def _check_task(task: Any) -> str | None:
+    if task is None:
+        return None
+    if isinstance(task, DelayedTask):
+        return task.name
+    # A name that this process does not know is fine: jobs outlive the tasks that they name.
+    if isinstance(task, str) and task:
+        return task
+    raise InvalidSearch(
+        f"task is a function decorated with @delayed_task, or the name of one; got {show(task)}"
+    )
+
+
+def _check_text(text: Any) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or not text or not is_unicode(text):
+        raise InvalidSearch(
+            f"text is a string that is not empty; got {show(text)}. To find jobs with any text, leave it out"
+        )
+    return text.casefold()
+
+
+def _check_limit(limit: Any) -> int | None:
+    if limit is not None and (
+        not isinstance(limit, int) or isinstance(limit, bool) or limit < 0
+    ):
+        raise InvalidSearch(
+            f"limit is a number of jobs, 0 or more, or None for all; got {show(limit)}"
+        )
+    return limit
+
+
+def _check_due(due: Any) -> tuple[_Moment | None, _Moment | None]:
+    if due is None:
+        return None, None
+    if not isinstance(due, tuple | list) or len(due) != 2:
+        raise InvalidSearch(
+            "due is a range, (start, end): aware datetimes, timedeltas from now, or None for an open end;"
+            f" got {show(due)}"
+        )
+    first, end = map(_check_bound, due)
+    if (
+        first is not None
+        and end is not None
+        and first.is_relative == end.is_relative
+        and first.ms > end.ms
+    ):
+        raise InvalidSearch(
+            f"due begins after its end: {show(due)}; the earlier time comes first"
+        )
+    return first, end
+
+
+def _check_bound(bound: Any) -> _Moment | None:
+    if bound is None:
+        return None
+    # Both ends are rounded up: start times are whole ms.
+    if isinstance(bound, timedelta):
+        return _Moment(-(-bound // _MILLISECOND), is_relative=True)
+    if not isinstance(bound, datetime):
+        raise InvalidSearch(
+            f"an end of due is an aware datetime, a timedelta from now, or None; got {show(bound)}, of type"
+            f" {type(bound).__name__}"
+        )
+    if bound.utcoffset() is None:
+        raise InvalidSearch(
+            f"a datetime needs a time zone to say when it is; got {show(bound)}. django.utils.timezone.now() has one,"
+            " make_aware() adds one"
+        )
+    return _Moment(-((_EPOCH - bound) // _MILLISECOND), is_relative=False)
