@@ -29,6 +29,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.context import current_job
+from django_delayq.jobs.decisions import Cancel, Retry, Snooze
 from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
 from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
 from django_delayq.jobs.job import Job, aget_job, get_job
@@ -46,10 +47,13 @@ __version__ = "0.1.0"
 __all__ = [
     # tasks and jobs
     "Backoff",
+    "Cancel",
     "Changed",
     "DelayedTask",
     "FoundJobs",
     "Job",
+    "Retry",
+    "Snooze",
     "State",
     "afind_jobs",
     "aget_job",

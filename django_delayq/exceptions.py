@@ -21,6 +21,9 @@ DelayqError
 ├── EmbeddedServerError the embedded Valkey did not start
 └── InvalidSettings    also django.core.exceptions.ImproperlyConfigured
 
+What a task raises to decide about its job is no error: Retry, Snooze and Cancel are in
+jobs/decisions.py, and derive from BaseException.
+
 Errors of the server and of the connection (redis.exceptions.*) pass through untouched, unless
 one of the classes above adds a decision to them.
 """

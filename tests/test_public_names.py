@@ -15,10 +15,13 @@ ROOT = Path(__file__).parent.parent
 NAMES = {
     # tasks and jobs
     "Backoff",
+    "Cancel",
     "Changed",
     "DelayedTask",
     "FoundJobs",
     "Job",
+    "Retry",
+    "Snooze",
     "State",
     "afind_jobs",
     "aget_job",

@@ -6,7 +6,7 @@ run.
 
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import msgspec
 from redis.asyncio import Redis as AsyncRedis
@@ -35,6 +35,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import get_task
+from django_delayq.jobs.stopping import Stop
 from django_delayq.redaction import show
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
@@ -63,6 +64,15 @@ class Draft(msgspec.Struct, gc=False):
     awaits_commit: Callable[[], bool] | None = None
 
 
+class Here(NamedTuple):
+    """What the worker that runs a job says of it."""
+
+    #: Whether the worker still has the lease.
+    has_lease: Callable[[], bool]
+    #: Whether the worker is to end.
+    stop: Stop
+
+
 class Job(Generic[R_co]):
     """One call of a task, scheduled or found by its id.
 
@@ -72,10 +82,10 @@ class Job(Generic[R_co]):
     __slots__ = (
         "_draft",
         "args",
-        "ask_lease",
         "attempts",
         "created",
         "error",
+        "here",
         "kills",
         "kwargs",
         "options",
@@ -119,8 +129,8 @@ class Job(Generic[R_co]):
         #: False if another job already held the unique key: then this is a handle on that job.
         self.created = True
         self._draft = draft
-        #: Asks the worker whether it still has the lease; None if the job does not run here. Tasks call `check`.
-        self.ask_lease: Callable[[], bool] | None = None
+        #: What the worker says that runs the job; None if the job does not run here. Tasks call `check` and `stopping`.
+        self.here: Here | None = None
 
     @property
     def id(self) -> str:
@@ -183,14 +193,47 @@ class Job(Generic[R_co]):
             LeaseLost: the lease was lost, or was not renewed in time; the job may run elsewhere.
             InvalidTask: this is not what `current_job` returned.
         """
-        if self.ask_lease is None:
-            raise InvalidTask(
-                f"job {self.id} does not run here, so it has no lease to check; call current_job().check() in its task"
-            )
-        if not self.ask_lease():
+        if not self._running_here("it has no lease to check", "check()").has_lease():
             raise LeaseLost(
                 f"the lease of job {self.id} is over, and it may be running elsewhere: stop writing"
             )
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker that runs this job is to end: ``current_job().stopping``.
+
+        A long task asks at places where it can leave off, saves how far it is, and raises ``Snooze(0)`` or returns. It
+        costs next to nothing. It stays True once it is.
+
+        Raises:
+            InvalidTask: this is not what `current_job` returned.
+        """
+        return self._worker_stop("stopping").is_set
+
+    def wait_for_stop(self, timeout: float | timedelta | None = None) -> bool:
+        """Sleep for ``timeout``, or until the worker is to end; return `stopping`. Without a timeout, it waits on.
+
+        Raises:
+            InvalidDelay: ``timeout`` is not a number of seconds.
+            InvalidTask: this is not what `current_job` returned.
+        """
+        stop = self._worker_stop("wait_for_stop()")
+        return stop.wait(_timeout_ms(timeout))
+
+    async def await_stop(self, timeout: float | timedelta | None = None) -> bool:
+        """`wait_for_stop` on the event loop."""
+        stop = self._worker_stop("await_stop()")
+        return await stop.wait_async(_timeout_ms(timeout))
+
+    def _worker_stop(self, name: str) -> Stop:
+        return self._running_here("no worker of it can stop", name).stop
+
+    def _running_here(self, so: str, name: str) -> Here:
+        if self.here is None:
+            raise InvalidTask(
+                f"job {self.id} does not run here, so {so}; call current_job().{name} in its task"
+            )
+        return self.here
 
     def _look_here(self) -> State:
         """Return the state of a job that was not sent."""
@@ -489,6 +532,10 @@ def _deadline(timeout: float | timedelta | None) -> float | None:
     if timeout is None:
         return None
     return monotonic_ms() + parse_timeout_ms(timeout)
+
+
+def _timeout_ms(timeout: float | timedelta | None) -> float:
+    return float("inf") if timeout is None else parse_timeout_ms(timeout)
 
 
 def _unit(timeout: float | timedelta | None) -> str:

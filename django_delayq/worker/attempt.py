@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import traceback as tracebacks
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
@@ -30,11 +31,13 @@ from django_delayq.exceptions import (
     TimeLimitExceeded,
 )
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope
-from django_delayq.jobs.job import Job
+from django_delayq.jobs.job import Here, Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
+from django_delayq.jobs.stopping import running_stop
 from django_delayq.queues.reading import read
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
@@ -70,6 +73,10 @@ class Verdict(StrEnum):
 
     SUCCEED = "succeeded"
     RETRY = "retrying"
+    #: The task asked for it: the job runs again later, and nothing is counted.
+    SNOOZE = "snoozed"
+    #: The task asked for it.
+    CANCEL = "cancelled"
     BURY = "dead"
     QUARANTINE = "quarantined"
     #: The job was too late to begin.
@@ -94,7 +101,8 @@ class Attempt:
     verdict: Verdict | None = None
     result = b""
     error = b""
-    retry_delay_ms = 0
+    #: When a job that is to be repeated runs again, as `parse_delay` writes it.
+    when = ""
     started_ms = 0.0
     ended_ms = 0.0
     #: Another worker may have the job: what becomes of it here changes nothing.
@@ -420,11 +428,8 @@ class Attempt:
     def _fail_in_few_words(self, error: BaseException) -> None:
         """Do as `fail`, but ask the exception only for the name of its class."""
         self._say_little(error, "failed")
-        most = self.queue.max_attempts
-        if self.options is not None and self.options.max_attempts is not None:
-            most = self.options.max_attempts
-        if self.leased.attempts + 1 < most:
-            self.retry_delay_ms = LAST_RESORT_DELAY_MS
+        if self.leased.attempts + 1 < self._max_attempts:
+            self.when = f"+{LAST_RESORT_DELAY_MS}"
             self.verdict = Verdict.RETRY
         else:
             self.result = envelopes.result_text(State.DEAD, error=self.message)
@@ -440,37 +445,88 @@ class Attempt:
         self.ended_ms = boottime_ms()
         assert self.task is not None
         assert self.options is not None
+        # Not by isinstance: that reads the exception's `__class__`, which may say anything.
+        if issubclass(type(error), Decision):
+            self._decide(cast("Decision", error))
+            return
         base = self.task.base
         failures = self.leased.attempts + 1
-        most = self.options.max_attempts or self.queue.max_attempts
         if isinstance(error, LeaseLost) and not self.has_lease:
             # The task stopped because another worker may run the job. Only the server knows whether one does. If the
             # lease ends there, that counts as a kill, like the death of a worker, and not as a failure.
             self.is_lost = True
         is_retryable = isinstance(error, (*base.retry_on, TimeLimitExceeded))
-        if is_retryable and not isinstance(error, base.no_retry_on) and failures < most:
+        if (
+            is_retryable
+            and not isinstance(error, base.no_retry_on)
+            and failures < self._max_attempts
+        ):
             self._note(error, "failed")
-            backoff = self.options.backoff or self.queue.retry
-            self.retry_delay_ms = backoff.delay_ms(failures, random.random())
+            self.when = self._backoff(failures)
             self.verdict = Verdict.RETRY
         else:
             self._reject(Verdict.BURY, error, kind="failed")
 
-    def _reject(self, verdict: Verdict, error: BaseException, *, kind: str) -> None:
-        self._note(error, kind)
+    @property
+    def _max_attempts(self) -> int:
+        most = self.options.max_attempts if self.options is not None else None
+        return self.queue.max_attempts if most is None else most
+
+    def _backoff(self, failures: int) -> str:
+        own = self.options.backoff if self.options is not None else None
+        return f"+{(own or self.queue.retry).delay_ms(failures, random.random())}"
+
+    def _decide(self, decision: Decision) -> None:
+        """Record what the task has decided."""
+        if issubclass(type(decision), Retry):
+            self._retry(cast("Retry", decision))
+            return
+        self.message = _reason_of(decision)
+        if issubclass(type(decision), Cancel):
+            why = self.message or "by its task"
+            self.result = envelopes.result_text(State.CANCELLED, error=why)
+            self.verdict = Verdict.CANCEL
+            return
+        when = cast("Snooze", decision).when
+        if _is_when(when):
+            self.when = when
+            self.verdict = Verdict.SNOOZE
+        else:
+            self._fail(_says_no_delay(decision))
+
+    def _retry(self, decision: Retry) -> None:
+        failures, most = self.leased.attempts + 1, self._max_attempts
+        text = _text_of_decision(decision)
+        if decision.when and not _is_when(decision.when):
+            self._fail(_says_no_delay(decision))
+        elif failures < most:
+            self._note(decision, "failed", text)
+            self.when = decision.when or self._backoff(failures)
+            self.verdict = Verdict.RETRY
+            # It is a decision: where the task took it is no news for the log.
+            self.exception = None
+        else:
+            text += f"; this was attempt {failures}, and max_attempts is {most}"
+            self._reject(Verdict.BURY, decision, kind="failed", text=text)
+            self.exception = _cause_of(decision)
+
+    def _reject(
+        self, verdict: Verdict, error: BaseException, *, kind: str, text: str = ""
+    ) -> None:
+        self._note(error, kind, text)
         self.result = envelopes.result_text(State(verdict), error=self.message)
         self.ended_ms = self.ended_ms or boottime_ms()
         self.verdict = verdict
 
-    def _note(self, error: BaseException, kind: str) -> None:
-        self.message = text_of(error)
-        text = ""
+    def _note(self, error: BaseException, kind: str, text: str = "") -> None:
+        self.message = text or text_of(error)
+        traceback = ""
         # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
         if kind == "failed" or not isinstance(error, DelayqError):
             self.exception = error.with_traceback(_trimmed(error.__traceback__))
-            text = _traceback_of(error)
+            traceback = _traceback_of(error)
         self.error = envelopes.error_text(
-            self.message, kind=kind, traceback=text, at_ms=epoch_ms()
+            self.message, kind=kind, traceback=traceback, at_ms=epoch_ms()
         )
 
     def give_back(self) -> None:
@@ -494,7 +550,7 @@ class Attempt:
         return Failed(
             self.leased.token,
             self.leased.fence,
-            f"+{self.retry_delay_ms}",
+            self.when,
             self.error,
         )
 
@@ -525,8 +581,16 @@ class Attempt:
         job.state = State.RUNNING
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
-        job.ask_lease = lambda: self.has_lease
+        job.here = Here(lambda: self.has_lease, running_stop.get())
         return job
+
+    def _wait_ms(self) -> int:
+        """How long a job that is to be repeated waits, as far as this process knows the server's clock."""
+        number = int(self.when[1:])
+        if self.when.startswith("+"):
+            return number
+        now_ms = boottime_ms() + self.server_minus_local_ms
+        return max(0, number - round(now_ms))
 
     def log(self) -> None:
         """Log the end of the job in one line, with the exception that the task raised."""
@@ -558,11 +622,14 @@ class Attempt:
         if self.leased.kills:
             fields["kills"] = self.leased.kills
         if verdict is Verdict.RETRY:
-            fields["retry_in_ms"] = self.retry_delay_ms
+            fields["retry_in_ms"] = self._wait_ms()
+        elif verdict is Verdict.SNOOZE:
+            fields["again_in_ms"] = self._wait_ms()
         text = " ".join([f"{key}={value}" for key, value in fields.items()])
         if self.message:
-            fields["error"] = self.message
-            text += f" error={self.message!r}"
+            name = "reason" if verdict in _DECISIONS else "error"
+            fields[name] = self.message
+            text += f" {name}={self.message!r}"
         if self.is_lost:
             text += " (its lease ended before it did, so this end changes nothing; it may run elsewhere)"
         exc_info = None
@@ -592,6 +659,10 @@ _LEVELS: dict[Verdict | None, int] = {
     Verdict.BURY: logging.ERROR,
     Verdict.QUARANTINE: logging.ERROR,
 }
+
+
+#: Verdicts that a task decides; no error led to them.
+_DECISIONS = frozenset({Verdict.SNOOZE, Verdict.CANCEL})
 
 
 def _call_of(envelope: Envelope) -> Read:
@@ -636,6 +707,38 @@ def text_of(error: BaseException) -> str:
     name = class_name(error)
     text = f"{name}: {text}" if text else name
     return text[:MESSAGE_LIMIT].encode(errors="replace").decode()
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    """Return the exception behind one: that of ``raise … from``, or the one that was being handled."""
+    if error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
+
+
+def _reason_of(decision: Decision) -> str:
+    """Return what a task says for its decision, and the error behind that."""
+    cause = _cause_of(decision)
+    parts = [str(decision.reason), "" if cause is None else text_of(cause)]
+    text = ": ".join(part for part in parts if part)
+    return text[:MESSAGE_LIMIT].encode(errors="replace").decode()
+
+
+def _is_when(when: object) -> bool:
+    # A subclass may have put anything there, and a script would stop halfway at what is no number.
+    return isinstance(when, str) and re.fullmatch(r"[+=][0-9]{1,16}", when) is not None
+
+
+def _says_no_delay(decision: Decision) -> InvalidTask:
+    name = class_name(decision)
+    return InvalidTask(
+        f"{name} says no delay: let its __init__ call super().__init__(delay), and leave `when` alone"
+    )
+
+
+def _text_of_decision(decision: Decision) -> str:
+    parts = [class_name(decision), _reason_of(decision)]
+    return ": ".join(part for part in parts if part)
 
 
 def class_name(error: BaseException) -> str:

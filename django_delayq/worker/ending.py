@@ -10,6 +10,7 @@ from django_delayq.calls.several import run_all
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ends import Ends
@@ -24,11 +25,13 @@ class Ending:
     `retire` and `stop` may be called from any thread; all else belongs to the claim loop's thread.
     """
 
-    def __init__(self, crew: Crew, ends: Ends, suspects: Suspects) -> None:
+    def __init__(self, crew: Crew, ends: Ends, suspects: Suspects, stop: Stop) -> None:
+        """``stop`` tells the jobs that run."""
         self._crew = crew
         self._ends = ends
         self._settlement = ends.settlement
         self._suspects = suspects
+        self._stop = stop
         #: The process claims no more, and ends when all that it claimed has ended.
         self.is_retiring = False
         #: When the process stopped claiming; None: it still claims.
@@ -38,12 +41,14 @@ class Ending:
     def retire(self) -> None:
         """Claim no more, and end when everything that was claimed has ended, however long that takes."""
         self.is_retiring = True
+        self._stop.set()
 
     def stop(self, grace_s: float) -> None:
         """Claim no more; let running jobs end for up to ``grace_s``, and give back the rest."""
         self._grace_ms = grace_s * 1000
         if self.stop_ms is None:
             self.stop_ms = monotonic_ms()
+        self._stop.set()
 
     @property
     def deadline_ms(self) -> float:

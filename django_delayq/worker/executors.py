@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from threading import Lock
 from typing import Any
 
@@ -24,6 +25,7 @@ from django.dispatch import receiver
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
 from django_delayq.worker import time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
@@ -147,6 +149,7 @@ class ThreadExecutor:
         threads: int,
         *,
         timer: HashedWheelTimer,
+        stop: Stop,
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
@@ -154,7 +157,8 @@ class ThreadExecutor:
     ) -> None:
         """Make the threads; `start` starts them.
 
-        ``died`` is called when a thread ends that should not: from then on fewer jobs run than are claimed.
+        ``stop`` tells the jobs when the process is to end. ``died`` is called when a thread ends that should
+        not: from then on fewer jobs run than are claimed.
         ``found_async`` takes an attempt that turns out to belong on the event loop.
         """
         self.size = threads
@@ -163,6 +167,7 @@ class ThreadExecutor:
         self._stuck = stuck
         self._died = died
         self._found_async = found_async
+        self._stop = stop
         self._is_closed = False
         self._is_fork = False
         # Holds attempts, _SIGN, and None to end a thread.
@@ -262,6 +267,7 @@ class ThreadExecutor:
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _work(self, index: int) -> None:
+        running_stop.set(self._stop)
         get, held = self._queue.get, self._held
         bell = Lock()
         bell.acquire()
@@ -387,11 +393,15 @@ class LoopExecutor:
         coroutines: int,
         *,
         timer: HashedWheelTimer,
+        stop: Stop,
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
     ) -> None:
-        """``died`` is called when the loop ends that should not: what it ran has no end."""
+        """``stop`` tells the jobs when the process is to end.
+
+        ``died`` is called when the loop ends that should not: what it ran has no end.
+        """
         self.size = coroutines
         self._timer = timer
         self._done = done
@@ -411,6 +421,9 @@ class LoopExecutor:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="delayq-read")
         # Attempts that wait for a free coroutine. The claim loop appends; both it and the event loop pop.
         self._waiting: deque[Attempt] = deque()
+        # The context in which all jobs begin, so that none has to be told of the stop.
+        self._context = copy_context()
+        self._context.run(running_stop.set, stop)
         # Two counters with one owner each, so that neither needs a lock.
         self._submitted = 0
         self._finished = 0
@@ -450,7 +463,7 @@ class LoopExecutor:
         if self._loop is None:
             self._start()
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._begin)
+        self._loop.call_soon_threadsafe(self._begin, context=self._context.copy())
 
     def _start(self) -> None:
         loop = asyncio.new_event_loop()

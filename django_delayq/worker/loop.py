@@ -16,6 +16,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
 from django_delayq.exceptions import DelayqError
+from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.waiting.alarm import CAP_MS, Alarm
 from django_delayq.worker.attempt import Attempt
@@ -50,6 +51,7 @@ class ClaimLoop:
         owner: bytes,
         threads: ThreadExecutor,
         coroutines: LoopExecutor,
+        stop: Stop,
         is_weighted: bool,
         is_burst: bool = False,
         max_jobs: int | None = None,
@@ -57,7 +59,7 @@ class ClaimLoop:
         watch: Callable[[str], None] = lambda queue: None,
         revive: Callable[[], object] | None = None,
     ) -> None:
-        """``revive`` starts the server if it is ours to start.
+        """``revive`` starts the server if it is ours to start. ``stop`` tells the jobs when this process is to end.
 
         ``follows_death``: a process of this worker has died, and may have put jobs off.
         """
@@ -91,7 +93,7 @@ class ClaimLoop:
             max_kills=worker.max_kills,
             follows_death=follows_death,
         )
-        self.ending = Ending(self.crew, self.ends, self._suspects)
+        self.ending = Ending(self.crew, self.ends, self._suspects, stop)
         self._claiming = Claiming(
             self._line,
             self.queues,

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.channel import ChannelListener
@@ -82,9 +83,11 @@ class WorkerProcess:
         worker = options.worker
         client = own_clients.make()
         self._timer = HashedWheelTimer(name="delayq-time-limits")
+        stop = Stop()
         self._threads = ThreadExecutor(
             worker.threads,
             timer=self._timer,
+            stop=stop,
             done=self._job_ended,
             stuck=self._job_stuck,
             died=self._cannot_work,
@@ -93,6 +96,7 @@ class WorkerProcess:
         self._coroutines = LoopExecutor(
             worker.coroutines,
             timer=self._timer,
+            stop=stop,
             done=self._job_ended,
             stuck=self._job_stuck,
             died=self._cannot_work,
@@ -106,6 +110,7 @@ class WorkerProcess:
             owner=owner,
             threads=self._threads,
             coroutines=self._coroutines,
+            stop=stop,
             is_weighted=options.is_weighted,
             is_burst=options.is_burst,
             max_jobs=options.max_jobs,

@@ -235,6 +235,7 @@ def _sizes(attempts: list[Attempt]) -> list[int]:
 _ENDS: dict[Verdict | None, State] = {
     Verdict.SUCCEED: State.SUCCEEDED,
     Verdict.EXPIRE: State.EXPIRED,
+    Verdict.CANCEL: State.CANCELLED,
     Verdict.DROP: State.MISSING,
 }
 
@@ -246,8 +247,12 @@ def _call(
     if verdict in _ENDS:
         done = [attempt.as_done() for attempt in attempts]
         return settling.acknowledge(keys, done, state=_ENDS[verdict])
-    if verdict is Verdict.RETRY:
-        return settling.retry(keys, [attempt.as_failed() for attempt in attempts])
+    if verdict in (Verdict.RETRY, Verdict.SNOOZE):
+        return settling.retry(
+            keys,
+            [attempt.as_failed() for attempt in attempts],
+            attempt_failed=verdict is Verdict.RETRY,
+        )
     if verdict is Verdict.GIVE_BACK:
         return settling.give_back(
             keys,

@@ -6,10 +6,14 @@ from decimal import Decimal
 from typing import Any, reveal_type
 
 from django_delayq import (
+    Cancel,
     Job,
+    Retry,
+    Snooze,
     aget_job,
     aschedule,
     aschedule_many,
+    current_job,
     delayed_task,
     get_job,
     queue_handler,
@@ -98,6 +102,26 @@ async def later() -> None:
     await aschedule(add, 5, "1")  # E: call-overload
     reveal_type(await fetch("u"))  # R: bytes
     reveal_type(await (await fetch.aschedule(5, "u")).await_result())  # R: bytes
+
+
+# What a task decides, and asks.
+
+reveal_type(Retry())  # R: Retry
+Retry(timedelta(1), "why")
+Retry("soon")  # E: arg-type
+Snooze(datetime(2030, 1, 1, tzinfo=UTC), "why")
+Snooze()  # E: call-arg
+Cancel("why")
+Cancel(5)  # E: arg-type
+if (job := current_job()) is not None:
+    reveal_type(job.stopping)  # R: bool
+    reveal_type(job.wait_for_stop(5))  # R: bool
+current_job().check()  # E: union-attr
+
+
+async def stop() -> None:
+    if (job := current_job()) is not None:
+        reveal_type(await job.await_stop(timedelta(1)))  # R: bool
 
 
 # A job of an async task brings what its coroutine returns.

@@ -10,6 +10,7 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.storing import new_token
 from django_delayq.jobs.decorator import delayed_task
+from django_delayq.jobs.stopping import Stop
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.executors import LoopExecutor, _Handover
 from django_delayq.worker.wheel import HashedWheelTimer
@@ -57,7 +58,12 @@ def test_a_coroutine_that_is_cancelled_before_its_first_step_is_given_back(
         runs.append(1)
 
     executor = LoopExecutor(
-        10, timer=timer, done=ended.append, stuck=lambda _: None, died=lambda _: None
+        10,
+        timer=timer,
+        stop=Stop(),
+        done=ended.append,
+        stuck=lambda _: None,
+        died=lambda _: None,
     )
     try:
         executor.submit(attempt_of(block))

@@ -17,6 +17,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery import binding, claiming
 from django_delayq.delivery.states import State
+from django_delayq.jobs.stopping import Stop
 from django_delayq.worker import loop as loops
 from django_delayq.worker import plan, planning, queue_state, upkeep
 from django_delayq.worker.attempt import Attempt
@@ -891,7 +892,13 @@ def test_a_sign_of_life_that_is_asked_for_is_no_job_that_waits():
         pass
 
     threads = ThreadExecutor(
-        1, timer=None, done=ignore, stuck=ignore, died=ignore, found_async=ignore
+        1,
+        timer=None,
+        stop=Stop(),
+        done=ignore,
+        stuck=ignore,
+        died=ignore,
+        found_async=ignore,
     )
     assert not threads.has_shown_life()
     assert threads.queued() == 0

@@ -18,13 +18,16 @@ local head = tonumber(redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2] 
 if failed == 0 then
   head = math.min(head, tonumber(redis.call('ZRANGE', keys.returned, 0, 0, 'WITHSCORES')[2] or math.huge))
 end
-redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 local first = math.huge
 for _, job in ipairs(held) do
-  local start, attempts = start_time(ARGV[job.at + 2], now_us), job.attempts + failed
+  job.due = start_time(ARGV[job.at + 2], now_us)
+  first = math.min(first, job.due)
+end
+redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
+for _, job in ipairs(held) do
+  local attempts = job.attempts + failed
   local waiting = waiting_set(keys.retries, keys.returned, attempts, job.kills)
-  first = math.min(first, start)
-  redis.call('ZADD', waiting, start, job.token)
+  redis.call('ZADD', waiting, job.due, job.token)
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, attempts, job.kills, job.start, NOBODY, NOBODY) .. job.key)
   if failed == 1 then redis.call('HSET', keys.errors, job.token, ARGV[job.at + 3]) end

@@ -10,7 +10,7 @@ from pathlib import Path
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
-from django_delayq import current_job, delayed_task, schedule
+from django_delayq import Snooze, current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
 from django_delayq.jobs import formats
 from django_delayq.worker import held, process, supervisor, time_limit, upkeep
@@ -78,6 +78,17 @@ def hold(seconds: float = HOLD_S) -> None:
     while not gate.exists() and time.monotonic() < end_s:
         time.sleep(0.005)
     record("end")
+
+
+@delayed_task
+def count_up(steps: int) -> None:
+    """Count until done, or until the worker is to end."""
+    job = current_job()
+    assert job is not None
+    for step in range(steps):
+        record("step", at=step)
+        if job.wait_for_stop(0.005):
+            raise Snooze(0)
 
 
 @delayed_task
