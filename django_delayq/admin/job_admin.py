@@ -33,7 +33,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import changing, holding, looking, upgrading
+from django_delayq.delivery import changing, holding, looking, pausing, upgrading
 from django_delayq.delivery.looking import Counts, Inspected
 from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import DelayqError, QueueNotFound
@@ -43,6 +43,7 @@ from django_delayq.health.problems import (
     find_missing,
     find_nearly_full,
     find_newer,
+    find_paused,
 )
 from django_delayq.jobs import registry
 from django_delayq.models import Job
@@ -135,18 +136,20 @@ class JobAdmin(_ModelAdmin):
         self._check_may_view(request)
         settings = conf.get_settings()
         queues = list(settings.queues.values())
-        replies = run_all(
-            own_clients.of_thread(), [looking.counts(queue.keys) for queue in queues]
-        )
+        calls: list[Call[Any]] = [looking.counts(queue.keys) for queue in queues]
+        calls += [pausing.pauses(queue.keys) for queue in queues]
+        found = run_all(own_clients.of_thread(), calls)
+        replies, pauses = found[: len(queues)], found[len(queues) :]
         if replies and all(isinstance(reply, Exception) for reply in replies):
-            raise replies[0]  # type: ignore[misc]
+            raise replies[0]
         rows = []
-        for queue, reply in zip(queues, replies, strict=True):
+        for queue, reply, paused in zip(queues, replies, pauses, strict=True):
             row: dict[str, Any] = {"queue": queue, "url": self._queue_url(queue.name)}
             if isinstance(reply, Exception):
                 row["fault"] = describe_fault(reply)
             else:
                 row["counts"] = reply
+                row["pauses"] = [] if isinstance(paused, Exception) else paused
                 row["next"] = display.Moment.of(reply.next_ms, reply.now_ms)
                 row["cells"] = self._tabs(queue, reply)
                 row["is_list_long"] = reply.delay_queue > LONG_LIST
@@ -164,7 +167,7 @@ class JobAdmin(_ModelAdmin):
 
     @_answering
     def queue_view(self, request: HttpRequest, queue: str) -> HttpResponse:
-        """Show a page of one set of a queue: four calls in one round trip."""
+        """Show a page of one set of a queue: five calls in one round trip."""
         self._check_may_view(request)
         settings = self._queue(queue)
         tab = pages.TABS.get(request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
@@ -186,8 +189,9 @@ class JobAdmin(_ModelAdmin):
             ),
             holding.held_names(settings.keys),
             upgrading.read_format(settings.keys),
+            pausing.pauses(settings.keys),
         ]
-        counts, page, held, its_format = _replies(calls)
+        counts, page, held, its_format, pauses = _replies(calls)
         pager = pages.Pager.of(number, page.total, self.list_per_page)
         if pager.is_beyond:
             return HttpResponseRedirect(
@@ -203,6 +207,7 @@ class JobAdmin(_ModelAdmin):
                 *find_newer(settings.name, its_format),
                 *find_missing(held, conf.get_keyring().ids),
             ],
+            "paused": list(find_paused(pauses)),
             "rows": [
                 (row, row.token and self._job_url(settings.name, row.token, next=here))
                 for row in rows
@@ -226,11 +231,17 @@ class JobAdmin(_ModelAdmin):
 
     @_answering
     def job_view(self, request: HttpRequest, queue: str, token: str) -> HttpResponse:
-        """Show one job in full: one call."""
+        """Show one job in full, and what it waits for: two calls in one round trip."""
         self._check_may_view(request)
         settings, token = self._queue(queue), from_path_part(token)
-        seen = run(own_clients.of_thread(), looking.inspect(settings.keys, token))
+        seen, pauses = _replies(
+            [looking.inspect(settings.keys, token), pausing.pauses(settings.keys)]
+        )
         context = self._job_context(request, settings, token, seen)
+        concerned = (None, context["content"].task)
+        context["paused"] = list(
+            find_paused(pause for pause in pauses if pause.task in concerned)
+        )
         if seen.state is State.MISSING:
             return self._render(request, "gone", context, status=404)
         return self._render(request, "job", context)

@@ -73,8 +73,9 @@ TABS = {
         Tab(
             State.HELD,
             "Held",
-            "Jobs that wait for a worker that knows their task, or has the key they are signed with. The next to go to"
-            " quarantine comes first; jobs that wait for a key never go there.",
+            "Jobs that wait for a worker that knows their task, or has the key they are signed with; and jobs of paused"
+            " tasks. The next to go to quarantine comes first; jobs that wait for a key or for the end of a pause never"
+            " go there.",
             "Held until",
             "held",
             has_errors=True,

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from redis.client import Redis
 
 from django_delayq.calls.several import run_all
-from django_delayq.delivery import holding, looking, upgrading
+from django_delayq.delivery import holding, looking, pausing, upgrading
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.health.facts import Facts, ask
 from django_delayq.health.rights import Rights, kinds_of
@@ -85,6 +86,7 @@ def find_server_problems(
             if key_ids is not None:
                 problems += _missing_keys(client, keys, key_ids)
             problems += _nearly_full(client, keys, max_jobs or {})
+            problems += _paused(client, keys)
     order = list(Level)
     return sorted(problems, key=lambda problem: order.index(problem.level))
 
@@ -234,6 +236,31 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
                 f"{jobs} written in format {which!r}, which this version does not read.",
                 "Start workers of the version that wrote them.",
             )
+
+
+# What is paused
+
+
+def _paused(client: "Redis", queues: Sequence[DeliveryKeys]) -> Iterator[ServerProblem]:
+    found = run_all(client, [pausing.pauses(keys) for keys in queues])
+    for reply in found:
+        # Missing rights are reported with the commands themselves.
+        if not isinstance(reply, Exception):
+            yield from find_paused(reply)
+
+
+def find_paused(pauses: Iterable[Pause]) -> Iterator[ServerProblem]:
+    """Report the pauses of a queue."""
+    for pause in pauses:
+        what = quote(pause.queue)
+        if pause.task is not None:
+            what += f" --task {quote(pause.task)}"
+        text = str(pause)
+        yield ServerProblem(
+            Level.WARNING,
+            f"{text[0].upper()}{text[1:]}.",
+            f"To resume it, run manage.py delayq_resume {what}.",
+        )
 
 
 # What is nearly full

@@ -19,7 +19,9 @@ from django.urls import path, reverse
 from django_delayq import conf
 from django_delayq.admin import JobAdmin
 from django_delayq.calls.running import run
-from django_delayq.delivery import looking, settling
+from django_delayq.delivery import holding, looking, pausing, settling
+from django_delayq.delivery.holding import Held
+from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.states import State
 from django_delayq.health import problems
 from django_delayq.jobs.decorator import delayed_task, queue_handler
@@ -533,6 +535,53 @@ def test_limited_queue_shows_how_many_jobs_it_holds_and_warns_when_it_is_nearly_
     assert "holds 5 jobs of 5 (MAX_JOBS); when it is full, it takes no new" in after
     listed = browser.get(url("changelist"))
     assert '<div class="fault">holds 5 of 5</div>' in listed.content.decode()
+
+
+def test_pause_is_shown_wherever_its_queue_is_and_on_the_jobs_it_concerns(
+    browser: Client, queue: Queue
+) -> None:
+    job, other = queue.schedule(), queue.schedule(task="shop.tasks.other")
+    addresses = {
+        "list": url("changelist"),
+        "queue": url("queue", queue.name),
+        "job": url("job", queue.name, job),
+        "other": url("job", queue.name, other),
+    }
+
+    def shown(text: str) -> set[str]:
+        return {
+            name
+            for name, address in addresses.items()
+            if text in content_of(browser.get(address))
+        }
+
+    assert shown("is paused since") == set()
+    run(queue.client, pausing.pause(queue.keys, task=TASK, reason="<b>bug</b>"))
+    assert shown(f"ask {TASK} on queue {queue.name} is paused since") == {
+        "list",
+        "queue",
+        "job",
+    }
+    assert "<b>bug</b>" not in browser.get(addresses["list"]).content.decode()
+    assert shown(f"delayq_resume {queue.name} --task {TASK}") == {"queue", "job"}
+
+    run(queue.client, pausing.pause(queue.keys, by="ann", reason="migration"))
+    assert shown(f"ueue {queue.name} is paused since") == set(addresses)
+    assert shown(", by ann: migration") == set(addresses)
+
+
+def test_held_job_of_a_paused_task_says_so(browser: Client, queue: Queue) -> None:
+    token = queue.schedule(0)
+    run(queue.client, pausing.pause(queue.keys, task=TASK))
+    lease = queue.take(token)
+    held = Held(lease.token, lease.fence, held_name(TASK), "it is paused: bug", None)
+    run(queue.client, holding.hold(queue.keys, [held]))
+
+    shown = content_of(browser.get(url("job", queue.name, token)))
+    listed = content_of(browser.get(url("queue", queue.name) + "?state=held"))
+
+    assert "it is paused: bug" in shown
+    assert "it is paused: bug" in listed
 
 
 def test_long_insertion_list_is_warned_of(

@@ -8,6 +8,8 @@ import pytest
 import redis
 from redis.connection import AbstractConnection
 
+from django_delayq.calls.running import run
+from django_delayq.delivery import pausing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.health import facts as asked
 from django_delayq.health import problems
@@ -242,6 +244,24 @@ def test_nearly_full_queue_is_a_warning(
     assert [problem.message for problem in told] == is_told * [
         f"Queue {queue_name!r} holds 9 jobs of {limit} (MAX_JOBS); when it is full, it takes no new ones."
     ]
+
+
+def test_paused_queue_and_paused_task_are_warnings(
+    client: redis.Redis, queue_name: str
+) -> None:
+    keys = DeliveryKeys.of(queue_name)
+    run(client, pausing.pause(keys, reason="migration", by="ann"))
+    run(client, pausing.pause(keys, task="shop.mail"))
+
+    found = problems_of(client, queue_name)
+
+    assert [problem.level for problem in found] == [Level.WARNING] * 2
+    queue, task = found
+    assert queue.message.startswith(f"Queue {queue_name} is paused since ")
+    assert queue.message.endswith(", by ann: migration.")
+    assert queue.hint.endswith(f"run manage.py delayq_resume {queue_name}.")
+    assert task.message.startswith(f"Task shop.mail on queue {queue_name} is paused")
+    assert task.hint.endswith(f"delayq_resume {queue_name} --task shop.mail.")
 
 
 def test_long_insertion_list_is_a_warning(

@@ -112,13 +112,13 @@ def test_who_pauses_is_the_user_of_this_process_unless_it_says_otherwise(
         (lambda queue: resume(), InvalidArguments, "needs the name of a queue"),
         (lambda queue: pause(samples.add), InvalidArguments, r"say pause\(task="),
         (lambda queue: pause(7), InvalidArguments, "the name of a queue; got 7"),
-        (lambda queue: pause("mial"), QueueNotFound, "'mial' is not configured"),
-        (lambda queue: resume("mial"), QueueNotFound, "'mial' is not configured"),
-        (lambda queue: paused("mial"), QueueNotFound, "'mial' is not configured"),
+        (lambda queue: pause("mails"), QueueNotFound, "'mails' is not configured"),
+        (lambda queue: resume("mails"), QueueNotFound, "'mails' is not configured"),
+        (lambda queue: paused("mails"), QueueNotFound, "'mails' is not configured"),
         (
-            lambda queue: pause("mial", task=ADD),
+            lambda queue: pause("mails", task=ADD),
             QueueNotFound,
-            "'mial' is not configured",
+            "'mails' is not configured",
         ),
         (
             lambda queue: pause(task=ADD + "s"),

@@ -21,6 +21,8 @@ from django.core.management import (
 )
 from redis.exceptions import ResponseError
 
+from django_delayq.calls.running import run
+from django_delayq.delivery import pausing
 from django_delayq.management import progress
 from django_delayq.management.commands import delayq_frames
 from django_delayq.management.progress import ProgressLine
@@ -117,6 +119,13 @@ def test_jammed_queue_is_told_and_what_to_do_about_it(
     assert f"manage.py delayq_frames {queue_name} --to 3.21.1 --dry-run" in output
     assert "--follow" in output
     assert "--drop-delivered" in output
+
+
+def test_paused_queue_is_told(rig: Rig, call: Call, queue_name: str) -> None:
+    rig.java_offer("x", 5)
+    run(rig.client, pausing.pause(rig.keys, reason="migration"))
+
+    assert f"queue {queue_name} is paused since " in call()[1]
 
 
 def test_frame_that_is_not_due_yet_is_foretold(rig: Rig, call: Call) -> None:

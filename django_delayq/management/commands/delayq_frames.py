@@ -14,7 +14,9 @@ from redis.client import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_delayq import conf
+from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
+from django_delayq.delivery import pausing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
@@ -174,7 +176,10 @@ class Command(CommandWithExamples):
         if options["list"]:
             return self._list(client, keys, survey, options)
         if target is None:
-            self._say(*describe(survey, name), "", *advise(survey, name))
+            pauses = run(client, pausing.pauses(keys))
+            self._say(
+                *describe(survey, name), *map(str, pauses), "", *advise(survey, name)
+            )
             return 0
         if options["dry_run"]:
             self._say(*describe_plan(survey, target, options["drop_delivered"]))

@@ -1,0 +1,123 @@
+"""``manage.py delayq_pause``: pause queues, or a task; or list what is paused."""
+
+import re
+from argparse import ArgumentTypeError
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+
+from django_delayq import conf
+from django_delayq.jobs.pausing import pause, paused
+from django_delayq.management.errors import explained
+from django_delayq.management.help import CommandWithExamples
+
+_SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?) ?([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+EXAMPLES = """
+examples:
+  manage.py delayq_pause                                   list what is paused
+  manage.py delayq_pause mail --reason "migration"         a queue, until delayq_resume
+  manage.py delayq_pause mail orders --for 30m             two queues, for half an hour
+  manage.py delayq_pause --task shop.tasks.charge          a task, on every queue of DELAYQ["QUEUES"]
+  manage.py delayq_pause mail --task shop.tasks.charge     a task, on one queue
+  manage.py delayq_pause mail --until "2026-12-24 18:00"   by the project's TIME_ZONE
+
+What runs already goes on to its end. A paused queue stays as it is: its jobs can be found, moved and cancelled. Due
+jobs of a paused task are held. Workers of a version without this command know no pauses, and go on.
+
+exit status:
+  0 when everything named is paused, or when the list was printed; 1 when not
+"""
+
+
+def _span(text: str) -> timedelta:
+    found = _SPAN.fullmatch(text.strip().lower())
+    if found is None:
+        raise ArgumentTypeError(
+            f"{text!r} is not a time such as 90, 90s, 15m, 2h or 1d"
+        )
+    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is not a moment such as '2026-12-24 18:00' or '2026-12-24T18:00+01:00'"
+        ) from None
+    return moment
+
+
+class Command(CommandWithExamples):
+    examples = EXAMPLES
+    help = "Pause queues, or a task: nothing of them starts until they are resumed, or the time is over."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "queues",
+            nargs="*",
+            metavar="QUEUE",
+            help="names of queues; with --task, the queues on which the task is paused. Default: all.",
+        )
+        parser.add_argument(
+            "--task", metavar="NAME", help="pause this task instead of whole queues."
+        )
+        end = parser.add_mutually_exclusive_group()
+        end.add_argument(
+            "--for",
+            dest="span",
+            type=_span,
+            metavar="TIME",
+            help="end the pause after this time: seconds, or a number with s, m, h or d.",
+        )
+        end.add_argument(
+            "--until",
+            type=_moment,
+            metavar="MOMENT",
+            help="end the pause then; without an offset, the moment is in the project's TIME_ZONE.",
+        )
+        parser.add_argument(
+            "--reason", default="", metavar="TEXT", help="why, for whoever looks."
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        queues, task = options["queues"], options["task"]
+        with explained():
+            if not queues and task is None:
+                self._refuse_options(options)
+                self._list()
+                return
+            for queue in queues:
+                # All or none.
+                conf.get_settings().queue(queue)
+            span, until = options["span"], options["until"]
+            if isinstance(until, datetime) and timezone.is_naive(until):
+                until = timezone.make_aware(until)
+            for queue in dict.fromkeys(queues) or [None]:
+                pause(
+                    queue,
+                    task=task,
+                    until=until if span is None else span,
+                    reason=options["reason"],
+                )
+            self._list(queues, task)
+
+    def _refuse_options(self, options: dict[str, Any]) -> None:
+        if options["span"] is not None or options["until"] or options["reason"]:
+            raise CommandError("Name what to pause: queues, or --task NAME.")
+
+    def _list(self, queues: Any = (), task: str | None = None) -> None:
+        found = [
+            each
+            for each in paused()
+            if (not queues or each.queue in queues)
+            and (task is None or each.task == task)
+        ]
+        for each in found:
+            self.stdout.write(str(each))
+        if not found:
+            self.stdout.write("nothing is paused")

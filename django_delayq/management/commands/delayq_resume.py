@@ -1,0 +1,55 @@
+"""``manage.py delayq_resume``: end the pause of queues, or of a task."""
+
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from django_delayq import conf
+from django_delayq.jobs.pausing import resume
+from django_delayq.management.errors import explained
+from django_delayq.management.help import CommandWithExamples
+
+EXAMPLES = """
+examples:
+  manage.py delayq_resume mail                          a queue
+  manage.py delayq_resume --task shop.tasks.charge      a task, on every queue of DELAYQ["QUEUES"]
+  manage.py delayq_resume mail --task shop.tasks.charge a task, on one queue
+
+Idle workers start at once. What a pause of a task has held is due in the order of its start times.
+
+exit status:
+  0 when nothing of what was named is paused any more, 1 when that is not known
+"""
+
+
+class Command(CommandWithExamples):
+    examples = EXAMPLES
+    help = "End the pause of queues, or of a task."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "queues",
+            nargs="*",
+            metavar="QUEUE",
+            help="names of queues; with --task, the queues on which the task is resumed. Default: all.",
+        )
+        parser.add_argument(
+            "--task", metavar="NAME", help="resume this task instead of whole queues."
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        queues, task = options["queues"], options["task"]
+        if not queues and task is None:
+            raise CommandError(
+                "Name what to resume: queues, or --task NAME. manage.py delayq_pause lists what is paused."
+            )
+        with explained():
+            for queue in queues:
+                # All or none.
+                conf.get_settings().queue(queue)
+            for queue in dict.fromkeys(queues) or [None]:
+                was_paused = resume(queue, task=task)
+                what = f"queue {queue}" if task is None else f"task {task}"
+                where = f" on queue {queue}" if task is not None and queue else ""
+                how = "is resumed" if was_paused else "was not paused"
+                self.stdout.write(f"{what} {how}{where}")
