@@ -439,6 +439,11 @@ class _Sending:
             except QueueFull:
                 refused.append(job)
                 count = scheduled.count
+        for _, drafts, _ in self._under_way:
+            for draft in drafts:
+                if draft.sent_ms is None:
+                    # The job came twice, and its second call, made already, may find room.
+                    draft.sent_ms = boottime_ms()
         self._unsent += refused
         self.fail(_queue_full(batch[0].queue, count, refused))
 

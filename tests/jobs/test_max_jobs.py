@@ -24,6 +24,7 @@ from django_delayq.jobs import sending
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
+from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.servers import Server
 
@@ -333,6 +334,37 @@ def test_repeat_with_new_jobs_among_it_stores_nothing_twice(
         assert len(hand.tokens()) == 3
     finally:
         proxy.close()
+
+
+def test_job_that_comes_twice_and_is_refused_once_is_stored_once(
+    queue: str, hand: Hand, limit: Any
+) -> None:
+    limit(1)
+    blocker = schedule(on(queue), LATER, 1)
+    first = on(f"{queue}-2").prepare(LATER, 2)
+    twice = on(queue).prepare(LATER, 3)
+
+    def counted() -> int:
+        return int(hand.client.info("commandstats")["cmdstat_zcard"]["calls"])
+
+    def jobs() -> Iterator[Job[Any]]:
+        yield first
+        before = counted()
+        yield twice
+        yield twice
+        # The first of them is refused by now, and its reply not read.
+        wait_until(lambda: counted() >= before + 5, description="it is refused")
+        blocker.cancel()
+
+    with pytest.raises(QueueFull) as full:
+        schedule_many(jobs())
+
+    assert full.value.scheduled == [first, twice]
+    assert twice.was_sent
+    assert schedule_many(full.value.unsent) == [twice]
+    assert hand.tokens() == [twice.token]
+    assert twice.cancel()
+    assert hand.tokens() == []
 
 
 def test_producers_side_by_side_fill_a_queue_to_its_limit(
