@@ -11,8 +11,8 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat
 
-#: Elements of one call: some 2 ms of the server's time.
-SEARCH_PAGE = 200
+#: Elements of one call: some 0.6 ms of the server's time.
+SEARCH_PAGE = 100
 #: Bytes of payloads and errors that one call reads, approximately.
 SEARCH_BYTES = 1 << 19
 

@@ -7,14 +7,18 @@ from typing import Any, reveal_type
 
 from django_delayq import (
     Cancel,
+    FoundJobs,
     Job,
     Retry,
     Snooze,
+    State,
+    afind_jobs,
     aget_job,
     aschedule,
     aschedule_many,
     current_job,
     delayed_task,
+    find_jobs,
     get_job,
     queue_handler,
     schedule,
@@ -122,6 +126,26 @@ current_job().check()  # E: union-attr
 async def stop() -> None:
     if (job := current_job()) is not None:
         reveal_type(await job.await_stop(timedelta(1)))  # R: bool
+
+
+# What is found is of the task that was looked for.
+
+reveal_type(find_jobs(task=add, due=(None, timedelta(0))))  # R: FoundJobs[int]
+reveal_type(find_jobs(queue=["a", "b"], state=State.DEAD))  # R: FoundJobs[Any]
+reveal_type(find_jobs(state={"dead", State.HELD}, limit=5).count())  # R: int
+reveal_type(find_jobs(text="x").cancel().won)  # R: int
+reveal_type(find_jobs(text="x").run_now().lost)  # R: dict[State, int]
+find_jobs(text=5)  # E: call-overload
+find_jobs("default")  # E: call-overload
+found: FoundJobs[int] = find_jobs(task=add)
+for each in found:
+    reveal_type(each)  # R: Job[int]
+
+
+async def look() -> None:
+    async for each in afind_jobs(task=greet):
+        reveal_type(each)  # R: Job[str]
+    reveal_type((await afind_jobs().areschedule(5)).won)  # R: int
 
 
 # A job of an async task brings what its coroutine returns.

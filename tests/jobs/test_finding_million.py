@@ -1,0 +1,83 @@
+"""A million jobs: what a search costs the server, call by call, and how many calls it takes."""
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+
+import pytest
+import redis
+
+from django_delayq import find_jobs
+from django_delayq.calls.running import run
+from django_delayq.delivery import searching
+from django_delayq.delivery.states import State
+from tests.admin.filling import Queue
+from tests.admin.test_million import LIMIT_US, fill
+from tests.servers import Server
+
+JOBS = int(os.environ.get("DELAYQ_TEST_MANY", 1_000_000))
+#: Elements that one call may read.
+MOST = 1_000
+
+pytestmark = pytest.mark.slow
+
+
+def calls_in(client: redis.Redis) -> int:
+    stats = client.info("commandstats")
+    names = ("cmdstat_evalsha", "cmdstat_eval")
+    return sum(stats[name]["calls"] for name in names if name in stats)
+
+
+def test_search_through_a_million_jobs_is_bounded(
+    settings: Any, private_server: Callable[..., Server]
+) -> None:
+    server = private_server(slowlog_log_slower_than=str(LIMIT_US), slowlog_max_len="50")
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {"many": {"INSERTION_LIST": False}},
+    }
+    queue = Queue(server.client(), "many")
+    fill(queue, JOBS)
+    dead = queue.dead(1)
+    client = queue.client
+    list(find_jobs(queue="many", state="dead"))  # loads the scripts and connects
+    find_jobs(queue="many").count()
+
+    place = searching.first_place([*State], now_ms=0)
+    found = 0
+    while not place.is_at_end:
+        # A pause of the machine in the middle of a script is there once, a slow script each time.
+        for _ in range(20):
+            client.slowlog_reset()
+            page = run(
+                client, searching.search(queue.keys, place, payload_bytes=1 << 20)
+            )
+            slow = client.slowlog_get()
+            if not slow:
+                break
+        assert not slow, [(each["duration"], each["command"][:80]) for each in slow]
+        assert len(page.found) <= MOST
+        found += len(page.found)
+        place = page.place
+    assert found == JOBS + 1
+
+    window = (timedelta(hours=1), timedelta(hours=1, seconds=100))
+    for sought, fits in (
+        ({"state": "scheduled"}, True),
+        ({"state": "dead"}, True),
+        ({"state": "running"}, False),
+        ({"state": "scheduled", "due": window}, True),
+        ({"state": "scheduled", "due": (timedelta(days=3), None)}, False),
+        ({"limit": 0}, False),
+    ):
+        client.config_resetstat()
+        first = list(islice(find_jobs(queue="many", **sought), 1))
+        assert bool(first) is fits, sought
+        assert calls_in(client) <= 1, sought
+    assert [job.token for job in find_jobs(state="dead", text="it broke")] == [dead]
+
+    client.config_resetstat()
+    assert find_jobs(queue="many").count() == JOBS + 1
+    assert calls_in(client) <= 1
