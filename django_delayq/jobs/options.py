@@ -39,6 +39,8 @@ class TaskOptions:
     on_expiry: Literal["drop", "dead"] = "drop"
     #: How long the result is kept for `Job.wait`; None: not at all.
     keep_result: Seconds | None = None
+    #: A random wait, up to this long, is added to each delay, so that many jobs of one moment do not begin together.
+    spread: Seconds | None = None
     #: Send the job after the commit of a transaction: True for the default database, or a database alias.
     on_commit: bool | str | None = None
 
@@ -78,7 +80,7 @@ class TaskOptions:
                 value,
                 "an exception class or a tuple of them",
             )
-        for name in ("time_limit", "expires", "keep_result"):
+        for name in ("time_limit", "expires", "keep_result", "spread"):
             value = getattr(self, name)
             check(
                 value is None or seconds(value) is not None,

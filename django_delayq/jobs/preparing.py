@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import secrets
 import sys
 import warnings
 from typing import Any
@@ -14,8 +16,14 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Draft, Job, is_unicode
+from django_delayq.jobs.options import Seconds, seconds
 from django_delayq.redaction import show
-from django_delayq.wire.delay import Delay, parse_delay
+from django_delayq.wire.delay import (
+    MAX_DELAY_MS,
+    MAX_START_TIME_MS,
+    Delay,
+    parse_delay,
+)
 
 #: Some 31 years. No delay is that long, but clocks and generated keys count higher.
 NO_DELAY_S = 10**9
@@ -30,6 +38,8 @@ def prepare(
     when = parse_delay(delay)
     settings = conf.get_settings()
     options = task.options
+    if options.spread is not None:
+        when = _spread(when, options.spread)
     queue = settings.queue(options.queue)
     _check_call(task, delay, args, kwargs)
     plain_args, plain_kwargs = envelopes.plain(args, kwargs)
@@ -55,6 +65,16 @@ def prepare(
     )
     job.options, job.unique = carried, key
     return job
+
+
+def _spread(when: str, spread: Seconds) -> str:
+    """Add a random wait of 0 ms up to ``spread`` to what `parse_delay` wrote; the end of all time stays."""
+    longest_ms = math.ceil((seconds(spread) or 0.0) * 1000)
+    kind, start_ms = when[0], int(when[1:])
+    most_ms = MAX_DELAY_MS if kind == "+" else MAX_START_TIME_MS
+    # Not `random`: where a project seeds that in each process, all of them would choose the same waits.
+    wait_ms = secrets.randbelow(longest_ms + 1)
+    return f"{kind}{min(start_ms + wait_ms, most_ms)}"
 
 
 def _check_call(
