@@ -118,7 +118,7 @@ def _spread_over_states(client: redis.Redis, task: Any) -> None:
         )
         jobs += run(client, call).jobs
     error = b'{"error":"it broke","kind":"x"}'
-    failed = [Failed(job.token, job.fence, 3_600_000, error) for job in jobs[:FEW]]
+    failed = [Failed(job.token, job.fence, "+3600000", error) for job in jobs[:FEW]]
     run(client, settling.retry(keys, failed))
     dead = [Rejected(job.token, job.fence, error) for job in jobs[FEW : 2 * FEW]]
     run(client, settling.bury(keys, dead))

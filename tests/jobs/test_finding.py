@@ -201,7 +201,7 @@ def test_text_is_found_in_one_value_of_the_arguments_or_in_the_error(
     )
     leased = hand.take()
     error = envelopes.error_text("It broke", kind="x.Failure", at_ms=5)
-    failed = Failed(leased.token, leased.fence, 3_600_000, error)
+    failed = Failed(leased.token, leased.fence, "+3600000", error)
     assert hand.run(settling.retry(hand.keys, [failed])) == []
     scheduled(queue, "something else")
 
