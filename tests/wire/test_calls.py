@@ -179,6 +179,22 @@ class TestWalk:
 
         assert staying <= seen
 
+    def test_what_stays_is_seen_though_more_than_a_page_before_it_is_taken_out(
+        self, client: redis.Redis, keys: QueueKeys, insertion_list: bool
+    ) -> None:
+        frames = self.fill(client, keys, 200)
+        seen: list[bytes] = []
+
+        for found, _ in self.walk(client, keys, insertion_list, 10):
+            seen += found
+            if len(seen) == 60:
+                # All but the frame that holds the place.
+                for frame in seen[:-1]:
+                    client.lrem(keys.delay_queue, 1, frame)
+                    client.zrem(keys.timeout_set, frame)
+
+        assert sorted(seen) == sorted(frames)
+
     def test_page_behind_a_large_frame_costs_no_more_than_the_page_that_has_it(
         self, client: redis.Redis, keys: QueueKeys, insertion_list: bool
     ) -> None:

@@ -3,7 +3,7 @@
 -- Needs _window, _frame. Elements come and go between two pages, so a cursor is the place behind the frame seen last:
 -- the frame, with its index or its score. A walk may repeat a frame that stays, and never skips one. There are three:
 --   list  the delay queue from its head, in arrival order. Each removal shifts all frames behind it, so the frame seen
---         last is searched for one page back.
+--         last is searched for: one page back, then from the head.
 --   tail  the delay queue from its tail, for scripts that rewrite what they meet. No frame has to be found again: a
 --         removal moves other frames only within the part still to come, or the part done. New frames are not met.
 --   zset  the timeout set by start time. Score and bytes mark a place even if their member is gone.
@@ -11,7 +11,8 @@
 
 local PAGE_BYTES = 1048576
 
--- Index of the first frame of the next page. If more than a page was taken out meanwhile, the walk repeats frames.
+-- Index of the first frame of the next page. If the frame seen last was taken out, and no more than a page before it, the
+-- walk repeats frames.
 local function resume_list(list, index, frame, count)
   if index == 0 then return 0 end
   if redis.call('LINDEX', list, index - 1) == frame then return index end
@@ -27,7 +28,8 @@ local function resume_list(list, index, frame, count)
     end
     last = from
   end
-  return first
+  local at = first > 0 and redis.call('LPOS', list, frame, 'MAXLEN', first)
+  return at and at + 1 or first
 end
 
 -- Rank of the first frame of the next page. A frame that is still there is not searched for: the search would compare it
