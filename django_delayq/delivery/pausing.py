@@ -41,8 +41,10 @@ class Pause(NamedTuple):
     def __str__(self) -> str:
         task = f"task {self.task} on " if self.task is not None else ""
         until = f", until {_text(self.until)}" if self.until is not None else ""
-        by = f", by {self.by}" if self.by else ""
-        reason = f": {self.reason}" if self.reason else ""
+        # One line, whatever somebody has written.
+        by, reason = " ".join(self.by.split()), " ".join(self.reason.split())
+        by = f", by {by}" if by else ""
+        reason = f": {reason}" if reason else ""
         return f"{task}queue {self.queue} is paused since {_text(self.since)}{until}{by}{reason}"
 
     @property

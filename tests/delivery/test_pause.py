@@ -192,6 +192,7 @@ def test_pause_in_words() -> None:
         str(pause)
         == "queue mail is paused since 2023-11-14 22:13:20 UTC, by ann@web1: migration"
     )
+    assert str(pause._replace(reason="a\nb  c")).endswith(", by ann@web1: a b c")
     assert (
         str(pause._replace(task="shop.mail", until=BEGIN, by="", reason=""))
         == "task shop.mail on queue mail is paused since 2023-11-14 22:13:20 UTC, until 2023-11-14 22:13:20 UTC"
@@ -334,8 +335,12 @@ def test_job_whose_pause_ends_before_it_is_held_is_due_again(rig: Rig) -> None:
     a, b = rig.claim().jobs
     rig.now = 10
 
-    rig.hold(a, task="paused shop.mail", hold_ms=None)
-    rig.hold(b, task="paused shop.bill", hold_ms=None)
+    with rig.listening(rig.keys.channel) as heard:
+        rig.hold(b, task="paused shop.bill", hold_ms=None)
+        assert heard() == []
+        rig.hold(a, task="paused shop.mail", hold_ms=None)
+        # A worker that looked when the pause ended did not see the job.
+        assert heard() == [10]
 
     assert list(rig.state()["held"]) == ["b"]
     assert names_of(rig.claim()) == ["a"]

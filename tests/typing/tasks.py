@@ -20,7 +20,10 @@ from django_delayq import (
     delayed_task,
     find_jobs,
     get_job,
+    pause,
+    paused,
     queue_handler,
+    resume,
     schedule,
     schedule_many,
 )
@@ -146,6 +149,18 @@ async def look() -> None:
     async for each in afind_jobs(task=greet):
         reveal_type(each)  # R: Job[str]
     reveal_type((await afind_jobs().areschedule(5)).won)  # R: int
+
+
+# What is paused is a queue by its name, or a task.
+
+pause("mail", until=timedelta(minutes=5), reason="r")
+pause(task=add)
+pause("mail", task="shop.tasks.add", until=60)
+pause(add)  # E: arg-type
+pause(task=5)  # E: arg-type
+reveal_type(resume("mail"))  # R: bool
+reveal_type(paused())  # R: list[Pause]
+reveal_type(paused()[0].until)  # R: datetime | None
 
 
 # A job of an async task brings what its coroutine returns.

@@ -3,7 +3,7 @@
 -- since the caller read it, or the pause has ended, it is not held for that, but due again.
 --
 -- Prelude  clock, window, frame, job, settle, held, pause
--- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control
+-- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key, or 'paused ' and the name of a task;
 --          why it is held; for how long (ms), empty: as long as it takes
@@ -15,12 +15,13 @@ local jobs, lost = ours(keys.headers, 2, 5)
 if #jobs == 0 then return lost end
 local before = redis.call('HMGET', keys.errors, unpack(tokens_of(jobs)))
 check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
-local is_due, paused = {}, nil
+local is_due, is_any_due, paused = {}, false, nil
 for _, job in ipairs(jobs) do
   local key, task = key_named(ARGV[job.at + 2]), paused_task_named(ARGV[job.at + 2])
   local found = key and key_of(redis.call('HGET', keys.payloads, job.token))
   if task then paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms) end
   is_due[job.token] = found and found ~= key or task and not paused[task]
+  is_any_due = is_any_due or is_due[job.token]
 end
 redis.call('ZREM', keys.leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
@@ -37,4 +38,5 @@ for i, job in ipairs(jobs) do
     redis.call('HSET', keys.errors, job.token, held_error(name, ARGV[job.at + 3], now_ms, since_ms))
   end
 end
+if is_any_due then publish(keys.channel, now_ms) end
 return lost
