@@ -42,7 +42,7 @@ TABS = {
             State.SCHEDULED,
             "Scheduled",
             "Jobs that wait for their start time, the earliest first, and due jobs that no worker has had room for yet."
-            " Jobs that were given back, moved or replayed before their first attempt come first.",
+            " Jobs that were given back, snoozed, moved or replayed before their first attempt come first.",
             "Due",
             "waiting",
             has_attempts=False,

@@ -25,7 +25,8 @@ class Stop:
 
     def set(self) -> None:
         self._event.set()
-        for event, loop in list(self._waiters.items()):
+        # The interpreter makes the copy in one step.
+        for event, loop in self._waiters.copy().items():
             try:
                 loop.call_soon_threadsafe(event.set)
             except RuntimeError:

@@ -24,8 +24,12 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
+from django_delayq.calls.script import load_script
 from django_delayq.conf import Backoff
+from django_delayq.delivery import binding
+from django_delayq.worker import process
 from tests.polling import wait_until
+from tests.queues.proxy import Proxy
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 from tests.worker.records import ENVIRONMENT, Records, record
@@ -142,11 +146,15 @@ def _whole_log(caplog):
 
 
 def lines_of(caplog, job):
-    """Return the records of the log about a job, as (level, fields, whether it has a traceback)."""
+    """Return the records of the log about a job, as (level, fields, whether it has a traceback).
+
+    A busy machine may give a job back before it begins, which says nothing of its task.
+    """
     return [
         (each.levelno, each.delayq, each.exc_info is not None)
         for each in caplog.records
-        if getattr(each, "delayq", {}).get("job") == job.id
+        if (fields := getattr(each, "delayq", {})).get("job") == job.id
+        and fields["outcome"] != "given_back"
     ]
 
 
@@ -482,6 +490,88 @@ def test_decision_after_the_time_limit_is_a_failure(
     assert job.error["error"].startswith("TimeLimitExceeded")
 
 
+# On the way to the server.
+
+
+@pytest.fixture
+def proxied(server, settings, queue_name, configure):
+    """A server behind a line that fails on demand."""
+    proxy = Proxy(server)
+    settings.DELAYQ = {
+        "CONNECTION": proxy.url,
+        "QUEUES": {"default": {}, queue_name: {}},
+    }
+    yield proxy
+    proxy.close()
+
+
+@pytest.mark.parametrize("is_reply_lost", [True, False])
+@pytest.mark.parametrize(
+    ("what", "script", "counter"),
+    [
+        ("retry", "retry", "retried"),
+        ("snooze", "retry", "snoozed"),
+        ("cancel", "acknowledge", "cancelled"),
+    ],
+)
+def test_decision_whose_call_breaks_off_is_told_again_and_counted_once(
+    proxied, work, records, queue_name, what, script, counter, is_reply_lost
+):
+    sha = load_script(binding.PACKAGES, script).sha.encode()
+    task = decide.using(queue=queue_name)
+    schedule(task, 0, what, 9)
+    work()
+    wait_until(lambda: counts(queue_name).counters.get(counter), description="one ends")
+    lose = proxied.lose_reply_to if is_reply_lost else proxied.lose
+    struck = lose(sha, 2)
+
+    job = schedule(task, 0, what, 9)
+
+    wait_until(struck.is_set, description="it breaks off")
+    expected = {
+        "retry": State.RETRYING,
+        "snooze": State.SCHEDULED,
+        "cancel": State.CANCELLED,
+    }[what]
+    wait_for(job, expected)
+    assert job.attempts == int(what == "retry")
+    assert counts(queue_name).counters[counter] == 2
+    assert records.jobs("run").count(job.id) == 1
+
+
+@pytest.mark.parametrize("what", ["retry", "snooze", "cancel"])
+def test_decision_is_kept_while_the_server_is_away(
+    proxied, work, server, records, queue_name, what
+):
+    @delayed_task(name="decide-later")
+    def decide_later():
+        record("run")
+        gate = Path(os.environ[ENVIRONMENT] + ".go")
+        while not gate.exists():
+            time.sleep(0.005)
+        record("decided")
+        raise make(what)
+
+    job = schedule(decide_later.using(queue=queue_name), 0)
+    work()
+    wait_until(lambda: records.count("run"), description="it runs")
+    proxied.is_refusing = True
+    proxied.cut()
+    records.let_go()
+    wait_until(lambda: records.count("decided"), description="it has decided")
+    proxied.is_refusing = False
+
+    wait_for(
+        job,
+        {
+            "retry": State.RETRYING,
+            "snooze": State.SCHEDULED,
+            "cancel": State.CANCELLED,
+        }[what],
+    )
+    assert records.count("run") == 1
+
+
 # Bad input.
 
 
@@ -554,6 +644,30 @@ def test_long_job_leaves_off_in_order_when_its_worker_stops(
     assert job.refresh() is State.DUE
     assert (job.attempts, job.kills) == (0, 0)
     assert counts(queue_name).counters["snoozed"] == 1
+
+
+def test_coroutine_that_is_broken_off_may_still_decide(
+    work, records, queue_name, monkeypatch
+):
+    monkeypatch.setattr(process, "CANCEL_S", 60)
+
+    @delayed_task(name="decide-at-last")
+    async def decide_at_last():
+        record("step")
+        try:
+            await asyncio.sleep(FAR_S)
+        except asyncio.CancelledError:
+            raise Snooze(FAR_S) from None
+
+    job = schedule(decide_at_last.using(queue=queue_name), 0)
+    worker = work()
+    wait_until(lambda: records.count("step"), description="it works")
+
+    worker.loop.stop(0)
+    worker.join()
+
+    assert job.refresh() is State.SCHEDULED
+    assert FAR_S - 120 < seconds_to(job) <= FAR_S + 1
 
 
 @pytest.mark.parametrize("task", [work_long, work_long_async])
