@@ -10,6 +10,7 @@
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
 local now_us, failed = read_clock(ARGV[1]), tonumber(ARGV[2])
+local now_ms = math.ceil(now_us / 1000)
 
 local held, lost = ours(keys.headers, 3, 4)
 if #held == 0 then return lost end
@@ -20,13 +21,16 @@ if failed == 0 then
 end
 local first = math.huge
 for _, job in ipairs(held) do
-  job.due = start_time(ARGV[job.at + 2], now_us)
+  -- '+100' is a number to Lua, '=100' is none.
+  local when = ARGV[job.at + 2]
+  local wait_ms = tonumber(when)
+  job.due = wait_ms and now_ms + wait_ms or start_time(when, now_us)
   first = math.min(first, job.due)
 end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 for _, job in ipairs(held) do
-  local attempts = job.attempts + failed
-  local waiting = waiting_set(keys.retries, keys.returned, attempts, job.kills)
+  local attempts, waiting = job.attempts + failed, keys.retries
+  if failed == 0 then waiting = waiting_set(keys.retries, keys.returned, attempts, job.kills) end
   redis.call('ZADD', waiting, job.due, job.token)
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, attempts, job.kills, job.start, NOBODY, NOBODY) .. job.key)
