@@ -368,13 +368,8 @@ class Attempt:
 
     def succeed(self, value: object) -> None:
         """Record that the function returned."""
-        if value is not None and (kind := _kind_of_unrun(value)):
-            self.fail(
-                InvalidTask(
-                    f"{self.name} returned {kind}, whose body has not run, and nobody runs it. A decorator around an"
-                    " async def has to be async def itself, and await it; elsewhere, await or loop over what you return"
-                )
-            )
+        if value is not None and (mistake := _mistake_in(value)):
+            self.fail(InvalidTask(f"{self.name} returned {mistake}"))
             return
         self.ended_ms = boottime_ms()
         if self.options is not None and self.options.keep_result is not None:
@@ -638,19 +633,29 @@ class Attempt:
         logger.log(level, "%s", text, exc_info=exc_info, extra={"delayq": fields})
 
 
-def _kind_of_unrun(value: object) -> str | None:
-    """Name what a function returned, if its body only runs once somebody awaits it or loops over it."""
+#: In one tuple, as every value that a function returns is compared with it.
+_NEVER_RETURNED = (GeneratorType, AsyncGeneratorType, Decision)
+
+
+def _mistake_in(value: object) -> str | None:
+    """Say what a function returned by mistake: what runs only once somebody awaits it or loops over it, or a decision."""
     if isinstance(value, CoroutineType):
         # Otherwise Python would warn that it was never awaited; our own message says so.
         value.close()
-        return "a coroutine"
-    if isinstance(value, GeneratorType | AsyncGeneratorType):
-        return "a generator"
-    # A future is not lazy: what it stands for runs by itself.
-    is_lazy = hasattr(type(value), "__await__") and not isinstance(
-        value, asyncio.Future
+        kind = "a coroutine"
+    elif isinstance(value, _NEVER_RETURNED):
+        if isinstance(value, Decision):
+            return f"a {class_name(value)}, which decides nothing unless it is raised"
+        kind = "a generator"
+    elif hasattr(type(value), "__await__") and not isinstance(value, asyncio.Future):
+        # A future is not lazy: what it stands for runs by itself.
+        kind = f"an awaitable {type(value).__name__}"
+    else:
+        return None
+    return (
+        f"{kind}, whose body has not run, and nobody runs it. A decorator around an async def has to be async def"
+        " itself, and await it; elsewhere, await or loop over what you return"
     )
-    return f"an awaitable {type(value).__name__}" if is_lazy else None
 
 
 _LEVELS: dict[Verdict | None, int] = {

@@ -595,6 +595,21 @@ def test_wrong_decision_fails_the_job_as_any_error_does(
     assert job.error["error"].startswith(text)
 
 
+def test_decision_that_is_returned_is_no_success(work, records, queue_name):
+    @delayed_task(name="return-it")
+    def return_it():
+        return Snooze(5)
+
+    job = schedule(return_it.using(queue=queue_name, max_attempts=1), 0)
+
+    work()
+    wait_for(job, State.DEAD)
+
+    assert job.error["error"] == (
+        "InvalidTask: return-it returned a Snooze, which decides nothing unless it is raised"
+    )
+
+
 # Stopping.
 
 
@@ -618,6 +633,18 @@ async def work_long_async(steps=10_000):
 
 
 @delayed_task
+async def work_long_in_a_thread():
+    """Wait in a thread that the coroutine has begun."""
+
+    def wait():
+        record("step")
+        return current_job().wait_for_stop()
+
+    if await sync_to_async(wait)() and current_job().stopping:
+        raise Snooze(0)
+
+
+@delayed_task
 def watch_in_a_thread():
     """Ask in a thread of its own."""
     job = current_job()
@@ -629,7 +656,9 @@ def watch_in_a_thread():
     raise Snooze(0, f"told {seen}, {job.stopping}")
 
 
-@pytest.mark.parametrize("task", [work_long, work_long_async, watch_in_a_thread])
+@pytest.mark.parametrize(
+    "task", [work_long, work_long_async, work_long_in_a_thread, watch_in_a_thread]
+)
 def test_long_job_leaves_off_in_order_when_its_worker_stops(
     work, records, queue_name, task
 ):
