@@ -448,6 +448,7 @@ def read_error(text: bytes) -> dict[str, Any] | None:
         return None
     try:
         error = msgspec.json.decode(text)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
+        # Anybody who can write to the server may have written it, as deep as they like.
         return {"error": text.decode(errors="replace")}
     return error if isinstance(error, dict) else {"error": str(error)}

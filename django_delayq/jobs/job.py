@@ -39,6 +39,7 @@ from django_delayq.jobs.stopping import Stop
 from django_delayq.redaction import show
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
+    MIN_START_TIME_MS,
     Delay,
     parse_delay,
     parse_timeout_ms,
@@ -139,11 +140,12 @@ class Job(Generic[R_co]):
 
     @property
     def start_time(self) -> datetime | None:
-        """When the job is due next, in UTC, by the server's clock; None if not known, or after the year 9999."""
+        """When the job is due next, in UTC, by the server's clock; None if not known, or not in the years 1 to 9999."""
+        ms = self.start_time_ms
         # Java may have written a time that no datetime can show.
-        if self.start_time_ms is None or self.start_time_ms > MAX_START_TIME_MS:
+        if ms is None or not MIN_START_TIME_MS <= ms <= MAX_START_TIME_MS:
             return None
-        return datetime.fromtimestamp(self.start_time_ms / 1000, UTC)
+        return datetime.fromtimestamp(ms / 1000, UTC)
 
     def __repr__(self) -> str:
         # When a job has ended, the server knows only how it ended.

@@ -15,6 +15,8 @@ Delay = int | float | Decimal | timedelta | datetime
 #: The last start time that a Python datetime can show: the end of the year 9999. Redisson's scores reach further, to
 #: 10^17; beyond that, Lua and Java write them in different ways.
 MAX_START_TIME_MS = 253_402_300_799_999
+#: The first one: the beginning of the year 1. No script of ours writes a time before 1970.
+MIN_START_TIME_MS = -62_135_596_800_000
 #: The longest relative delay, some 5,475 years: added to the clock of any server, it stays below `MAX_START_TIME_MS`.
 MAX_DELAY_MS = 2_000_000 * 86_400_000
 

@@ -144,6 +144,30 @@ def test_payload_that_only_says_that_it_is_a_job_is_not_that_job(rig: Rig) -> No
     assert tokens.count(token("a")) == 1
 
 
+def test_copy_of_a_job_that_waits_elsewhere_has_no_name(any_rig: Rig) -> None:
+    rig = any_rig
+    rig.schedule({"a": 10})
+    rig.client.rpush(rig.keys.queue.destination, payload("a"))
+
+    waits, copy = rig.search()
+
+    assert (waits.token, copy.token, copy.due_ms) == (token("a"), "", None)
+
+
+def test_job_that_java_has_transferred_keeps_its_name(rig: Rig) -> None:
+    rig.schedule({"a": 10})
+    rig.now = 11
+    rig.java_transfer()
+
+    (lying,) = rig.search()
+
+    assert (lying.place, lying.token, lying.due_ms) == (
+        "destination",
+        token("a"),
+        T0 + 10,
+    )
+
+
 # What is read.
 
 

@@ -292,6 +292,24 @@ def test_elements_of_others_are_found(queue: str, hand: Hand) -> None:
     assert find_jobs(queue=queue).cancel() == Changed(1, {State.DUE: 1})
 
 
+def test_times_and_errors_that_nobody_can_show_hide_no_job(
+    queue: str, hand: Hand
+) -> None:
+    java = Queue(hand.client, queue)
+    deep = java.retrying()
+    hand.client.hset(hand.keys.errors, deep, b"[" * 10_000 + b"]" * 10_000)
+    java.add_member(b"long ago", -(10**15))
+    java.add_member(b"far away", 1e300)
+
+    found = list(find_jobs(queue=queue))
+
+    assert [job.start_time for job in found[:2]] == [None, None]
+    assert found[2].token == deep
+    assert found[2].error is not None
+    assert found[2].error["error"].startswith("[[[")
+    assert list(find_jobs(text="[[[")) == [found[2]]
+
+
 def test_nothing_is_asked_of_the_server_before_the_first_job_is_wanted(
     settings: Any,
 ) -> None:

@@ -51,6 +51,11 @@ end
 
 local function add_lying(place, payload)
   local token, due, unique = located_token(payload)
+  if token then
+    -- Somebody may have put in a copy of a job that still waits elsewhere.
+    local start, format, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
+    if find_frame(keys.timeout_set, start, format, id, token, mac) then token, due, unique = nil, nil, nil end
+  end
   add(place, token or '', due or '', 0, 0, (unique or ''):sub(2), payload, '')
   return token
 end
@@ -59,7 +64,7 @@ local function add_token(place, token, score, is_due)
   local attempts, kills, start, _, _, unique = read_header(redis.call('HGET', keys.headers, token))
   local payload = redis.call('HGET', keys.payloads, token) or ''
   local err = redis.call('HGET', keys.errors, token) or ''
-  add(place, token, not is_due and start or score, attempts or 0, kills or 0, (unique or ''):sub(2), payload, err)
+  add(place, token, is_due and score or start or '', attempts or 0, kills or 0, (unique or ''):sub(2), payload, err)
 end
 
 -- Where an element of a list lies that lay at `index`. Of equal elements the nearest counts.
