@@ -34,6 +34,8 @@ waits = st.sampled_from([0, 0, 1, 5, 50, 1_000])
 #: A job with more kills is a suspect, if the claim says so.
 SAFE_KILLS = 0
 PUT_OFF_MS = 20
+#: Of the jobs that are held because it is paused; no script sees which task a job is of.
+TASK = "shop.mail"
 
 
 class Numbers:
@@ -71,7 +73,9 @@ class QueueMachine(RuleBasedStateMachine):
         #: Jobs that we ended, and that the server still remembers.
         self.over: set[str] = set()
         #: Until when the queue is paused, ms after T0.
-        self.paused_till = -math.inf
+        self.paused_till = self.task_paused_till = -math.inf
+        #: When each job that is held for a pause was due first.
+        self.held: dict[str, int] = {}
         #: Payloads in the destination queue whose jobs are elsewhere, or over.
         self.doubles: list[str] = []
 
@@ -217,6 +221,7 @@ class QueueMachine(RuleBasedStateMachine):
         if self.mode is Mode.SHARED:
             # It is transferred first.
             self.rig.claim(0, mode=self.mode, transfer_limit=MAX_BATCH)
+            self.forget_pause_that_is_over()
             self.follow_transfer()
         self.take(self.mode, MAX_BATCH, again=False, is_living=is_living)
 
@@ -258,6 +263,8 @@ class QueueMachine(RuleBasedStateMachine):
             if mode is Mode.DIRECT:
                 left_us = (T0 + self.paused_till) * 1000 - claimed.now_us
                 assert claimed.wait_us == (-1 if left_us == math.inf else left_us)
+        elif mode is not Mode.TAKE:
+            self.forget_pause_that_is_over()
         lying = self.rig.state().get("destination", [])
         self.doubles = [name for name in lying if name in self.doubles]
         for job in claimed.jobs:
@@ -315,7 +322,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(
         data=st.data(),
-        way=st.sampled_from("AAAARRSBGN"),
+        way=st.sampled_from("AAAARRSBGHHN"),
         wait=waits,
         again=st.booleans(),
     )
@@ -329,6 +336,7 @@ class QueueMachine(RuleBasedStateMachine):
             "S": lambda: self.rig.snooze(job, wait=wait),
             "B": lambda: self.rig.bury(job),
             "G": lambda: self.rig.give_back(job),
+            "H": lambda: self.rig.hold(job, task=f"paused {TASK}", hold_ms=None),
             "N": lambda: self.rig.renew(job),
         }[way]
         assert call() == ([] if is_held else [0])
@@ -349,6 +357,9 @@ class QueueMachine(RuleBasedStateMachine):
             self.over.add(name)
         elif way == "B":
             self.places[name] = "dead"
+        elif way == "H" and self.is_task_paused:
+            self.places[name] = "held"
+            self.held[name] = job.start_time_ms - T0
         elif (
             way == "G"
             and job.is_foreign
@@ -359,7 +370,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             self.places[name] = "retrying"
             due = self.rig.at(wait) - T0
-            if way == "G":
+            if way in "GH":
                 # At the time when it was due first; a clock that is set back puts that into the future again.
                 due = min(job.start_time_ms - T0, math.floor(self.rig.now))
             self.due[name] = due
@@ -394,10 +405,42 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.rig.pause(until="" if ms is None else f"+{ms}") == 1
         self.paused_till = math.inf if ms is None else math.ceil(self.rig.now) + ms
 
+    def forget_pause_that_is_over(self) -> None:
+        """A claim deletes it, so that a clock that is set back does not bring it back."""
+        if not self.is_paused:
+            self.paused_till = -math.inf
+
     @rule()
     def resume(self) -> None:
         assert self.rig.resume() == self.is_paused
         self.paused_till = -math.inf
+
+    @property
+    def is_task_paused(self) -> bool:
+        return math.floor(self.rig.now) < self.task_paused_till
+
+    @rule(ms=st.sampled_from([None, 60, 1_000]))
+    def pause_task(self, ms: int | None) -> None:
+        assert self.rig.pause(TASK, until="" if ms is None else f"+{ms}") == 1
+        self.task_paused_till = math.inf if ms is None else math.ceil(self.rig.now) + ms
+
+    @rule()
+    def resume_task(self) -> None:
+        assert self.rig.resume(TASK) == self.is_task_paused
+        self.task_paused_till = -math.inf
+        self.release(f"paused {TASK}", is_worker=False)
+
+    @rule()
+    def worker_looks_at_held_jobs(self) -> None:
+        self.release(TASK, is_worker=True)
+
+    def release(self, name: str, *, is_worker: bool) -> None:
+        held = [] if self.is_task_paused else self.names("held")
+        reply = self.rig.release(name, is_worker=is_worker)
+        assert reply[:2] == (len(held), 0)
+        for each in held:
+            self.places[each] = "retrying"
+            self.due[each] = min(self.held[each], math.floor(self.rig.now))
 
     # By id.
 
@@ -564,6 +607,7 @@ class QueueMachine(RuleBasedStateMachine):
             "destination": state.get("destination", []),
             "leased": list(state.get("leases", {})),
             "retrying": [*state.get("retries", {}), *state.get("returned", {})],
+            "held": list(state.get("held", {})),
             "dead": list(state.get("dead", {})),
         }
         for place, names in found.items():
@@ -611,6 +655,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Run all jobs that are left: each runs exactly once, and no key stays."""
         rig = self.rig
         self.resume()
+        self.resume_task()
         self.living.clear()
         if dead := self.names("dead"):
             tokens = self.client.zrange(rig.keys.dead, 0, -1)
