@@ -27,7 +27,7 @@ class Decision(BaseException):
 
 
 class Retry(Decision):
-    """Raised by a task whose attempt has failed, and who wants the next one after ``delay``.
+    """Raised by a task whose attempt has failed, to have the next one after ``delay``.
 
     It counts as a failed attempt, whatever ``retry_on`` says; out of attempts, the job is a dead letter. Without a
     delay, the task's backoff decides.
