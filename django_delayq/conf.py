@@ -90,6 +90,9 @@ class QueueSettings:
     retry: Backoff = field(default_factory=Backoff)
     #: Seconds that a task may run; None: any time.
     time_limit_s: float | None = None
+    #: Seconds: among jobs with priorities, one that has waited for so long comes before a job of one point more that has
+    #: just become due. None: the highest priority comes first, however long others wait.
+    priority_step_s: float | None = None
     #: Share of the claims, unless the worker has another.
     weight: int = 1
     #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
@@ -107,6 +110,11 @@ class QueueSettings:
     def many_dead(self) -> int | None:
         """The number of dead letters that causes a warning: four fifths of what is kept; None: no warning."""
         return None if self.max_dead is None else -(-4 * self.max_dead // 5)
+
+    @cached_property
+    def priority_step_ms(self) -> int | None:
+        step_s = self.priority_step_s
+        return None if step_s is None else round(step_s * 1000)
 
     @cached_property
     def is_shared(self) -> bool:
@@ -418,6 +426,11 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         "time_limit_s",
         _optional(_is_number(0.001, LONGEST_S)),
         f"a number of seconds, 0.001 to {LONGEST_S:,}, or None",
+    ),
+    "PRIORITY_STEP": (
+        "priority_step_s",
+        _optional(_is_number(0.001, LONGEST_S)),
+        f"a number of seconds, 0.001 to {LONGEST_S:,}, or None for the highest priority first",
     ),
     "WEIGHT": (
         "weight",

@@ -17,7 +17,7 @@ from django.utils.formats import number_format
 
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
-from django_delayq.delivery.looking import PREVIEW_BYTES
+from django_delayq.delivery.looking import PREVIEW_BYTES, Inspected
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope
@@ -391,12 +391,16 @@ def hex_dump(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last error of a job."""
+    """How an attempt of a job failed, or why the job was put aside."""
 
     message: str
     kind: str
     traceback: str
     at: Moment | None
+    #: How long the attempt ran, ms; None: that is not known.
+    took_ms: int | None = None
+    #: Host and process id of its worker; after a kill, the id by which the worker's claims go.
+    worker: str = ""
 
     @property
     def line(self) -> str:
@@ -408,7 +412,8 @@ def read_failure(error: bytes, now_ms: int) -> Failure | None:
     found = envelopes.read_error(error)
     if found is None:
         return None
-    at = found.get("at")
+    at, began = found.get("at"), found.get("began")
+    took_ms = at - began if type(at) is int and type(began) is int else -1
     return Failure(
         message=cut(clean(found.get("error") or ""), PAGE_CHARACTERS),
         kind=cut(clean(found.get("kind") or ""), ROW_CHARACTERS),
@@ -416,4 +421,18 @@ def read_failure(error: bytes, now_ms: int) -> Failure | None:
         at=Moment.of(at, now_ms)
         if isinstance(at, int) and not isinstance(at, bool)
         else None,
+        took_ms=took_ms if took_ms >= 0 else None,
+        worker=cut(clean(found.get("worker") or ""), ROW_CHARACTERS),
     )
+
+
+def read_earlier(seen: Inspected) -> list[Failure]:
+    """Read the attempts behind a job, the last first, but for the one that its last error is of."""
+    found = [
+        read_failure(line, seen.now_ms) for line in seen.history.split(b"\n") if line
+    ]
+    attempts = [each for each in found if each is not None]
+    last = read_failure(seen.error, seen.now_ms)
+    if attempts and last is not None and last.at == attempts[0].at:
+        return attempts[1:]
+    return attempts

@@ -1,5 +1,6 @@
 """One job in full, as labels and texts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django_delayq.admin.display import Content, Failure, Moment, clean, pretty_json
@@ -64,9 +65,10 @@ def sections_of(
     state: str,
     content: Content,
     failure: Failure | None,
+    earlier: Sequence[Failure],
     queue: QueueSettings,
 ) -> list[Section]:
-    """Describe a job; the first section is about the job, the second about its last error."""
+    """Describe a job; the first section is about the job, the others about its last error and the attempts before."""
     end = Field("ID", clean(job_id))
     if seen.state in _OVER:
         return [("", [Field("State", state, _STATE_NOTES.get(state, "")), end])]
@@ -85,6 +87,10 @@ def sections_of(
     sections[0][1].append(end)
     if failure is not None:
         sections.append(("Last error", _error(failure)))
+    sections += [
+        (f"Attempt {number}", _error(each))
+        for number, each in zip(range(len(earlier), 0, -1), earlier, strict=True)
+    ]
     return sections
 
 
@@ -138,6 +144,11 @@ def _life(
         fields.append(_time(_SCORE_LABELS[seen.state], of(seen.score_ms, seen.now_ms)))
     if seen.start_time_ms and seen.start_time_ms != seen.score_ms:
         fields.append(_time("First due", Moment.of(seen.start_time_ms, seen.now_ms)))
+    if seen.state is State.RUNNING and seen.claimed_ms:
+        since = Moment.of(seen.claimed_ms, seen.now_ms)
+        fields.append(_time("Runs since", since))
+    if seen.priority:
+        fields.append(Field("Priority", f"{seen.priority:+d}".replace("-", "−")))
     carried = (content.options or {}).get("max_attempts")
     most = carried or (task and task.options.max_attempts) or queue.max_attempts
     lost = f"; {seen.kills} more lost the worker" if seen.kills else ""
@@ -179,6 +190,10 @@ def _error(failure: Failure) -> list[Field]:
         fields.append(Field("Kind", failure.kind))
     if failure.at:
         fields.append(_time("When", failure.at))
+    if failure.took_ms is not None:
+        fields.append(Field("Ran for", f"{failure.took_ms / 1000:.3f} s"))
+    if failure.worker:
+        fields.append(Field("Worker", failure.worker))
     if failure.traceback:
         fields.append(Field("Traceback", failure.traceback, is_code=True))
     return fields

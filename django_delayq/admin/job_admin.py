@@ -482,7 +482,13 @@ class JobAdmin(_ModelAdmin):
             "token": token,
             "id": job_id,
             "sections": fields.sections_of(
-                job_id, seen, state, content, failure, settings
+                job_id,
+                seen,
+                state,
+                content,
+                failure,
+                display.read_earlier(seen),
+                settings,
             ),
             "content": content,
             "raw": display.read_raw(seen.payload),

@@ -1,7 +1,7 @@
-"""Changes to a job that does not run: cancel, reschedule, replay, discard."""
+"""Changes to a job that does not run: cancel, reschedule, reprioritize, replay, discard."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.script import bind, bind_list
@@ -90,6 +90,31 @@ def _read_rescheduled(reply: list[Any]) -> tuple[Change | State, int]:
     return (
         Change(text) if text in (Change.RESCHEDULED, Change.NOTED) else State(text)
     ), int(reply[1])
+
+
+class Reprioritized(NamedTuple):
+    """The reply to a `reprioritize` call."""
+
+    change: Change | State
+    #: The format of the queue; format 1 has no priorities.
+    format: int
+
+
+def reprioritize(
+    keys: DeliveryKeys, token: str, priority: int, *, now_us: int | None = None
+) -> Call[Reprioritized]:
+    """Give a job that waits another priority; returns how that went, or the state it was left in. Safe to repeat."""
+    return Call(
+        *bind(PACKAGES, "reprioritize", keys),
+        (now_argument(now_us), token, priority),
+        _read_reprioritized,
+    )
+
+
+def _read_reprioritized(reply: list[Any]) -> Reprioritized:
+    text = reply[0].decode()
+    is_done = text == Change.REPRIORITIZED
+    return Reprioritized(Change(text) if is_done else State(text), reply[1])
 
 
 def replay(

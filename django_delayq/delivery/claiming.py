@@ -143,6 +143,7 @@ def claim(
     safe_kills: int = -1,
     takes_suspect: bool = True,
     put_off_ms: int = 0,
+    priority_step_ms: int | None = None,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
@@ -153,6 +154,9 @@ def claim(
 
     A job with more kills than ``safe_kills`` is a suspect; with -1 no job is. A claim leases one suspect at most, and
     without ``takes_suspect`` none. It puts the others off for ``put_off_ms``.
+
+    Among jobs with priorities, one that has waited for ``priority_step_ms`` comes before those of one point more that
+    have just become due; None: the highest priority comes first, always.
     """
 
     return Call(
@@ -173,6 +177,7 @@ def claim(
             safe_kills,
             int(takes_suspect),
             put_off_ms,
+            "" if priority_step_ms is None else priority_step_ms,
         ),
         partial(_read_claimed, request),
     )

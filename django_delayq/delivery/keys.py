@@ -16,13 +16,13 @@ class DeliveryKeys:
 
     #: Redisson's keys.
     queue: QueueKeys
-    #: HASH token → start time, frame's bytes and unique key of a job that waits.
+    #: HASH token → start time, frame's bytes and tail (unique key, priority) of a job that waits.
     locators: str = field(init=False)
-    #: HASH token → attempts, kills, start time, fencing token, owner and unique key, from the first claim on.
+    #: HASH token → attempts, kills, start time, fencing token, owner and tail, from the first claim on.
     headers: str = field(init=False)
     #: HASH token → payload, from the first claim on.
     payloads: str = field(init=False)
-    #: HASH token → last error as JSON.
+    #: HASH token → last error as JSON; and ``history:`` and token → the attempts behind it, a line of JSON each.
     errors: str = field(init=False)
     #: HASH token → what to do with a job that lies in the destination queue: ``cancel``, or a start time.
     notes: str = field(init=False)
@@ -32,8 +32,8 @@ class DeliveryKeys:
     claims: str = field(init=False)
     #: HASH name → number.
     counters: str = field(init=False)
-    #: HASH ``service`` → when the queue was last served, its last gap, the leases in force; the queue's formats; and what is
-    #: paused.
+    #: HASH ``service`` → when the queue was last served, its last gap, the leases in force; the queue's formats; what is
+    #: paused; ``ranked``: a job that waits has a priority.
     control: str = field(init=False)
     #: ZSET token → end of the lease, epoch ms.
     leases: str = field(init=False)
@@ -45,6 +45,8 @@ class DeliveryKeys:
     held: str = field(init=False)
     #: ZSET of held jobs, ordered by name of the task and start time.
     held_tasks: str = field(init=False)
+    #: ZSET token → priority and start time of each job that waits, on a queue with priorities.
+    ranked: str = field(init=False)
     #: ZSET token → when the job was given up, epoch ms.
     dead: str = field(init=False)
     #: ZSET token → when the payload was put aside, epoch ms.

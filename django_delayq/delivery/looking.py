@@ -32,6 +32,11 @@ class Inspected(NamedTuple):
     error: bytes
     unique: str
     now_ms: int
+    priority: int
+    #: When the worker claimed it, epoch ms; None: it does not run, or that is not known.
+    claimed_ms: int | None
+    #: The attempts behind it, the last first: one JSON object a line.
+    history: bytes
 
 
 class PageRow(NamedTuple):
@@ -97,7 +102,8 @@ def inspect(
 
 
 def _read_inspected(reply: list[Any]) -> Inspected:
-    state, score, attempts, kills, due, payload, error, unique, now_ms = reply
+    state, score, attempts, kills, due, payload, error, unique, now_ms = reply[:9]
+    priority, claimed_ms, history = reply[9:]
     return Inspected(
         State(state.decode()),
         score,
@@ -108,6 +114,9 @@ def _read_inspected(reply: list[Any]) -> Inspected:
         error,
         unique.decode(errors="replace"),
         now_ms,
+        priority,
+        claimed_ms or None,
+        history,
     )
 
 

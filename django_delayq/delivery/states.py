@@ -39,5 +39,6 @@ class Change(StrEnum):
 
     CANCELLED = "cancelled"
     RESCHEDULED = "rescheduled"
+    REPRIORITIZED = "reprioritized"
     #: The job lies in a long destination queue shared with Java: the change happens if one of our workers takes it.
     NOTED = "noted"

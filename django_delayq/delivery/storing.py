@@ -41,9 +41,20 @@ class NewJob(NamedTuple):
     token: str
     #: ``+`` and ms from now, or ``=`` and epoch ms.
     when: str
-    #: ``e`` (held to the job's end) or ``s`` (held to its start), then the key; or empty.
-    unique: str
+    #: What it keeps beside its payload, as `tail_of` makes it.
+    tail: str | bytes
     payload: bytes
+
+
+def tail_of(unique: str, priority: int = 0) -> str | bytes:
+    """Return a tail as `_job.lua` reads it.
+
+    ``unique`` is ``e`` (held to the job's end) or ``s`` (held to its start), then the key; or empty. A priority needs
+    format 2, and higher ones come first.
+    """
+    if not priority:
+        return unique
+    return b"x" + bytes((0, 100 + priority, 0, 0)) + unique.encode()
 
 
 def new_token() -> str:
@@ -62,12 +73,15 @@ def schedule(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     max_jobs: int | None = None,
+    is_ranked: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat.
 
     With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. Whatever waits or
     runs counts, whoever offered it; dead letters and quarantined payloads do not.
+
+    ``is_ranked``: rank them by priority, because one of them has a priority, or a job that waits has.
     """
     args: list[Argument] = [
         now_argument(now_us),
@@ -77,12 +91,14 @@ def schedule(
     ]
     for job in jobs:
         args += job
-    counted: dict[str, str] = {}
+    named: dict[str, str] = {}
     if max_jobs is not None:
         args.append(max_jobs)
-        counted = _counted(keys)
+        named = _counted(keys)
+    if is_ranked:
+        named |= {"ranked": keys.ranked, "control": keys.control}
     return Call(
-        *bind(PACKAGES, "schedule", keys, **counted),
+        *bind(PACKAGES, "schedule", keys, **named),
         args,
         _read_scheduled,
         repeat={3: "1"},
@@ -97,6 +113,7 @@ def store(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     max_jobs: int | None = None,
+    is_ranked: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Do as `schedule` for one job, in half the server's time if nothing has to be looked up for it.
@@ -111,11 +128,12 @@ def store(
             frame_format=frame_format,
             insertion_list=insertion_list,
             max_jobs=max_jobs,
+            is_ranked=is_ranked,
             now_us=now_us,
         )
 
-    _, when, unique, payload = job
-    if unique or not payload.startswith(signing.JOB_START):
+    _, when, tail, payload = job
+    if tail or is_ranked or not payload.startswith(signing.JOB_START):
         return full()
     named = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
     args: tuple[Argument, ...] = (when, frame_format.number, payload)

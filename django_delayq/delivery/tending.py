@@ -19,6 +19,7 @@ class Swept(NamedTuple):
 
     #: Where to go on; 0 at the end.
     cursor: int
+    #: Fields forgotten, and jobs ranked: there may be more to do.
     forgotten: int
 
 

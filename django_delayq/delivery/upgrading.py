@@ -73,13 +73,15 @@ class QueueFormat(NamedTuple):
     format: int
     #: The format that is written to it.
     written: int
+    #: Whether a job that waits has, or had, a priority: then all jobs are ranked.
+    is_ranked: bool
 
 
 def read_format(keys: DeliveryKeys) -> Call[QueueFormat]:
     """Read which format a queue is in."""
     return Call(
         *bind(PACKAGES, "read_format", keys),
-        read=lambda reply: QueueFormat(*reply),
+        read=lambda reply: QueueFormat(reply[0], reply[1], bool(reply[2])),
     )
 
 

@@ -113,6 +113,7 @@ _ZSETS = (
     "held_tasks",
     "dead",
     "quarantine",
+    "ranked",
     "ended",
 )
 

@@ -78,8 +78,9 @@ class Format(NamedTuple):
     read: Callable[[bytes], Envelope]
 
 
-#: Every format from `signing.OLDEST` to `signing.FORMAT`. To add a format, extend this and raise that.
-FORMATS = {1: Format(_encoder.encode, _decoder.decode)}
+#: Every format from `signing.OLDEST` to `signing.FORMAT`. To add a format, extend this and raise that. Format 2 changes
+#: what stands beside a payload, not the payload.
+FORMATS = {number: Format(_encoder.encode, _decoder.decode) for number in (1, 2)}
 _unsealer = msgspec.json.Decoder(_Sealed)
 #: `peek_task` looks at this many bytes.
 PEEK_BYTES = 512
@@ -435,11 +436,31 @@ def read_result(text: bytes | str) -> dict[str, Any]:
     return body
 
 
-def error_text(error: str, *, kind: str, traceback: str = "", at_ms: int) -> bytes:
-    """Write why an attempt failed, for the admin and the dead letter."""
-    return _encoder.encode(
-        {"error": error, "kind": kind, "traceback": traceback, "at": at_ms}
-    )
+def error_text(
+    error: str,
+    *,
+    kind: str,
+    traceback: str = "",
+    at_ms: int,
+    began_ms: int | None = None,
+    worker: str = "",
+) -> bytes:
+    """Write why an attempt failed, for the admin and the dead letter; and when it began, and where, if it did begin."""
+    told: dict[str, Any] = {
+        "error": error,
+        "kind": kind,
+        "traceback": traceback,
+        "at": at_ms,
+    }
+    if began_ms is not None:
+        told |= {"began": began_ms, "worker": worker}
+    return _encoder.encode(told)
+
+
+def read_history(lines: bytes) -> list[dict[str, Any]]:
+    """Read the attempts behind a job, a line each."""
+    found = [read_error(line) for line in lines.split(b"\n") if line]
+    return [each for each in found if each is not None]
 
 
 def read_error(text: bytes) -> dict[str, Any] | None:

@@ -19,24 +19,35 @@ from django_delayq.wire import signing
 
 #: How long an answer counts, ms. `Resigning` waits this long after it lowers a format.
 KEPT_MS = 5_000.0
+#: The first format in which a job has a priority.
+PRIORITIES = 2
 
-# By queue: the format that the server named, and until when that answer counts, by `monotonic_ms`.
-_known: dict[str, tuple[int, float]] = {}
+# By queue: the format that the server named, whether the queue has priorities, and until when that answer counts, by
+# `monotonic_ms`.
+_known: dict[str, tuple[int, bool, float]] = {}
+#: What counts while nothing is known: the format that every version reads.
+_NOTHING = signing.OLDEST, False, 0.0
 
 
 def known(queue: str) -> int:
     """Return the format to write, without asking the server."""
     if not _known:
         return signing.OLDEST
-    format, until_ms = _known.get(queue, (signing.OLDEST, 0.0))
+    format, _, until_ms = _known.get(queue, _NOTHING)
     return format if monotonic_ms() < until_ms else signing.OLDEST
+
+
+def is_ranked(queue: str) -> bool:
+    """Return whether the queue had priorities when the server was last asked for its format."""
+    format, is_ranked, _ = _known.get(queue, _NOTHING)
+    return is_ranked and format >= PRIORITIES
 
 
 def is_known(queue: str) -> bool:
     """Return whether a job can be sent without asking for the format."""
     if signing.FORMAT == signing.OLDEST:
         return True
-    return monotonic_ms() < _known.get(queue, (0, 0.0))[1]
+    return monotonic_ms() < _known.get(queue, _NOTHING)[2]
 
 
 def asking(queue: str) -> Steps[int]:
@@ -53,7 +64,7 @@ def asking(queue: str) -> Steps[int]:
         raise
     # This version cannot write below its oldest format; jobs in that format then wait for workers that read it.
     format = max(signing.OLDEST, min(int(found.written), signing.FORMAT))
-    _known[queue] = format, asked_ms + KEPT_MS
+    _known[queue] = format, found.is_ranked, asked_ms + KEPT_MS
     return format
 
 

@@ -4,7 +4,7 @@ It asks the server by the job's id, and keeps only the answer of the last look. 
 run.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -34,6 +34,8 @@ from django_delayq.exceptions import (
     LeaseLost,
 )
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
+from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.redaction import show
@@ -58,7 +60,9 @@ FULL_PAUSE_S = 0.1
 class Draft(msgspec.Struct, gc=False):
     """What this process has prepared to send, and whether it was sent."""
 
+    #: Its tail is the unique key; `sending` adds the priority, if the queue's format has priorities.
     new: NewJob
+    priority: int = 0
     #: When the server may first have received it, by `boottime_ms`; None: nothing was sent.
     sent_ms: float | None = None
     #: Whether its commit is still to come; None: it does not wait for a commit.
@@ -87,9 +91,11 @@ class Job(Generic[R_co]):
         "created",
         "error",
         "here",
+        "history",
         "kills",
         "kwargs",
         "options",
+        "priority",
         "queue",
         "start_time_ms",
         "state",
@@ -125,6 +131,11 @@ class Job(Generic[R_co]):
         self.kills = 0
         #: The last error: error, kind, traceback, at (epoch ms).
         self.error: dict[str, Any] | None = None
+        #: The attempts behind it, the last first, as far as the server keeps them: each as `error`, with ``began`` (epoch
+        #: ms) and ``worker``. After a kill, ``worker`` is only the id by which the worker's claims go.
+        self.history: Sequence[dict[str, Any]] = ()
+        #: From −100 to 100: on its queue, jobs of a higher priority come first.
+        self.priority = 0
         #: The unique key that the job holds, or "".
         self.unique = ""
         #: False if another job already held the unique key: then this is a handle on that job.
@@ -340,6 +351,38 @@ class Job(Generic[R_co]):
         self.start_time_ms = start_time_ms
         return is_moved
 
+    def reprioritize(self, priority: int) -> bool:
+        """Give the job another priority unless it runs; return whether it has it. Its id, start time and attempts stay.
+
+        Raises:
+            InvalidTask: it is no whole number from −100 to 100, the queue is shared with Redisson, or a worker of an
+                earlier version still serves the queue.
+        """
+        return perform(own_clients.of_thread, self._reprioritizing(priority))
+
+    async def areprioritize(self, priority: int) -> bool:
+        """`reprioritize` on the event loop."""
+        return await aperform(own_clients.of_loop, self._reprioritizing(priority))
+
+    def _reprioritizing(self, priority: int) -> Steps[bool]:
+        check_priority(priority, self.queue)
+        if self.is_unsent:
+            if self._look_here() is not State.UNCOMMITTED:
+                return False
+            self.priority = self.draft.priority = priority
+            return True
+        reply = yield changing.reprioritize(self._keys, self.token, priority)
+        if reply.format < formats.PRIORITIES:
+            raise InvalidTask(
+                f"queue {self.queue!r} is in format {reply.format}, which has no priorities: a worker of an earlier version"
+                " serves it, or none has served it since the update; update its workers, and try again"
+            )
+        if isinstance(reply.change, State):
+            self.state = reply.change
+            return False
+        self.priority = priority
+        return True
+
     def run_now(self) -> bool:
         """Make the job due now; a dead letter or quarantined payload starts over. False if it runs or has gone."""
         return perform(own_clients.of_thread, self._running_now())
@@ -441,7 +484,8 @@ class Job(Generic[R_co]):
             self.start_time_ms = due_ms
         self.attempts, self.kills = seen.attempts, seen.kills
         self.error = envelopes.read_error(seen.error)
-        self.unique = seen.unique
+        self.unique, self.priority = seen.unique, seen.priority
+        self.history = envelopes.read_history(seen.history)
         return self.state
 
     def _read(self, payload: bytes) -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from django_delayq.conf import Backoff
+from django_delayq.conf import Backoff, get_settings
 from django_delayq.exceptions import InvalidSettings, InvalidTask
 from django_delayq.redaction import show
 
@@ -37,6 +37,8 @@ class TaskOptions:
     expires: Seconds | None = None
     #: What happens to a job that is too late: "drop" it, or make it a "dead" letter.
     on_expiry: Literal["drop", "dead"] = "drop"
+    #: On its queue, jobs of a higher priority come first: −100 to 100. Not on queues shared with Redisson.
+    priority: int = 0
     #: How long the result is kept for `Job.wait`; None: not at all.
     keep_result: Seconds | None = None
     #: A random wait, up to this long, is added to each delay, so that many jobs of one moment do not begin together.
@@ -109,6 +111,12 @@ class TaskOptions:
             "'drop' or 'dead'",
         )
         check(
+            is_priority(self.priority),
+            "priority",
+            self.priority,
+            PRIORITY_WANTED,
+        )
+        check(
             self.on_commit is None or isinstance(self.on_commit, bool | str),
             "on_commit",
             self.on_commit,
@@ -174,6 +182,29 @@ class TaskOptions:
                 base=base, factor=factor, max=longest, jitter=jitter
             )
         return self.changed(**options)
+
+
+#: The lowest and the highest priority, as Django's tasks have them.
+LOWEST, HIGHEST = -100, 100
+PRIORITY_WANTED = f"a whole number from {LOWEST} to {HIGHEST}"
+
+
+def is_priority(value: object) -> bool:
+    return _is_int(value) and LOWEST <= cast(int, value) <= HIGHEST
+
+
+def check_priority(priority: object, queue: str) -> None:
+    """Make sure that a job of a queue can have a priority.
+
+    Raises:
+        InvalidTask: it is none, or the queue is shared with Redisson.
+    """
+    _Checker()(is_priority(priority), "priority", priority, PRIORITY_WANTED)
+    if priority and get_settings().queue(queue).is_shared:
+        raise InvalidTask(
+            f"priority={priority}: queue {queue!r} is shared with Redisson, whose transfer knows no priorities;"
+            " use a queue without REDISSON, or priority=0"
+        )
 
 
 class _Checker:

@@ -16,7 +16,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Draft, Job, is_unicode
-from django_delayq.jobs.options import Seconds, seconds
+from django_delayq.jobs.options import Seconds, check_priority, seconds
 from django_delayq.redaction import show
 from django_delayq.wire.delay import (
     MAX_DELAY_MS,
@@ -41,6 +41,8 @@ def prepare(
     if options.spread is not None:
         when = _spread(when, options.spread)
     queue = settings.queue(options.queue)
+    if options.priority:
+        check_priority(options.priority, queue.name)
     _check_call(task, delay, args, kwargs)
     plain_args, plain_kwargs = envelopes.plain(args, kwargs)
     carried = None if options is task.base else options.carried(task.base)
@@ -59,11 +61,17 @@ def prepare(
             f" {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
         )
     key = _unique_key(task, args, kwargs) if options.unique else ""
-    new = NewJob(token, when, options.unique_until[0] + key if key else "", payload)
+    unique = options.unique_until[0] + key if key else ""
+    new = NewJob(token, when, unique, payload)
     job: Job[Any] = Job(
-        queue.name, token, task.name, plain_args, plain_kwargs, Draft(new)
+        queue.name,
+        token,
+        task.name,
+        plain_args,
+        plain_kwargs,
+        Draft(new, options.priority),
     )
-    job.options, job.unique = carried, key
+    job.options, job.unique, job.priority = carried, key, options.priority
     return job
 
 

@@ -22,7 +22,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery import limits, storing
 from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import Scheduled
+from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
 from django_delayq.exceptions import InvalidTask, MaybeScheduled, QueueFull
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
@@ -133,12 +133,14 @@ def _store(
     queue: str, draft: Draft, is_promised: bool = False
 ) -> Call[list[Scheduled]]:
     settings = _settings_for(queue, [draft])
+    (new,), is_ranked = _ranked([draft], queue)
     call = storing.store(
         settings.keys,
-        draft.new,
+        new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
         max_jobs=None if is_promised else settings.max_jobs,
+        is_ranked=is_ranked,
     )
     if draft.sent_ms is None:
         draft.sent_ms = boottime_ms()
@@ -148,12 +150,14 @@ def _store(
 
 def _call(queue: str, drafts: Sequence[Draft]) -> Call[list[Scheduled]]:
     settings = _settings_for(queue, drafts)
+    new, is_ranked = _ranked(drafts, queue)
     call = storing.schedule(
         settings.keys,
-        [draft.new for draft in drafts],
+        new,
         frame_format=settings.frame_format,
         insertion_list=settings.keeps_list,
         max_jobs=settings.max_jobs,
+        is_ranked=is_ranked,
     )
     return _noted(call, drafts)
 
@@ -164,6 +168,19 @@ def _settings_for(queue: str, drafts: Sequence[Draft]) -> conf.QueueSettings:
     if signing.FORMAT != signing.OLDEST:
         _write_as_known(drafts, settings)
     return settings
+
+
+def _ranked(drafts: Sequence[Draft], queue: str) -> tuple[list[NewJob], bool]:
+    """Return what to store, and whether to rank it. While the queue's format has no priorities, no job gets one."""
+    new = [draft.new for draft in drafts]
+    is_ranked = formats.is_ranked(queue)
+    if formats.known(queue) < formats.PRIORITIES:
+        return new, False
+    for i, draft in enumerate(drafts):
+        if draft.priority:
+            new[i] = new[i]._replace(tail=tail_of(str(draft.new.tail), draft.priority))
+            is_ranked = True
+    return new, is_ranked
 
 
 def _noted(

@@ -13,7 +13,7 @@ from django_delayq.exceptions import InvalidSettings, NotSigned
 
 #: The latest format of envelopes, locators and headers that this version reads and writes; the first character of a
 #: signature.
-FORMAT = 1
+FORMAT = 2
 #: The oldest format that this version reads and writes: a version reads the format of the version before it.
 OLDEST = 1
 #: Characters of a signature.

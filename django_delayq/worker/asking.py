@@ -79,6 +79,7 @@ class Asking:
             safe_kills=suspects.safe_kills,
             takes_suspect=suspects.may_come_from(queue, self._queues.values()),
             put_off_ms=put_off_ms,
+            priority_step_ms=settings.priority_step_ms,
             frame_format=settings.frame_format,
         )
         return Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)

@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import re
+import socket
 import traceback as tracebacks
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
@@ -352,7 +353,7 @@ class Attempt:
         self.is_expired = True
         self.message = text
         if policy == "dead":
-            self.error = envelopes.error_text(text, kind="expired", at_ms=epoch_ms())
+            self.error = self._error_text(text, "expired")
             self.verdict = Verdict.BURY
         else:
             self.verdict = Verdict.EXPIRE
@@ -434,7 +435,7 @@ class Attempt:
         self.ended_ms = self.ended_ms or boottime_ms()
         self.exception = None
         self.message = f"{class_name(error)}: (nothing more can be said of it)"
-        self.error = envelopes.error_text(self.message, kind=kind, at_ms=epoch_ms())
+        self.error = self._error_text(self.message, kind)
 
     def _fail(self, error: BaseException) -> None:
         self.ended_ms = boottime_ms()
@@ -520,8 +521,19 @@ class Attempt:
         if kind == "failed" or not isinstance(error, DelayqError):
             self.exception = error.with_traceback(_trimmed(error.__traceback__))
             traceback = _traceback_of(error)
-        self.error = envelopes.error_text(
-            self.message, kind=kind, traceback=traceback, at_ms=epoch_ms()
+        self.error = self._error_text(self.message, kind, traceback)
+
+    def _error_text(self, message: str, kind: str, traceback: str = "") -> bytes:
+        began_ms = None
+        if self.started_ms:
+            began_ms = round(self.started_ms + self.server_minus_local_ms)
+        return envelopes.error_text(
+            message,
+            kind=kind,
+            traceback=traceback,
+            at_ms=epoch_ms(),
+            began_ms=began_ms,
+            worker=f"{socket.gethostname()}:{os.getpid()}",
         )
 
     def give_back(self) -> None:

@@ -255,11 +255,11 @@ def test_foreign_payload_has_the_attempts_of_its_handler(
 
 
 def test_queue_in_a_later_format_says_so(browser: Client, queue: Queue) -> None:
-    said = f"Queue {queue.name!r} is in format 2, and this version reads up to 1"
+    said = f"Queue {queue.name!r} is in format 3, and this version reads up to 2"
     page = url("queue", queue.name)
     assert said not in content_of(browser.get(page))
 
-    queue.client.hset(queue.keys.control, "format", 2)
+    queue.client.hset(queue.keys.control, "format", 3)
 
     assert said in content_of(browser.get(page))
 

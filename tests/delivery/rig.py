@@ -50,7 +50,7 @@ from django_delayq.delivery.searching import (
 )
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import Change, State
-from django_delayq.delivery.storing import NewJob, Scheduled
+from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
 from django_delayq.wire import frame as frames
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
@@ -173,6 +173,8 @@ class Rig:
         frame_format: FrameFormat | None = None,
         max_jobs: int | None = None,
         again: bool = False,
+        priority: int = 0,
+        is_ranked: bool | None = None,
     ) -> list[Scheduled]:
         """Schedule jobs by name. A number is a wait in ms; text goes to the script as it is.
 
@@ -182,7 +184,7 @@ class Rig:
             NewJob(
                 token(name),
                 wait if isinstance(wait, str) else f"+{wait}",
-                unique,
+                tail_of(unique, priority),
                 payload(name, size),
             )
             for name, wait in waits.items()
@@ -193,6 +195,7 @@ class Rig:
             frame_format=frame_format,
             max_jobs=max_jobs,
             again=again,
+            is_ranked=bool(priority) if is_ranked is None else is_ranked,
         )
 
     def send(
@@ -203,6 +206,7 @@ class Rig:
         frame_format: FrameFormat | None = None,
         max_jobs: int | None = None,
         again: bool = False,
+        is_ranked: bool = False,
     ) -> list[Scheduled]:
         """Send jobs; of one that a full queue refused, the reply is as the script gave it."""
         listed = self.insertion_list if insertion_list is None else insertion_list
@@ -210,6 +214,7 @@ class Rig:
             "frame_format": frame_format or self.frame_format,
             "insertion_list": listed,
             "max_jobs": max_jobs,
+            "is_ranked": is_ranked,
             "now_us": self.now_us,
         }
         call = (
@@ -241,6 +246,7 @@ class Rig:
         safe_kills: int = -1,
         takes_suspect: bool = True,
         put_off_ms: int = 0,
+        priority_step_ms: int | None = None,
         byte_budget: int = limits.BYTE_BUDGET,
     ) -> Claimed:
         self._shortest_ms = min(self._shortest_ms, lease_ms)
@@ -257,6 +263,7 @@ class Rig:
                 safe_kills=safe_kills,
                 takes_suspect=takes_suspect,
                 put_off_ms=put_off_ms,
+                priority_step_ms=priority_step_ms,
                 frame_format=self.frame_format,
                 byte_budget=byte_budget,
                 now_us=self.now_us,
@@ -636,7 +643,9 @@ class Rig:
 
         headers = set(client.hkeys(keys.headers))
         payloads = set(client.hkeys(keys.payloads))
-        errors = set(client.hkeys(keys.errors))
+        errors = {
+            field.removeprefix(b"history:") for field in client.hkeys(keys.errors)
+        }
         places = Counter[bytes]()
         for key in (
             keys.leases,

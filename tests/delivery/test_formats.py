@@ -31,8 +31,14 @@ def control(rig: Rig) -> dict[bytes, bytes]:
     return {name: value for name, value in fields.items() if name != b"service"}
 
 
+@pytest.fixture(autouse=True)
+def earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the caller be of a version that reads format 1 only."""
+    monkeypatch.setattr(signing, "FORMAT", 1)
+
+
 @pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
+def later(monkeypatch: pytest.MonkeyPatch, earlier: None) -> None:
     """Let the caller be of a version that reads format 2."""
     monkeypatch.setattr(signing, "FORMAT", 2)
 

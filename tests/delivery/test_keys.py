@@ -24,6 +24,7 @@ OWN = {
     "dead": "delayq_dead:{q}",
     "quarantine": "delayq_quarantine:{q}",
     "ended": "delayq_ended:{q}",
+    "ranked": "delayq_ranked:{q}",
     "channel": "delayq_channel:{q}",
 }
 

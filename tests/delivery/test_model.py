@@ -16,13 +16,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_delayq.delivery import binding, changing, claiming, looking
-from django_delayq.delivery.claiming import LOOKS_A_LEASE, Leased, Mode
+from django_delayq.delivery import binding, changing, claiming, looking, tending
+from django_delayq.delivery.claiming import LOOKS_A_LEASE, Claimed, Leased, Mode
 from django_delayq.delivery.limits import MAX_BATCH
-from django_delayq.delivery.states import State
+from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import Scheduled
 from django_delayq.wire.frame import FrameFormat
-from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, payload
+from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, payload, token
 
 #: For so long after a gap, leases that ended in it are spared.
 SPARED = LEASE * 5 / 12
@@ -65,6 +65,8 @@ class QueueMachine(RuleBasedStateMachine):
         #: Where the model has each element that is not over yet: waiting, destination, leased, retrying, dead.
         self.places: dict[str, str] = {}
         self.due: dict[str, int] = {}
+        #: The priority of each job of ours that has one.
+        self.priorities: dict[str, int] = {}
         self.leases: dict[str, Leased] = {}
         #: Leased to a living process, which renews every third of a lease, whatever clock and server do.
         self.living: set[str] = set()
@@ -79,10 +81,15 @@ class QueueMachine(RuleBasedStateMachine):
         #: Payloads in the destination queue whose jobs are elsewhere, or over.
         self.doubles: list[str] = []
 
-    @initialize(mode=st.sampled_from([Mode.DIRECT, Mode.SHARED]))
-    def configure(self, mode: Mode) -> None:
+    @initialize(
+        mode=st.sampled_from([Mode.DIRECT, Mode.SHARED]), has_priorities=st.booleans()
+    )
+    def configure(self, mode: Mode, has_priorities: bool) -> None:
         """If no Java works on a queue, an element in its destination queue is a job only if we transferred it."""
         self.mode = mode
+        self.has_priorities = has_priorities and mode is Mode.DIRECT
+        if self.has_priorities:
+            self.client.hset(self.rig.keys.control, "format", 2)
 
     def keys(self) -> list[bytes]:
         return list(self.client.scan_iter(match=f"*{self.name}*", count=1000))
@@ -99,12 +106,24 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Producers.
 
-    @rule(wait=waits, format=formats, listed=st.booleans(), many=st.integers(1, 12))
-    def schedule(self, wait: int, format: FrameFormat, listed: bool, many: int) -> None:
+    @rule(
+        wait=waits,
+        format=formats,
+        listed=st.booleans(),
+        many=st.integers(1, 12),
+        priority=st.sampled_from([0, 0, -5, 5]),
+    )
+    def schedule(
+        self, wait: int, format: FrameFormat, listed: bool, many: int, priority: int
+    ) -> None:
+        priority = priority if self.has_priorities else 0
         names = [self.new_name("j") for _ in range(many)]
         batch = {name: wait + n % 3 for n, name in enumerate(names)}
-        replies = self.rig.schedule(batch, frame_format=format, insertion_list=listed)
+        replies = self.rig.schedule(
+            batch, frame_format=format, insertion_list=listed, priority=priority
+        )
         for name, reply in zip(names, replies, strict=True):
+            self.priorities[name] = priority
             self.places[name], self.due[name] = "waiting", reply.start_time_ms
 
     @rule(wait=waits, room=st.integers(0, 12), many=st.integers(1, 12))
@@ -253,6 +272,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.follow_put_off(before)
         else:
             assert claimed.put_off == 0
+        if few is None and mode is Mode.DIRECT and not self.is_paused:
+            self.check_order(claimed)
         if again and claimed.jobs:
             repeated = self.rig.claim(limit, mode=mode, request=request)
             assert {job.token for job in repeated.jobs} == {
@@ -291,6 +312,42 @@ class QueueMachine(RuleBasedStateMachine):
                 self.living.add(name)
         if mode is Mode.SHARED:
             self.follow_transfer()
+
+    def check_order(self, claimed: Claimed) -> None:
+        """Check that no job waits on that should have come before one that was claimed."""
+        taken = {
+            name: self.priorities.get(name, 0)
+            for name in (name_in(job.payload) for job in claimed.jobs)
+            if self.places.get(name) in ("waiting", "retrying")
+        }
+        put_off = self.retrying()
+        for name in self.names("waiting", "retrying"):
+            is_due = self.due[name] <= self.rig.now and name not in taken
+            if name in put_off:
+                is_due = is_due and put_off[name][0] <= self.rig.now
+            priority = self.priorities.get(name, 0)
+            if is_due and taken and priority > 0:
+                assert priority <= min(taken.values()), f"{name} should have come"
+
+    @precondition(
+        lambda self: self.has_priorities and self.names("waiting", "retrying")
+    )
+    @rule(data=st.data(), priority=st.sampled_from([-7, 0, 7]))
+    def reprioritize(self, data: Any, priority: int) -> None:
+        name = self.pick(data, "waiting", "retrying")
+        if name.startswith("x"):
+            return
+        call = changing.reprioritize(
+            self.rig.keys, token(name), priority, now_us=self.rig.now_us
+        )
+        assert self.rig.run(call).change is Change.REPRIORITIZED
+        self.priorities[name] = priority
+        assert self.rig.inspect(name).priority == priority
+
+    @precondition(lambda self: self.has_priorities)
+    @rule()
+    def sweep_ranks(self) -> None:
+        self.rig.run(tending.sweep(self.rig.keys, count=1_000, now_us=self.rig.now_us))
 
     def retrying(self) -> dict[str, tuple[int, int]]:
         """Return the jobs among the retries by name: when each is due, and its kills."""

@@ -324,7 +324,7 @@ def test_what_is_held_for_a_key_or_a_format_that_is_not_here_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("format", "is_newer"), [("1", False), ("2", True), ("x", False)]
+    ("format", "is_newer"), [("1", False), ("2", False), ("3", True), ("x", False)]
 )
 def test_queue_in_a_later_format_is_an_error(
     client: redis.Redis, queue_name: str, format: str, is_newer: bool
@@ -333,5 +333,5 @@ def test_queue_in_a_later_format_is_an_error(
 
     found = texts(problems_of(client, queue_name))
 
-    assert (f"error: Queue {queue_name!r} is in format 2" in found) == is_newer
-    assert ("delayq_resign --format 1" in found) == is_newer
+    assert (f"error: Queue {queue_name!r} is in format 3" in found) == is_newer
+    assert ("delayq_resign --format 2" in found) == is_newer

@@ -170,7 +170,7 @@ SIGNATURE = json.loads(LITERAL[0][1])["mac"]
         (changed(mac=SIGNATURE + "A"), "has 38 characters", ""),
         (changed(mac=SIGNATURE[:-1] + "ü"), "does not fit", ""),
         (changed(mac=SIGNATURE[:5] + "a" * 32), "does not fit", ""),
-        (changed(mac="2" + SIGNATURE[1:]), "in format '2'", "format 2"),
+        (changed(mac="3" + SIGNATURE[1:]), "in format '3'", "format 3"),
         (changed(mac="1abcd" + SIGNATURE[5:]), "with the key 'abcd'", "key abcd"),
         # The end of the token is the beginning of the body.
         (
@@ -213,13 +213,13 @@ def test_every_format_of_this_version_can_be_written_and_read() -> None:
 def test_later_version_reads_and_writes_both_formats(later: Keyring) -> None:
     envelope = Envelope("t", [1, 2])
 
-    for format in (1, 2):
+    for format in (1, 2, 3):
         payload = encode(envelope, TOKEN, QUEUE, later, format=format)
 
         assert json.loads(payload)["mac"][0] == str(format)
         assert open_payload(payload, QUEUE, later) == envelope
     assert encode(envelope, TOKEN, QUEUE, later) == write(envelope)
-    with pytest.raises(NotSigned, match="in format '2', and this version reads 1"):
+    with pytest.raises(NotSigned, match="in format '3', and this version reads 1, 2"):
         read(payload)
 
 

@@ -32,6 +32,7 @@ from django_delayq.jobs.envelope import Envelope
 from django_delayq.jobs.sending import aschedule_many
 from django_delayq.repair import resigning
 from django_delayq.repair.resigning import FormatChange
+from django_delayq.wire import signing
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -50,9 +51,19 @@ def clock(monkeypatch: pytest.MonkeyPatch, fake_clock: FakeClock) -> FakeClock:
     return fake_clock
 
 
+@pytest.fixture(autouse=True)
+def earlier() -> Iterator[None]:
+    """This process is of a version that knows only format 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signing, "FORMAT", 1)
+        conf.get_keyring.cache_clear()
+        yield
+    conf.get_keyring.cache_clear()
+
+
 @pytest.fixture
-def later() -> Iterator[pytest.MonkeyPatch]:
-    """This process is of a version that reads and writes format 2 as well; `go` makes it one of today's."""
+def later(earlier: None) -> Iterator[pytest.MonkeyPatch]:
+    """This process is of a version that reads and writes format 2 as well; `go` makes it an earlier one again."""
     patch = pytest.MonkeyPatch()
     come(patch)
     yield patch

@@ -225,7 +225,9 @@ def test_held_job_says_that_its_task_is_paused_and_is_due_when_it_is_resumed(
 
     assert resume(task=samples.add) is True
     assert [job.refresh() for job in jobs] == [State.DUE] * 3
-    assert [leased.token for leased in hand.take_many(3)] == [job.token for job in jobs]
+    # Two that were scheduled within one millisecond come in any order.
+    taken = {leased.token for leased in hand.take_many(3)}
+    assert taken == {job.token for job in jobs}
     assert hand.run(pausing.pauses(keys)) == []
 
 

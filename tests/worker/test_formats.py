@@ -29,7 +29,7 @@ PATIENT = {"WORKER_TEST_FORMAT_KEPT_MS": "4000"}
 
 #: What a worker process says of a queue that it leaves alone.
 SAID = (
-    "is in format 2, and this version reads up to 1: it takes and moves nothing there"
+    "is in format 3, and this version reads up to 2: it takes and moves nothing there"
 )
 
 
@@ -139,20 +139,20 @@ def test_deploy_of_a_later_version_and_back_under_load(
     )
     # The next comes beside it.
     new = program(*serve, "1", environment=OFTEN | LATER)
-    new.wait_for_log("stays in format 1: 2 processes read no later one")
+    new.wait_for_log("stays in format 2: 2 processes read no later one")
     new_scheduler = scheduler(**OFTEN, **LATER)
     new_scheduler.wait_for_more()
     wait_until_it_runs(new)
-    assert format_is(1)
+    assert format_is(2)
     # The last old worker leaves.
     assert old.stop() == 0
-    wait_until(lambda: format_is(2), description="the queue is raised")
+    wait_until(lambda: format_is(3), description="the queue is raised")
     wait_until(
         lambda: any(
-            b'"mac":"2' in frame
+            b'"mac":"3' in frame
             for frame in client.zrange(keys.queue.timeout_set, 0, -1)
         ),
-        description="format 2 is written",
+        description="format 3 is written",
     )
     old_scheduler.wait_for_more()
     new_scheduler.wait_for_more()
@@ -166,11 +166,11 @@ def test_deploy_of_a_later_version_and_back_under_load(
     assert ran_by(its_pids) == 0
     # The way back.
     told = run_command(
-        *("delayq_resign", "--format", "1", queue_name),
+        *("delayq_resign", "--format", "2", queue_name),
         environment=delayq_environment(settings.DELAYQ, records.path) | LATER | PATIENT,
     )
-    assert f"queue {queue_name}: from format 2 to format 1" in told
-    assert format_is(1)
+    assert f"queue {queue_name}: from format 3 to format 2" in told
+    assert format_is(2)
     back.wait_for_log(f"queue {queue_name} is claimed from again")
     new_scheduler.wait_for_more()
     assert new.stop() == 0
@@ -198,7 +198,7 @@ def raise_it(client, queue_name, monkeypatch):
 
     def put(format: int) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(signing, "FORMAT", 2)
+            patch.setattr(signing, "FORMAT", 3)
             for step in (Step.FORCE, Step.END):
                 keys = get_settings().queue(queue_name).keys
                 run(client, upgrading.set_format(keys, format, step))
@@ -214,7 +214,7 @@ def test_older_worker_touches_nothing_of_a_later_queue_and_goes_on_by_itself(
 ):
     configure(options)
     keys = get_settings().queue(queue_name).keys
-    raise_it(2)
+    raise_it(3)
     jobs = [
         schedule(tasks.pair.using(queue=queue_name), 0, n, str(n)) for n in range(3)
     ]
@@ -230,7 +230,7 @@ def test_older_worker_touches_nothing_of_a_later_queue_and_goes_on_by_itself(
         name: client.dump(name) for name in client.keys(f"*{queue_name}*")
     } == before
     assert caplog.text.count(SAID) == 1
-    raise_it(1)
+    raise_it(2)
     wait_until(lambda: records.count("pair") == 3, description="they run")
     assert sorted(records.jobs("pair")) == sorted(job.id for job in jobs)
     assert caplog.text.count("is claimed from again") == 1
@@ -245,7 +245,7 @@ def test_what_runs_while_the_queue_is_raised_comes_to_its_end(
     wait_until(lambda: records.count("start") == 2, description="both run")
     first_end = lease_end(client, queue_name)
 
-    raise_it(2)
+    raise_it(3)
     wait_until(
         lambda: lease_end(client, queue_name) > first_end, description="it is renewed"
     )
@@ -264,7 +264,7 @@ def lease_end(client, queue_name) -> float:
 def test_burst_that_cannot_read_a_queue_says_so_in_its_exit_status(
     configure, work, queue_name, raise_it
 ):
-    raise_it(2)
+    raise_it(3)
 
     assert work(is_burst=True).join() == 1
 
@@ -274,10 +274,10 @@ def test_whoever_takes_from_a_later_queue_is_told(
 ):
     configure({"REDISSON": "3.27.2", "CODEC": "StringCodec"})
     client.rpush(get_settings().queue(queue_name).keys.queue.destination, b"text")
-    raise_it(2)
+    raise_it(3)
 
     with BlockingQueue(queue_name) as blocking:
-        with pytest.raises(NewerFormat, match="is in format 2, and this version reads"):
+        with pytest.raises(NewerFormat, match="is in format 3, and this version reads"):
             blocking.poll(20)
-        raise_it(1)
+        raise_it(2)
         assert blocking.poll(20) == "text"

@@ -1,10 +1,10 @@
 -- Part of claim: due frames are leased straight from the timeout set.
 --
--- Uses     now_ms, limit, budget, count, byte_count, format, seed, lease, is_copy, seen
+-- Uses     now_ms, is_ranked, limit, budget, count, byte_count, format, seed, lease, is_copy, seen
 -- Fills    frames, bad, gone
 -- Sets     due, doubles
 
-due = find_due(keys.timeout_set, keys.delay_queue, now_ms, limit - count, budget - byte_count)
+if not is_ranked then due = find_due(keys.timeout_set, keys.delay_queue, now_ms, limit - count, budget - byte_count) end
 local tokens, items = {}, {}
 for i, entry in ipairs(due) do
   local payload, id = unpack_frame(entry[1], format)
@@ -16,7 +16,7 @@ for i, entry in ipairs(due) do
     -- A foreign payload is looked up like the others, so that all are leased in due order.
     local other = seed .. string.format('f%05d', i)
     tokens[#tokens + 1] = token or other
-    items[#items + 1] = { other, entry[2], payload, mac, id }
+    items[#items + 1] = { other, entry[2], payload, mac, id, entry.turn }
   end
 end
 if #tokens > 0 then
@@ -26,7 +26,7 @@ if #tokens > 0 then
   for i, item in ipairs(items) do
     local token, other, start, payload, mac, its_id = tokens[i], unpack(item, 1, 5)
     if not is_score(start) then start = now_ms end
-    local located, kind, id, key, known = read_locator(locators[i])
+    local located, kind, id, tail, known = read_locator(locators[i])
     local is_same = mac and mac == known and id ~= UNSURE
     -- Somebody may have taken the job out and put it in again. While its own frame waits, another is a copy, or claims
     -- to be one.
@@ -43,10 +43,11 @@ if #tokens > 0 then
     if is_double then
       doubles = doubles + 1
     elseif is_certain then
-      lease({ token = token, attempts = 0, kills = 0, start = start, key = key, payload = payload, is_new = true, flags = 0 })
+      lease({ token = token, attempts = 0, kills = 0, start = start, tail = tail, payload = payload, is_new = true, flags = 0,
+        turn = item[6] })
     else
-      lease({ token = other, attempts = 0, kills = 0, start = start, key = '', payload = payload, is_new = true,
-        flags = 1 })
+      lease({ token = other, attempts = 0, kills = 0, start = start, tail = '', payload = payload, is_new = true,
+        flags = 1, turn = item[6] })
     end
   end
 end

@@ -58,7 +58,7 @@ end
 
 -- Forgets the locator and the unique key of a job whose frame Java has taken.
 local function forget(token, locator)
-  local _, _, _, key = read_locator(locator)
-  release_unique(keys.unique, key, token)
+  local _, _, _, tail = read_locator(locator)
+  release_unique(keys.unique, tail, token)
   redis.call('HDEL', keys.locators, token)
 end

@@ -2,14 +2,18 @@
 --
 -- Needs _window, _frame. A locator (hash field by token, while the job waits) is, big-endian,
 --   8 bytes of the MAC | u8 16 + 4 * frame format (0: moved to the destination queue) + what the frame's 8 bytes are |
---   u48 number of the frame | u48 start time | unique key
+--   u48 number of the frame | u48 start time | tail
 -- or, for what does not fit that, and as an earlier version wrote all locators, little-endian,
---   f64 start time | u8 frame format | 8 bytes of the frame | 8 bytes of the MAC in hex, 16 | unique key
+--   f64 start time | u8 frame format | 8 bytes of the frame | 8 bytes of the MAC in hex, 16 | tail
 -- and a header (hash field by token, from the first claim on)
 --   u32 attempts | u32 kills (+ 2^31 once one was spared) | f64 start time | 8 bytes fencing token | 8 bytes owner |
---   unique key
--- little-endian. Owner LATE: the job was given back, as its lease ended before it began. A unique key starts with 'e',
--- held to the job's end, or with 's', held to its start.
+--   in format 2, while the job is leased: 'c' | u48 big-endian, when it was claimed | tail
+-- little-endian. Owner LATE: the job was given back, as its lease ended before it began.
+--
+-- A tail is what the job keeps from locator to header and back: its unique key, or nothing. A unique key starts with
+-- 'e', held to the job's end, or with 's', held to its start. In format 2, extras may stand before it:
+--   'x' | u8 flags (0) | u8 100 + priority | u16 big-endian, bytes of the limit | limit
+-- Whoever reads format 1 finds and moves a job with extras, takes them for a part of its unique key, and keeps them.
 
 local HEADER = '<I4I4dc8c8'
 local LOCATOR = '>I4I4BI6I6'
@@ -36,7 +40,46 @@ local function read_header(header)
   if not header or #header < 32 then return nil end
   local attempts, kills, start, fence, owner = struct.unpack(HEADER, header)
   if not is_score(start) then return nil end
+  if header:byte(33) == 99 and #header >= 39 then
+    return attempts, kills % SPARED, start, fence, owner, header:sub(40), kills >= SPARED, (struct.unpack('>I6', header, 34))
+  end
   return attempts, kills % SPARED, start, fence, owner, header:sub(33), kills >= SPARED
+end
+
+-- What stands before the tail of a job that is leased now.
+local function stamp_of(queue_format, now_ms)
+  return queue_format >= 2 and struct.pack('>c1I6', 'c', now_ms) or ''
+end
+
+-- Where the unique key begins in a tail.
+local function unique_at(tail)
+  if tail:byte(1) ~= 120 or #tail < 5 then return 1 end
+  return 6 + (struct.unpack('>I2', tail, 4))
+end
+
+-- The unique key of a tail, with its letter, or ''.
+local function unique_of(tail)
+  local at = unique_at(tail)
+  return at == 1 and tail or tail:sub(at)
+end
+
+-- What is left of a tail once its unique key is free.
+local function without_unique(tail)
+  return tail:sub(1, unique_at(tail) - 1)
+end
+
+-- A tail with another priority. Without extras it is as format 1 has it.
+local function with_priority(tail, priority)
+  local at = unique_at(tail)
+  local flags, limit = '\0', '\0\0'
+  if at > 1 then flags, limit = tail:sub(2, 2), tail:sub(4, at - 1) end
+  if priority == 0 and flags == '\0' and limit == '\0\0' then return tail:sub(at) end
+  return 'x' .. flags .. string.char(100 + priority) .. limit .. tail:sub(at)
+end
+
+local function priority_of(tail)
+  if tail:byte(1) ~= 120 or #tail < 5 then return 0 end
+  return math.min(tail:byte(3) - 100, 100)
 end
 
 -- What the frame's 8 bytes are: 0 NOBODY, 1 UNLISTED and a number, 2 LISTED and a number, 3 UNSURE.
@@ -193,8 +236,63 @@ local function tokens_lying(destination)
   return lying, complete
 end
 
-local function release_unique(unique, key, token)
-  if key and key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
+-- The attempts that a job has behind it, from format 2 on: in the hash of errors, in the field HISTORY and its token. One
+-- JSON object a line, the last first.
+local HISTORY = 'history:'
+-- Of a longer history, the oldest attempts go.
+local HISTORY_BYTES = 32768
+
+local function add_attempt(errors, token, text)
+  local before = redis.call('HGET', errors, HISTORY .. token)
+  local all = before and text .. '\n' .. before or text
+  while #all > HISTORY_BYTES do
+    local last = all:match('^.*()\n')
+    if not last then break end
+    all = all:sub(1, last - 1)
+  end
+  redis.call('HSET', errors, HISTORY .. token, all)
+end
+
+local function forget_errors(errors, tokens)
+  local fields = {}
+  for i, token in ipairs(tokens) do fields[2 * i - 1], fields[2 * i] = token, HISTORY .. token end
+  redis.call('HDEL', errors, unpack(fields))
+end
+
+-- Priorities. On a queue that has had a job with a priority other than 0, control says so in the field 'ranked', and the
+-- set `ranked` has each job that waits, outside the destination queue, scored so that the highest priority comes first,
+-- and of one priority the first due. What waited before is not ranked, and counts as priority 0. A member whose job no
+-- longer waits is harmless: a claim drops it.
+local LEVEL = 4398046511104
+
+local function rank_of(priority, start)
+  return string.format('%.0f', (100 - priority) * LEVEL + math.max(0, math.min(math.floor(start), LEVEL - 1)))
+end
+
+-- To be called before the first write.
+local function has_ranks()
+  check_hashes(keys.control)
+  return redis.call('ZCARD', keys.ranked) > 0
+end
+
+-- jobs: each with .token and .tail. start_of: returns when a job of the list is due.
+local function add_ranks(jobs, is_ranked, start_of)
+  local members = {}
+  for _, job in ipairs(jobs) do
+    local priority = priority_of(job.tail or '')
+    if is_ranked or priority ~= 0 then
+      members[#members + 1] = rank_of(priority, start_of(job))
+      members[#members + 1] = job.token
+    end
+  end
+  if #members == 0 then return end
+  redis.call('HSET', keys.control, 'ranked', 1)
+  redis.call('ZADD', keys.ranked, unpack(members))
+end
+
+local function release_unique(unique, tail, token)
+  local key = tail and tail ~= '' and unique_of(tail) or ''
+  if key ~= '' and redis.call('HGET', unique, key:sub(2)) == token then redis.call('HDEL', unique, key:sub(2)) end
 end
 
 -- The set in which a job of ours waits outside the timeout set: among the retries once an attempt has failed or a lease

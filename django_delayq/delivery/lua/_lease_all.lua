@@ -1,19 +1,19 @@
 -- Part of claim: write the leases, and hand out the jobs.
 --
--- Uses     now_ms, lease_ms, owner, request, leased, hand_out
+-- Uses     now_ms, lease_ms, owner, request, stamp, leased, hand_out
 
 local ends, heads, bodies, late = {}, {}, {}, {}
 local lease_end = now_ms + lease_ms
 for i, job in ipairs(leased) do
-  local token, key = job.token, job.key
+  local token, tail = job.token, job.tail
   -- A unique key that begins with 's' is free from now on.
-  if key:byte(1) == 115 then
-    release_unique(keys.unique, key, token)
-    key = ''
+  if tail:byte(unique_at(tail)) == 115 then
+    release_unique(keys.unique, tail, token)
+    tail = without_unique(tail)
   end
   ends[2 * i - 1], ends[2 * i] = lease_end, token
   heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, job.attempts,
-    job.is_spared and job.kills + SPARED or job.kills, job.start, request, owner) .. key
+    job.is_spared and job.kills + SPARED or job.kills, job.start, request, owner) .. stamp .. tail
   if job.is_new then
     bodies[#bodies + 1] = token
     bodies[#bodies + 1] = job.payload

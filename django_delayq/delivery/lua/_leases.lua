@@ -1,18 +1,19 @@
 -- Part of claim: collect the jobs to lease, and hand them out.
 --
--- Uses     now_ms, limit, budget
+-- Uses     now_ms, limit, budget, reserved, turn
 -- Fills    reply, leased, seen
 -- Sets     count, byte_count
 
 local function is_full()
-  return count >= limit or byte_count >= budget
+  return count + reserved >= limit or byte_count >= budget
 end
 
--- job: .token, .attempts, .kills, .start, .key, .payload; .is_new if no hash of ours has its payload yet; .is_spared if
+-- job: .turn, its place in the reply on a queue with priorities; .token, .attempts, .kills, .start, .tail, .payload; .is_new if no hash of ours has its payload yet; .is_spared if
 -- the end of a lease counted no kill; .flags as in the reply: 0, or the sum of 1 and 2.
 local function lease(job)
   count, byte_count = count + 1, byte_count + #job.payload
   leased[count] = job
+  job.turn = job.turn or turn
   seen[job.token] = job.payload
 end
 

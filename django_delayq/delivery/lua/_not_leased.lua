@@ -3,8 +3,9 @@
 -- Uses     now_ms, buried, moved, cancelled
 
 for _, job in ipairs(buried) do
-  release_unique(keys.unique, job.key, job.token)
-  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY))
+  release_unique(keys.unique, job.tail, job.token)
+  redis.call('HSET', keys.headers, job.token,
+    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. without_unique(job.tail))
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'killed', at = now_ms,
     error = string.format('its worker died or lost the lease %d times while it ran', job.kills) }))
   redis.call('ZADD', keys.dead, now_ms, job.token)
@@ -13,13 +14,13 @@ end
 for _, job in ipairs(moved) do
   -- Moved while it lay in the destination queue: its first attempt is still to come.
   redis.call('ZADD', keys.returned, job.start, job.token)
-  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, 0, 0, job.start, NOBODY, NOBODY) .. job.key)
+  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, 0, 0, job.start, NOBODY, NOBODY) .. job.tail)
   redis.call('HSET', keys.payloads, job.token, job.payload)
 end
 if #cancelled > 0 then
   local tokens = {}
   for i, job in ipairs(cancelled) do
-    release_unique(keys.unique, job.key, job.token)
+    release_unique(keys.unique, job.tail, job.token)
     tokens[i] = job.token
   end
   remember(keys.ended, now_ms, 'cancelled', tokens)

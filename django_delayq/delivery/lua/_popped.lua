@@ -8,7 +8,7 @@
 local function pop(payload)
   local token, mac = token_of(payload)
   local locator = token and redis.call('HGET', keys.locators, token)
-  local start, where, id, key, known = read_locator(locator)
+  local start, where, id, tail, known = read_locator(locator)
   local is_same, is_early, letter = start and mac == known, false, 'l'
   local is_certain = is_same and (mode ~= 'direct' or where == 0)
   if is_same and id == UNSURE then
@@ -31,11 +31,11 @@ local function pop(payload)
     doubles, byte_count = doubles + 1, byte_count + #payload
     return
   elseif not is_certain then
-    lease({ token = seed .. letter .. string.format('%05d', popped), attempts = 0, kills = 0, start = now_ms, key = '',
+    lease({ token = seed .. letter .. string.format('%05d', popped), attempts = 0, kills = 0, start = now_ms, tail = '',
       payload = payload, is_new = true, flags = 1 })
     return
   end
-  local job = { token = token, attempts = 0, kills = 0, start = start, key = key, payload = payload, is_new = true, flags = 0 }
+  local job = { token = token, attempts = 0, kills = 0, start = start, tail = tail, payload = payload, is_new = true, flags = 0 }
   local note = redis.call('HGET', keys.notes, token)
   if not note then
     lease(job)

@@ -1,6 +1,6 @@
 -- Part of claim: put suspects that were not leased among the retries, each with its counts as they were.
 --
--- Uses     now_ms, put_off_ms, put_off
+-- Uses     now_ms, is_ranked, put_off_ms, put_off
 
 local waits, heads, till = {}, {}, now_ms + put_off_ms
 for i, job in ipairs(put_off) do
@@ -9,10 +9,11 @@ for i, job in ipairs(put_off) do
   if job.was_leased then
     heads[#heads + 1] = job.token
     heads[#heads + 1] = struct.pack(HEADER, job.attempts, job.is_spared and job.kills + SPARED or job.kills, job.start,
-      NOBODY, NOBODY) .. job.key
+      NOBODY, NOBODY) .. job.tail
   end
 end
 redis.call('ZADD', keys.retries, unpack(waits))
+if is_ranked then add_ranks(put_off, true, function() return till end) end
 if #heads > 0 then
   redis.call('HSET', keys.headers, unpack(heads))
   -- Another process may be free for a suspect. For those that were among the retries, all know when to look.

@@ -13,10 +13,11 @@ local function ours(headers, first, width, last)
   local seen = {}
   for n, token in ipairs(tokens) do
     local at = first + (n - 1) * width
-    local attempts, kills, start, fence, owner, key = read_header(found[n])
+    local attempts, kills, start, fence, owner, tail, _, claimed = read_header(found[n])
     if fence == ARGV[at + 1] and not seen[token] then
       seen[token] = true
-      held[#held + 1] = { token = token, attempts = attempts, kills = kills, start = start, owner = owner, key = key, at = at }
+      held[#held + 1] = { token = token, attempts = attempts, kills = kills, start = start, owner = owner, tail = tail, at = at,
+        claimed = claimed }
     else
       lost[#lost + 1] = n - 1
     end

@@ -1,7 +1,7 @@
 -- Part of claim: take up jobs that were with us before: expired leases, due retries, returned jobs.
 --
--- Uses     now_ms, mode, limit, max_kills, safe_kills, service, count, is_full, lease, head_of
--- Fills    seen, expired, retried, returned, put_off, vanished, vanished_keys, buried
+-- Uses     now_ms, mode, is_ranked, limit, max_kills, safe_kills, service, count, is_full, lease, head_of
+-- Fills    seen, expired, retried, returned, put_off, vanished, vanished_tails, buried, killed
 -- Sets     suspects, byte_count
 
 -- How many suspects one call puts off.
@@ -10,32 +10,36 @@ local PUT_OFF = 500
 -- Somebody may have deleted a key of ours. Without its header, a job begins anew; without its payload it cannot run, so
 -- all that is left of it goes. lease_end: nil for a job that was not leased.
 local function take_up(token, lease_end)
-  local attempts, kills, start, _, holder, key, was_spared = read_header(redis.call('HGET', keys.headers, token))
-  attempts, kills, start, key = attempts or 0, kills or 0, start or now_ms, key or ''
+  local attempts, kills, start, _, holder, tail, was_spared, claimed = read_header(redis.call('HGET', keys.headers, token))
+  attempts, kills, start, tail = attempts or 0, kills or 0, start or now_ms, tail or ''
   local spare = was_spared or lease_end and is_spared(service, lease_end)
   -- A job is spared only once: otherwise one that takes its whole machine down each time would run for ever.
-  if lease_end and (was_spared or not spare) then kills = kills + 1 end
+  if lease_end and (was_spared or not spare) then
+    kills = kills + 1
+    if claimed then killed[#killed + 1] = { token, claimed, holder } end
+  end
   local is_over = max_kills >= 0 and kills > max_kills
   local is_suspect = not is_over and safe_kills >= 0 and kills > safe_kills
   if is_suspect and suspects == 0 then
     -- It fills no room, and its payload is not read. As it is not leased, it counts no kill if the caller dies.
-    put_off[#put_off + 1] = { token = token, attempts = attempts, kills = kills, start = start, key = key,
+    put_off[#put_off + 1] = { token = token, attempts = attempts, kills = kills, start = start, tail = tail,
       is_spared = spare, was_leased = lease_end ~= nil }
     return
   end
   local payload = redis.call('HGET', keys.payloads, token)
   if not payload then
     vanished[#vanished + 1] = token
-    vanished_keys[#vanished] = key
+    if #killed > 0 and killed[#killed][1] == token then killed[#killed] = nil end
+    vanished_tails[#vanished] = tail
   elseif is_over then
     -- It fills no room, but its payload was read, which counts towards the budget.
     byte_count = byte_count + #payload
-    buried[#buried + 1] = { token = token, attempts = attempts, kills = kills, start = start, key = key }
+    buried[#buried + 1] = { token = token, attempts = attempts, kills = kills, start = start, tail = tail }
     seen[token] = payload
   else
     if is_suspect then suspects = suspects - 1 end
     local flags = (token_of(payload) ~= token and 1 or 0) + (holder == LATE and 2 or 0)
-    lease({ token = token, attempts = attempts, kills = kills, start = start, key = key, payload = payload,
+    lease({ token = token, attempts = attempts, kills = kills, start = start, tail = tail, payload = payload,
       is_spared = spare, flags = flags })
   end
 end
@@ -55,7 +59,7 @@ local function take_up_due(set, till, taken, is_lease)
 end
 
 take_up_due(keys.leases, over_by(service, now_ms), expired, true)
-if mode ~= 'take' then
+if mode ~= 'take' and not is_ranked then
   if head_of(keys.retries) <= now_ms then take_up_due(keys.retries, now_ms, retried) end
   if head_of(keys.returned) <= now_ms then take_up_due(keys.returned, now_ms, returned) end
 end

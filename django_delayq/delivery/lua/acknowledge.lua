@@ -18,14 +18,14 @@ if #held == 0 then return lost end
 check_hashes(keys.payloads, keys.counters)
 local has_errors, old = redis.call('HLEN', keys.errors) > 0, count_forgotten(keys.ended, now_ms)
 local tokens, has_keys = tokens_of(held), false
-for _, job in ipairs(held) do has_keys = has_keys or job.key ~= '' end
+for _, job in ipairs(held) do has_keys = has_keys or job.tail ~= '' end
 if has_keys then check_hashes(keys.unique) end
 redis.call('ZREM', keys.leases, unpack(tokens))
 redis.call('HDEL', keys.headers, unpack(tokens))
 redis.call('HDEL', keys.payloads, unpack(tokens))
-if has_errors then redis.call('HDEL', keys.errors, unpack(tokens)) end
+if has_errors then forget_errors(keys.errors, tokens) end
 if has_keys then
-  for _, job in ipairs(held) do release_unique(keys.unique, job.key, job.token) end
+  for _, job in ipairs(held) do release_unique(keys.unique, job.tail, job.token) end
 end
 if state == 'missing' then
   add_to(keys.counters, 'doubles', #held)

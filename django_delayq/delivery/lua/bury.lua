@@ -24,10 +24,11 @@ for i = 4, #ARGV, 5 do
   end
 end
 for _, job in ipairs(held) do
-  release_unique(keys.unique, job.key, job.token)
+  release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts + failed, job.kills, job.start, NOBODY, NOBODY))
+    struct.pack(HEADER, job.attempts + failed, job.kills, job.start, NOBODY, NOBODY) .. without_unique(job.tail))
   redis.call('HSET', keys.errors, job.token, ARGV[job.at + 2])
+  if job.claimed then add_attempt(keys.errors, job.token, ARGV[job.at + 2]) end
   redis.call('ZADD', keys.graves, now_ms, job.token)
   if results[job.at] then keep_result(results[job.at], ARGV[job.at + 4], ARGV[job.at + 3]) end
 end

@@ -2,7 +2,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, find, held
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
---          errors, notes, unique, ended, counters, returned, held, held_tasks
+--          errors, notes, unique, ended, counters, returned, held, held_tasks, ranked
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on: tokens, all different
 -- Returns  for each 'cancelled'; 'noted' if it lies in a long destination queue, and will not run unless Java takes it;
@@ -35,7 +35,7 @@ end
 if is_removal then
   redis.call('LLEN', keys.delay_queue)
   check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
-  check_sets(keys.ended, keys.held_tasks)
+  check_sets(keys.ended, keys.held_tasks, keys.ranked)
 end
 
 -- Writes. Removals first, which a full server does not refuse.
@@ -46,19 +46,19 @@ if #frames > 0 then
 end
 local cancelled = {}
 for i, job in ipairs(jobs) do
-  local token, key = ARGV[i + 1], ''
+  local token, tail = ARGV[i + 1], ''
   if job.waits then
     local start, _
-    _, _, start, _, _, key = read_header(job.header)
+    _, _, start, _, _, tail = read_header(job.header)
     local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
     redis.call('ZREM', job.waits, token)
     if name then redis.call('ZREM', keys.held_tasks, held_member(name, start, token)) end
     redis.call('HDEL', keys.headers, token)
     redis.call('HDEL', keys.payloads, token)
-    redis.call('HDEL', keys.errors, token)
+    forget_errors(keys.errors, { token })
   elseif job.frame or job.payload then
     local _
-    _, _, _, key = read_locator(job.locator)
+    _, _, _, tail = read_locator(job.locator)
     if job.payload then redis.call('LREM', keys.destination, 1, job.payload) end
     redis.call('HDEL', keys.locators, token)
   elseif job.state == 'unknown' then
@@ -71,12 +71,13 @@ for i, job in ipairs(jobs) do
     replies[i] = job.state
   end
   if not replies[i] then
-    release_unique(keys.unique, key, token)
+    release_unique(keys.unique, tail, token)
     cancelled[#cancelled + 1] = token
     replies[i] = 'cancelled'
   end
 end
 if #cancelled > 0 then
+  redis.call('ZREM', keys.ranked, unpack(cancelled))
   remember(keys.ended, now_ms, 'cancelled', cancelled)
   add_to(keys.counters, 'cancelled', #cancelled)
 end

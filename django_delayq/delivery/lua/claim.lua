@@ -3,7 +3,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, service, transfer, pause
 -- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
---          ended, counters, claims, dead, quarantine, errors, returned, control, channel
+--          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; its repeat returns the same leases
@@ -20,6 +20,8 @@
 -- ARGV[13]  leases that may expire before a job is a suspect; -1: any number
 -- ARGV[14]  suspects to lease, 0 or 1; the others are put off
 -- ARGV[15]  how long to put them off, ms
+-- ARGV[16]  on a queue with priorities, for how long a job waits until it comes before those of one point more (ms); empty:
+--          the highest priority comes first, however long others wait
 -- Returns  now (epoch us); us until the next event, 0 if more waits now, -1 if nothing waits; frames
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
@@ -32,9 +34,10 @@ local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local transfer_limit, max_kills, seed = math.min(tonumber(ARGV[8]), MOST), tonumber(ARGV[9]), ARGV[10]
 local format, safe_kills, suspects, put_off_ms = ARGV[11], tonumber(ARGV[13]), tonumber(ARGV[14]), tonumber(ARGV[15])
+local step_ms = tonumber(ARGV[16])
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks')
+local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked')
 -- A caller would misread a later format than it knows.
 local queue_format = tonumber(fields[1] or 1) or 1
 if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
@@ -57,22 +60,38 @@ if mode ~= 'take' and (fields[3] or fields[4]) then
   if paused_till then limit = 0 end
 end
 
+-- Only a queue of which workers claim directly has priorities.
+local is_ranked = mode == 'direct' and fields[5]
+local stamp = stamp_of(queue_format, now_ms)
 local reply = { now_us, -1, 0, 0, 0, 0 }
 -- The jobs to lease, their number and bytes; the payload of every job met, by token.
 local leased, count, byte_count, seen = {}, 0, 0, {}
--- Tokens by the set that they leave; among these, jobs without a payload and their unique keys; jobs out of kills;
+-- Room that due frames fill which are chosen already; how many jobs were chosen by rank, in whose order they go.
+local reserved, turn = 0, 0
+-- Tokens by the set that they leave; among these, jobs without a payload and their tails; jobs out of kills;
 -- suspects put off.
-local expired, retried, returned, vanished, vanished_keys, buried, put_off = {}, {}, {}, {}, {}, {}, {}
+local expired, retried, returned, vanished, vanished_tails, buried, put_off = {}, {}, {}, {}, {}, {}, {}
+-- Attempts that a kill has ended: token, when it was claimed, owner.
+local killed = {}
 -- How many elements leave the destination queue; jobs among them that a note moves or cancels.
 local popped, moved, cancelled = 0, {}, {}
 -- Due frames, as find_due() returns them; those that are leased or put aside; among these, those that nobody can
 -- unpack.
 local due, frames, bad = {}, {}, {}
+-- Tokens that leave the ranks, and scores and tokens in turn of those that are ranked anew.
+local unranked, reranked = {}, {}
 -- Tokens whose locators go; how many payloads are dropped; how many frames are transferred.
 local gone, doubles, transferred = {}, 0, 0
 
 -- Part  leases
 -- Part  next_event
+
+-- When the last job with a rank has gone, or the queue is shared now, the queue has no priorities any more.
+local function end_ranks()
+  if not fields[5] or mode == 'take' then return end
+  if mode == 'shared' then redis.call('UNLINK', keys.ranked) end
+  if redis.call('ZCARD', keys.ranked) == 0 then redis.call('HDEL', keys.control, 'ranked') end
+end
 
 -- A repeat: the first reply was lost. The leases given then end together, and carry the same fencing token.
 local last = redis.call('HGET', keys.claims, owner) or ''
@@ -93,22 +112,34 @@ end
 
 if limit > 0 then
   -- Part  take_up
+  if is_ranked then
+    -- Part  ranked
+  end
 end
 local waiting = redis.call('LLEN', keys.destination)
 if waiting > 0 then
   -- Part  popped
 end
-if mode == 'direct' and not is_full() then
+reserved = 0
+if mode == 'direct' and (#due > 0 or not is_full()) then
   -- Part  due
 elseif mode == 'shared' then
   due = find_due(keys.timeout_set, keys.delay_queue, now_ms, transfer_limit, budget)
   transferred = #due
 end
 
-if count == 0 and popped == 0 and #due == 0 and #expired + #retried + #returned == 0 then
+if is_ranked then
+  for i, job in ipairs(leased) do job.place = i end
+  table.sort(leased, function(a, b)
+    if a.turn ~= b.turn then return a.turn < b.turn end
+    return a.place < b.place
+  end)
+end
+if count == 0 and popped == 0 and #due == 0 and #unranked + #reranked == 0 and #expired + #retried + #returned == 0 then
   -- The destination queue is empty, so Java took whatever the notes were about.
   if waiting == 0 and redis.call('HLEN', keys.notes) > 0 then redis.call('UNLINK', keys.notes) end
   if served then write_service(keys.control, keys.leases, served) end
+  end_ranks()
   return finish()
 end
 
@@ -120,7 +151,7 @@ check_hashes(keys.headers, keys.payloads, keys.unique)
 check_sets(keys.ended)
 local has_notes = redis.call('HLEN', keys.notes) > 0
 if popped > 0 then check_hashes(keys.locators) end
-if #bad > 0 or #buried > 0 or #vanished > 0 then
+if #bad + #buried + #vanished + #killed > 0 then
   check_hashes(keys.errors)
   check_sets(keys.quarantine, keys.dead)
 end
@@ -149,8 +180,15 @@ if #retried > 0 then redis.call('ZREM', keys.retries, unpack(retried)) end
 if #returned > 0 then redis.call('ZREM', keys.returned, unpack(returned)) end
 if #vanished > 0 then
   redis.call('HDEL', keys.headers, unpack(vanished))
-  redis.call('HDEL', keys.errors, unpack(vanished))
-  for i, token in ipairs(vanished) do release_unique(keys.unique, vanished_keys[i], token) end
+  forget_errors(keys.errors, vanished)
+  for i, token in ipairs(vanished) do release_unique(keys.unique, vanished_tails[i], token) end
+end
+if #unranked > 0 then redis.call('ZREM', keys.ranked, unpack(unranked)) end
+if #reranked > 0 then redis.call('ZADD', keys.ranked, unpack(reranked)) end
+for _, kill in ipairs(killed) do
+  add_attempt(keys.errors, kill[1], cjson.encode({ kind = 'killed', began = kill[2], at = now_ms,
+    worker = kill[3]:gsub('.', function(byte) return string.format('%02x', byte:byte()) end),
+    error = 'its worker died or lost the lease' }))
 end
 for i, frame in ipairs(bad) do
   quarantine_frame(keys.quarantine, keys.payloads, keys.errors, keys.counters, now_ms,
@@ -165,6 +203,7 @@ end
 -- Part  not_leased
 if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
+end_ranks()
 if #retried + #put_off > 0 then firsts[keys.retries] = nil end
 if #returned + #moved > 0 then firsts[keys.returned] = nil end
 return finish()

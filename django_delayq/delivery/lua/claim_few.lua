@@ -1,6 +1,6 @@
--- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: the queue is not paused, no
--- lease is over, no retry is due, the destination queue is empty, and each frame is a job of ours that was never in the
--- delay queue and begins for the first time. Otherwise do nothing: the caller has to use claim.lua.
+-- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: the queue is not paused and has
+-- no priorities, no lease is over, no retry is due, the destination queue is empty, and each frame is a job of ours that
+-- was never in the delay queue and begins for the first time. Otherwise do nothing: the caller has to use claim.lua.
 --
 -- Prelude  clock, count, window, frame, job, service
 -- Keys     timeout_set, destination, leases, retries, returned, headers, payloads, locators, ended, claims, control
@@ -21,8 +21,9 @@ local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, lease_ms, format = math.min(tonumber(ARGV[4]), FEW), tonumber(ARGV[5]), ARGV[6]
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks')
-if fields[3] or (tonumber(fields[1] or 1) or 1) > tonumber(ARGV[7]) then return nil end
+local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked')
+local queue_format = tonumber(fields[1] or 1) or 1
+if fields[3] or fields[5] or queue_format > tonumber(ARGV[7]) then return nil end
 local service = unpack_service(fields[2])
 if not service or now_ms < service.till or not is_current(service, now_ms, lease_ms, true) then return nil end
 
@@ -70,16 +71,16 @@ if #frames > 0 then
   local begun = redis.call('HMGET', keys.headers, unpack(tokens))
   local over = redis.call('ZMSCORE', keys.ended, unpack(tokens))
   local places = redis.call('HMGET', keys.locators, unpack(tokens))
-  local lease_end = now_ms + lease_ms
+  local lease_end, stamp = now_ms + lease_ms, stamp_of(queue_format, now_ms)
   local ends, heads, bodies = {}, {}, {}
   for i, job in ipairs(jobs) do
     local token, start, payload = tokens[i], job[1], job[2]
-    local located, kind, id, key, mac = read_locator(places[i])
+    local located, kind, id, tail, mac = read_locator(places[i])
     local is_certain = located and kind > 0 and id == job[3] and mac == job[4]
     -- A unique key that begins with 's' is free from now on.
-    if not is_certain or begun[i] or over[i] or key:byte(1) == 115 then return nil end
+    if not is_certain or begun[i] or over[i] or tail:byte(unique_at(tail)) == 115 then return nil end
     ends[2 * i - 1], ends[2 * i] = lease_end, token
-    heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, 0, 0, start, request, owner) .. key
+    heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, 0, 0, start, request, owner) .. stamp .. tail
     bodies[2 * i - 1], bodies[2 * i] = token, payload
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3] = token, 0, 0

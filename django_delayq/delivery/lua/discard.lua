@@ -19,7 +19,7 @@ for i = 3, #ARGV do
   if redis.call('ZREM', keys.graves, ARGV[i]) == 1 then
     redis.call('HDEL', keys.headers, ARGV[i])
     redis.call('HDEL', keys.payloads, ARGV[i])
-    redis.call('HDEL', keys.errors, ARGV[i])
+    forget_errors(keys.errors, { ARGV[i] })
     discarded[#discarded + 1] = ARGV[i]
     notes[#notes + 1] = request .. '-' .. #discarded
   end

@@ -48,7 +48,7 @@ if #over > 0 then
   redis.call('ZREM', keys.graves, unpack(over))
   redis.call('HDEL', keys.headers, unpack(over))
   redis.call('HDEL', keys.payloads, unpack(over))
-  redis.call('HDEL', keys.errors, unpack(over))
+  forget_errors(keys.errors, over)
   remember(keys.ended, now_ms, 'failed', over)
 end
 return { #over, length - #over, is_end and -1 or first + looked_at - #over, oldest }

@@ -4,7 +4,7 @@
 -- and are due at once.
 --
 -- Prelude  clock, window, frame, job, settle
--- Keys     leases, headers, retries, payloads, destination, channel, returned
+-- Keys     leases, headers, retries, payloads, destination, channel, returned, ranked, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
 --          2 if a lease of it ended before it began, now or earlier, 4 if that is a kill
@@ -24,6 +24,7 @@ for i, job in ipairs(held) do
   end
 end
 check_sets(keys.retries, keys.returned)
+local is_ranked, kept = has_ranks(), {}
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 for i = #held, 1, -1 do
   local job = held[i]
@@ -38,9 +39,11 @@ for i = #held, 1, -1 do
     local start = job.start < now_ms and job.start + (i - 1) / 4096 or now_ms
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, kills)
     redis.call('ZADD', waiting, start, job.token)
+    kept[#kept + 1], job.start_again = job, start
     redis.call('HSET', keys.headers, job.token,
-      struct.pack(HEADER, job.attempts, kills, job.start, NOBODY, how >= 2 and LATE or NOBODY) .. job.key)
+      struct.pack(HEADER, job.attempts, kills, job.start, NOBODY, how >= 2 and LATE or NOBODY) .. job.tail)
   end
 end
+add_ranks(kept, is_ranked, function(job) return job.start_again end)
 publish(keys.channel, now_ms)
 return lost

@@ -3,7 +3,7 @@
 -- since the caller read it, or the pause has ended, it is not held for that, but due again.
 --
 -- Prelude  clock, window, frame, job, settle, held, pause
--- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel
+-- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key, or 'paused ' and the name of a task;
 --          why it is held; for how long (ms), empty: as long as it takes
@@ -15,6 +15,7 @@ local jobs, lost = ours(keys.headers, 2, 5)
 if #jobs == 0 then return lost end
 local before = redis.call('HMGET', keys.errors, unpack(tokens_of(jobs)))
 check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
+local is_ranked, waits = has_ranks(), {}
 local is_due, is_any_due, paused = {}, false, nil
 for _, job in ipairs(jobs) do
   local key, task = key_named(ARGV[job.at + 2]), paused_task_named(ARGV[job.at + 2])
@@ -28,15 +29,17 @@ for i, job in ipairs(jobs) do
   local name, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])
   if hold_ms then since_ms = since_ms or now_ms end
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. job.key)
+    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. job.tail)
   if is_due[job.token] then
     local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
     redis.call('ZADD', waiting, math.min(job.start, now_ms), job.token)
+    waits[#waits + 1] = job
   else
     redis.call('ZADD', keys.held, hold_ms and since_ms + hold_ms or now_ms + FOR_EVER, job.token)
     redis.call('ZADD', keys.held_tasks, 0, held_member(name, job.start, job.token))
     redis.call('HSET', keys.errors, job.token, held_error(name, ARGV[job.at + 3], now_ms, since_ms))
   end
 end
+add_ranks(waits, is_ranked, function(job) return math.min(job.start, now_ms) end)
 if is_any_due then publish(keys.channel, now_ms) end
 return lost

@@ -3,7 +3,7 @@
 -- tasks would only hold them again.
 --
 -- Prelude  clock, count, window, frame, job, held, pause
--- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel
+-- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel, ranked
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  most jobs to release, and most to put into quarantine
 -- ARGV[3]  1: the caller is a worker, which names all tasks that it knows: also put jobs that were held for too long
@@ -32,11 +32,11 @@ local function take(token, name, why, goes_on)
   if seen[token] then return end
   seen[token] = true
   tokens[#tokens + 1] = token
-  local attempts, kills, start, _, _, key = read_header(redis.call('HGET', keys.headers, token))
+  local attempts, kills, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
   if start then members[#members + 1] = held_member(name, start, token) end
   local list = goes_on and freed or over
   list[#list + 1] = {
-    token = token, attempts = attempts or 0, kills = kills or 0, start = start or now_ms, key = key or '', why = why,
+    token = token, attempts = attempts or 0, kills = kills or 0, start = start or now_ms, tail = tail or '', why = why,
   }
 end
 
@@ -76,15 +76,18 @@ if #tokens + #members == 0 then return { 0, 0, cursor } end
 
 check_sets(keys.retries, keys.returned, keys.quarantine)
 check_hashes(keys.unique, keys.counters, keys.errors)
+local is_ranked = has_ranks()
 if #members > 0 then redis.call('ZREM', keys.held_tasks, unpack(members)) end
 if #tokens > 0 then redis.call('ZREM', keys.held, unpack(tokens)) end
 for _, job in ipairs(freed) do
   local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
   redis.call('ZADD', waiting, math.min(job.start, now_ms), job.token)
 end
+add_ranks(freed, is_ranked, function(job) return math.min(job.start, now_ms) end)
 for _, job in ipairs(over) do
-  release_unique(keys.unique, job.key, job.token)
-  redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY))
+  release_unique(keys.unique, job.tail, job.token)
+  redis.call('HSET', keys.headers, job.token,
+    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. without_unique(job.tail))
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms,
     error = job.why .. ' It was held, and no worker that knows it came in time.' }))
   redis.call('ZADD', keys.quarantine, now_ms, job.token)

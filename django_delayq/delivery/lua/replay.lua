@@ -1,7 +1,7 @@
 -- Run dead letters or quarantined payloads again, from their first attempt. Safe to repeat.
 --
 -- Prelude  clock, window, frame, job
--- Keys     graves, returned, headers, payloads, channel, ended, errors, results...
+-- Keys     graves, returned, headers, payloads, channel, ended, errors, ranked, control, results...
 -- Where    graves: dead or quarantine; results: one a token, the failure that was kept for callers that wait
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  wait: '+' ms from now, or '=' epoch ms
@@ -19,6 +19,7 @@ if done > 0 then return done end
 
 check_sets(keys.returned)
 check_hashes(keys.headers, keys.payloads, keys.errors)
+local is_ranked, replayed = has_ranks(), {}
 for i = 4, #ARGV do
   local token = ARGV[i]
   local is_there = redis.call('ZREM', keys.graves, token) == 1
@@ -26,14 +27,18 @@ for i = 4, #ARGV do
     local result = KEYS[#keys + i - 3]
     redis.call('DEL', result)
     redis.call('ZADD', keys.returned, start, token)
-    redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY))
+    local _, _, _, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
+    tail = without_unique(tail or '')
+    redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. tail)
+    replayed[#replayed + 1] = { token = token, tail = tail }
     notes[#notes + 1] = request .. '-' .. (#notes + 1)
   elseif is_there then
     redis.call('HDEL', keys.headers, token)
-    redis.call('HDEL', keys.errors, token)
+    forget_errors(keys.errors, { token })
   end
 end
 if #notes == 0 then return 0 end
+add_ranks(replayed, is_ranked, function() return start end)
 remember(keys.ended, math.floor(now_us / 1000), 'taken', notes)
 local refusal = publish(keys.channel, start)
 return refusal and { #notes, refusal } or #notes

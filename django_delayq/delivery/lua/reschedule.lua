@@ -3,7 +3,7 @@
 --
 -- Prelude  clock, count, window, frame, list, job, find, held
 -- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
---          notes, unique, ended, channel, returned, held, held_tasks, errors
+--          notes, unique, ended, channel, returned, held, held_tasks, errors, ranked, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
@@ -22,9 +22,11 @@ local now_ms, start, refusal = math.floor(now_us / 1000), start_time(ARGV[3], no
 local job = find_job(token, now_ms)
 check_sets(keys.retries, keys.returned, keys.held_tasks)
 check_hashes(keys.payloads, keys.errors)
+local is_ranked, tail = has_ranks(), ''
 
 if job.waits or is_given_up(job) then
-  local attempts, kills, first_due, _, _, key = read_header(job.header)
+  local attempts, kills, first_due, _
+  attempts, kills, first_due, _, _, tail = read_header(job.header)
   local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
   local place, waiting = job.waits or keys.leases, waiting_set(keys.retries, keys.returned, attempts, kills)
   redis.call('ZREM', place, token)
@@ -34,23 +36,25 @@ if job.waits or is_given_up(job) then
     redis.call('HDEL', keys.errors, token)
   end
   redis.call('ZADD', waiting, start, token)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, start, NOBODY, NOBODY) .. key)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, start, NOBODY, NOBODY) .. tail)
   refusal = publish(keys.channel, start)
 elseif job.frame then
-  local _, format, id, key, mac = read_locator(job.locator)
+  local _, format, id, mac
+  _, format, id, tail, mac = read_locator(job.locator)
   local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
   redis.call('ZREM', keys.timeout_set, job.frame)
   redis.call('ZADD', keys.timeout_set, start, job.frame)
   if redis.call('HEXISTS', keys.locators, token) == 1 then
-    redis.call('HSET', keys.locators, token, pack_locator(start, format, id, mac) .. key)
+    redis.call('HSET', keys.locators, token, pack_locator(start, format, id, mac) .. tail)
   end
   if start < tonumber(head) then refusal = publish(keys.redisson_channel, start) end
 elseif job.payload then
-  local _, _, _, key = read_locator(job.locator)
+  local _
+  _, _, _, tail = read_locator(job.locator)
   redis.call('LREM', keys.destination, 1, job.payload)
   redis.call('HDEL', keys.locators, token)
   redis.call('ZADD', keys.returned, start, token)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. key)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. tail)
   redis.call('HSET', keys.payloads, token, job.payload)
   refusal = publish(keys.channel, start)
 elseif job.state == 'unknown' then
@@ -62,5 +66,6 @@ else
   if job.locator then forget(token, job.locator) end
   return { job.state, 0 }
 end
+add_ranks({ { token = token, tail = tail } }, is_ranked, function() return start end)
 remember(keys.ended, now_ms, 'taken', { request })
 return { 'rescheduled', start, refusal }

@@ -72,9 +72,9 @@ local found, places = {}, {}
 local function relocate(token, old, mac)
   local locator = redis.call('HGET', keys.locators, token)
   if not locator or not is_located(locator, token, old) then return end
-  local start, format, id, key = read_locator(locator)
+  local start, format, id, tail = read_locator(locator)
   places[#places + 1] = token
-  places[#places + 1] = pack_locator(start, format, id, mac) .. key
+  places[#places + 1] = pack_locator(start, format, id, mac) .. tail
 end
 
 local indexes

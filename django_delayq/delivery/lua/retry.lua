@@ -2,7 +2,7 @@
 -- retries; if it snoozes before any attempt has failed, it waits among the returned.
 --
 -- Prelude  clock, count, window, frame, job, settle
--- Keys     leases, headers, retries, errors, counters, channel, returned
+-- Keys     leases, headers, retries, errors, counters, channel, returned, ranked, control
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  attempts to add: 1 if they failed, 0 if they snooze
 -- ARGV[3]  and on, four a job: token; fencing token; wait: '+' ms from now, or '=' epoch ms; error as JSON, or empty if
@@ -15,6 +15,7 @@ local now_ms = math.ceil(now_us / 1000)
 local held, lost = ours(keys.headers, 3, 4)
 if #held == 0 then return lost end
 check_hashes(keys.errors, keys.counters)
+local is_ranked = has_ranks()
 local head = tonumber(redis.call('ZRANGE', keys.retries, 0, 0, 'WITHSCORES')[2] or math.huge)
 if failed == 0 then
   head = math.min(head, tonumber(redis.call('ZRANGE', keys.returned, 0, 0, 'WITHSCORES')[2] or math.huge))
@@ -33,9 +34,13 @@ for _, job in ipairs(held) do
   if failed == 0 then waiting = waiting_set(keys.retries, keys.returned, attempts, job.kills) end
   redis.call('ZADD', waiting, job.due, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, attempts, job.kills, job.start, NOBODY, NOBODY) .. job.key)
-  if failed == 1 then redis.call('HSET', keys.errors, job.token, ARGV[job.at + 3]) end
+    struct.pack(HEADER, attempts, job.kills, job.start, NOBODY, NOBODY) .. job.tail)
+  if failed == 1 then
+    redis.call('HSET', keys.errors, job.token, ARGV[job.at + 3])
+    if job.claimed then add_attempt(keys.errors, job.token, ARGV[job.at + 3]) end
+  end
 end
+add_ranks(held, is_ranked, function(job) return job.due end)
 add_to(keys.counters, failed == 1 and 'retried' or 'snoozed', #held)
 if first < head then publish(keys.channel, first) end
 return lost

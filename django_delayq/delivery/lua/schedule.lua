@@ -2,14 +2,15 @@
 --
 -- Prelude  clock, count, window, frame, list, job
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
---          returned?, retries?, held?, leases?
--- Where    returned, retries, held, leases: only if the number of jobs in the queue is limited
+--          returned?, retries?, held?, leases?, ranked?, control?
+-- Where    returned, retries, held, leases: only if the number of jobs in the queue is limited; ranked, control: only if
+--          the queue has priorities, or one of these jobs has one
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames also go into the delay queue
 -- ARGV[4]  1: this may have been sent before, so look for each token first
--- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); unique key or empty; payload. Then, if that number
---          is limited, the limit
+-- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); tail; payload. Then, if that number is limited,
+--          the limit
 -- Returns  two a job: start time (epoch ms), and '' or the token of the job that holds the unique key; but if a repeat
 --          finds that the job has begun, 0, and '=' with the state in which it ended, or with 'unknown' if it has not
 --          ended; and if the queue has no room for all new jobs of the call, how many it holds, and '=uncommitted': it
@@ -23,6 +24,7 @@ local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
 head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators)
+if keys.ranked then has_ranks() end
 
 -- One look through the destination queue serves all keys that are held: each look may read a megabyte.
 local lying, is_all
@@ -37,7 +39,7 @@ end
 
 local reply, fresh, claimed, displaced = {}, {}, {}, {}
 for i = 5, #ARGV - 3, 4 do
-  local token, start, key = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
+  local token, start, key = ARGV[i], start_time(ARGV[i + 1], now_us), unique_of(ARGV[i + 2])
   local holder, known, beyond = '', false, nil
   if is_repeat then
     local locator = redis.call('HGET', keys.locators, token)
@@ -84,9 +86,10 @@ end
 local number = next_numbers(keys.delay_queue, keys.counters, #fresh, now_ms)
 local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
 local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
+local ranks = {}
 local members, frames, places, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
 for n, i in ipairs(fresh) do
-  local token, start, key, payload = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2], ARGV[i + 3]
+  local token, start, tail, payload = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2], ARGV[i + 3]
   if start ~= last then last, score = start, decimal(start) end
   local high, low
   -- Our own payload: no stranger has written its bytes.
@@ -104,17 +107,20 @@ for n, i in ipairs(fresh) do
     place = pack_locator(start, format, struct.pack('>c2I6', mark, number + n), mac or NO_MAC)
   end
   members[2 * n - 1], members[2 * n], frames[n] = score, frame, frame
-  places[2 * n - 1], places[2 * n] = token, place .. key
+  places[2 * n - 1], places[2 * n] = token, place .. tail
+  local key = tail == '' and '' or unique_of(tail)
   if key ~= '' then
     holders[#holders + 1] = key:sub(2)
     holders[#holders + 1] = token
   end
   if start < first then first = start end
+  if keys.ranked then ranks[n] = { token = token, tail = tail, start = start } end
 end
 redis.call('ZADD', keys.timeout_set, 'NX', unpack(members))
 if listed then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end
 redis.call('HSET', keys.locators, unpack(places))
 if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end
+if keys.ranked then add_ranks(ranks, true, function(job) return job.start end) end
 if #holders > 0 then redis.call('HSET', keys.unique, unpack(holders)) end
 if first < head then reply[#reply + 1] = publish(keys.redisson_channel, first) end
 return reply

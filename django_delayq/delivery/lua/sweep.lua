@@ -1,16 +1,16 @@
 -- Forget what belongs to no job or process any more, in a part of one of our hashes: Java took the frame, somebody
--- deleted a key, or a process vanished.
+-- deleted a key, or a process vanished. On a queue with priorities, rank the jobs that waited before it had any.
 --
 -- Prelude  clock, count, window, frame, list, job, find
 -- Keys     timeout_set, destination, locators, unique, headers, payloads, errors, swept, leases, retries, returned,
---          held, dead, quarantine
+--          held, dead, quarantine, control, ranked
 -- Where    swept: the hash that is swept
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes' or 'claims'
 -- ARGV[3]  cursor of the last call, 0 at first
 -- ARGV[4]  fields to look at, approximately
--- Returns  the next cursor, 0 at the end; fields forgotten. Locators are not forgotten while the destination queue is
---          too long, or too large, to be looked through
+-- Returns  the next cursor, 0 at the end; fields forgotten and jobs ranked. Locators are not forgotten while the
+--          destination queue is too long, or too large, to be looked through
 
 local now_ms, which = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 -- A claim is repeated within seconds, so its request is kept for longer than that.
@@ -32,12 +32,17 @@ if which == 'locators' then
   if not is_all then return { ARGV[3], 0 } end
 end
 
+-- The hash of errors has a second field for a job.
+local function token_in(field)
+  return field:sub(1, #HISTORY) == HISTORY and field:sub(#HISTORY + 1) or field
+end
+
 local function is_over(field, value)
   if which == 'locators' then
     local start, format, id, _, mac = read_locator(value)
     return not (mac and lying[field .. mac]) and not (start and find_frame(keys.timeout_set, start, format, id, field, mac))
   elseif which == 'headers' or which == 'errors' then
-    return not is_anywhere(field)
+    return not is_anywhere(token_in(field))
   elseif which == 'unique' then
     return redis.call('HEXISTS', keys.headers, value) == 0 and redis.call('HEXISTS', keys.locators, value) == 0
   elseif which == 'notes' then
@@ -47,20 +52,38 @@ local function is_over(field, value)
   return not lease_end or not (lease_end > now_ms - CLAIM_KEPT_MS)
 end
 
+-- A queue with priorities ranks what waited before it had any.
+local is_ranked = which == 'locators' and redis.call('HGET', keys.control, 'ranked') and has_ranks()
+local fresh = {}
+local function rank_if_fresh(token, locator)
+  local start, format, _, tail = read_locator(locator)
+  if format > 0 and not redis.call('ZSCORE', keys.ranked, token) then
+    fresh[#fresh + 1] = { token = token, tail = tail, start = start }
+  end
+end
+
 local part = redis.call('HSCAN', keys.swept, ARGV[3], 'COUNT', ARGV[4])
 local over = {}
 for i = 1, #part[2], 2 do
-  if is_over(part[2][i], part[2][i + 1]) then over[#over + 1] = { part[2][i], part[2][i + 1] } end
+  if is_over(part[2][i], part[2][i + 1]) then
+    over[#over + 1] = { part[2][i], part[2][i + 1] }
+  elseif is_ranked then
+    rank_if_fresh(part[2][i], part[2][i + 1])
+  end
 end
 for _, item in ipairs(over) do
   if which == 'locators' then
     forget(item[1], item[2])
   elseif which == 'headers' or which == 'errors' then
-    local _, _, _, _, _, key = read_header(redis.call('HGET', keys.headers, item[1]))
-    release_unique(keys.unique, key, item[1])
-    for _, hash in ipairs({ keys.headers, keys.payloads, keys.errors }) do redis.call('HDEL', hash, item[1]) end
+    local token = token_in(item[1])
+    local _, _, _, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
+    release_unique(keys.unique, tail, token)
+    redis.call('HDEL', keys.headers, token)
+    redis.call('HDEL', keys.payloads, token)
+    forget_errors(keys.errors, { token })
   else
     redis.call('HDEL', keys.swept, item[1])
   end
 end
-return { part[1], #over }
+add_ranks(fresh, true, function(job) return job.start end)
+return { part[1], #over + #fresh }

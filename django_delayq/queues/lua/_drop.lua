@@ -5,27 +5,27 @@
 
 -- Returns what we know of the frames that are jobs of ours. To be called before the first write.
 local function jobs_among(locators, frames)
-  local tokens, holders = {}, {}
+  local tokens, tails = {}, {}
   for _, frame in ipairs(frames) do
     local payload, id = unpack_frame(frame)
     local token = payload and token_of(payload)
     local locator = token and redis.call('HGET', locators, token)
     if locator then
-      local _, _, found, key = read_locator(locator)
+      local _, _, found, tail = read_locator(locator)
       -- A copy that somebody offered by hand is not the job.
       if found == id and is_located(locator, token, payload) then
         tokens[#tokens + 1] = token
-        holders[#holders + 1] = key
+        tails[#tails + 1] = tail
       end
     end
   end
-  return { tokens = tokens, holders = holders }
+  return { tokens = tokens, tails = tails }
 end
 
 local function forget_jobs(jobs, outcome, now_ms)
   if #jobs.tokens == 0 then return end
   redis.call('HDEL', keys.locators, unpack(jobs.tokens))
-  for i, token in ipairs(jobs.tokens) do release_unique(keys.unique, jobs.holders[i], token) end
+  for i, token in ipairs(jobs.tokens) do release_unique(keys.unique, jobs.tails[i], token) end
   -- A schedule that is repeated because its reply was lost must not bring them back.
   remember(keys.ended, now_ms, outcome, jobs.tokens)
   add_to(keys.counters, outcome, #jobs.tokens)

@@ -12,16 +12,16 @@ local now_ms, owner = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 
 -- The fencing token alone decides, and no time: the lease may be over and nobody else have come, and the clock may have
 -- been set back since.
-local tokens, holders, noted, flags = {}, {}, {}, {}
+local tokens, tails, noted, flags = {}, {}, {}, {}
 for i = 3, #ARGV, 2 do
   local token, flag = ARGV[i], '0'
   local receipt = token .. ARGV[i + 1]
   local header = redis.call('HGET', keys.headers, token)
-  local _, _, _, fence, _, key = read_header(header)
+  local _, _, _, fence, _, tail = read_header(header)
   if fence == ARGV[i + 1] then
     flag = '1'
     tokens[#tokens + 1] = token
-    holders[#holders + 1] = key
+    tails[#tails + 1] = tail
     noted[#noted + 1] = token
     noted[#noted + 1] = receipt
   elseif redis.call('ZSCORE', keys.ended, receipt) then
@@ -37,8 +37,8 @@ if #tokens > 0 then
   redis.call('ZREM', keys.leases, unpack(tokens))
   redis.call('HDEL', keys.headers, unpack(tokens))
   redis.call('HDEL', keys.payloads, unpack(tokens))
-  redis.call('HDEL', keys.errors, unpack(tokens))
-  for i, token in ipairs(tokens) do release_unique(keys.unique, holders[i], token) end
+  forget_errors(keys.errors, tokens)
+  for i, token in ipairs(tokens) do release_unique(keys.unique, tails[i], token) end
   remember(keys.ended, now_ms, 'taken', noted)
   add_to(keys.counters, 'taken', #tokens)
 end

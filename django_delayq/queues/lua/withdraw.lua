@@ -60,15 +60,16 @@ if keys.target then
   redis.call('LPUSH', keys.target, ARGV[6])
   -- In the target it is a job as well, and does not only look like one.
   if token and jobs.tokens[1] == token then
-    local key = ''
+    local tail = ''
     if keys.target_locators == keys.locators then
       -- It has only become due.
-      key = jobs.holders[1]
+      tail = jobs.tails[1]
       redis.call('ZREM', keys.ended, token)
       add_to(keys.counters, 'taken', -1)
+      local key = unique_of(tail)
       if key ~= '' then redis.call('HSET', keys.unique, key:sub(2), token) end
     end
-    redis.call('HSET', keys.target_locators, token, pack_locator(now_ms, 0, NOBODY, mac) .. key)
+    redis.call('HSET', keys.target_locators, token, pack_locator(now_ms, 0, NOBODY, mac) .. tail)
   elseif token then
     -- Perhaps a job that was taken out and put in again.
     leave_unsure(keys.target_locators, token, mac, now_ms)

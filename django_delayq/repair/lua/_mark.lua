@@ -14,11 +14,11 @@ local function follow_frame(locators, places, old, new)
   local token, mac = token_of(payload)
   local locator = token and redis.call('HGET', locators, token)
   if not locator then return end
-  local start, kind, known, key, known_mac = read_locator(locator)
+  local start, kind, known, tail, known_mac = read_locator(locator)
   if kind ~= format or known ~= id or known_mac ~= mac then return end
   local _, new_id = unpack_frame(new)
   places[#places + 1] = token
-  places[#places + 1] = pack_locator(start, format, new_id, mac) .. key
+  places[#places + 1] = pack_locator(start, format, new_id, mac) .. tail
 end
 
 -- Only one run at a time fills or empties a list: two would put the same frame in twice. Field 'listing' of the control

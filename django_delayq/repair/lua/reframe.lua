@@ -92,11 +92,11 @@ local places = {}
 for _, entry in ipairs(rewritten) do
   local locator = entry.token and redis.call('HGET', keys.locators, entry.token)
   if locator then
-    local start, format, id, key, mac = read_locator(locator)
+    local start, format, id, tail, mac = read_locator(locator)
     -- A copy that somebody offered by hand is not the job.
     if format == entry.format and id == entry.id and mac == entry.mac then
       places[#places + 1] = entry.token
-      places[#places + 1] = pack_locator(start, target, entry.new_id, mac) .. key
+      places[#places + 1] = pack_locator(start, target, entry.new_id, mac) .. tail
     end
   end
 end

@@ -1,0 +1,36 @@
+-- Give a job that waits another priority. Its id, start time and attempts stay. Safe to repeat.
+--
+-- Prelude  clock, count, window, frame, list, job, find
+-- Keys     timeout_set, destination, leases, retries, dead, quarantine, headers, locators, ended, returned, held, unique,
+--          control, ranked
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  token
+-- ARGV[3]  priority, -100 to 100
+-- Returns  'reprioritized', or the state in which it was left; then the format of the queue. If that has no priorities
+--          (1), nothing was changed
+
+local now_ms, token, priority = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
+
+local format = tonumber(redis.call('HGET', keys.control, 'format') or 1) or 1
+local job = find_job(token, now_ms)
+if format < 2 then return { job.state, format } end
+local is_ranked = has_ranks()
+
+if job.waits or is_given_up(job) then
+  local attempts, kills, start, fence, owner, tail = read_header(job.header)
+  tail = with_priority(tail, priority)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, start, fence, owner) .. tail)
+  -- A held job, or one that its dead worker has, gets its rank when it waits for a worker again.
+  if job.waits == keys.retries or job.waits == keys.returned then
+    add_ranks({ { token = token, tail = tail } }, is_ranked, function() return job.score end)
+  end
+elseif job.frame and redis.call('HEXISTS', keys.locators, token) == 1 then
+  local start, kind, id, tail, mac = read_locator(job.locator)
+  tail = with_priority(tail, priority)
+  redis.call('HSET', keys.locators, token, pack_locator(start, kind, id, mac) .. tail)
+  add_ranks({ { token = token, tail = tail } }, is_ranked, function() return start end)
+else
+  if job.locator and not job.payload and job.state ~= 'unknown' then forget(token, job.locator) end
+  return { job.state, format }
+end
+return { 'reprioritized', format }

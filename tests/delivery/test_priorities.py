@@ -1,0 +1,413 @@
+"""Jobs with priorities: which come first, where the priority goes with them, and what a queue without them pays."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from django_delayq.delivery import changing, tending, upgrading
+from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.holding import HELD_NAMES
+from django_delayq.delivery.states import Change, State
+from django_delayq.delivery.storing import tail_of
+from tests.delivery.rig import LEASE, Rig, names_of, token
+
+
+@pytest.fixture
+def ranked(any_rig: Rig) -> Rig:
+    """A queue in the format that has priorities."""
+    any_rig.client.hset(any_rig.keys.control, "format", 2)
+    return any_rig
+
+
+def drained(rig: Rig, limit: int = 10, **options: Any) -> list[str]:
+    """Claim until nothing is due, and return the names in order."""
+    names: list[str] = []
+    for _ in range(1_000):
+        claimed = rig.claim(limit, **options)
+        names += names_of(claimed)
+        if claimed.wait_us:
+            return names
+    raise AssertionError(f"it spins after {names}")
+
+
+def reprioritize(rig: Rig, name: str, priority: int) -> Change | State:
+    call = changing.reprioritize(rig.keys, token(name), priority, now_us=rig.now_us)
+    return rig.run(call).change
+
+
+def is_ranked(rig: Rig) -> bool:
+    return rig.run(upgrading.read_format(rig.keys)).is_ranked
+
+
+@pytest.mark.parametrize("limit", [1, 2, 10])
+def test_higher_priorities_come_first_and_equal_ones_by_start_time(ranked, limit):
+    ranked.schedule({"a": 0, "b": 1}, priority=-5)
+    ranked.schedule({"c": 2, "d": 1}, priority=7)
+    ranked.schedule({"e": 0, "f": 3})
+    ranked.schedule({"g": 3}, priority=100)
+    ranked.schedule({"h": 0}, priority=-100)
+    ranked.now = 5
+
+    assert drained(ranked, limit) == ["g", "d", "c", "e", "f", "a", "b", "h"]
+    assert not is_ranked(ranked)
+
+
+def test_what_is_not_due_never_comes_early_whatever_its_priority(ranked):
+    ranked.schedule({"later": 50}, priority=100)
+    ranked.schedule({"now": 0}, priority=-100)
+
+    claimed = ranked.claim()
+
+    assert names_of(claimed) == ["now"]
+    assert claimed.wait_us == 50_000
+    ranked.now = 50
+    assert names_of(ranked.claim()) == ["later"]
+
+
+def test_jobs_that_waited_before_the_first_priority_count_as_zero(ranked):
+    ranked.schedule({"old": 0, "older": 0}, is_ranked=False)
+    ranked.schedule({"low": 0}, priority=-1)
+    ranked.schedule({"high": 0}, priority=1)
+    ranked.schedule({"new": 1})
+    ranked.now = 1
+
+    assert drained(ranked) == ["high", "old", "older", "new", "low"]
+
+
+def test_jobs_that_were_never_ranked_are_ranked_by_the_sweep(ranked):
+    ranked.schedule({f"old{n}": 0 for n in range(150)}, is_ranked=False)
+    ranked.schedule({"low": 0}, priority=-1)
+
+    ranked.run(
+        tending.sweep(ranked.keys, "locators", count=1_000, now_us=ranked.now_us)
+    )
+
+    assert ranked.client.zcard(ranked.keys.ranked) == 151
+    assert drained(ranked, 20)[-1] == "low"
+
+
+def test_elements_in_the_destination_queue_have_their_turn(ranked):
+    ranked.schedule({f"j{n}": 0 for n in range(9)}, priority=5)
+    ranked.client.rpush(ranked.keys.queue.destination, b"java")
+
+    assert "java" in names_of(ranked.claim(4))
+    assert len(drained(ranked, 4)) == 6
+
+
+def test_foreign_elements_count_as_zero(ranked):
+    ranked.java_offer("java", 0)
+    ranked.schedule({"low": 0}, priority=-1)
+    ranked.schedule({"high": 1}, priority=1)
+    ranked.now = 1
+
+    assert drained(ranked) == ["high", "java", "low"]
+
+
+def test_one_urgent_job_comes_before_many_that_wait(ranked):
+    for start in range(0, 2_000, 200):
+        ranked.schedule({f"l{n}": 0 for n in range(start, start + 200)}, priority=-3)
+    ranked.schedule({"urgent": 0}, priority=3)
+
+    assert names_of(ranked.claim(1)) == ["urgent"]
+    assert len(drained(ranked, 100)) == 2_000
+
+
+def test_waiting_jobs_gain_a_point_each_step(ranked):
+    ranked.schedule({"low": 0})
+    ranked.now = 1_000
+    ranked.schedule({"nine": 0}, priority=9)
+    ranked.schedule({"eleven": 0}, priority=11)
+
+    assert drained(ranked, priority_step_ms=100) == ["eleven", "low", "nine"]
+
+
+@pytest.mark.parametrize("step", [None, 50])
+@pytest.mark.parametrize("limit", [1, 7, 40])
+def test_order_is_that_of_a_sort(ranked, limit, step):
+    chance = random.Random(limit)
+    jobs = {
+        f"j{n}": (chance.randrange(2_000), chance.choice([-2, 0, 0, 1, 5]))
+        for n in range(300)
+    }
+    for name, (wait, priority) in jobs.items():
+        ranked.schedule({name: wait}, priority=priority, is_ranked=True)
+    ranked.now = 2_000
+
+    def key(name: str) -> tuple[int, int]:
+        wait, priority = jobs[name]
+        return (-priority, wait) if step is None else (wait - priority * step, 0)
+
+    found = drained(ranked, limit, priority_step_ms=step)
+
+    assert sorted(found) == sorted(jobs)
+    assert [key(name) for name in found] == sorted(map(key, jobs))
+
+
+def test_retry_keeps_its_priority(ranked):
+    ranked.schedule({"a": 0}, priority=9)
+    ranked.schedule({"b": 0})
+    ranked.retry(*ranked.claim().jobs, wait=10)
+    ranked.schedule({"c": 10}, priority=5)
+    ranked.now = 10
+
+    assert drained(ranked) == ["a", "c", "b"]
+
+
+def test_every_way_back_to_waiting_keeps_the_priority(ranked):
+    for name in ("given", "held", "dead", "moved", "killed", "plain"):
+        ranked.schedule({name: 0}, priority=0 if name == "plain" else 4)
+    jobs = {job.token.rstrip("-"): job for job in ranked.claim().jobs}
+    ranked.retry(jobs["plain"], wait=LEASE)
+    ranked.give_back(jobs["given"])
+    ranked.hold(jobs["held"])
+    ranked.bury(jobs["dead"])
+    ranked.retry(jobs["moved"], wait=99_999)
+    ranked.reschedule("moved", LEASE)
+    ranked.release("shop.new", name_limit=HELD_NAMES)
+    ranked.replay("dead")
+    ranked.now = LEASE
+
+    assert [ranked.inspect(name).priority for name in jobs] == [
+        0 if name == "plain" else 4 for name in jobs
+    ]
+    # The expired lease comes first, as always, and the one without a priority last.
+    found = drained(ranked, 1)
+    assert (found[0], found[-1]) == ("killed", "plain")
+    assert sorted(found[1:-1]) == ["dead", "given", "held", "moved"]
+
+
+def test_job_is_given_another_priority_wherever_it_waits(ranked):
+    ranked.schedule({"a": 0, "b": 0, "c": 0, "d": 1})
+    first, second, third = ranked.claim(3).jobs
+    ranked.retry(first, wait=1)
+    ranked.give_back(second)
+    ranked.hold(third)
+
+    for name in "abcd":
+        assert reprioritize(ranked, name, 3) is Change.REPRIORITIZED
+        assert ranked.inspect(name).priority == 3
+    ranked.schedule({"e": 1}, priority=2)
+    ranked.now = 1
+
+    assert drained(ranked) == ["b", "a", "d", "e"]
+    ranked.release("shop.new")
+    ranked.schedule({"f": 0}, priority=2)
+    assert drained(ranked) == ["c", "f"]
+
+
+def test_priority_can_be_taken_away(ranked):
+    ranked.schedule({"a": 0}, priority=3)
+    ranked.schedule({"b": 0}, priority=1)
+
+    reprioritize(ranked, "a", 0)
+
+    assert drained(ranked) == ["b", "a"]
+
+
+def test_what_runs_or_has_gone_is_given_no_other_priority(ranked):
+    ranked.schedule({"a": 0})
+    job = ranked.lease()
+
+    assert reprioritize(ranked, "a", 3) is State.RUNNING
+    ranked.acknowledge(job)
+    assert reprioritize(ranked, "a", 3) is State.SUCCEEDED
+    assert reprioritize(ranked, "z", 3) is State.MISSING
+    assert not is_ranked(ranked)
+
+
+def test_queue_of_workers_that_know_no_priorities_gets_none(rig):
+    rig.schedule({"a": 0})
+    before = rig.state()
+
+    call = changing.reprioritize(rig.keys, token("a"), 3, now_us=rig.now_us)
+
+    assert rig.run(call) == (State.DUE, 1)
+    assert rig.state() == before
+    assert rig.inspect("a").priority == 0
+
+
+def test_unique_key_of_a_job_with_a_priority_is_held_and_freed(ranked):
+    ranked.schedule({"a": 0}, unique="ek", priority=3)
+    assert ranked.schedule({"b": 0}, unique="ek")[0].holder == "a"
+    assert ranked.inspect("a").unique == "k"
+
+    ranked.acknowledge(ranked.lease())
+
+    assert ranked.schedule({"b": 0}, unique="sk", priority=-3)[0].holder == ""
+    job = ranked.lease()
+    # It was held to the start.
+    assert ranked.schedule({"c": 9}, unique="sk")[0].holder == ""
+    ranked.acknowledge(job)
+    assert ranked.cancel("c") is Change.CANCELLED
+    assert "unique" not in ranked.state()
+
+
+def test_cancelled_job_leaves_the_ranks(ranked):
+    ranked.schedule({"a": 0, "b": 5}, priority=3)
+
+    ranked.cancel("a")
+    ranked.cancel("b")
+
+    assert ranked.client.zcard(ranked.keys.ranked) == 0
+    assert drained(ranked) == []
+    assert not is_ranked(ranked)
+
+
+def test_rank_of_a_job_that_somebody_else_took_or_moved_stops_nothing(ranked):
+    ranked.schedule({"taken": 0, "moved": 0, "stays": 0}, priority=3)
+    frames = ranked.client.zrange(ranked.keys.queue.timeout_set, 0, -1)
+    by_name = {frame[frame.index(b'"delayq":"') + 10 :][:5]: frame for frame in frames}
+    ranked.java_remove(by_name[b"taken"])
+    # A version that knows no priorities moves only the frame and its locator.
+    ranked.reschedule("moved", 7)
+    ranked.client.zadd(ranked.keys.ranked, {token("moved"): 97 * 2**42})
+    ranked.client.zadd(ranked.keys.ranked, {"nobody": 0})
+
+    assert drained(ranked) == ["stays"]
+    ranked.now = 7
+    assert drained(ranked) == ["moved"]
+    ranked.client.delete(ranked.keys.locators)
+
+
+def test_rank_of_a_wrong_type_is_an_error_and_changes_nothing(ranked):
+    ranked.schedule({"a": 0}, priority=3)
+    ranked.client.delete(ranked.keys.ranked)
+    ranked.client.set(ranked.keys.ranked, "no set")
+    before = ranked.state()
+
+    for call in (
+        ranked.claim,
+        lambda: ranked.cancel("a"),
+        lambda: ranked.schedule({"b": 0}, priority=1),
+    ):
+        with pytest.raises(Exception, match="WRONGTYPE"):
+            call()
+
+    assert ranked.state() == before
+
+
+def test_suspects_hide_nothing_behind_them(ranked):
+    ranked.schedule({"a": 0, "b": 0}, priority=5)
+    ranked.claim()
+    ranked.now = LEASE
+    ranked.schedule({"c": 0})
+
+    claimed = ranked.claim(safe_kills=0, takes_suspect=False, put_off_ms=1_000)
+
+    assert (names_of(claimed), claimed.put_off) == (["c"], 2)
+    ranked.now += 1_000
+    assert drained(ranked) == ["a", "b"]
+
+
+def test_queue_that_is_shared_now_forgets_its_ranks(ranked):
+    ranked.schedule({"a": 0}, priority=3)
+
+    ranked.claim(mode=Mode.SHARED)
+
+    assert names_of(ranked.claim(mode=Mode.SHARED)) == ["a"]
+    assert not ranked.client.exists(ranked.keys.ranked)
+    assert not is_ranked(ranked)
+
+
+def test_claim_is_bounded_whatever_has_gone(ranked):
+    ranks = {f"gone{n}": 100 * 2**42 + n for n in range(5_000)}
+    ranked.client.hset(ranked.keys.control, "ranked", 1)
+    ranked.client.zadd(ranked.keys.ranked, ranks)
+    ranked.schedule({"a": 0}, is_ranked=True)
+
+    assert drained(ranked, 500) == ["a"]
+    assert ranked.client.zcard(ranked.keys.ranked) == 0
+
+
+@pytest.mark.parametrize("priority", [-100, -1, 1, 27, 28, 100])
+def test_tail_is_bytes_for_every_priority(priority):
+    tail = tail_of("ek", priority)
+
+    assert tail == b"x\0" + bytes([100 + priority]) + b"\0\0ek"
+    assert tail_of("ek") == "ek"
+
+
+class TestHistory:
+    def test_every_attempt_that_failed_or_was_killed_is_kept_the_last_first(
+        self, ranked
+    ):
+        ranked.schedule({"a": 0})
+        ranked.retry(ranked.lease(), wait=0, error=b'{"error":"first"}')
+        job = ranked.lease()
+        ranked.now = LEASE
+        ranked.bury(ranked.lease())
+
+        lines = ranked.inspect("a").history.split(b"\n")
+
+        assert lines[0] == b'{"error":"e"}'
+        assert b'"killed"' in lines[1]
+        assert b"lost the lease" in lines[1]
+        assert lines[2:] == [b'{"error":"first"}']
+        assert job.kills == 0
+
+    def test_claim_says_since_when_a_job_runs(self, ranked):
+        ranked.now = 5
+        ranked.schedule({"a": 0})
+        job = ranked.lease()
+
+        assert ranked.inspect("a").claimed_ms == ranked.now_us // 1000
+        ranked.retry(job, wait=9)
+        assert ranked.inspect("a").claimed_ms is None
+
+    def test_nothing_of_it_is_left_behind(self, ranked):
+        for name in "abc":
+            ranked.schedule({name: 0})
+        jobs = ranked.claim().jobs
+        ranked.retry(*jobs, wait=0)
+        first, second, third = ranked.claim().jobs
+        ranked.acknowledge(first)
+        ranked.bury(second)
+        ranked.discard(second.token.rstrip("-"))
+        ranked.retry(third)
+        ranked.cancel(third.token.rstrip("-"))
+
+        assert ranked.leftovers() == [ranked.keys.claims]
+
+    def test_history_is_bounded_by_bytes_and_keeps_the_last(self, ranked):
+        ranked.schedule({"a": 0})
+        for n in range(12):
+            error = b'{"n":%d,"error":"%b"}' % (n, b"x" * 5_000)
+            ranked.retry(ranked.lease(), wait=0, error=error)
+
+        lines = ranked.inspect("a").history.split(b"\n")
+
+        assert [json.loads(line)["n"] for line in lines] == [11, 10, 9, 8, 7, 6]
+
+    def test_one_long_error_is_kept_whole(self, ranked):
+        ranked.schedule({"a": 0})
+        ranked.retry(ranked.lease(), error=b'{"error":"%b"}' % (b"x" * 70_000))
+
+        assert len(ranked.inspect("a").history) > 70_000
+
+    def test_queue_in_the_first_format_keeps_none(self, rig):
+        rig.schedule({"a": 0})
+        rig.retry(rig.lease())
+
+        seen = rig.inspect("a")
+
+        assert (seen.history, seen.claimed_ms, seen.error) == (b"", None, b"{}")
+
+    def test_history_stays_through_a_replay(self, ranked):
+        ranked.schedule({"a": 0})
+        ranked.bury(ranked.lease())
+
+        ranked.replay("a")
+
+        assert ranked.inspect("a").history == b'{"error":"e"}'
+
+    def test_vanished_job_takes_its_history_along(self, ranked):
+        ranked.schedule({"a": 0})
+        ranked.claim()
+        ranked.client.delete(ranked.keys.payloads)
+        ranked.now = LEASE
+
+        assert ranked.claim().vanished == 1
+
+        assert ranked.leftovers() == []
