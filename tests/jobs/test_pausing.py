@@ -19,6 +19,7 @@ from django_delayq import (
     apause,
     apaused,
     aresume,
+    delayed_task,
     get_job,
     pause,
     paused,
@@ -185,6 +186,17 @@ def test_past_end_of_a_pause_leaves_the_pause_that_is_there(queue: str) -> None:
         pause(queue, until=now() - timedelta(hours=1))
 
     assert [each.reason for each in paused()] == ["one"]
+
+
+def test_task_whose_jobs_cannot_be_held_cannot_be_paused(queue: str) -> None:
+    longest = delayed_task(name="x" * 248)(lambda: None)
+    longer = delayed_task(name="y" * 249)(lambda: None)
+
+    pause(queue, task=longest)
+    with pytest.raises(InvalidTask, match="a name may have 248 bytes"):
+        pause(queue, task=longer)
+
+    assert [each.task for each in paused()] == [longest.name]
 
 
 def test_only_so_many_tasks_can_be_paused(
