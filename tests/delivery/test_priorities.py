@@ -288,6 +288,25 @@ def test_rank_of_a_wrong_type_is_an_error_and_changes_nothing(ranked):
     assert ranked.state() == before
 
 
+def test_paused_queue_and_paused_task_keep_the_order_of_priorities(ranked):
+    for name, priority in {"low": -5, "urgent": 5, "usual": 0, "held": 9}.items():
+        ranked.schedule({name: 0}, priority=priority)
+    (held,) = ranked.claim(1).jobs
+    ranked.pause("shop.mail")
+    ranked.hold(held, task="paused shop.mail", hold_ms=None)
+    ranked.pause()
+    before = ranked.state()
+
+    assert ranked.claim().jobs == []
+    assert ranked.claim_few() is None
+    assert ranked.state() == before
+
+    ranked.resume()
+    ranked.resume("shop.mail")
+    ranked.release("paused shop.mail", is_worker=False)
+    assert names_of(ranked.claim()) == ["held", "urgent", "usual", "low"]
+
+
 def test_suspects_hide_nothing_behind_them(ranked):
     ranked.schedule({"a": 0, "b": 0}, priority=5)
     ranked.claim()
