@@ -124,10 +124,12 @@ def program(
     programs: list[WorkerProgram] = []
 
     def start(
-        *arguments: str, environment: dict[str, str] | None = None
+        *arguments: str, environment: dict[str, str] | None = None, **options: Any
     ) -> WorkerProgram:
         told = delayq_environment(settings.DELAYQ, records.path) | (environment or {})
-        each = WorkerProgram(*arguments, directory=tmp_path, environment=told)
+        each = WorkerProgram(
+            *arguments, directory=tmp_path, environment=told, **options
+        )
         programs.append(each)
         return each.start()
 

@@ -15,10 +15,11 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery import upgrading
 from django_delayq.delivery.states import State
 from django_delayq.delivery.upgrading import Step
+from django_delayq.jobs import formats
 from django_delayq.wire import signing
 from tests.polling import wait_until
 from tests.worker.project import tasks
-from tests.worker.project.scheduler import EVERY
+from tests.worker.project.scheduler import EVERY, LATER_S
 from tests.worker.workers import MANAGE, ROOT, WorkerProgram, counts, delayq_environment
 
 #: A program of the later version; its workers say what they read, and its schedulers ask what to write, often.
@@ -36,14 +37,17 @@ SAID = (
 class Scheduler:
     """A program that schedules, of one version, from `start` to `stop`."""
 
-    def __init__(self, path: Path, queue: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self, path: Path, queue: str, environment: dict[str, str], root: Path = ROOT
+    ) -> None:
         self._path = path
         command = [sys.executable, "-m", "tests.worker.project.scheduler", queue]
         settings = {"DJANGO_SETTINGS_MODULE": "tests.worker.project.settings"}
+        self.environment = {**os.environ, **environment, **settings}
         self._process = subprocess.Popen(
             [*command, str(path)],
-            cwd=ROOT,
-            env={**os.environ, **environment, **settings},
+            cwd=root,
+            env=self.environment,
             stdin=subprocess.DEVNULL,
         )
 
@@ -83,10 +87,10 @@ def scheduler(
     """Start programs that schedule; they end with the test."""
     started: list[Scheduler] = []
 
-    def start(**environment: str) -> Scheduler:
+    def start(root: Path = ROOT, **environment: str) -> Scheduler:
         told = delayq_environment(settings.DELAYQ, records.path) | environment
         path = tmp_path / f"scheduled-{len(started)}"
-        started.append(Scheduler(path, queue_name, told))
+        started.append(Scheduler(path, queue_name, told, root))
         return started[-1]
 
     yield start
@@ -190,6 +194,106 @@ def test_deploy_of_a_later_version_and_back_under_load(
     assert (told.waiting, told.held, told.dead, told.quarantined) == (0, 0, 0, 0)
     assert back.log.count(SAID) == 1
     assert ran_by(its_pids) > 0
+
+
+#: The last commit that knows only format 1.
+BEFORE = "c6016b1a4ec0948129444f0b2611c83660f240f6"
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """A checkout of the version before format 2."""
+    root = tmp_path / "before"
+    root.mkdir()
+    packed = subprocess.run(
+        ["git", "archive", BEFORE, "django_delayq", "tests"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if packed.returncode:
+        pytest.skip(f"needs the history of the project: {packed.stderr.decode()}")
+    subprocess.run(["tar", "-x"], input=packed.stdout, cwd=root, check=True)
+    return root
+
+
+@pytest.mark.slow
+def test_deploy_from_the_version_before_format_2_under_load(
+    program, scheduler, client, records, before, queue_name
+):
+    """Format 1 by the code that knew no other, which goes on scheduling after its last worker has left."""
+    keys = get_settings().queue(queue_name).keys
+    serve = ("--queue", queue_name, "--grace", "20", "--processes", "1")
+
+    def format_is(number: int) -> bool:
+        return int(client.hget(keys.control, "format") or 1) == number
+
+    old = program(*serve, environment=OFTEN, root=before)
+    old_scheduler = scheduler(root=before, **OFTEN)
+    old_scheduler.wait_for_more()
+    wait_until(
+        lambda: any(b"reads:" in name for name in client.hkeys(keys.control)),
+        description="it has said what it reads",
+    )
+    new = program(*serve, environment=OFTEN)
+    new.wait_for_log("stays in format 1: 1 processes read no later one")
+    new_scheduler = scheduler(**OFTEN)
+    new_scheduler.wait_for_more()
+    # It has no effect yet, and does no harm.
+    early = tasks.pair.using(queue=queue_name, priority=50).schedule(LATER_S, -1, "-1")
+    assert early.refresh() is State.SCHEDULED
+    assert old.stop() == 0
+    wait_until(lambda: format_is(2), description="the queue is raised")
+    formats.forget()
+    urgent = tasks.pair.using(queue=queue_name, priority=50)
+    moved = urgent.schedule(LATER_S, -2, "-2")
+    assert moved.refresh() is State.SCHEDULED
+    assert moved.priority == 50
+    old_scheduler.wait_for_more()
+    new_scheduler.wait_for_more()
+    # The old code finds, moves and cancels jobs of format 2 by their id.
+    cancelled = urgent.schedule(LATER_S, -3, "-3")
+    told = run_old(before, old_scheduler, moved.id, cancelled.id)
+    assert told == ["True", "True"]
+    back = program(*serve, environment=OFTEN, root=before)
+    back.wait_for_log("is in format 2, and this version reads up to 1")
+    old_scheduler.stop()
+    new_scheduler.stop()
+    stored = [*old_scheduler.stored().items(), *new_scheduler.stored().items()]
+    stored += [(early.id, -1), (moved.id, -2)]
+    for job, number in stored:
+        if number < 0 or number % EVERY == 0:
+            assert get_job(job).run_now()
+    wait_until(lambda: records.count("pair") >= len(stored), description="all have run")
+    wait_until(lambda: counts(queue_name).running == 0, description="all are settled")
+
+    ran = [(line["job"], *line["pair"]) for line in records.all("pair")]
+    assert sorted(ran) == sorted((job, n, str(n)) for job, n in stored)
+    told = counts(queue_name)
+    assert (told.waiting, told.held, told.dead, told.quarantined) == (0, 0, 0, 0)
+    assert told.counters["cancelled"] == 1
+    # The old code knows of no rank. A claim drops this one when it is due.
+    assert client.zrange(keys.ranked, 0, -1) == [cancelled.token.encode()]
+
+
+def run_old(root: Path, scheduler: Scheduler, moved: str, cancelled: str) -> list[str]:
+    """Have the old code move one job and cancel another."""
+    code = (
+        "import sys, django; django.setup()\n"
+        "from django_delayq import get_job, __file__ as file\n"
+        f"assert file.startswith({str(root)!r}), file\n"
+        "print(get_job(sys.argv[1]).reschedule(1800))\n"
+        "print(get_job(sys.argv[2]).cancel())"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, moved, cancelled],
+        cwd=root,
+        env=scheduler.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return told.stdout.split()
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from tests.polling import PATIENCE_S, wait_until
 
 #: In place of the alarm's cap, which would wake a worker that was told nothing.
 NEVER_MS = 600_000
-MANAGE = Path(__file__).parent / "project" / "manage.py"
 ROOT = Path(__file__).parents[2]
+MANAGE = Path(__file__).parent / "project" / "manage.py"
 
 
 class InlineWorker:
@@ -119,9 +119,15 @@ class WorkerProgram:
     """``manage.py delayq_worker`` as a process of its own."""
 
     def __init__(
-        self, *arguments: str, directory: Path, environment: Mapping[str, str]
+        self,
+        *arguments: str,
+        directory: Path,
+        environment: Mapping[str, str],
+        root: Path = ROOT,
     ) -> None:
-        self.command = [sys.executable, str(MANAGE), "delayq_worker", *arguments]
+        """Describe a program of a checkout; it is not started."""
+        manage = root / MANAGE.relative_to(ROOT)
+        self.command = [sys.executable, str(manage), "delayq_worker", *arguments]
         self.environment = {**os.environ, **environment, "PYTHONUNBUFFERED": "1"}
         self.environment.pop("DJANGO_SETTINGS_MODULE", None)
         self.directory = directory
