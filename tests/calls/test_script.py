@@ -86,4 +86,4 @@ def test_key_that_a_call_leaves_out_is_nil_in_a_script_of_its_own() -> None:
     assert more == (*found, keys.queue.delay_queue)
     assert "if KEYS[5] then" in with_list.source
     assert "if nil then" in without.source
-    assert set(variants_of(DELIVERY, "store")) == {with_list, without}
+    assert {with_list, without} < set(variants_of(DELIVERY, "store"))

@@ -134,7 +134,7 @@ class QueueMachine(RuleBasedStateMachine):
         held = self.client.llen(keys.queue.destination) + sum(
             map(self.client.zcard, (keys.queue.timeout_set, *sets))
         )
-        there = self.names("waiting", "destination", "leased", "retrying")
+        there = self.names("waiting", "destination", "leased", "retrying", "held")
         assert held == len(there) + len(self.doubles)
         names = [self.new_name("j") for _ in range(many)]
         before = rig.state(), rig.counters()

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 
 import django
-from django.conf import settings
 
 from tests.servers import Server, available_kinds
 from tests.test_layers import RANK, ROOT
@@ -94,7 +93,7 @@ def docstrings_of(file: str) -> dict[str, str]:
 
 def is_upward(step: Step) -> bool:
     """Return whether a step goes to a layer on the right of its caller's."""
-    if step.caller is None or step.function is PROJECT:
+    if step.caller is None or step.function == PROJECT:
         return False
     return RANK[step.function.layer] > RANK[step.caller.layer]
 
@@ -204,14 +203,8 @@ def with_walks(text: str, job: Walk, element: Walk) -> str:
 def main() -> None:
     """Record both walks on a server of one's own, and write the page."""
     server = Server(available_kinds()[0]).start()
-    settings.DELAYQ = {
-        "CONNECTION": server.socket_url,
-        "QUEUES": {"job": {}, "element": {"REDISSON": walks.REDISSON}},
-    }
     try:
-        with server.client() as client:
-            job = walks.walk_of_job(client, "job")
-            element = walks.walk_of_element(client, "element")
+        job, element = walks.both(server.socket_url, "walk")
     finally:
         server.stop()
     PAGE.write_text(with_walks(PAGE.read_text("utf-8"), job, element), "utf-8")

@@ -21,21 +21,9 @@ _recorded: dict[str, tuple[Walk, Walk]] = {}
 
 
 @pytest.fixture
-def recorded(client, settings, server, server_kind, queue_name) -> tuple[Walk, Walk]:
+def recorded(server, server_kind, queue_name) -> tuple[Walk, Walk]:
     if server_kind not in _recorded:
-        java = f"{queue_name}-java"
-        settings.DELAYQ = {
-            "CONNECTION": server.socket_url,
-            "QUEUES": {
-                "default": {},
-                queue_name: {},
-                java: {"REDISSON": walks.REDISSON},
-            },
-        }
-        _recorded[server_kind] = (
-            walks.walk_of_job(client, queue_name),
-            walks.walk_of_element(client, java),
-        )
+        _recorded[server_kind] = walks.walks_apart(server.socket_url, queue_name)
     return _recorded[server_kind]
 
 

@@ -4,11 +4,16 @@ A worker inside this process runs them on a real server, in burst mode: it ends 
 """
 
 import json
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import redis
+from django.conf import settings
 
 from django_delayq import delayed_task, queue_handler, schedule
 from django_delayq.wire.keys import QueueKeys
@@ -17,7 +22,8 @@ from tests.queues.java import now_ms
 from tests.walk.recorder import Recorder, Step
 from tests.worker.workers import InlineWorker
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "frames.jsonl"
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "frames.jsonl"
 #: The Redisson that wrote the element, and the setting of its queue.
 REDISSON = "3.27.2"
 #: What the job is called with, and how it is recognised before it has a token.
@@ -79,6 +85,37 @@ class Walk:
     def in_hand(self) -> list[Step]:
         """Return the steps with the job among their arguments, each behind the one that called it."""
         return [step for step in self.steps if step.holds(self._texts)]
+
+
+def walks_apart(url: str, queue: str) -> tuple["Walk", "Walk"]:
+    """Record both walks in a process of its own, on queues whose names begin like this.
+
+    Python 3.11 may never return from a line that it traces in a process that has run thousands of tests.
+    """
+    code = (
+        "import pickle, sys, django; django.setup()\n"
+        "from tests.walk import walks\n"
+        "pickle.dump(walks.both(*sys.argv[1:]), sys.stdout.buffer)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, url, queue],
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    recorded: tuple[Walk, Walk] = pickle.loads(told.stdout)
+    return recorded
+
+
+def both(url: str, queue: str) -> tuple["Walk", "Walk"]:
+    """Record both walks here."""
+    settings.DELAYQ = {
+        "CONNECTION": url,
+        "QUEUES": {queue: {}, f"{queue}-java": {"REDISSON": REDISSON}},
+    }
+    with redis.Redis.from_url(url) as client:
+        return walk_of_job(client, queue), walk_of_element(client, f"{queue}-java")
 
 
 def _undisturbed(
