@@ -271,6 +271,66 @@ def test_rank_of_a_job_that_somebody_else_took_or_moved_stops_nothing(ranked):
     ranked.client.delete(ranked.keys.locators)
 
 
+@pytest.mark.parametrize("where", ["timeout_set", "retries", "returned"])
+def test_job_that_a_version_without_ranks_has_moved_forward_is_due(ranked, where):
+    ranked.schedule({"a": 0 if where != "timeout_set" else 9_000}, priority=3)
+    if where == "retries":
+        ranked.retry(ranked.lease(), wait=9_000)
+    elif where == "returned":
+        ranked.give_back(ranked.lease())
+        ranked.reschedule("a", 9_000)
+    before = ranked.client.zrange(ranked.keys.ranked, 0, -1, withscores=True)
+    ranked.reschedule("a", 0)
+    # It knows of no rank, which stays as it was.
+    ranked.client.zadd(ranked.keys.ranked, dict(before))
+    ranked.schedule({"b": 0}, priority=2)
+
+    assert drained(ranked) == ["a", "b"]
+    assert not is_ranked(ranked)
+
+
+@pytest.mark.parametrize("step", [None, 50])
+@pytest.mark.parametrize("score", ["inf", "-inf", 1e300, -5, 201 * 2**42])
+def test_score_that_is_no_rank_stops_nothing(ranked, score, step):
+    ranked.schedule({"a": 0, "b": 0}, priority=3)
+    ranked.client.zadd(ranked.keys.ranked, {token("a"): score, "nobody": score})
+
+    assert sorted(drained(ranked, priority_step_ms=step)) == ["a", "b"]
+
+
+def test_ranks_of_jobs_that_have_gone_cost_no_claim_each(ranked):
+    ranks = {f"gone{n}": 95 * 2**42 + n for n in range(320)}
+    ranked.schedule({"a": 0}, priority=1)
+    ranked.client.zadd(ranked.keys.ranked, ranks)
+
+    claims = 0
+    while not ranked.claim(1).jobs:
+        claims += 1
+    assert claims <= 10
+
+
+def test_worker_with_room_for_one_takes_what_others_offered(ranked):
+    ranked.schedule({f"j{n}": 0 for n in range(3)}, priority=-5)
+    ranked.schedule({"urgent": 0}, priority=5)
+    ranked.client.rpush(ranked.keys.queue.destination, b"java")
+
+    found = drained(ranked, 1)
+
+    assert found[:2] == ["urgent", "java"]
+    assert sorted(found[2:]) == ["j0", "j1", "j2"]
+
+
+def test_suspect_keeps_its_priority_when_it_was_the_last_with_one(ranked):
+    ranked.schedule({"a": 0}, priority=5)
+    ranked.claim()
+    assert not is_ranked(ranked)
+    ranked.now = LEASE
+    ranked.claim(safe_kills=0, takes_suspect=False, put_off_ms=0)
+    ranked.schedule({"b": 0}, priority=1)
+
+    assert drained(ranked) == ["a", "b"]
+
+
 def test_rank_of_a_wrong_type_is_an_error_and_changes_nothing(ranked):
     ranked.schedule({"a": 0}, priority=3)
     ranked.client.delete(ranked.keys.ranked)

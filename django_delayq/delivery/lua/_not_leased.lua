@@ -1,6 +1,6 @@
 -- Part of claim: bury the jobs that are out of kills; move or cancel those of which a note says so.
 --
--- Uses     now_ms, buried, moved, cancelled
+-- Uses     now_ms, is_ranked, buried, moved, cancelled
 
 for _, job in ipairs(buried) do
   release_unique(keys.unique, job.tail, job.token)
@@ -17,6 +17,7 @@ for _, job in ipairs(moved) do
   redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, 0, 0, job.start, NOBODY, NOBODY) .. job.tail)
   redis.call('HSET', keys.payloads, job.token, job.payload)
 end
+add_ranks(moved, is_ranked, function(job) return job.start end)
 if #cancelled > 0 then
   local tokens = {}
   for i, job in ipairs(cancelled) do

@@ -13,7 +13,7 @@ for i, job in ipairs(put_off) do
   end
 end
 redis.call('ZADD', keys.retries, unpack(waits))
-if is_ranked then add_ranks(put_off, true, function() return till end) end
+add_ranks(put_off, is_ranked, function() return till end)
 if #heads > 0 then
   redis.call('HSET', keys.headers, unpack(heads))
   -- Another process may be free for a suspect. For those that were among the retries, all know when to look.

@@ -7,10 +7,16 @@
 -- What was not ranked yet counts only once it is among so many that are due.
 local LOOKED_THROUGH = 100
 local LOOKED_BYTES = 262144
+-- Priorities from 100 to -100; a rank beyond them is none of ours.
+local LEVELS = 201
+-- So many of a level are read at least: ranks of jobs that have gone cost no claim each.
+local LEAST = 32
 
 -- Others have put elements into the destination queue: one of them has its turn.
 local before, room = count, limit - count
-if room > 1 and redis.call('LLEN', keys.destination) > 0 then room = room - 1 end
+local is_offered = redis.call('LLEN', keys.destination) > 0
+local has_one = room == 1
+if room > 1 and is_offered then room = room - 1 end
 -- The first that wait in the timeout set are read in one go, which spares a search for each.
 local window = {}
 if room > 0 then
@@ -22,15 +28,22 @@ local frame_of, candidates = {}, {}
 -- The highest priority comes first, or what has waited longest if each point of priority is worth a time.
 local function add(priority, start, token, frame, set)
   local first = step_ms and start - priority * step_ms or (100 - priority) * LEVEL + start
-  candidates[#candidates + 1] = { first, #candidates, start = start, token = token, frame = frame, set = set }
+  candidates[#candidates + 1] = { first, #candidates, start = start, token = token, frame = frame, set = set, priority = priority }
 end
 
--- Adds what is due and not ranked, as priority 0.
+-- Adds what is due and not ranked, as priority 0; and what is due by its place and not by its rank: somebody who knows
+-- no ranks has moved it, or has taken it out and put it in again.
 local function add_unranked(tokens, items)
   if #tokens == 0 then return end
   local ranks = redis.call('ZMSCORE', keys.ranked, unpack(tokens))
   for i, item in ipairs(items) do
-    if not ranks[i] then add(0, item.start, item.token, item.frame, item.set) end
+    local rank = item.token and tonumber(ranks[i] or nil)
+    if not rank then
+      add(0, item.start, item.token, item.frame, item.set)
+    elseif not (rank >= 0 and rank < LEVELS * LEVEL and rank % LEVEL <= now_ms) then
+      local priority = math.max(-100, math.min(100 - math.floor(rank / LEVEL), 100))
+      add(priority, item.start, item.token, item.frame, item.set)
+    end
   end
 end
 
@@ -54,12 +67,12 @@ for _, set in ipairs({ keys.retries, keys.returned }) do
 end
 
 -- Each level that has members, from the highest priority. With ageing, all of them may have the job that comes first.
-local from, enough, reaches = '-inf', room, {}
+local from, enough, reaches = '0', room, {}
 while room > 0 do
-  local head = redis.call('ZRANGEBYSCORE', keys.ranked, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local head = redis.call('ZRANGEBYSCORE', keys.ranked, from, '(' .. decimal(LEVELS * LEVEL), 'WITHSCORES', 'LIMIT', 0, 1)[2]
   if not head then break end
   local level = math.floor(tonumber(head) / LEVEL)
-  local most = step_ms and math.min(room, 32) or enough
+  local most = step_ms and LEAST or math.max(enough, LEAST)
   local found = redis.call('ZRANGEBYSCORE', keys.ranked, level * LEVEL, decimal(level * LEVEL + math.min(now_ms, LEVEL - 1)),
     'WITHSCORES', 'LIMIT', 0, most)
   for i = 1, #found, 2 do add(100 - level, tonumber(found[i + 1]) - level * LEVEL, found[i]) end
@@ -79,6 +92,8 @@ table.sort(candidates, function(a, b)
   return a[2] < b[2]
 end)
 local reach, byte_total = math.min(math.huge, unpack(reaches)), byte_count
+-- With room for one, an element in the destination queue gives way only to what is more urgent than it.
+if has_one and is_offered and (step_ms or not (candidates[1] and candidates[1].priority > 0)) then room = 0 end
 
 local function is_enough()
   return is_full() or count - before + reserved >= room or byte_total >= budget or #unranked + #reranked >= MOST
@@ -131,7 +146,7 @@ for _, item in ipairs(candidates) do
   if is_enough() or item[1] > reach then break end
   turn = turn + 1
   local token = item.token
-  local entry = item.frame or frame_of[token]
+  local entry = item.frame or not item.set and frame_of[token]
   if token and chosen[token] then
     -- A copy of the frame waits as well.
     if item.frame then choose(entry) end

@@ -62,6 +62,7 @@ end
 
 -- Only a queue of which workers claim directly has priorities.
 local is_ranked = mode == 'direct' and fields[5]
+if is_ranked then check_sets(keys.ranked) end
 local stamp = stamp_of(queue_format, now_ms)
 local reply = { now_us, -1, 0, 0, 0, 0 }
 -- The jobs to lease, their number and bytes; the payload of every job met, by token.
@@ -155,8 +156,8 @@ if #bad + #buried + #vanished + #killed > 0 then
   check_hashes(keys.errors)
   check_sets(keys.quarantine, keys.dead)
 end
-if #moved > 0 then check_sets(keys.returned) end
-if #put_off > 0 then check_sets(keys.retries) end
+if #moved > 0 then check_sets(keys.returned, keys.ranked) end
+if #put_off > 0 then check_sets(keys.retries, keys.ranked) end
 
 -- Writes. Removals first, which a full server does not refuse.
 

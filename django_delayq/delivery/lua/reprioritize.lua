@@ -17,9 +17,10 @@ if format < 2 then return { job.state, format } end
 local is_ranked = has_ranks()
 
 if job.waits or is_given_up(job) then
-  local attempts, kills, start, fence, owner, tail = read_header(job.header)
+  local attempts, kills, start, fence, owner, tail, was_spared, claimed = read_header(job.header)
   tail = with_priority(tail, priority)
-  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, start, fence, owner) .. tail)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start,
+    fence, owner) .. (claimed and stamp_of(format, claimed) or '') .. tail)
   -- A held job, or one that its dead worker has, gets its rank when it waits for a worker again.
   if job.waits == keys.retries or job.waits == keys.returned then
     add_ranks({ { token = token, tail = tail } }, is_ranked, function() return job.score end)

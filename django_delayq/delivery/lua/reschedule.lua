@@ -46,6 +46,9 @@ elseif job.frame then
   redis.call('ZADD', keys.timeout_set, start, job.frame)
   if redis.call('HEXISTS', keys.locators, token) == 1 then
     redis.call('HSET', keys.locators, token, pack_locator(start, format, id, mac) .. tail)
+  else
+    -- An element that somebody else offered has no rank.
+    tail = nil
   end
   if start < tonumber(head) then refusal = publish(keys.redisson_channel, start) end
 elseif job.payload then
@@ -66,6 +69,6 @@ else
   if job.locator then forget(token, job.locator) end
   return { job.state, 0 }
 end
-add_ranks({ { token = token, tail = tail } }, is_ranked, function() return start end)
+if tail then add_ranks({ { token = token, tail = tail } }, is_ranked, function() return start end) end
 remember(keys.ended, now_ms, 'taken', { request })
 return { 'rescheduled', start, refusal }

@@ -46,7 +46,7 @@ local function add_frame(place, frame, score)
   local token, unique, _
   if payload then token, _, unique = located_token(payload, id) end
   if payload and not token then token = foreign_name(format, score, id) end
-  add(place, token or '', score, 0, 0, (unique or ''):sub(2), payload or frame, '')
+  add(place, token or '', score, 0, 0, unique_of(unique or ''):sub(2), payload or frame, '')
 end
 
 local function add_lying(place, payload)
@@ -56,7 +56,7 @@ local function add_lying(place, payload)
     local start, format, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
     if find_frame(keys.timeout_set, start, format, id, token, mac) then token, due, unique = nil, nil, nil end
   end
-  add(place, token or '', due or '', 0, 0, (unique or ''):sub(2), payload, '')
+  add(place, token or '', due or '', 0, 0, unique_of(unique or ''):sub(2), payload, '')
   return token
 end
 
@@ -64,7 +64,7 @@ local function add_token(place, token, score, is_due)
   local attempts, kills, start, _, _, unique = read_header(redis.call('HGET', keys.headers, token))
   local payload = redis.call('HGET', keys.payloads, token) or ''
   local err = redis.call('HGET', keys.errors, token) or ''
-  add(place, token, is_due and score or start or '', attempts or 0, kills or 0, (unique or ''):sub(2), payload, err)
+  add(place, token, is_due and score or start or '', attempts or 0, kills or 0, unique_of(unique or ''):sub(2), payload, err)
 end
 
 -- Where an element of a list lies that lay at `index`. Of equal elements the nearest counts.

@@ -57,7 +57,8 @@ local is_ranked = which == 'locators' and redis.call('HGET', keys.control, 'rank
 local fresh = {}
 local function rank_if_fresh(token, locator)
   local start, format, _, tail = read_locator(locator)
-  if format > 0 and not redis.call('ZSCORE', keys.ranked, token) then
+  -- A small hash comes in one piece.
+  if format > 0 and #fresh < 2000 and not redis.call('ZSCORE', keys.ranked, token) then
     fresh[#fresh + 1] = { token = token, tail = tail, start = start }
   end
 end

@@ -25,6 +25,7 @@ end
 local function forget_jobs(jobs, outcome, now_ms)
   if #jobs.tokens == 0 then return end
   redis.call('HDEL', keys.locators, unpack(jobs.tokens))
+  redis.call('ZREM', keys.ranked, unpack(jobs.tokens))
   for i, token in ipairs(jobs.tokens) do release_unique(keys.unique, jobs.tails[i], token) end
   -- A schedule that is repeated because its reply was lost must not bring them back.
   remember(keys.ended, now_ms, outcome, jobs.tokens)
@@ -34,6 +35,7 @@ end
 -- plan: where the frames are in the delay queue, as locate_listed() returns it. Returns the jobs among the frames.
 local function drop(frames, plan, outcome, now_ms)
   if #frames == 0 then return end
+  check_sets(keys.ranked)
   local jobs = jobs_among(keys.locators, frames)
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)

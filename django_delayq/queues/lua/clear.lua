@@ -1,7 +1,7 @@
 -- Delete everything that waits: at once for everybody else, page by page for the server.
 --
 -- Prelude  clock, count, window, frame, job, list, walk, drop
--- Keys     timeout_set, delay_queue, locators, unique, ended, counters, cleared
+-- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked, cleared
 -- Where    cleared: the former timeout set, which is being deleted
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  1 until a reply says that the clear has begun
@@ -12,6 +12,7 @@
 local now_ms, is_first, batch = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2] == '1', tonumber(ARGV[3])
 local waiting, listed = redis.call('ZCARD', keys.timeout_set), redis.call('LLEN', keys.delay_queue)
 local unfinished = redis.call('ZCARD', keys.cleared)
+check_sets(keys.ranked)
 -- An earlier clear may not have come to its end: the rest of it is deleted first.
 local begins = is_first and unfinished == 0
 local found = begins and waiting + listed > 0

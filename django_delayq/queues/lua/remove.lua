@@ -1,7 +1,7 @@
 -- Take elements out by their payloads, among a page of the frames that wait: from the timeout set and the delay queue.
 --
 -- Prelude  clock, count, window, frame, list, job, walk, drop
--- Keys     timeout_set, delay_queue, locators, unique, ended, counters
+-- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what to walk: 'list', the delay queue, or 'zset', the timeout set
 -- ARGV[3]  cursor: index or score, empty at first

@@ -1,7 +1,7 @@
 -- Take out frames that the caller has read. Safe to repeat: the frames are taken out once.
 --
 -- Prelude  clock, count, window, frame, list, job, drop
--- Keys     timeout_set, delay_queue, locators, unique, ended, counters, target?, target_locators?
+-- Keys     timeout_set, delay_queue, locators, unique, ended, counters, ranked, target?, target_locators?
 -- Where    target, target_locators: the list whose head the payload of the one frame goes to, if any
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  where the frames were read: 'list', the delay queue, or 'zset', the timeout set
