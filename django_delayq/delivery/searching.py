@@ -88,6 +88,9 @@ class Found(NamedTuple):
     unique: str
     payload: bytes
     error: bytes
+    priority: int
+    #: When it was due first, epoch ms; a change of its start time is one of that as well.
+    first_ms: int | None
 
 
 class FoundPage(NamedTuple):
@@ -150,8 +153,8 @@ def search(
         now_ms, done, where, element = reply[:4]
         names = [stretch.place for stretch in place.rest]
         found = [
-            _read_found(names, now_ms, reply[i : i + 8])
-            for i in range(4, len(reply), 8)
+            _read_found(names, now_ms, reply[i : i + 10])
+            for i in range(4, len(reply), 10)
         ]
         return FoundPage(now_ms, Place(place.rest[done:], where, element), found)
 
@@ -176,7 +179,7 @@ def _score(bound: int | None) -> Argument:
 
 
 def _read_found(names: list[str], now_ms: int, row: list[Any]) -> Found:
-    number, token, due, attempts, kills, unique, payload, error = row
+    number, token, due, attempts, kills, unique, payload, error, priority, first = row
     place = names[number - 1]
     state = PLACES[place]
     due_ms = _read_ms(due)
@@ -192,6 +195,8 @@ def _read_found(names: list[str], now_ms: int, row: list[Any]) -> Found:
         unique.decode(errors="replace"),
         payload,
         error,
+        priority,
+        _read_ms(first),
     )
 
 

@@ -311,11 +311,15 @@ class Walk:
             yield job
 
     def _is_moved(self, found: Found, now_ms: int) -> bool:
-        if self._moves_to is None or found.place not in searching.BY_START_TIME:
+        if self._moves_to is None or found.place == "destination":
             return False
-        # A time that passes while the walk goes on means now.
+        # A time that passes while the walk goes on means now. A job that was moved may have run since, and wait for its
+        # next attempt, be held or be a dead letter: when it was due first is still where it was moved.
         last_ms = max(self.target_ms, now_ms + 1)
-        return found.due_ms is not None and self.target_ms <= found.due_ms <= last_ms
+        return any(
+            ms is not None and self.target_ms <= ms <= last_ms
+            for ms in (found.due_ms, found.first_ms)
+        )
 
 
 def _read_time(reply: list[Any]) -> int:

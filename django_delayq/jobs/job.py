@@ -658,6 +658,6 @@ def job_of(queue: str, found: Found) -> Job[Any]:
     job.state, job.start_time_ms = found.state, found.due_ms
     job.attempts, job.kills = found.attempts, found.kills
     job.error = envelopes.read_error(found.error)
-    job.unique = found.unique
+    job.unique, job.priority = found.unique, found.priority
     job._read(found.payload)
     return job

@@ -271,8 +271,8 @@ def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
         MaybeScheduled: the server, or the iterable ``jobs`` itself, raised an error on the way. ``scheduled`` holds
             the stored jobs, ``unsent`` all others; ``unknown`` holds those others that may be stored. Sending
             ``unsent`` again is safe for 20 s. Later it is refused; ``job.refresh()`` says whether a job is there.
-        QueueFull: a queue has no room for the jobs of a call, so that none of them was stored, and no further call
-            was made. It has the same three lists.
+        QueueFull: a queue has no room for the jobs of a call, so that none of them was stored. No call was made
+            after those that were under way. It has the same three lists.
     """
     sending = _Sending(jobs)
     try:

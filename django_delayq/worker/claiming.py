@@ -30,6 +30,8 @@ logger = get_log("django_delayq.worker")
 
 #: If reading a reply takes more than this part of its call's time, the server was still working.
 NOTICEABLE = 0.1
+#: For so long a look at held jobs waits for a moment in which no job is nearly due.
+HELD_PATIENCE_MS = 1_000.0
 
 
 class Claiming:
@@ -280,7 +282,9 @@ class Claiming:
     def _tend(self, queue: QueueState, now_ms: float) -> None:
         """Look at held jobs and do a step of upkeep when it is time; skip held jobs while another job is nearly due."""
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
-        is_looked_at = now_ms >= queue.held.next_ms and not is_soon
+        # On a queue with a job every few ms another one is always nearly due.
+        is_overdue = now_ms >= queue.held.next_ms + HELD_PATIENCE_MS
+        is_looked_at = now_ms >= queue.held.next_ms and (is_overdue or not is_soon)
         is_looked_at = is_looked_at and not queue.pauses.is_paused
         is_kept_up = now_ms >= queue.upkeep.next_ms
         if not is_looked_at and not is_kept_up:

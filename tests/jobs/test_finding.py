@@ -706,3 +706,49 @@ def test_key_of_the_wrong_type_is_the_servers_error(
         list(find_jobs(queue=queue))
 
     client.delete(hand.keys.dead)
+
+
+@pytest.mark.parametrize("state", ["dead", "retrying"])
+def test_jobs_that_come_back_while_a_change_goes_on_are_changed_once(
+    queue: str, hand: Hand, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """A worker runs between two pages, and what it runs fails again."""
+    jobs = schedule_many(
+        samples.add.using(queue=queue).prepare(0, n, n) for n in range(250)
+    )
+
+    def fail(leased: Any) -> None:
+        if state == "dead":
+            hand.bury(leased)
+        else:
+            hand.retry(leased, 60_000)
+
+    for leased in hand.take_many(len(jobs)):
+        fail(leased)
+    walk, pages = finding.Walk.next, 0
+
+    def next_page(self: finding.Walk) -> Any:
+        nonlocal pages
+        pages += 1
+        assert pages < 30, "it meets its own changes for ever"
+        for leased in hand.claim(500):
+            fail(leased)
+        return (yield from walk(self))
+
+    monkeypatch.setattr(finding.Walk, "next", next_page)
+
+    changed = find_jobs(queue=queue, state=state).run_now()
+
+    assert changed.won <= len(jobs)
+
+
+def test_found_job_has_its_priority_and_its_unique_key(queue: str, hand: Hand) -> None:
+    hand.client.hset(hand.keys.control, "format", 2)
+    task = samples.add.using(queue=queue, unique=("a",), priority=7)
+    job = task.schedule(LATER, 1, 2)
+
+    (found,) = find_jobs(queue=queue)
+
+    assert (found.priority, found.unique) == (7, job.unique)
+    assert job.refresh() is State.SCHEDULED
+    assert (job.priority, job.unique) == (found.priority, found.unique)

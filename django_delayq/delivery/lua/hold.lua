@@ -18,7 +18,9 @@ check_sets(keys.held, keys.held_tasks, keys.retries, keys.returned)
 local is_ranked, waits = has_ranks(), {}
 local is_due, is_any_due, paused = {}, false, nil
 for _, job in ipairs(jobs) do
-  local key, task = key_named(ARGV[job.at + 2]), paused_task_named(ARGV[job.at + 2])
+  -- What is held for a limited time is held for its task, whatever name that has.
+  local name = ARGV[job.at + 4] == '' and ARGV[job.at + 2] or ''
+  local key, task = key_named(name), paused_task_named(name)
   local found = key and key_of(redis.call('HGET', keys.payloads, job.token))
   if task then paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms) end
   is_due[job.token] = found and found ~= key or task and not paused[task]

@@ -16,9 +16,9 @@
 -- ARGV[6]  cursor in the first place: score, or what resume() reads; empty: from its beginning on
 -- ARGV[7]  cursor: the element read last, or what resume() reads
 -- ARGV[8]  and on: the places to read, three values each: name; lowest and highest score, or empty
--- Returns  now (epoch ms); how many places are done; the cursor in the next, two values; then eight an
+-- Returns  now (epoch ms); how many places are done; the cursor in the next, two values; then ten an
 --          element: the place, from 1 on; token or ''; when it is or was due (epoch ms) or ''; attempts that failed;
---          leases that expired; unique key; payload; error as JSON
+--          leases that expired; unique key; payload; error as JSON; priority; when it was due first (epoch ms) or ''
 
 local PLACES = {
   timeout_set = keys.timeout_set, returned = keys.returned, destination = keys.destination, leases = keys.leases,
@@ -34,37 +34,38 @@ local count, budget, cut = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4
 local where, member = ARGV[6], ARGV[7]
 local reply, done, byte_count = { math.floor(read_clock(ARGV[1]) / 1000), 0, '', '' }, 0, 0
 
-local function add(place, token, due, attempts, kills, unique, payload, err)
+local function add(place, token, due, attempts, kills, tail, payload, err, first)
   local n = #reply
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5] = place, token, due, attempts, kills
-  reply[n + 6], reply[n + 7], reply[n + 8] = unique, payload:sub(1, cut), err
+  reply[n + 6], reply[n + 7], reply[n + 8] = unique_of(tail):sub(2), payload:sub(1, cut), err
+  reply[n + 9], reply[n + 10] = priority_of(tail), first
   done, byte_count = done + 1, byte_count + #payload + #err
 end
 
 local function add_frame(place, frame, score)
   local payload, id, format = unpack_frame(frame, ARGV[5])
-  local token, unique, _
-  if payload then token, _, unique = located_token(payload, id) end
+  local token, tail, _
+  if payload then token, _, tail = located_token(payload, id) end
   if payload and not token then token = foreign_name(format, score, id) end
-  add(place, token or '', score, 0, 0, unique_of(unique or ''):sub(2), payload or frame, '')
+  add(place, token or '', score, 0, 0, tail or '', payload or frame, '', score)
 end
 
 local function add_lying(place, payload)
-  local token, due, unique = located_token(payload)
+  local token, due, tail = located_token(payload)
   if token then
     -- Somebody may have put in a copy of a job that still waits elsewhere.
     local start, format, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
-    if find_frame(keys.timeout_set, start, format, id, token, mac) then token, due, unique = nil, nil, nil end
+    if find_frame(keys.timeout_set, start, format, id, token, mac) then token, due, tail = nil, nil, nil end
   end
-  add(place, token or '', due or '', 0, 0, unique_of(unique or ''):sub(2), payload, '')
+  add(place, token or '', due or '', 0, 0, tail or '', payload, '', due or '')
   return token
 end
 
 local function add_token(place, token, score, is_due)
-  local attempts, kills, start, _, _, unique = read_header(redis.call('HGET', keys.headers, token))
+  local attempts, kills, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
   local payload = redis.call('HGET', keys.payloads, token) or ''
   local err = redis.call('HGET', keys.errors, token) or ''
-  add(place, token, is_due and score or start or '', attempts or 0, kills or 0, unique_of(unique or ''):sub(2), payload, err)
+  add(place, token, is_due and score or start or '', attempts or 0, kills or 0, tail or '', payload, err, start or '')
 end
 
 -- Where an element of a list lies that lay at `index`. Of equal elements the nearest counts.
