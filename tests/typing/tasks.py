@@ -159,7 +159,6 @@ pause("mail", task="shop.tasks.add", until=60)
 pause(add)  # E: arg-type
 pause(task=5)  # E: arg-type
 reveal_type(resume("mail"))  # R: bool
-reveal_type(paused())  # R: list[Pause]
 reveal_type(paused()[0].until)  # R: datetime | None
 
 
