@@ -240,7 +240,7 @@ REASONS = {
     "with_a_cut_mac": f"its signature has {LENGTH - 1} characters",
     "of_another_queue": "does not fit",
     "of_another_key": "is signed with the key 'none'",
-    "of_another_format": "is written in format '2'",
+    "of_another_format": "is written in format '9'",
 }
 
 

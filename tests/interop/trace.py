@@ -184,6 +184,7 @@ def _kind_of(word: str) -> str:
         (rf".*\\x00.*{VALUE}", "FRAME"),
         (r"\d{13,14}", "MS"),
         (r"[\w-]{16}[lf]\d{5}", "TOKEN"),
+        (r"history:[\w-]{16}[lf]\d{5}", "history:TOKEN"),
         (r"\d\.\d{3}", "SECONDS"),
         (r".*\\x.*", "BYTES"),
     ):

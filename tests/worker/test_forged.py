@@ -125,7 +125,7 @@ def of_another_key(real, queue):
 
 
 def of_another_format(real, queue):
-    return real | {"mac": "2" + real["mac"][1:]}
+    return real | {"mac": "9" + real["mac"][1:]}
 
 
 FORGED = [
