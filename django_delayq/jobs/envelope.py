@@ -7,7 +7,7 @@ decode and encode the envelope without changing the signed text. The scripts rea
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -289,9 +289,17 @@ def signed_anew(
     return _wrap(new, None if payload.startswith(JOB_START) else queue.payload_codec)
 
 
-def is_plainly_in(payload: bytes, format: int) -> bool:
-    """Return whether a payload names this format at its usual place. False proves nothing."""
-    return payload.startswith(JOB_START) and payload[_FORMAT_AT] == ord(str(format))
+def not_plainly_in(payloads: Iterable[bytes], format: int) -> list[int]:
+    """Return the indexes of payloads that do not name this format at its usual place, which proves nothing.
+
+    It looks at all in one call: `schedule_many` pays for this with every job.
+    """
+    mark = ord(str(format))
+    return [
+        index
+        for index, payload in enumerate(payloads)
+        if not payload.startswith(JOB_START) or payload[_FORMAT_AT] != mark
+    ]
 
 
 def _seal_in(value: object) -> _Sealed:

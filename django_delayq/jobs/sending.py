@@ -204,9 +204,9 @@ def _noted(
 def _write_as_known(drafts: Sequence[Draft], settings: conf.QueueSettings) -> None:
     """Rewrite payloads that were prepared while the queue was in another format."""
     format, keyring = formats.known(settings.name), conf.get_keyring()
-    for draft in drafts:
-        if envelopes.is_plainly_in(draft.new.payload, format):
-            continue
+    payloads = [draft.new.payload for draft in drafts]
+    for index in envelopes.not_plainly_in(payloads, format):
+        draft = drafts[index]
         payload = envelopes.signed_anew(draft.new.payload, settings, keyring, format)
         if payload is not None:
             draft.new = draft.new._replace(payload=payload)
