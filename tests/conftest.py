@@ -8,6 +8,9 @@ and runs on one kind of server:
 DELAYQ_TEST_SERVERS       the same, as ``valkey,redis7``
 DELAYQ_TEST_REQUIRE_SERVERS=1   a kind that was asked for and is missing fails its tests
 DELAYQ_TEST_URL           one server that runs already, and no other
+
+DELAYQ_TEST_PASSED=FILE   write which tests have passed, for another run
+DELAYQ_TEST_WITHOUT=FILE  leave out the tests that another run wrote there
 """
 
 import os
@@ -87,16 +90,32 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    if config.getoption("--all"):
-        return
-    left_out = [
-        item
-        for item in items
-        if any(item.get_closest_marker(name) for name in ONLY_WITH_ALL)
-    ]
+    left_out: set[pytest.Item] = set()
+    if not config.getoption("--all"):
+        left_out |= {
+            item
+            for item in items
+            if any(item.get_closest_marker(name) for name in ONLY_WITH_ALL)
+        }
+    if file := os.environ.get("DELAYQ_TEST_WITHOUT"):
+        passed = set(Path(file).read_text().splitlines())
+        left_out |= {item for item in items if item.nodeid in passed}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a test that another run need not repeat: with ``--all``, those of hypothesis try more examples."""
+    if (
+        (file := os.environ.get("DELAYQ_TEST_PASSED"))
+        and "PYTEST_XDIST_WORKER" not in os.environ
+        and report.when == "call"
+        and report.passed
+        and "hypothesis" not in report.keywords
+    ):
+        with Path(file).open("a") as passed:
+            passed.write(f"{report.nodeid}\n")
 
 
 @pytest.hookimpl(wrapper=True)
