@@ -1,6 +1,6 @@
 -- Store jobs of ours until they are due. Safe to repeat: a known token is not stored again.
 --
--- Prelude  clock, count, window, frame, list, job
+-- Prelude  clock, count, window, frame, list, job, new
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
 --          returned?, retries?, held?, leases?, ranked?, control?
 -- Where    returned, retries, held, leases: only if the number of jobs in the queue is limited; ranked, control: only if
@@ -37,7 +37,7 @@ local function is_alive(token)
   return lying[token .. mac] or not is_all
 end
 
-local reply, fresh, claimed, displaced = {}, {}, {}, {}
+local reply, fresh, starts, claimed, displaced = {}, {}, {}, {}, {}
 for i = 5, #ARGV - 3, 4 do
   local token, start, key = ARGV[i], start_time(ARGV[i + 1], now_us), unique_of(ARGV[i + 2])
   local holder, known, beyond = '', false, nil
@@ -64,7 +64,7 @@ for i = 5, #ARGV - 3, 4 do
   end
   local n = #reply
   reply[n + 1], reply[n + 2] = start, holder
-  if not known and holder == '' then fresh[#fresh + 1] = i end
+  if not known and holder == '' then fresh[#fresh + 1], starts[#fresh + 1] = i, start end
 end
 if #fresh == 0 then return reply end
 if keys.leases then
@@ -83,44 +83,7 @@ if keys.leases then
   end
 end
 
-local number = next_numbers(keys.delay_queue, keys.counters, #fresh, now_ms)
-local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
-local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
-local ranks = {}
-local members, frames, places, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
-for n, i in ipairs(fresh) do
-  local token, start, tail, payload = ARGV[i], reply[(i - 5) / 2 + 1], ARGV[i + 2], ARGV[i + 3]
-  if start ~= last then last, score = start, decimal(start) end
-  local high, low
-  -- Our own payload: no stranger has written its bytes.
-  if payload:sub(1, 11) == '{"delayq":"' and start < FARTHEST then
-    high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
-  end
-  local frame, place
-  if high and low then
-    -- One pack makes what pack_frame() and pack_locator() make: each costs the server as much as a command.
-    local packed = struct.pack(both, 8, mark, number + n, #payload, high, low, kind, number + n, start)
-    frame, place = packed:sub(begin, 17) .. payload, packed:sub(18)
-  else
-    local _, mac = token_of(payload)
-    frame = pack_frame(format, listed, number + n, payload)
-    place = pack_locator(start, format, struct.pack('>c2I6', mark, number + n), mac or NO_MAC)
-  end
-  members[2 * n - 1], members[2 * n], frames[n] = score, frame, frame
-  places[2 * n - 1], places[2 * n] = token, place .. tail
-  local key = tail == '' and '' or unique_of(tail)
-  if key ~= '' then
-    holders[#holders + 1] = key:sub(2)
-    holders[#holders + 1] = token
-  end
-  if start < first then first = start end
-  if keys.ranked then ranks[n] = { token = token, tail = tail, start = start } end
-end
-redis.call('ZADD', keys.timeout_set, 'NX', unpack(members))
-if listed then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end
-redis.call('HSET', keys.locators, unpack(places))
+local first = store_new(fresh, starts, format, listed, now_ms)
 if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end
-if keys.ranked then add_ranks(ranks, true, function(job) return job.start end) end
-if #holders > 0 then redis.call('HSET', keys.unique, unpack(holders)) end
 if first < head then reply[#reply + 1] = publish(keys.redisson_channel, first) end
 return reply

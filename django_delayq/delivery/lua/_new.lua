@@ -1,0 +1,47 @@
+-- Prelude: writing new jobs into a queue, for scripts that get jobs as arguments, four a job: token, wait, tail, payload.
+--
+-- Needs _clock, _count, _window, _frame, _list, _job.
+
+-- Writes the jobs whose arguments begin at ARGV[places[n]] to be due at starts[n]. listed: also in the delay queue.
+-- Returns the first of these times. The caller has checked the types of the keys, and publishes.
+local function store_new(places, starts, format, listed, now_ms)
+  local number = next_numbers(keys.delay_queue, keys.counters, #places, now_ms)
+  local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
+  local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
+  local ranks = {}
+  local members, frames, located, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
+  for n, i in ipairs(places) do
+    local token, start, tail, payload = ARGV[i], starts[n], ARGV[i + 2], ARGV[i + 3]
+    if start ~= last then last, score = start, decimal(start) end
+    local high, low
+    -- Our own payload: no stranger has written its bytes.
+    if payload:sub(1, 11) == '{"delayq":"' and start < FARTHEST then
+      high, low = tonumber(payload:sub(48, 55), 16), tonumber(payload:sub(56, 63), 16)
+    end
+    local frame, place
+    if high and low then
+      -- One pack makes what pack_frame() and pack_locator() make: each costs the server as much as a command.
+      local packed = struct.pack(both, 8, mark, number + n, #payload, high, low, kind, number + n, start)
+      frame, place = packed:sub(begin, 17) .. payload, packed:sub(18)
+    else
+      local _, mac = token_of(payload)
+      frame = pack_frame(format, listed, number + n, payload)
+      place = pack_locator(start, format, struct.pack('>c2I6', mark, number + n), mac or NO_MAC)
+    end
+    members[2 * n - 1], members[2 * n], frames[n] = score, frame, frame
+    located[2 * n - 1], located[2 * n] = token, place .. tail
+    local key = tail == '' and '' or unique_of(tail)
+    if key ~= '' then
+      holders[#holders + 1] = key:sub(2)
+      holders[#holders + 1] = token
+    end
+    if start < first then first = start end
+    if keys.ranked then ranks[n] = { token = token, tail = tail, start = start } end
+  end
+  redis.call('ZADD', keys.timeout_set, 'NX', unpack(members))
+  if listed then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end
+  redis.call('HSET', keys.locators, unpack(located))
+  if keys.ranked then add_ranks(ranks, true, function(job) return job.start end) end
+  if #holders > 0 then redis.call('HSET', keys.unique, unpack(holders)) end
+  return first
+end
