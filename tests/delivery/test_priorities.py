@@ -490,3 +490,37 @@ class TestHistory:
         assert ranked.claim().vanished == 1
 
         assert ranked.leftovers() == []
+
+
+@pytest.mark.parametrize("limit", [7, 100])
+def test_ranked_jobs_of_one_moment_are_found_with_a_few_reads_each(ranked, limit):
+    chance = random.Random(11)
+    names = [f"j{n}" for n in range(1_200)]
+    priorities = {name: chance.choice([-5, -1, 2, 3, 9]) for name in names}
+    for part in range(0, 1_200, 300):
+        for priority in (-5, -1, 2, 3, 9):
+            batch = [n for n in names[part : part + 300] if priorities[n] == priority]
+            ranked.schedule(
+                dict.fromkeys(batch, 500),
+                priority=priority,
+                insertion_list=part < 600,
+            )
+    for n in range(300):
+        lead = chance.choice([b"\0", b"\xd9L", b"\xd9U", b"\xff"])
+        ranked.java_offer(f"x{n}", 500, random_id=(lead + chance.randbytes(8))[:8])
+    gone = chance.sample(names, 200)
+    for name in gone:
+        assert ranked.cancel(name) == "cancelled"
+    ranked.now = 500
+    before = ranked.client.info("commandstats")["cmdstat_zrange"]["calls"]
+
+    drained_names = [
+        name for name in drained(ranked, limit) if not name.startswith("x")
+    ]
+
+    reads = ranked.client.info("commandstats")["cmdstat_zrange"]["calls"] - before
+    assert sorted(drained_names) == sorted(set(names) - set(gone))
+    found = [priorities[name] for name in drained_names]
+    assert found == sorted(found, reverse=True)
+    # Eight without interpolation.
+    assert reads < 6 * len(names)

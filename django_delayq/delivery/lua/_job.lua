@@ -173,6 +173,63 @@ end
 -- at.
 local MOST_TWINS = 16
 
+-- Of each start time met so far: the ranks of its members; and of our frames among them, by their first bytes, the rank
+-- and number of the first and the last that a search has met.
+local runs = {}
+
+local function run_of(timeout_set, score)
+  local low = redis.call('ZCOUNT', timeout_set, '-inf', '(' .. score)
+  runs[score] = { low = low, high = low + redis.call('ZCOUNT', timeout_set, score, score), met = {} }
+  return runs[score]
+end
+
+-- Our frames of one start time lie in the order of their numbers, most of them without gaps, so an interpolation search
+-- finds one in a step or two. Returns the first frame met that begins with `head`.
+local function find_numbered(timeout_set, score, head)
+  local kind, number = head:sub(1, -7), struct.unpack('>I6', head, #head - 5)
+  local is_known = runs[score] ~= nil
+  local run = runs[score] or run_of(timeout_set, score)
+  local met = run.met[kind] or {}
+  run.met[kind] = met
+  -- The frame lies from rank `low` on and before `high`. The numbers are those of the frames beside these bounds.
+  local low, high, low_number, high_number = run.low, run.high, nil, nil
+  local function look_at(rank)
+    local frame = redis.call('ZRANGE', timeout_set, rank, rank)[1] or ''
+    if frame:sub(1, #head) == head then return frame end
+    local found
+    if #frame > #head and frame:sub(1, #kind) == kind then
+      found = struct.unpack('>I6', frame, #kind + 1)
+      if not met.first or found < met.first then met.first_at, met.first = rank, found end
+      if not met.last or found > met.last then met.last_at, met.last = rank, found end
+    end
+    if is_below(frame, head) then
+      low, low_number = rank + 1, found
+    else
+      high, high_number = rank, found
+    end
+  end
+  if met.first and met.first <= number then low, low_number = met.first_at, met.first - 1 end
+  if met.last and met.last >= number then high, high_number = met.last_at + 1, met.last + 1 end
+  local step = 0
+  while low < high do
+    step = step + 1
+    local at = math.floor((low + high) / 2)
+    if step % 3 > 0 and low_number and high_number then
+      at = low + math.floor((number - low_number - 1) * (high - low) / math.max(1, high_number - low_number - 1))
+    elseif step % 3 > 0 and low_number then
+      at = low + number - low_number - 1
+    elseif step % 3 > 0 and high_number then
+      at = high - high_number + number
+    end
+    local frame = look_at(math.max(low, math.min(at, high - 1)))
+    if frame then return frame end
+  end
+  if not is_known then return nil end
+  -- A script that has written since has moved the ranks.
+  runs[score] = nil
+  return find_numbered(timeout_set, score, head)
+end
+
 -- The frame that a locator names, or nil: Java took it. O(log N), however many share its start time. With the job's
 -- token and the MAC in its locator, the search passes over frames of other jobs with these 8 bytes.
 local function find_frame(timeout_set, start, format, id, token, mac)
@@ -185,9 +242,14 @@ local function find_frame(timeout_set, start, format, id, token, mac)
     return found == token and known == mac
   end
   local score = string.format('%.0f', start)
-  local frame = redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
-  if not frame then return nil end
-  if frame:sub(1, #head) == head and is_it(frame) then return frame end
+  local frame = not runs[score] and redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
+  if frame and frame:sub(1, #head) == head and is_it(frame) then return frame end
+  if not frame and not runs[score] then return nil end
+  local mark = id:sub(1, 2)
+  if token and (mark == LISTED or mark == UNLISTED) then
+    frame = find_numbered(timeout_set, score, head)
+    if not frame or is_it(frame) then return frame end
+  end
   local first, stop = rank_from(timeout_set, score, head)
   for rank = first, math.min(first + MOST_TWINS, stop) - 1 do
     frame = redis.call('ZRANGE', timeout_set, rank, rank)[1]

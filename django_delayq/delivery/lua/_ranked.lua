@@ -120,9 +120,24 @@ local function rank_anew(token, start, tail)
   reranked[#reranked + 1] = token
 end
 
+-- The headers and locators of ranked jobs, read for as many as this claim may take.
+local headers, locators, read_to = {}, {}, 0
+
+local function read_ranked(from)
+  local tokens = {}
+  read_to = math.min(from + math.max(room, LEAST) - 1, #candidates)
+  for i = from, read_to do
+    local item = candidates[i]
+    if item.token and not item.set and not item.frame and not frame_of[item.token] then tokens[#tokens + 1] = item.token end
+  end
+  if #tokens == 0 then return end
+  local found, places = redis.call('HMGET', keys.headers, unpack(tokens)), redis.call('HMGET', keys.locators, unpack(tokens))
+  for i, token in ipairs(tokens) do headers[token], locators[token] = found[i], places[i] end
+end
+
 -- A ranked job is looked up: since it was ranked, somebody may have moved it or taken it away.
 local function take_ranked(token)
-  local header = redis.call('HGET', keys.headers, token)
+  local header = headers[token]
   if header then
     local _, _, _, _, _, tail = read_header(header)
     for _, set in ipairs({ keys.retries, keys.returned }) do
@@ -131,7 +146,7 @@ local function take_ranked(token)
       if start then return rank_anew(token, start, tail) end
     end
   else
-    local start, kind, id, tail, mac = read_locator(redis.call('HGET', keys.locators, token))
+    local start, kind, id, tail, mac = read_locator(locators[token])
     local frame = start and find_frame(keys.timeout_set, start, kind, id, token, mac)
     if frame and start > now_ms then return rank_anew(token, start, tail) end
     if frame then
@@ -142,8 +157,9 @@ local function take_ranked(token)
 end
 
 local chosen = {}
-for _, item in ipairs(candidates) do
+for n, item in ipairs(candidates) do
   if is_enough() or item[1] > reach then break end
+  if n > read_to then read_ranked(n) end
   turn = turn + 1
   local token = item.token
   local entry = item.frame or not item.set and frame_of[token]
