@@ -175,20 +175,20 @@ local MOST_TWINS = 16
 
 -- Of each start time met so far: the ranks of its members; and of our frames among them, by their first bytes, the rank
 -- and number of the first and the last that a search has met.
-local runs = {}
+local known_ranks = {}
 
-local function run_of(timeout_set, score)
+local function ranks_at(timeout_set, score)
   local low = redis.call('ZCOUNT', timeout_set, '-inf', '(' .. score)
-  runs[score] = { low = low, high = low + redis.call('ZCOUNT', timeout_set, score, score), met = {} }
-  return runs[score]
+  known_ranks[score] = { low = low, high = low + redis.call('ZCOUNT', timeout_set, score, score), met = {} }
+  return known_ranks[score]
 end
 
 -- Our frames of one start time lie in the order of their numbers, most of them without gaps, so an interpolation search
 -- finds one in a step or two. Returns the first frame met that begins with `head`.
 local function find_numbered(timeout_set, score, head)
   local kind, number = head:sub(1, -7), struct.unpack('>I6', head, #head - 5)
-  local is_known = runs[score] ~= nil
-  local run = runs[score] or run_of(timeout_set, score)
+  local is_known = known_ranks[score] ~= nil
+  local run = known_ranks[score] or ranks_at(timeout_set, score)
   local met = run.met[kind] or {}
   run.met[kind] = met
   -- The frame lies from rank `low` on and before `high`. The numbers are those of the frames beside these bounds.
@@ -226,7 +226,7 @@ local function find_numbered(timeout_set, score, head)
   end
   if not is_known then return nil end
   -- A script that has written since has moved the ranks.
-  runs[score] = nil
+  known_ranks[score] = nil
   return find_numbered(timeout_set, score, head)
 end
 
@@ -242,9 +242,9 @@ local function find_frame(timeout_set, start, format, id, token, mac)
     return found == token and known == mac
   end
   local score = string.format('%.0f', start)
-  local frame = not runs[score] and redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
+  local frame = not known_ranks[score] and redis.call('ZRANGEBYSCORE', timeout_set, score, score, 'LIMIT', 0, 1)[1]
   if frame and frame:sub(1, #head) == head and is_it(frame) then return frame end
-  if not frame and not runs[score] then return nil end
+  if not frame and not known_ranks[score] then return nil end
   local mark = id:sub(1, 2)
   if token and (mark == LISTED or mark == UNLISTED) then
     frame = find_numbered(timeout_set, score, head)
