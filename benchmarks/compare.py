@@ -73,7 +73,7 @@ def main() -> None:
 def compare(revision: str, pairs: int, kind: str, seconds: int) -> None:
     """Measure both in turns and print the ratios, this checkout over the revision."""
     with tempfile.TemporaryDirectory() as folder:
-        earlier = _check_out(revision, Path(folder) / "earlier")
+        earlier = check_out(revision, Path(folder) / "earlier")
         here: dict[str, list[float]] = {name: [] for name in FIGURES}
         there: dict[str, list[float]] = {name: [] for name in FIGURES}
         for number in range(pairs):
@@ -101,7 +101,8 @@ def compare(revision: str, pairs: int, kind: str, seconds: int) -> None:
     )
 
 
-def _check_out(revision: str, root: Path) -> Path:
+def check_out(revision: str, root: Path) -> Path:
+    """Clone an earlier commit, with the measuring code of this checkout."""
     subprocess.run(
         ["git", "clone", "--quiet", "--no-checkout", str(bench.ROOT), str(root)],
         check=True,
