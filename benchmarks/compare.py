@@ -169,12 +169,12 @@ def measure(kind: str, seconds: int) -> None:
                 ("schedule_many()", rates.schedule_many, rates.JOBS),
                 ("worker", rates.drain, rates.JOBS),
             ):
-                before_s = _processor_s(client)
+                before_s = processor_s(client)
                 figures[f"{name}, {how}"] = count(client, task)
-                spent_s = _processor_s(client) - before_s
+                spent_s = processor_s(client) - before_s
                 bench.delete_queue(client, queue)
                 if count is rates.drain:
-                    spent_s -= _without_jobs_s(client, task)
+                    spent_s -= without_jobs_s(client, task)
                 figures[f"{name}, {how}, processor"] = spent_s / jobs * 1e6
         if seconds:
             late = latency.measure(tasks.noop_flat, seconds)
@@ -183,19 +183,19 @@ def measure(kind: str, seconds: int) -> None:
     print(json.dumps(figures))
 
 
-def _without_jobs_s(client: redis.Redis, task: Any) -> float:
+def without_jobs_s(client: redis.Redis, task: Any) -> float:
     """Return what `rates.drain` spends besides draining: on sending its jobs, and on a worker's start."""
-    before_s = _processor_s(client)
+    before_s = processor_s(client)
     rates.schedule_many(client, task)
     bench.delete_queue(client, task.options.queue)
     with bench.working(
         "--burst", "--queue", task.options.queue, "--verbosity", "0"
     ) as worker:
         worker.wait()
-    return _processor_s(client) - before_s
+    return processor_s(client) - before_s
 
 
-def _processor_s(client: redis.Redis) -> float:
+def processor_s(client: redis.Redis) -> float:
     """Return the processor time spent so far by this process, its children that have ended, and the server."""
     times = os.times()
     told = client.info("cpu")

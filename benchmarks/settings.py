@@ -17,6 +17,8 @@ DELAYQ = {
         "listed": {"INSERTION_LIST": True},
     },
 }
+if "DELAYQ_BENCH_KEEP_ENDED" in os.environ:
+    DELAYQ["KEEP_ENDED"] = int(os.environ["DELAYQ_BENCH_KEEP_ENDED"])
 # Earlier commits, which `compare` measures with these settings, do not know it.
 if "DELAYQ_BENCH_KEYS" in os.environ:
     DELAYQ["KEYS"] = os.environ["DELAYQ_BENCH_KEYS"].split("\n")

@@ -31,6 +31,7 @@ from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel, Retry, Snooze
 from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handler
+from django_delayq.jobs.ended import EndedJob, aended_jobs, ended_jobs
 from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
 from django_delayq.jobs.job import Job, aget_job, get_job
 from django_delayq.jobs.pausing import apause, apaused, aresume, pause, paused, resume
@@ -50,17 +51,20 @@ __all__ = [
     "Cancel",
     "Changed",
     "DelayedTask",
+    "EndedJob",
     "FoundJobs",
     "Job",
     "Retry",
     "Snooze",
     "State",
+    "aended_jobs",
     "afind_jobs",
     "aget_job",
     "aschedule",
     "aschedule_many",
     "current_job",
     "delayed_task",
+    "ended_jobs",
     "find_jobs",
     "get_job",
     "queue_handler",

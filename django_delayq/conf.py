@@ -21,6 +21,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.clients.server import Server
 from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
+from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.options import QueueOptions
@@ -97,6 +98,8 @@ class QueueSettings:
     weight: int = 1
     #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
     max_jobs: int | None = None
+    #: How many of its last ended jobs the queue remembers, for people; 0: none.
+    keep_ended: int = 1_000
     #: Seconds to keep dead letters; None: forever.
     dead_ttl_s: float | None = 180 * 86_400.0
     #: Dead letters to keep. Beyond that number, those older than a day are deleted. None: any number.
@@ -143,6 +146,12 @@ class QueueSettings:
     @cached_property
     def keys(self) -> DeliveryKeys:
         return DeliveryKeys.of(self.name)
+
+
+def keep_ended(queue: str) -> int:
+    """Return how many of its last ended jobs a queue remembers; 0 for a queue that is not configured."""
+    settings = get_settings().queues.get(queue)
+    return settings.keep_ended if settings is not None else 0
 
 
 def limits_of(queues: Iterable[QueueSettings]) -> dict[str, int]:
@@ -203,6 +212,8 @@ class Settings:
     max_foreign_bytes: int = 8 << 20
     #: True: inside a transaction, jobs are sent after its commit, unless a task or a call says otherwise.
     on_commit: bool = False
+    #: How many of its last ended jobs each queue remembers, unless the queue says otherwise; 0: none.
+    keep_ended: int = 1_000
 
     def queue(self, name: str) -> QueueSettings:
         """Return one queue's settings.
@@ -334,6 +345,8 @@ def _is_connection(value: Any) -> bool:
     return is_readable(value)
 
 
+_is_keep_ended = _is_count(0, MOST_ENDED)
+_KEEP_ENDED = f"a number of jobs, 0 to {MOST_ENDED:,}"
 _TOP: dict[str, tuple[str, _Check, str]] = {
     "CONNECTION": (
         "connection",
@@ -370,6 +383,7 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         f"a number of bytes, 1 to {LARGEST_PAYLOAD:,}",
     ),
     "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
+    "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
 }
 _RETRY: dict[str, tuple[str, _Check, str]] = {
     "BASE": (
@@ -442,6 +456,7 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         _optional(_is_count(1, 10**9)),
         "a number of jobs, 1 to 1,000,000,000, or None for any number",
     ),
+    "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
     "DEAD_TTL": ("dead_ttl_s", _is_ttl, _TTL),
     "MAX_DEAD": (
         "max_dead",
@@ -602,8 +617,10 @@ def read_settings(value: Any) -> Settings:
             "\n".join(f"{problem.message} {problem.hint}" for problem in problems)
         )
     queues: dict[str, QueueSettings] = {}
+    keep = value.get("KEEP_ENDED", Settings.keep_ended)
     for name, options in (value.get("QUEUES") or {"default": {}}).items():
         retry = {"retry": _read_backoff(options["RETRY"])} if "RETRY" in options else {}
+        options = {"KEEP_ENDED": keep, **options}
         queues[name] = _read(QueueSettings, options, _QUEUE, name=name, **retry)
     directory = value.get("EMBEDDED_DIR")
     return Settings(
@@ -615,6 +632,7 @@ def read_settings(value: Any) -> Settings:
         max_payload_bytes=value.get("MAX_PAYLOAD_BYTES", Settings.max_payload_bytes),
         max_foreign_bytes=value.get("MAX_FOREIGN_BYTES", Settings.max_foreign_bytes),
         on_commit=value.get("ON_COMMIT", Settings.on_commit),
+        keep_ended=keep,
     )
 
 

@@ -125,6 +125,7 @@ GLOBALS = set(
         "ARGV",
         "redis",
         "cjson",
+        "cmsgpack",
         "struct",
         "math",
         "string",

@@ -306,7 +306,8 @@ class JobAdmin(_ModelAdmin):
         if request.method != "POST":
             return self._confirm(request, queue, token, "cancel")
         act = self._act(request, queue, token)
-        change = act.run(changing.cancel(act.keys, act.token))
+        keep = conf.keep_ended(queue)
+        change = act.run(changing.cancel(act.keys, act.token, keep_ended=keep))
         if change is Change.CANCELLED:
             act.succeed(DELETION, "Cancelled.", "is cancelled and will not run")
         elif change is Change.NOTED:

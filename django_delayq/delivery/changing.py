@@ -21,14 +21,23 @@ FOREIGN_BATCH = 4
 
 
 def cancel(
-    keys: DeliveryKeys, token: str, *, now_us: int | None = None
+    keys: DeliveryKeys, token: str, *, keep_ended: int = 0, now_us: int | None = None
 ) -> Call[Change | State]:
-    """Cancel a job unless it runs; returns how that went, or the state in which the job was left."""
-    return _cancel(keys, [token], lambda reply: _read_cancelled(reply[0]), now_us)
+    """Cancel a job unless it runs; returns how that went, or the state in which the job was left.
+
+    With ``keep_ended``, the queue remembers so many of its last ended jobs, this one among them.
+    """
+    return _cancel(
+        keys, [token], lambda reply: _read_cancelled(reply[0]), keep_ended, now_us
+    )
 
 
 def cancel_many(
-    keys: DeliveryKeys, tokens: Iterable[str], *, now_us: int | None = None
+    keys: DeliveryKeys,
+    tokens: Iterable[str],
+    *,
+    keep_ended: int = 0,
+    now_us: int | None = None,
 ) -> Iterator[Call[dict[str, Change | State]]]:
     """Cancel jobs as `cancel` does, some hundred a call: the jobs of a call share a scan of the delay queue.
 
@@ -48,18 +57,20 @@ def cancel_many(
             ) -> dict[str, Change | State]:
                 return dict(zip(batch, map(_read_cancelled, reply), strict=True))
 
-            yield _cancel(keys, batch, read, now_us)
+            yield _cancel(keys, batch, read, keep_ended, now_us)
 
 
 def _cancel(
     keys: DeliveryKeys,
     tokens: Sequence[str],
     read: Callable[[list[bytes]], T],
+    keep_ended: int,
     now_us: int | None,
 ) -> Call[T]:
+    named = {"last_ended": keys.last_ended} if keep_ended else {}
     return Call(
-        *bind(PACKAGES, "cancel", keys),
-        (now_argument(now_us), *tokens),
+        *bind(PACKAGES, "cancel", keys, **named),
+        (now_argument(now_us), keep_ended, *tokens),
         read,
         window_ms=REPEAT_MS,
     )

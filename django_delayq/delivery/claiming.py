@@ -144,6 +144,7 @@ def claim(
     takes_suspect: bool = True,
     put_off_ms: int = 0,
     priority_step_ms: int | None = None,
+    keeps_ended: bool = False,
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
@@ -157,10 +158,12 @@ def claim(
 
     Among jobs with priorities, one that has waited for ``priority_step_ms`` comes before those of one point more that
     have just become due; None: the highest priority comes first, always.
-    """
 
+    ``keeps_ended``: the queue remembers the jobs that ended last, those among them that this claim ends.
+    """
+    named = {"last_ended": keys.last_ended} if keeps_ended else {}
     return Call(
-        *bind(PACKAGES, "claim", keys),
+        *bind(PACKAGES, "claim", keys, **named),
         (
             now_argument(now_us),
             owner,

@@ -75,15 +75,21 @@ def release(
     cursor: bytes = b"",
     name_limit: int = HELD_NAMES,
     is_worker: bool = True,
+    keeps_ended: bool = False,
     now_us: int | None = None,
 ) -> Call[Released]:
     """Let up to ``limit`` held jobs of the named tasks run, of each task the first due first.
 
     A worker, which names all tasks that it knows, also quarantines up to ``limit`` other jobs that were held for too
     long. Of all tasks with held jobs, the call looks at ``name_limit`` at most, from a cursor on.
+
+    ``keeps_ended``: the queue remembers the jobs that ended last, those among them that it quarantines.
     """
+    named = {}
+    if keeps_ended:
+        named = {"payloads": keys.payloads, "last_ended": keys.last_ended}
     return Call(
-        *bind(PACKAGES, "release", keys),
+        *bind(PACKAGES, "release", keys, **named),
         (now_argument(now_us), limit, int(is_worker), name_limit, cursor, *names),
         lambda reply: Released(*reply),
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from redis.exceptions import RedisError
 
+from django_delayq import conf
 from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
@@ -137,12 +138,13 @@ def _cancel_batch(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
             # An element of somebody else, which no call can name.
             tally.take(job, False)
     keys = DeliveryKeys.of(jobs[0].queue)
-    for call in changing.cancel_many(keys, by_token):
+    keep = conf.keep_ended(jobs[0].queue)
+    for call in changing.cancel_many(keys, by_token, keep_ended=keep):
         try:
             reply: dict[str, Change | State] = yield call
         except BaseException as error:
-            # Behind the clock, its arguments are tokens.
-            tally.fail([by_token[str(token)] for token in call.args[1:]], error)
+            # Behind the first two, its arguments are tokens.
+            tally.fail([by_token[str(token)] for token in call.args[2:]], error)
             raise
         for token, change in reply.items():
             job = by_token[token]

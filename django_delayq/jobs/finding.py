@@ -41,8 +41,9 @@ _PLAIN_NAME = re.compile(r"[\w.]+", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ENDED = (
-    "the server keeps no job that has ended, only how it ended, and that for 30 s: get_job(id) says it. What a task"
-    " decorated with keep_result has returned is there for longer, by the job's id"
+    "the server keeps no job that has ended, only how it ended, and that for 30 s: get_job(id) says it. How the last"
+    " ones ended is in ended_jobs(). What a task decorated with keep_result has returned is there for longer, by the job's"
+    " id"
 )
 #: Why jobs in the other states are not listed.
 _UNLISTED = {

@@ -293,7 +293,9 @@ class Job(Generic[R_co]):
             # This very object waits for the commit, which sees its state.
             self.state = State.CANCELLED
             return True
-        change = yield changing.cancel(self._keys, self.token)
+        change = yield changing.cancel(
+            self._keys, self.token, keep_ended=conf.keep_ended(self.queue)
+        )
         if isinstance(change, State):
             self.state = change
         else:

@@ -80,6 +80,7 @@ class Asking:
             takes_suspect=suspects.may_come_from(queue, self._queues.values()),
             put_off_ms=put_off_ms,
             priority_step_ms=settings.priority_step_ms,
+            keeps_ended=settings.keep_ended > 0,
             frame_format=settings.frame_format,
         )
         return Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)

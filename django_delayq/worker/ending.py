@@ -96,6 +96,7 @@ class Ending:
         before_giving_back()
         if settlement:
             settlement.settle(force=True)
+        self._ends.record()
 
 
 def leave(

@@ -24,6 +24,7 @@ class Ends:
 
     def __init__(self, line: Line, crew: Crew, outage: Outage) -> None:
         self.settlement = Settlement(line)
+        self._recording = self.settlement.recording
         self.pace = Pace()
         self._crew = crew
         self._outage = outage
@@ -42,9 +43,15 @@ class Ends:
     def tell(self, *, force: bool = False, is_last: bool = False) -> None:
         """Make the calls that tell the server what has ended; they go out with the next claim, or at `learn`."""
         settlement = self.settlement
-        if not settlement:
+        recording = self._recording
+        if not settlement and recording.due_ms == float("inf"):
             return
         now_ms = monotonic_ms()
+        if now_ms >= recording.due_ms:
+            recording.tell()
+            self._has_told = True
+        if not settlement:
+            return
         if not force and self._crew.queued() and len(settlement.ended) < SETTLE_BATCH:
             if self._settle_ms is None:
                 self._settle_ms = now_ms + SETTLE_AFTER_MS
@@ -65,6 +72,7 @@ class Ends:
             return
         self._has_told = False
         settled, failure = self.settlement.learn()
+        self._recording.learn()
         count = 0
         running, is_told = self._crew.running, logger.isEnabledFor(logging.INFO)
         for attempt in settled:
@@ -84,6 +92,16 @@ class Ends:
         if failure is not None:
             raise failure
         self._outage.note_reply()
+
+    def record(self) -> None:
+        """Write at once what is remembered of the jobs that ended, for people."""
+        self._recording.tell()
+        self._recording.learn()
+
+    @property
+    def record_ms(self) -> float:
+        """When to write that next, by `monotonic_ms`; infinite while there is nothing to write."""
+        return self._recording.due_ms
 
     def note_busy(self) -> None:
         """Note until when there were jobs to run; call this before others are handed out."""

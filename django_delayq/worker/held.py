@@ -45,7 +45,13 @@ class HeldJobs:
         names += [f"format {format}" for format in keyring.formats]
         if get_handler(settings.name) is not None:
             names.append("")
-        call = holding.release(keys, names, limit=limit, cursor=self._cursor)
+        call = holding.release(
+            keys,
+            names,
+            limit=limit,
+            cursor=self._cursor,
+            keeps_ended=settings.keep_ended > 0,
+        )
         reply = run(self._client, call)
         self._cursor = reply.cursor
         if reply.released >= limit or (reply.released and reply.cursor):

@@ -246,7 +246,7 @@ class ClaimLoop:
             timeout_ms = again_ms - now_ms
         is_claiming = self.ending.stop_ms is None
         until_ms = self._planner.look_ms if is_claiming else self.ending.deadline_ms
-        timeout_ms = min(timeout_ms, until_ms - now_ms)
+        timeout_ms = min(timeout_ms, until_ms - now_ms, self.ends.record_ms - now_ms)
         # Only now: a thread that wakes while we hold the interpreter would wait for us.
         self._threads.wake()
         rung = self.alarm.wait(max(0.0, timeout_ms))

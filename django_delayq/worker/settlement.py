@@ -22,6 +22,7 @@ from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt, Verdict
+from django_delayq.worker.recording import Recording
 
 logger = get_log("django_delayq.worker")
 
@@ -53,6 +54,8 @@ class Settlement:
 
     def __init__(self, line: Line) -> None:
         self._line = line
+        #: What is remembered for people of the attempts that are settled.
+        self.recording = Recording(line)
         #: The threads that run jobs append, the loop pops: a deque needs no lock for that.
         self.ended: deque[Attempt] = deque()
         # Owned by the loop. Sent, but no reply has come.
@@ -143,6 +146,7 @@ class Settlement:
                     for index in reply:
                         batch.attempts[index].is_lost = True
                 settled += batch.attempts
+                self.recording.note(batch.attempts)
             elif is_queues_own(reply):
                 self._refuse(batch, reply)
             else:

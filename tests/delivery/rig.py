@@ -20,6 +20,7 @@ from django_delayq.calls.running import run
 from django_delayq.delivery import (
     changing,
     claiming,
+    ended,
     holding,
     limits,
     looking,
@@ -36,6 +37,7 @@ from django_delayq.delivery.claiming import (
     Recovered,
     Transferred,
 )
+from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.holding import Held, HeldNames, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
@@ -247,6 +249,7 @@ class Rig:
         takes_suspect: bool = True,
         put_off_ms: int = 0,
         priority_step_ms: int | None = None,
+        keeps_ended: bool = False,
         byte_budget: int = limits.BYTE_BUDGET,
     ) -> Claimed:
         self._shortest_ms = min(self._shortest_ms, lease_ms)
@@ -264,6 +267,7 @@ class Rig:
                 takes_suspect=takes_suspect,
                 put_off_ms=put_off_ms,
                 priority_step_ms=priority_step_ms,
+                keeps_ended=keeps_ended,
                 frame_format=self.frame_format,
                 byte_budget=byte_budget,
                 now_us=self.now_us,
@@ -414,13 +418,17 @@ class Rig:
             )
         )
 
-    def cancel(self, name: str) -> Change | State:
-        return self.run(changing.cancel(self.keys, token(name), now_us=self.now_us))
+    def cancel(self, name: str, **options: Any) -> Change | State:
+        return self.run(
+            changing.cancel(self.keys, token(name), now_us=self.now_us, **options)
+        )
 
-    def cancel_many(self, names: Iterable[str]) -> dict[str, Change | State]:
+    def cancel_many(
+        self, names: Iterable[str], **options: Any
+    ) -> dict[str, Change | State]:
         outcomes: dict[str, Change | State] = {}
         for call in changing.cancel_many(
-            self.keys, map(token, names), now_us=self.now_us
+            self.keys, map(token, names), now_us=self.now_us, **options
         ):
             outcomes |= self.run(call)
         return {each.rstrip("-"): outcome for each, outcome in outcomes.items()}
@@ -434,6 +442,13 @@ class Rig:
             changing.reschedule(self.keys, token(name), when, now_us=self.now_us)
         )
         return outcome, start_time_ms - T0 if start_time_ms else None
+
+    def note_ended(self, *records: EndRecord, keep: int = 1_000) -> None:
+        self.run(ended.note_ended(self.keys, records, keep=keep))
+
+    def ended(self, **options: Any) -> list[EndRecord]:
+        """Return what the queue remembers of ended jobs, the newest first."""
+        return ended.read_records(self.run(ended.read_ended(self.keys, **options)))
 
     def inspect(self, name: str) -> Inspected:
         return self.run(looking.inspect(self.keys, token(name), now_us=self.now_us))

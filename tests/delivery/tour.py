@@ -4,9 +4,11 @@ Each stop brings a queue into some state, and returns the call without making it
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from django_delayq.delivery import claiming, looking, tending
 from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
@@ -51,6 +53,10 @@ def hold_paused(rig: Rig, *names: str, task: str = "shop.mail") -> None:
     rig.pause(task)
     jobs = rig.claim(len(names)).jobs
     assert rig.hold(*jobs, task=held_name(task), hold_ms=None) == []
+
+
+def end_of(name: str, ended_ms: int = T0, **options: Any) -> EndRecord:
+    return EndRecord(token(name), "shop.mail", State.SUCCEEDED, ended_ms, **options)
 
 
 def deep(rig: Rig) -> None:
@@ -404,6 +410,45 @@ def _(rig: Rig) -> Callable[[], object]:
     rig.java_transfer()
     rig.java_take()
     return lambda: rig.cancel("a")
+
+
+@stop("cancel, and remember the end", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 5, "b": 6})
+    rig.claim(1)
+    rig.now = 5
+    rig.note_ended(end_of("before"))
+    return lambda: rig.cancel_many("ab", keep_ended=2)
+
+
+@stop("claim out of kills, and remember the end", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0})
+    rig.claim(1, max_kills=0)
+    rig.now = LEASE + 1
+    rig.note_ended(end_of("before"))
+    return lambda: rig.claim(1, max_kills=0, keeps_ended=True)
+
+
+@stop("release to quarantine, and remember the end", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0})
+    rig.hold(rig.lease(), hold_ms=5)
+    rig.now = 10
+    rig.note_ended(end_of("before"))
+    return lambda: rig.release(keeps_ended=True)
+
+
+@stop("note the ended", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.note_ended(end_of("before"), end_of("then"))
+    return lambda: rig.note_ended(end_of("a"), end_of("b"), keep=3)
+
+
+@stop("read the ended", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.note_ended(end_of("a"))
+    return lambda: rig.ended()
 
 
 @stop("reschedule", drains=True)

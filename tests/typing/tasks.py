@@ -18,6 +18,7 @@ from django_delayq import (
     aschedule_many,
     current_job,
     delayed_task,
+    ended_jobs,
     find_jobs,
     get_job,
     pause,
@@ -139,6 +140,9 @@ reveal_type(find_jobs(state={"dead", State.HELD}, limit=5).count())  # R: int
 reveal_type(find_jobs(text="x").cancel().won)  # R: int
 reveal_type(find_jobs(text="x").run_now().lost)  # R: dict[State, int]
 find_jobs(text=5)  # E: call-overload
+reveal_type(ended_jobs("default", limit=5)[0].outcome)  # R: State
+reveal_type(ended_jobs()[0].late_ms)  # R: float | None
+ended_jobs(limit="5")  # E: arg-type
 find_jobs("default")  # E: call-overload
 found: FoundJobs[int] = find_jobs(task=add)
 for each in found:

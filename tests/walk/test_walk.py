@@ -55,8 +55,8 @@ def test_page_has_both_walks_as_they_were_recorded(job, element):
 def test_walks_lead_from_the_call_to_the_end_through_the_projects_function(
     job, element
 ):
-    assert scripts_of(job) == ["store", "claim", "acknowledge"]
-    assert scripts_of(element) == ["claim", "acknowledge"]
+    assert scripts_of(job) == ["store", "claim", "acknowledge", "note_ended"]
+    assert scripts_of(element) == ["claim", "acknowledge", "note_ended"]
     for walk in (job, element):
         assert PROJECT in [step.function for step in walk.in_hand()]
 

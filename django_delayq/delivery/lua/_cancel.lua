@@ -4,8 +4,8 @@
 
 -- Cancels jobs that find_job() has found, and forgets what is left of those that it did not. found: by the position of
 -- their tokens. Returns for each 'cancelled'; 'noted' if it lies in a long destination queue; or the state in which it
--- was left. Nothing was written before it is called.
-local function cancel_found(found, tokens, now_ms)
+-- was left. Nothing was written before it is called. each: called with token and payload of what is cancelled, or nil.
+local function cancel_found(found, tokens, now_ms, each)
   local frames, replies, is_removal = {}, {}, false
   for _, job in ipairs(found) do
     job.waits = job.waits or (is_given_up(job) and keys.leases)
@@ -26,13 +26,14 @@ local function cancel_found(found, tokens, now_ms)
   end
   local cancelled = {}
   for i, job in ipairs(found) do
-    local token, tail = tokens[i], ''
+    local token, tail, payload = tokens[i], '', job.payload or job.frame
     if job.waits then
       local start, _
       _, _, start, _, _, tail = read_header(job.header)
       local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
       redis.call('ZREM', job.waits, token)
       if name then redis.call('ZREM', keys.held_tasks, held_member(name, start, token)) end
+      if each then payload = redis.call('HGET', keys.payloads, token) end
       redis.call('HDEL', keys.headers, token)
       redis.call('HDEL', keys.payloads, token)
       forget_errors(keys.errors, { token })
@@ -53,6 +54,7 @@ local function cancel_found(found, tokens, now_ms)
     if not replies[i] then
       release_unique(keys.unique, tail, token)
       cancelled[#cancelled + 1] = token
+      if each then each(token, payload) end
       replies[i] = 'cancelled'
     end
   end

@@ -1,13 +1,17 @@
 -- Part of claim: bury the jobs that are out of kills; move or cancel those of which a note says so.
 --
--- Uses     now_ms, is_ranked, buried, moved, cancelled
+-- Uses     now_ms, is_ranked, seen, buried, moved, cancelled
 
+local records = {}
 for _, job in ipairs(buried) do
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. without_unique(job.tail))
-  redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'killed', at = now_ms,
-    error = string.format('its worker died or lost the lease %d times while it ran', job.kills) }))
+  local why = string.format('its worker died or lost the lease %d times while it ran', job.kills)
+  redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'killed', at = now_ms, error = why }))
+  if keys.last_ended then
+    records[#records + 1] = end_record(job.token, seen[job.token], 'dead', now_ms, job.attempts, why)
+  end
   redis.call('ZADD', keys.dead, now_ms, job.token)
   add_to(keys.counters, 'dead', 1)
 end
@@ -23,7 +27,9 @@ if #cancelled > 0 then
   for i, job in ipairs(cancelled) do
     release_unique(keys.unique, job.tail, job.token)
     tokens[i] = job.token
+    if keys.last_ended then records[#records + 1] = end_record(job.token, job.payload, 'cancelled', now_ms) end
   end
   remember(keys.ended, now_ms, 'cancelled', tokens)
   add_to(keys.counters, 'cancelled', #tokens)
 end
+if keys.last_ended and #records > 0 then add_records(keys.last_ended, records) end

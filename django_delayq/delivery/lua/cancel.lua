@@ -1,10 +1,12 @@
 -- Cancel jobs that are not running. Those in the delay queue share a scan of it.
 --
--- Prelude  clock, count, window, frame, list, job, find, held, cancel
+-- Prelude  clock, count, window, frame, list, job, find, held, cancel, ended
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
---          errors, notes, unique, ended, counters, returned, held, held_tasks, ranked
+--          errors, notes, unique, ended, counters, returned, held, held_tasks, ranked, last_ended?
+-- Where    last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on: tokens, all different
+-- ARGV[2]  how many jobs that ended the queue remembers
+-- ARGV[3]  and on: tokens, all different
 -- Returns  for each 'cancelled'; 'noted' if it lies in a long destination queue, and will not run unless Java takes it;
 --          or the state in which it was left
 
@@ -25,7 +27,14 @@ local function find_lying(destination, token, locator)
 end
 
 local jobs, tokens = {}, {}
-for i = 2, #ARGV do
-  tokens[i - 1], jobs[i - 1] = ARGV[i], find_job(ARGV[i], now_ms, #ARGV > 2 and find_lying)
+for i = 3, #ARGV do
+  tokens[i - 2], jobs[i - 2] = ARGV[i], find_job(ARGV[i], now_ms, #ARGV > 3 and find_lying)
 end
-return cancel_found(jobs, tokens, now_ms)
+if not keys.last_ended then return cancel_found(jobs, tokens, now_ms) end
+redis.call('LLEN', keys.last_ended)
+local records = {}
+local replies = cancel_found(jobs, tokens, now_ms, function(token, payload)
+  records[#records + 1] = end_record(token, payload, 'cancelled', now_ms)
+end)
+if #records > 0 then add_records(keys.last_ended, records, tonumber(ARGV[2])) end
+return replies

@@ -1,9 +1,10 @@
 -- Lease what is waiting, up to a number and a size: expired leases, due retries, due jobs that were returned before
 -- their first attempt, what others put into the destination queue, due frames.
 --
--- Prelude  clock, count, window, frame, list, job, service, transfer, pause
+-- Prelude  clock, count, window, frame, list, job, service, transfer, pause, ended
 -- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
---          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked
+--          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, last_ended?
+-- Where    last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; its repeat returns the same leases
@@ -157,6 +158,7 @@ if #bad + #buried + #vanished + #killed > 0 then
   check_sets(keys.quarantine, keys.dead)
 end
 if #moved > 0 then check_sets(keys.returned, keys.ranked) end
+if keys.last_ended and #buried + #cancelled > 0 then redis.call('LLEN', keys.last_ended) end
 if #put_off > 0 then check_sets(keys.retries, keys.ranked) end
 
 -- Writes. Removals first, which a full server does not refuse.

@@ -2,8 +2,10 @@
 -- for too long into quarantine. For a worker nothing is published: it claims next, and a worker that does not know the
 -- tasks would only hold them again.
 --
--- Prelude  clock, count, window, frame, job, held, pause
--- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel, ranked
+-- Prelude  clock, count, window, frame, job, held, pause, ended
+-- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel, ranked,
+--          payloads?, last_ended?
+-- Where    payloads, last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  most jobs to release, and most to put into quarantine
 -- ARGV[3]  1: the caller is a worker, which names all tasks that it knows: also put jobs that were held for too long
@@ -77,6 +79,11 @@ if #tokens + #members == 0 then return { 0, 0, cursor } end
 check_sets(keys.retries, keys.returned, keys.quarantine)
 check_hashes(keys.unique, keys.counters, keys.errors)
 local is_ranked = has_ranks()
+local records = {}
+if keys.last_ended and #over > 0 then
+  redis.call('LLEN', keys.last_ended)
+  check_hashes(keys.payloads)
+end
 if #members > 0 then redis.call('ZREM', keys.held_tasks, unpack(members)) end
 if #tokens > 0 then redis.call('ZREM', keys.held, unpack(tokens)) end
 for _, job in ipairs(freed) do
@@ -88,10 +95,15 @@ for _, job in ipairs(over) do
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
     struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. without_unique(job.tail))
-  redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms,
-    error = job.why .. ' It was held, and no worker that knows it came in time.' }))
+  local why = job.why .. ' It was held, and no worker that knows it came in time.'
+  redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms, error = why }))
+  if keys.last_ended then
+    local payload = redis.call('HGET', keys.payloads, job.token)
+    records[#records + 1] = end_record(job.token, payload, 'quarantined', now_ms, job.attempts, why)
+  end
   redis.call('ZADD', keys.quarantine, now_ms, job.token)
 end
 if #over > 0 then add_to(keys.counters, 'quarantined', #over) end
+if #records > 0 then add_records(keys.last_ended, records) end
 if not is_worker and #freed > 0 then publish(keys.channel, now_ms) end
 return { #freed, #over, cursor }

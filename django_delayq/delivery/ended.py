@@ -1,0 +1,87 @@
+"""The jobs of a queue that ended last: what is remembered of each, for people. Nothing depends on it.
+
+The list is bounded in number and, as long texts are cut, in bytes. Its order is that in which processes told the server;
+whoever reads it sorts by the time of the end. A call that is repeated may add a record twice: `read_records` drops that.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import msgspec
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.states import State
+
+#: Records of one `note_ended` or `read_ended` call: some 0.3 ms of the server's time.
+ENDED_BATCH = 1_000
+#: Most records that a queue may keep.
+MOST_ENDED = 10_000
+#: Characters of a task's name, and of the first line of an error, that a record keeps.
+NAME_LIMIT = 200
+LINE_LIMIT = 200
+#: The end of the year 9999, the last that a datetime can have.
+LATEST_MS = 253_402_300_799_999
+#: No number: the job never started, or this was not its first attempt.
+NONE = -1
+
+
+class EndRecord(msgspec.Struct, array_like=True, gc=False):
+    """How one job ended. `_ended.lua` writes the same array."""
+
+    token: str
+    #: Empty if it is not known.
+    task: str
+    outcome: State
+    #: By the server's clock, epoch ms.
+    ended_ms: Annotated[int, msgspec.Meta(ge=0, le=LATEST_MS)]
+    #: From the start time to the first start, ms.
+    late_ms: float = NONE
+    #: From the start of the last attempt to its end, ms.
+    took_ms: float = NONE
+    #: Attempts that were made; `NONE`: that is not known.
+    attempts: int = NONE
+    #: The first line of the error, or why the job did not run.
+    error: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(EndRecord).decode
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text, cut to what a record keeps."""
+    return text.lstrip().partition("\n")[0][:LINE_LIMIT]
+
+
+def note_ended(
+    keys: DeliveryKeys, records: Sequence[EndRecord], *, keep: int
+) -> Call[None]:
+    """Remember how up to `ENDED_BATCH` jobs ended, the oldest first, and forget what is beyond ``keep`` records."""
+    return Call(
+        *bind(PACKAGES, "note_ended", keys),
+        (keep, *map(_encode, records)),
+        lambda reply: None,
+    )
+
+
+def read_ended(
+    keys: DeliveryKeys, *, first: int = 0, count: int = ENDED_BATCH
+) -> Call[list[bytes]]:
+    """Read records as they are stored, the newest first, after the ``first`` newest."""
+    return Call(
+        *bind(PACKAGES, "read_ended", keys), (first, min(count, ENDED_BATCH)), list
+    )
+
+
+def read_records(stored: Iterable[bytes]) -> list[EndRecord]:
+    """Return the records, each once, without those that no version of ours has written; the newest end first."""
+    found = []
+    for text in dict.fromkeys(stored):
+        try:
+            found.append(_decode(text))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+    return sorted(found, key=lambda record: record.ended_ms, reverse=True)

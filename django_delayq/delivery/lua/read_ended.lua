@@ -1,0 +1,11 @@
+-- Read how the last jobs ended.
+--
+-- Keys     last_ended
+-- ARGV[1]  how many of the newest to leave out
+-- ARGV[2]  how many to read
+-- Returns  records, the newest first
+
+local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])
+local found, newest = redis.call('LRANGE', keys.last_ended, -first - count, -first - 1), {}
+for i = #found, 1, -1 do newest[#newest + 1] = found[i] end
+return newest

@@ -1,0 +1,98 @@
+"""`ended_jobs`: how the last jobs of a queue ended, as the queue remembers it for people."""
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from django_delayq import conf
+from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import own_clients
+from django_delayq.delivery.ended import (
+    ENDED_BATCH,
+    MOST_ENDED,
+    NONE,
+    EndRecord,
+    read_ended,
+    read_records,
+)
+from django_delayq.delivery.states import State
+from django_delayq.exceptions import InvalidSearch
+from django_delayq.redaction import show
+
+
+class EndedJob(NamedTuple):
+    """How one job ended."""
+
+    #: What `get_job` takes. Dead letters and quarantined jobs are still there; of others it may find a kept result.
+    id: str
+    queue: str
+    #: The name of its task; None: it is not known.
+    task: str | None
+    #: ``SUCCEEDED``, ``CANCELLED``, ``EXPIRED``, ``DEAD`` or ``QUARANTINED``.
+    outcome: State
+    #: When it ended, by the server's clock.
+    ended_at: datetime
+    #: How long after its start time its first attempt began, ms; None: it never began, or had more than one attempt.
+    late_ms: float | None
+    #: How long its last attempt took, ms; None: it did not run.
+    took_ms: float | None
+    #: Attempts that were made; None: whoever ended the job did not know.
+    attempts: int | None
+    #: The first line of its error, or why it did not run; else empty.
+    error: str
+
+
+def ended_jobs(queue: str | None = None, *, limit: int = ENDED_BATCH) -> list[EndedJob]:
+    """Return how the last jobs of a queue ended, the newest first; by default those of every queue of the settings.
+
+    Each queue remembers ``KEEP_ENDED`` of them, for people: a worker writes them down within 0.3 s, and takes those of
+    its last moment with it if it is killed.
+
+    Raises:
+        QueueNotFound: the queue is not configured.
+        InvalidSearch: ``limit`` is not a number of jobs.
+    """
+    return perform(own_clients.of_thread, _reading(queue, limit))
+
+
+async def aended_jobs(
+    queue: str | None = None, *, limit: int = ENDED_BATCH
+) -> list[EndedJob]:
+    """`ended_jobs` on the event loop."""
+    return await aperform(own_clients.of_loop, _reading(queue, limit))
+
+
+def _reading(queue: str | None, limit: int) -> Steps[list[EndedJob]]:
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        raise InvalidSearch(f"limit={show(limit)}: give a number of jobs, 1 or more")
+    settings = conf.get_settings()
+    names = list(settings.queues) if queue is None else [queue]
+    found: list[EndedJob] = []
+    for each in [settings.queue(name) for name in names]:
+        stored: list[bytes] = []
+        while len(stored) < min(limit, MOST_ENDED):
+            # What is added between two calls shifts the others, so a page may begin with what the last one ended with.
+            count = min(limit - len(stored), ENDED_BATCH)
+            page = yield read_ended(each.keys, first=len(stored), count=count)
+            stored += page
+            if len(page) < count:
+                break
+        found += [_ended(each.name, record) for record in read_records(stored)]
+    return sorted(found, key=lambda job: job.ended_at, reverse=True)[:limit]
+
+
+def _ended(queue: str, record: EndRecord) -> EndedJob:
+    return EndedJob(
+        f"{queue}:{record.token}",
+        queue,
+        record.task or None,
+        record.outcome,
+        datetime.fromtimestamp(record.ended_ms / 1000, UTC),
+        _number(record.late_ms),
+        _number(record.took_ms),
+        None if record.attempts == NONE else record.attempts,
+        record.error,
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if value == NONE else round(value, 1)
