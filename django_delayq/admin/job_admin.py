@@ -33,7 +33,7 @@ from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import changing, holding, looking, pausing, upgrading
+from django_delayq.delivery import changing, ended, holding, looking, pausing, upgrading
 from django_delayq.delivery.looking import Counts, Inspected
 from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import DelayqError, QueueNotFound
@@ -55,6 +55,8 @@ _CANCELLABLE = frozenset(
     {State.SCHEDULED, State.DUE, State.RETRYING, State.HELD, State.UNKNOWN}
 )
 _GRAVES = (State.DEAD, State.QUARANTINED)
+#: What stands in the place of a state for the jobs that ended last.
+_ENDED = "ended"
 
 #: Why a job could not be moved or cancelled: "Job x …".
 _TOO_LATE = {
@@ -170,6 +172,8 @@ class JobAdmin(_ModelAdmin):
         """Show a page of one set of a queue: five calls in one round trip."""
         self._check_may_view(request)
         settings = self._queue(queue)
+        if request.GET.get("state") == _ENDED:
+            return self._ended_view(request, settings)
         tab = pages.TABS.get(request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
         if tab is None:
             raise Http404(f"a queue has no page {request.GET['state']!r}")
@@ -228,6 +232,51 @@ class JobAdmin(_ModelAdmin):
             ],
         }
         return self._render(request, "queue", context)
+
+    def _ended_view(
+        self, request: HttpRequest, settings: QueueSettings
+    ) -> HttpResponse:
+        """Show a page of how the last jobs of a queue ended: two calls in one round trip."""
+        number = pages.read_number(request.GET.get("page", "1"), least=1)
+        first = (number - 1) * self.list_per_page
+        counts, page = _replies(
+            [
+                looking.counts(settings.keys),
+                ended.read_ended(settings.keys, first=first, count=self.list_per_page),
+            ]
+        )
+        pager = pages.Pager.of(number, page.total, self.list_per_page)
+        if pager.is_beyond:
+            return HttpResponseRedirect(self._ended_url(settings.name, pager.last))
+        records = ended.read_records(page.stored)
+        context = {
+            "title": f"Queue {settings.name}: what has ended",
+            "queue": settings,
+            "tabs": self._tabs(settings, counts),
+            "ended_url": self._ended_url(settings.name),
+            "rows": [
+                (
+                    record,
+                    display.Moment.of(record.ended_ms, counts.now_ms),
+                    # Of the others nothing is left to show.
+                    record.token
+                    and record.outcome in _GRAVES
+                    and self._job_url(settings.name, record.token),
+                )
+                for record in records
+            ],
+            "pager": pager,
+            "links": [
+                (label, target and self._ended_url(settings.name, target))
+                for label, target in (
+                    ("« newest", 1 if pager.previous else None),
+                    ("‹ newer", pager.previous),
+                    ("older ›", pager.next),
+                    ("oldest »", pager.last if pager.next else None),
+                )
+            ],
+        }
+        return self._render(request, "ended", context)
 
     @_answering
     def job_view(self, request: HttpRequest, queue: str, token: str) -> HttpResponse:
@@ -399,6 +448,10 @@ class JobAdmin(_ModelAdmin):
             query["skip"] = skip
         return self._reverse("queue", name) + (f"?{urlencode(query)}" if query else "")
 
+    def _ended_url(self, name: str, page: int = 1) -> str:
+        query = {"state": _ENDED} | ({"page": page} if page > 1 else {})
+        return f"{self._reverse('queue', name)}?{urlencode(query)}"
+
     def _job_url(
         self, name: str, token: str, *, view: str = "job", next: str = ""
     ) -> str:
@@ -434,6 +487,7 @@ class JobAdmin(_ModelAdmin):
             "queue": settings,
             "tab": tab,
             "tabs": self._tabs(settings, counts),
+            "ended_url": self._ended_url(settings.name),
             "counts": counts,
             "next": display.Moment.of(counts.next_ms, counts.now_ms),
             "counters": sorted(

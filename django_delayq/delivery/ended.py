@@ -5,7 +5,7 @@ whoever reads it sorts by the time of the end. A call that is repeated may add a
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -67,12 +67,23 @@ def note_ended(
     )
 
 
+class EndedPage(NamedTuple):
+    """Some of what a queue remembers."""
+
+    #: How many records there are.
+    total: int
+    #: Records as they are stored, the newest first; see `read_records`.
+    stored: list[bytes]
+
+
 def read_ended(
     keys: DeliveryKeys, *, first: int = 0, count: int = ENDED_BATCH
-) -> Call[list[bytes]]:
-    """Read records as they are stored, the newest first, after the ``first`` newest."""
+) -> Call[EndedPage]:
+    """Read up to `ENDED_BATCH` records, the newest first, after the ``first`` newest."""
     return Call(
-        *bind(PACKAGES, "read_ended", keys), (first, min(count, ENDED_BATCH)), list
+        *bind(PACKAGES, "read_ended", keys),
+        (first, min(count, ENDED_BATCH)),
+        lambda reply: EndedPage(reply[0], reply[1:]),
     )
 
 

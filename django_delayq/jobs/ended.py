@@ -73,8 +73,8 @@ def _reading(queue: str | None, limit: int) -> Steps[list[EndedJob]]:
             # What is added between two calls shifts the others, so a page may begin with what the last one ended with.
             count = min(limit - len(stored), ENDED_BATCH)
             page = yield read_ended(each.keys, first=len(stored), count=count)
-            stored += page
-            if len(page) < count:
+            stored += page.stored
+            if len(page.stored) < count:
                 break
         found += [_ended(each.name, record) for record in read_records(stored)]
     return sorted(found, key=lambda job: job.ended_at, reverse=True)[:limit]

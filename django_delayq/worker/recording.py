@@ -166,8 +166,8 @@ def _record(end: _End) -> EndRecord:
         (task if isinstance(task, str) else task.name)[:NAME_LIMIT],
         outcome,
         int(ended_ms + offset_ms),
-        # A retry has waited for its turn.
-        started_ms + offset_ms - due_ms if is_first else NONE,
+        # A retry has waited for its turn. No job starts early: our estimate of the server's clock is off by a little.
+        max(0.0, started_ms + offset_ms - due_ms) if is_first else NONE,
         ended_ms - started_ms if has_run else NONE,
         attempts + has_run,
         first_line(text) if text else "",

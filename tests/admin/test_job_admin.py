@@ -19,7 +19,8 @@ from django.urls import path, reverse
 from django_delayq import conf
 from django_delayq.admin import JobAdmin
 from django_delayq.calls.running import run
-from django_delayq.delivery import holding, looking, pausing, settling
+from django_delayq.delivery import ended, holding, looking, pausing, settling
+from django_delayq.delivery.ended import LATEST_MS, EndRecord
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.states import State
@@ -1081,3 +1082,69 @@ assert "django.contrib.admin" not in sys.modules
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_has_ended_is_listed_with_the_newest_first(
+    browser: Client, queue: Queue
+) -> None:
+    ends = [
+        EndRecord(
+            f"{n:022}", TASK, State.SUCCEEDED, 1_700_000_000_000 + n, 1.5, 20.5, 1
+        )
+        for n in range(60)
+    ]
+    dead = EndRecord(
+        "d" * 22, TASK, State.DEAD, 1_700_000_001_000, 3, 4, 5, "Wrong: <b>x</b>"
+    )
+    run(queue.client, ended.note_ended(queue.keys, [*ends, dead], keep=100))
+
+    response = browser.get(url("queue", queue.name), {"state": "ended"})
+
+    html = response.content.decode()
+    assert [row[0].token for row in response.context["rows"]][:2] == [
+        "d" * 22,
+        f"{59:022}",
+    ]
+    assert f'href="{url("job", queue.name, "d" * 22)}' in html
+    assert "<b>x</b>" not in html
+    assert re.search(r"dead 3.0 4.0 5 Wrong: <b>x</b>", content_of(response))
+    assert f"{59:022} succeeded 1.5 20.5 1 -" in content_of(response)
+    assert "page 1 of 2" in content_of(response)
+    assert (
+        url("queue", queue.name) + "?state=ended"
+        in browser.get(url("queue", queue.name)).content.decode()
+    )
+
+
+def test_page_of_the_ended_that_is_none_leads_to_the_last(
+    browser: Client, queue: Queue
+) -> None:
+    response = browser.get(url("queue", queue.name), {"state": "ended", "page": "7"})
+
+    assert response.url == url("queue", queue.name) + "?state=ended"
+    text = content_of(browser.get(response.url))
+    assert "Nothing here at the moment." in text
+    assert "it remembers 1,000 (KEEP_ENDED)" in text
+
+
+def test_what_nobody_of_us_wrote_among_the_ended_breaks_no_page(
+    browser: Client, queue: Queue
+) -> None:
+    for odd in (
+        EndRecord("", TASK, State.DEAD, 0),
+        EndRecord("t", "", State.EXPIRED, LATEST_MS, float("inf"), float("nan")),
+    ):
+        run(queue.client, ended.note_ended(queue.keys, [odd], keep=100))
+    queue.client.rpush(queue.keys.last_ended, b"\xc1")
+
+    assert browser.get(url("queue", queue.name), {"state": "ended"}).status_code == 200
+
+
+def test_queue_that_remembers_nothing_says_so(
+    browser: Client, queue: Queue, settings: Any
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "KEEP_ENDED": 0}
+
+    response = browser.get(url("queue", queue.name), {"state": "ended"})
+
+    assert "remembers no job that has ended" in content_of(response)

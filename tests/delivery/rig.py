@@ -448,7 +448,9 @@ class Rig:
 
     def ended(self, **options: Any) -> list[EndRecord]:
         """Return what the queue remembers of ended jobs, the newest first."""
-        return ended.read_records(self.run(ended.read_ended(self.keys, **options)))
+        return ended.read_records(
+            self.run(ended.read_ended(self.keys, **options)).stored
+        )
 
     def inspect(self, name: str) -> Inspected:
         return self.run(looking.inspect(self.keys, token(name), now_us=self.now_us))

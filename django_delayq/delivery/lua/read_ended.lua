@@ -3,9 +3,10 @@
 -- Keys     last_ended
 -- ARGV[1]  how many of the newest to leave out
 -- ARGV[2]  how many to read
--- Returns  records, the newest first
+-- Returns  how many the queue remembers; then records, the newest first
 
 local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])
-local found, newest = redis.call('LRANGE', keys.last_ended, -first - count, -first - 1), {}
-for i = #found, 1, -1 do newest[#newest + 1] = found[i] end
-return newest
+local found = redis.call('LRANGE', keys.last_ended, -first - count, -first - 1)
+local reply = { redis.call('LLEN', keys.last_ended) }
+for i = #found, 1, -1 do reply[#reply + 1] = found[i] end
+return reply
