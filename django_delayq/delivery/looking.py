@@ -97,11 +97,12 @@ def inspect(
     return Call(
         *bind(PACKAGES, "inspect", keys),
         (now_argument(now_us), token),
-        _read_inspected,
+        read_inspected,
     )
 
 
-def _read_inspected(reply: list[Any]) -> Inspected:
+def read_inspected(reply: list[Any]) -> Inspected:
+    """Read what inspect.lua returns."""
     state, score, attempts, kills, due, payload, error, unique, now_ms = reply[:9]
     priority, claimed_ms, history = reply[9:]
     return Inspected(

@@ -62,3 +62,21 @@ local function forget(token, locator)
   release_unique(keys.unique, tail, token)
   redis.call('HDEL', keys.locators, token)
 end
+
+-- What inspect.lua returns of a job that find_job() has found.
+local function look_at(token, job, now_ms)
+  local attempts, kills, start, tail, payload, _, claimed = 0, 0, job.score or 0, '', job.payload or '', nil, nil
+  if job.header then
+    attempts, kills, start, _, _, tail, _, claimed = read_header(job.header)
+  elseif read_locator(job.locator) then
+    start, _, _, tail = read_locator(job.locator)
+  end
+  if job.frame then
+    payload = unpack_frame(job.frame) or job.frame
+  elseif not job.payload then
+    payload = redis.call('HGET', keys.payloads, token) or ''
+  end
+  return { job.state, job.score or 0, attempts, kills, start, payload, redis.call('HGET', keys.errors, token) or '',
+    unique_of(tail):sub(2), now_ms, priority_of(tail),
+    claimed or 0, redis.call('HGET', keys.errors, HISTORY .. token) or '' }
+end
