@@ -40,5 +40,9 @@ class Change(StrEnum):
     CANCELLED = "cancelled"
     RESCHEDULED = "rescheduled"
     REPRIORITIZED = "reprioritized"
+    #: The holder of a unique key has the arguments, or the start time, of a later call.
+    REPLACED = "replaced"
+    #: Its start time is as late, or as soon, as that call asked for.
+    KEPT = "kept"
     #: The job lies in a long destination queue shared with Java: the change happens if one of our workers takes it.
     NOTED = "noted"

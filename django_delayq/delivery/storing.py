@@ -16,6 +16,7 @@ from django_delayq.delivery.states import State
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
 from django_delayq.wire.publishing import note_refusal, read_published
+from django_delayq.wire.signing import TOKEN_LENGTH
 
 #: Jobs of one `schedule` call: some 2.7 ms of the server's time.
 SCHEDULE_BATCH = 500
@@ -46,15 +47,31 @@ class NewJob(NamedTuple):
     payload: bytes
 
 
-def tail_of(unique: str, priority: int = 0) -> str | bytes:
+#: Flags of a tail, as `_job.lua` has them.
+_HAS_FIRST, _FOLLOWS = 64, 128
+
+
+def tail_of(
+    unique: str,
+    priority: int = 0,
+    *,
+    notes_first: bool = False,
+    may_follow: bool = False,
+) -> str | bytes:
     """Return a tail as `_job.lua` reads it.
 
     ``unique`` is ``e`` (held to the job's end) or ``s`` (held to its start), then the key; or empty. A priority needs
     format 2, and higher ones come first.
+
+    ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_follow``: if the
+    holder of the key runs, the job is stored all the same, takes the key, and starts after the other's end.
     """
-    if not priority:
+    if not priority and not notes_first and not may_follow:
         return unique
-    return b"x" + bytes((0, 100 + priority, 0, 0)) + unique.encode()
+    flags = _HAS_FIRST * notes_first + _FOLLOWS * may_follow
+    # `schedule.lua` writes over these zeros.
+    run = bytes(6 * notes_first + TOKEN_LENGTH * may_follow)
+    return b"x" + bytes((flags, 100 + priority, 0, 0)) + run + unique.encode()
 
 
 def new_token() -> str:

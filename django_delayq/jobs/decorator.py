@@ -155,6 +155,11 @@ def queue_handler(
     It is a task like any other: leases, attempts, dead letters, and the options of `delayed_task`.
     """
     read = _read_options({**options, "queue": queue})
+    if read.duplicates:
+        raise InvalidTask(
+            f"on_duplicate={read.on_duplicate!r}: what others offer to queue {queue!r} holds no unique key, so its handler"
+            " gets no duplicates; leave it out"
+        )
 
     def decorate(function: Callable[[Any], R]) -> DelayedTask[[Any], R]:
         task = _make_task(function, name=name, options=read)

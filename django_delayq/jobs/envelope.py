@@ -273,6 +273,15 @@ def signed_for(payload: bytes, source: str, target: str) -> bytes:
     return _wrap(new, other.payload_codec if other and shared else None)
 
 
+def signed_as(
+    payload: bytes, token: str, queue: QueueSettings, keyring: Keyring, format: int
+) -> bytes:
+    """Return the call in a job's payload as the payload of another job of the queue."""
+    envelope = _open(_unseal(payload, queue.payload_codec), queue.name, keyring)
+    sealed = _seal(envelope, token, queue.name, keyring, format)
+    return _wrap(sealed, queue.payload_codec if queue.is_shared else None)
+
+
 def signed_anew(
     payload: bytes, queue: QueueSettings, keyring: Keyring, format: int = OLDEST
 ) -> bytes | None:

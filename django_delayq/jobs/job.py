@@ -35,6 +35,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
+from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
@@ -60,9 +61,12 @@ FULL_PAUSE_S = 0.1
 class Draft(msgspec.Struct, gc=False):
     """What this process has prepared to send, and whether it was sent."""
 
-    #: Its tail is the unique key; `sending` adds the priority, if the queue's format has priorities.
+    #: Its tail is the unique key; `sending` adds the priority, if the queue's format has priorities, and what `duplicates`
+    #: needs.
     new: NewJob
     priority: int = 0
+    #: What becomes of a job that holds its unique key and waits; None: nothing.
+    duplicates: OnHolder | None = None
     #: When the server may first have received it, by `boottime_ms`; None: nothing was sent.
     sent_ms: float | None = None
     #: Whether its commit is still to come; None: it does not wait for a commit.
@@ -97,6 +101,7 @@ class Job(Generic[R_co]):
         "options",
         "priority",
         "queue",
+        "replaced",
         "start_time_ms",
         "state",
         "task",
@@ -140,6 +145,8 @@ class Job(Generic[R_co]):
         self.unique = ""
         #: False if another job already held the unique key: then this is a handle on that job.
         self.created = True
+        #: True if this call changed that job: its arguments, its start time, or both.
+        self.replaced = False
         self._draft = draft
         #: What the worker says that runs the job; None if the job does not run here. Tasks call `check` and `stopping`.
         self.here: Here | None = None

@@ -10,6 +10,16 @@ from django_delayq.exceptions import InvalidSettings, InvalidTask
 from django_delayq.redaction import show
 
 Seconds = float | timedelta
+OnDuplicate = Literal["keep", "replace", "postpone", "sooner"]
+#: All that `on_duplicate` may be.
+_ON_DUPLICATE = (
+    "keep",
+    "replace",
+    "postpone",
+    "sooner",
+    ("replace", "postpone"),
+    ("replace", "sooner"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +43,11 @@ class TaskOptions:
     unique: bool | tuple[str, ...] | Callable[..., str] = False
     #: How long the job holds the key: to its "end", or only to its "start".
     unique_until: Literal["end", "start"] = "end"
+    #: What a call does if a job that waits holds its key: "keep" that job as it is; "replace" its arguments; "postpone"
+    #: it to the later of both start times, or have it "sooner", at the earlier one. ("replace", "postpone") does both.
+    on_duplicate: OnDuplicate | tuple[OnDuplicate, ...] = "keep"
+    #: How long calls may postpone a job, from when the first of them was scheduled.
+    max_wait: Seconds | None = None
     #: This long after its start time a job is too late to matter, and is not started any more.
     expires: Seconds | None = None
     #: What happens to a job that is too late: "drop" it, or make it a "dead" letter.
@@ -82,7 +97,7 @@ class TaskOptions:
                 value,
                 "an exception class or a tuple of them",
             )
-        for name in ("time_limit", "expires", "keep_result", "spread"):
+        for name in ("time_limit", "expires", "keep_result", "spread", "max_wait"):
             value = getattr(self, name)
             check(
                 value is None or seconds(value) is not None,
@@ -105,6 +120,23 @@ class TaskOptions:
             "'end' or 'start'",
         )
         check(
+            _is_on_duplicate(self.on_duplicate),
+            "on_duplicate",
+            self.on_duplicate,
+            "'keep', 'replace', 'postpone', 'sooner', ('replace', 'postpone') or ('replace', 'sooner')",
+        )
+        if self.on_duplicate != "keep" and not self.unique:
+            raise InvalidTask(
+                f"on_duplicate={self.on_duplicate!r}: without unique= no job is a duplicate of another; give unique= as"
+                " well, or on_duplicate='keep'"
+            )
+        if self.max_wait is not None and "postpone" not in self.duplicates:
+            raise InvalidTask(
+                f"max_wait={show(self.max_wait)}: it bounds how long calls may postpone a job, and"
+                f" on_duplicate={self.on_duplicate!r} postpones none; give on_duplicate='postpone' or"
+                " ('replace', 'postpone'), or no max_wait"
+            )
+        check(
             self.on_expiry in ("drop", "dead"),
             "on_expiry",
             self.on_expiry,
@@ -122,6 +154,14 @@ class TaskOptions:
             self.on_commit,
             "True, False or a database alias",
         )
+
+    @property
+    def duplicates(self) -> tuple[OnDuplicate, ...]:
+        """All that a call does to the job that holds its key; empty: it keeps that job as it is."""
+        what = self.on_duplicate
+        if what == "keep":
+            return ()
+        return what if isinstance(what, tuple) else (what,)
 
     def changed(self, **options: Any) -> "TaskOptions":
         """Return a copy with some options changed.
@@ -215,6 +255,13 @@ class _Checker:
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_on_duplicate(value: object) -> bool:
+    # Any type may come here, and one that is equal to everything would be.
+    return isinstance(value, str | tuple) and any(
+        value == each for each in _ON_DUPLICATE
+    )
 
 
 def _is_names(value: object) -> bool:

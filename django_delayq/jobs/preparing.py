@@ -15,6 +15,7 @@ from django_delayq.exceptions import EncodeError, InvalidArguments
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.duplicates import on_holder
 from django_delayq.jobs.job import Draft, Job, is_unicode
 from django_delayq.jobs.options import Seconds, check_priority, seconds
 from django_delayq.redaction import show
@@ -69,7 +70,9 @@ def prepare(
         task.name,
         plain_args,
         plain_kwargs,
-        Draft(new, options.priority),
+        Draft(
+            new, options.priority, on_holder(options) if options.duplicates else None
+        ),
     )
     job.options, job.unique, job.priority = carried, key, options.priority
     return job

@@ -20,14 +20,15 @@ from django_delayq.calls.several import run_stream
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery import limits, storing
-from django_delayq.delivery.states import State
+from django_delayq.delivery import limits, replacing, storing
+from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
 from django_delayq.exceptions import InvalidTask, MaybeScheduled, QueueFull
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.commit import send_with_commit
+from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.redaction import show
 from django_delayq.wire import signing
@@ -35,6 +36,8 @@ from django_delayq.wire import signing
 R = TypeVar("R")
 #: Bytes of payload in one call of the schedule script, about.
 SCHEDULE_BYTES = 1 << 20
+#: So often a call tries to change the job that holds its unique key, if that begins or goes each time.
+MOST_MEETINGS = 20
 #: What to do about a full queue.
 ADVICE = "Pass error.unsent to schedule_many once workers have made room, start more workers, or raise MAX_JOBS"
 
@@ -59,11 +62,13 @@ def send(
         if not formats.is_known(job.queue):
             perform(client, formats.asking(job.queue))
         _take(job, run(client, _store(job.queue, draft, is_promised))[0])
+        if not job.created and draft.duplicates is not None:
+            perform(client, _meeting(job, draft.duplicates, is_promised))
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
         raise
-    if not job.created:
+    if not job.created and draft.duplicates is None:
         job.refresh()
     return job
 
@@ -79,13 +84,63 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
         if not formats.is_known(job.queue):
             await aperform(client, formats.asking(job.queue))
         _take(job, (await arun(client, _store(job.queue, draft)))[0])
+        if not job.created and draft.duplicates is not None:
+            await aperform(client, _meeting(job, draft.duplicates))
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
         raise
-    if not job.created:
+    if not job.created and draft.duplicates is None:
         await job.arefresh()
     return job
+
+
+def _meeting(job: Job[Any], wanted: OnHolder, is_promised: bool = False) -> Steps[None]:
+    """Do to the job that holds the unique key of this one what this call asks for.
+
+    Raises:
+        MaybeScheduled: each of many times, that job had begun, or had gone, when it was to be changed.
+        QueueFull: it has gone, and the queue has no room for this one.
+    """
+    for _ in range(MOST_MEETINGS):
+        if (yield from _changing_holder(job, wanted)):
+            return
+        _take(job, (yield _store(job.queue, job.draft, is_promised))[0])
+        if job.created:
+            return
+    raise MaybeScheduled(
+        f"job {job.draft.new.token} of {job.task!r} is not stored: the job that holds its unique key {job.unique!r} changed"
+        f" {MOST_MEETINGS} times while this call was to change it. Pass error.unsent to schedule_many",
+        [job],
+    )
+
+
+def _changing_holder(job: Job[Any], wanted: OnHolder) -> Steps[bool]:
+    """Change the job that holds the unique key, unless it runs or has gone; return whether that is done."""
+    draft, settings = job.draft, conf.get_settings().queues[job.queue]
+    payload = b""
+    if wanted.replaces:
+        payload = envelopes.signed_as(
+            draft.new.payload,
+            job.token,
+            settings,
+            conf.get_keyring(),
+            formats.known(job.queue),
+        )
+    (new,), _ = _ranked([draft], job.queue)
+    reply = yield replacing.replace(
+        settings.keys,
+        job.token,
+        new,
+        payload=payload,
+        moves=wanted.moves,
+        max_wait_ms=wanted.max_wait_ms,
+    )
+    if reply.seen is None:
+        return False
+    job.replaced = reply.outcome is Change.REPLACED
+    job._take(reply.seen)
+    return True
 
 
 def _connected(get_client: Callable[[], Redis]) -> Redis:
@@ -173,13 +228,21 @@ def _settings_for(queue: str, drafts: Sequence[Draft]) -> conf.QueueSettings:
 def _ranked(drafts: Sequence[Draft], queue: str) -> tuple[list[NewJob], bool]:
     """Return what to store, and whether to rank it. While the queue's format has no priorities, no job gets one."""
     new = [draft.new for draft in drafts]
-    is_ranked = formats.is_ranked(queue)
-    if formats.known(queue) < formats.PRIORITIES:
-        return new, False
+    has_priorities = formats.known(queue) >= formats.PRIORITIES
+    is_ranked = has_priorities and formats.is_ranked(queue)
     for i, draft in enumerate(drafts):
-        if draft.priority:
-            new[i] = new[i]._replace(tail=tail_of(str(draft.new.tail), draft.priority))
-            is_ranked = True
+        wanted = draft.duplicates
+        if not draft.priority and wanted is None:
+            continue
+        priority = draft.priority if has_priorities else 0
+        is_ranked = is_ranked or priority != 0
+        tail = tail_of(
+            str(draft.new.tail),
+            priority,
+            notes_first=wanted is not None and wanted.max_wait_ms is not None,
+            may_follow=wanted is not None and wanted.follows,
+        )
+        new[i] = new[i]._replace(tail=tail)
     return new, is_ranked
 
 
@@ -223,9 +286,13 @@ def _take(job: Job[Any], scheduled: Scheduled) -> None:
     Raises:
         QueueFull: it was not stored.
     """
+    if scheduled.beyond is State.TAKEN and job.draft.duplicates is not None:
+        # This was a repeat: the first time, the call changed the job that held its unique key.
+        job.created, job.replaced = False, True
+        return
     if not job.created and not scheduled.holder:
         # The job that held its unique key has ended, and this job was sent again: now the key is its own.
-        job.token, job.created = job.draft.new.token, True
+        job.token, job.created, job.replaced = job.draft.new.token, True, False
     if scheduled.beyond is not None:
         job.state = scheduled.beyond
         if job.state is State.UNCOMMITTED:
@@ -280,10 +347,13 @@ def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
         for call in islice(stream, 1):
             # This call goes alone: it brings the script to a server that has not seen it.
             sending.take(_run_or_error(call))
+            perform(own_clients.of_thread, sending.meeting())
         if sending.failure is None:
             with own_clients.lent() as client:
                 for reply in run_stream(client, stream):
                     sending.take(reply)
+                    # The stream occupies this client.
+                    perform(own_clients.of_thread, sending.meeting())
     except RedisError as error:
         sending.fail(error)
     except BaseException as error:
@@ -324,6 +394,10 @@ class _Sending:
         self._sent: list[Job[Any]] = []
         self._unsent: list[Job[Any]] = []
         self._too_late: list[Job[Any]] = []
+        #: Jobs whose unique keys others hold, which are to be changed.
+        self._met: list[Job[Any]] = []
+        #: Whether no more calls are made, though the server could be asked.
+        self._is_stopped = False
         self.failure: Exception | None = None
 
     def calls(self) -> Iterator[Call[list[Scheduled]]]:
@@ -337,7 +411,7 @@ class _Sending:
                     # The stream occupies this thread's client, so another client asks.
                     perform(own_clients.of_thread, formats.asking(queue))
                 yield _call(queue, drafts)
-                if isinstance(self.failure, QueueFull):
+                if self._is_stopped:
                     return
         except Exception as error:
             self._fail_to_make(error)
@@ -364,7 +438,8 @@ class _Sending:
                 self.take(error)
                 return
             self.take(reply)
-            if isinstance(self.failure, QueueFull):
+            yield from self.meeting()
+            if self._is_stopped:
                 return
 
     def _fail_to_make(self, error: Exception) -> None:
@@ -445,14 +520,38 @@ class _Sending:
             self._take_refusal(batch, reply)
             return
         self._sent += batch
+        self._note_met(batch)
+
+    def _note_met(self, jobs: Iterable[Job[Any]]) -> None:
+        self._met += [
+            job for job in jobs if not job.created and job.draft.duplicates is not None
+        ]
+
+    def meeting(self) -> Steps[None]:
+        """Change the jobs that hold the unique keys of jobs whose reply was taken in, one after the other."""
+        met, self._met = self._met, []
+        for n, job in enumerate(met):
+            wanted = job.draft.duplicates
+            assert wanted is not None
+            try:
+                yield from _meeting(job, wanted)
+            except (RedisError, QueueFull, MaybeScheduled) as error:
+                self.fail(error)
+                self._is_stopped = True
+                # Jobs of one holder are equal, but they are not the same.
+                left = {id(each) for each in met[n:]}
+                self._sent = [each for each in self._sent if id(each) not in left]
+                self._unsent += met[n:]
+                return
 
     def _take_refusal(self, batch: list[Job[Any]], reply: list[Scheduled]) -> None:
         """Take in the reply to a call whose new jobs a full queue refused; others it knows, or they gave way."""
+        known: list[Job[Any]] = []
         refused, count = [], 0
         for job, scheduled in zip(batch, reply, strict=True):
             try:
                 _take(job, scheduled)
-                self._sent.append(job)
+                known.append(job)
             except QueueFull:
                 refused.append(job)
                 count = scheduled.count
@@ -461,8 +560,11 @@ class _Sending:
                 if draft.sent_ms is None:
                     # The job came twice, and its second call, made already, may find room.
                     draft.sent_ms = boottime_ms()
+        self._sent += known
+        self._note_met(known)
         self._unsent += refused
         self.fail(_queue_full(batch[0].queue, count, refused))
+        self._is_stopped = True
 
     def fail(self, error: Exception) -> None:
         """Keep the first error."""

@@ -177,6 +177,7 @@ class Rig:
         again: bool = False,
         priority: int = 0,
         is_ranked: bool | None = None,
+        may_follow: bool = False,
     ) -> list[Scheduled]:
         """Schedule jobs by name. A number is a wait in ms; text goes to the script as it is.
 
@@ -186,7 +187,7 @@ class Rig:
             NewJob(
                 token(name),
                 wait if isinstance(wait, str) else f"+{wait}",
-                tail_of(unique, priority),
+                tail_of(unique, priority, may_follow=may_follow),
                 payload(name, size),
             )
             for name, wait in waits.items()

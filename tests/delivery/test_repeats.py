@@ -23,6 +23,7 @@ GOES_ON = {
     "claim of noted jobs",
     "claim that forgets notes",
     "schedule",
+    "schedule a job that follows",
     "schedule without the list",
     "schedule, displacing a holder",
     "schedule within a limit",

@@ -6,7 +6,7 @@ Each stop brings a queue into some state, and returns the call without making it
 from collections.abc import Callable
 from typing import Any
 
-from django_delayq.delivery import claiming, looking, tending
+from django_delayq.delivery import claiming, looking, replacing, tending
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.pausing import held_name
@@ -489,6 +489,98 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
     return lambda: rig.inspect("j5")
+
+
+def replaces(rig: Rig, *, wait: int = 0, moves: str = "") -> Callable[[], object]:
+    """Return a call that gives job a, which holds key k, other arguments, or another start time."""
+    later = NewJob(token("b"), f"+{wait}", "ek", payload("b"))
+    arguments = b"" if moves else payload("a", 90)
+    call = replacing.replace(
+        rig.keys,
+        token("a"),
+        later,
+        payload=arguments,
+        moves=moves,
+        now_us=rig.now_us,
+    )
+    return lambda: rig.run(call)
+
+
+def follow(rig: Rig) -> None:
+    """Have job b follow job a, which runs."""
+    rig.schedule({"a": 0}, unique="ek")
+    rig.lease()
+    rig.schedule({"b": 5}, unique="ek", may_follow=True)
+
+
+@stop("replace", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"first": 5})
+    rig.schedule({"a": 5}, unique="ek")
+    return replaces(rig)
+
+
+@stop("replace what retries", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.retry(rig.lease())
+    return replaces(rig)
+
+
+@stop("replace what is held", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.hold(rig.lease())
+    return replaces(rig)
+
+
+@stop("replace in the destination queue")
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.transfer()
+    return replaces(rig)
+
+
+@stop("postpone from the destination queue", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.transfer()
+    return replaces(rig, wait=9, moves="later")
+
+
+@stop("have sooner", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 5}, unique="ek")
+    return replaces(rig, wait=1, moves="sooner")
+
+
+@stop("schedule a job that follows")
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0}, unique="ek")
+    rig.lease()
+    return lambda: rig.schedule({"b": 5}, unique="ek", may_follow=True)
+
+
+@stop("claim of a job that follows", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    follow(rig)
+    rig.now = 5
+    return lambda: rig.claim()
+
+
+@stop("claim again of a job that follows", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    follow(rig)
+    rig.now = 5
+    rig.claim()
+    rig.now = 60
+    return lambda: rig.claim()
+
+
+@stop("cancel of a job that follows", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    follow(rig)
+    return lambda: rig.cancel("b")
 
 
 @stop("replay", drains=True)

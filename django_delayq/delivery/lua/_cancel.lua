@@ -2,6 +2,15 @@
 --
 -- Needs _clock, _count, _window, _frame, _list, _job, _find, _held.
 
+-- A job that follows another gives the unique key back to it, if that has not ended.
+local function return_unique(tail)
+  local _, followed = run_of(tail)
+  if not followed then return end
+  local key, _ = unique_of(tail):sub(2), nil
+  _, _, _, _, _, tail = read_header(redis.call('HGET', keys.headers, followed))
+  if tail and unique_of(tail):sub(2) == key then redis.call('HSETNX', keys.unique, key, followed) end
+end
+
 -- Cancels jobs that find_job() has found, and forgets what is left of those that it did not. found: by the position of
 -- their tokens. Returns for each 'cancelled'; 'noted' if it lies in a long destination queue; or the state in which it
 -- was left. Nothing was written before it is called. each: called with token and payload of what is cancelled, or nil.
@@ -53,6 +62,7 @@ local function cancel_found(found, tokens, now_ms, each)
     end
     if not replies[i] then
       release_unique(keys.unique, tail, token)
+      return_unique(tail)
       cancelled[#cancelled + 1] = token
       if each then each(token, payload) end
       replies[i] = 'cancelled'

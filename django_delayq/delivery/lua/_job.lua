@@ -12,7 +12,8 @@
 --
 -- A tail is what the job keeps from locator to header and back: its unique key, or nothing. A unique key starts with
 -- 'e', held to the job's end, or with 's', held to its start. In format 2, extras may stand before it:
---   'x' | u8 flags (0) | u8 100 + priority | u16 big-endian, bytes of the limit | limit
+--   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, u48 big-endian, when
+--   the first call of its unique key was scheduled | with flag 128, the token of the job that it follows
 -- Whoever reads format 1 finds and moves a job with extras, takes them for a part of its unique key, and keeps them.
 
 local HEADER = '<I4I4dc8c8'
@@ -54,7 +55,9 @@ end
 -- Where the unique key begins in a tail.
 local function unique_at(tail)
   if tail:byte(1) ~= 120 or #tail < 5 then return 1 end
-  return 6 + (struct.unpack('>I2', tail, 4))
+  local flags, at = tail:byte(2), 6 + (struct.unpack('>I2', tail, 4))
+  if flags < 64 then return at end
+  return at + (flags % 128 >= 64 and 6 or 0) + (flags >= 128 and 22 or 0)
 end
 
 -- The unique key of a tail, with its letter, or ''.
@@ -63,9 +66,33 @@ local function unique_of(tail)
   return at == 1 and tail or tail:sub(at)
 end
 
+-- When the first call of the unique key in a tail was scheduled, and which job it follows; nil for what is not noted.
+local function run_of(tail)
+  if tail:byte(1) ~= 120 or #tail < 5 or tail:byte(2) < 64 then return nil end
+  local flags, at, first, followed = tail:byte(2), 6 + (struct.unpack('>I2', tail, 4)), nil, nil
+  if flags % 128 >= 64 then
+    if #tail < at + 5 then return nil end
+    first, at = struct.unpack('>I6', tail, at)
+  end
+  if flags >= 128 then followed = tail:sub(at, at + 21) end
+  return first, followed
+end
+
+-- A tail that says this instead. Without extras it is as format 1 has it.
+local function with_run(tail, first, followed)
+  local at, flags, middle = unique_at(tail), 0, 'd\0\0'
+  if at > 1 then flags, middle = tail:byte(2) % 64, tail:sub(3, 5 + (struct.unpack('>I2', tail, 4))) end
+  if first then flags = flags + 64 end
+  if followed then flags = flags + 128 end
+  if flags == 0 and middle == 'd\0\0' then return tail:sub(at) end
+  return 'x' .. string.char(flags) .. middle .. (first and struct.pack('>I6', first) or '') .. (followed or '') .. tail:sub(at)
+end
+
 -- What is left of a tail once its unique key is free.
 local function without_unique(tail)
-  return tail:sub(1, unique_at(tail) - 1)
+  local extras = tail:sub(1, unique_at(tail) - 1)
+  if run_of(extras) then return with_run(extras) end
+  return extras
 end
 
 -- A tail with another priority. Without extras it is as format 1 has it.

@@ -6,10 +6,14 @@ local ends, heads, bodies, late = {}, {}, {}, {}
 local lease_end = now_ms + lease_ms
 for i, job in ipairs(leased) do
   local token, tail = job.token, job.tail
-  -- A unique key that begins with 's' is free from now on.
-  if tail:byte(unique_at(tail)) == 115 then
-    release_unique(keys.unique, tail, token)
-    tail = without_unique(tail)
+  if tail ~= '' then
+    local first, followed = run_of(tail)
+    if followed then tail = with_run(tail, first) end
+    -- A unique key that begins with 's' is free from now on.
+    if tail:byte(unique_at(tail)) == 115 then
+      release_unique(keys.unique, tail, token)
+      tail = without_unique(tail)
+    end
   end
   ends[2 * i - 1], ends[2 * i] = lease_end, token
   heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, job.attempts,

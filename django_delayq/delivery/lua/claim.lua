@@ -77,6 +77,8 @@ local expired, retried, returned, vanished, vanished_tails, buried, put_off = {}
 local killed = {}
 -- How many elements leave the destination queue; jobs among them that a note moves or cancels.
 local popped, moved, cancelled = 0, {}, {}
+-- Jobs that wait for the end of another.
+local following = {}
 -- Due frames, as find_due() returns them; those that are leased or put aside; among these, those that nobody can
 -- unpack.
 local due, frames, bad = {}, {}, {}
@@ -115,7 +117,10 @@ end
 if limit > 0 then
   -- Part  take_up
   if is_ranked then
-    -- Part  ranked
+    -- In a function of its own, as a Lua function has 200 locals at most.
+    (function()
+      -- Part  ranked
+    end)()
   end
 end
 local waiting = redis.call('LLEN', keys.destination)
@@ -157,7 +162,7 @@ if #bad + #buried + #vanished + #killed > 0 then
   check_hashes(keys.errors)
   check_sets(keys.quarantine, keys.dead)
 end
-if #moved > 0 then check_sets(keys.returned, keys.ranked) end
+if #moved + #following > 0 then check_sets(keys.returned, keys.ranked) end
 if keys.last_ended and #buried + #cancelled > 0 then redis.call('LLEN', keys.last_ended) end
 if #put_off > 0 then check_sets(keys.retries, keys.ranked) end
 
@@ -208,5 +213,5 @@ if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
 end_ranks()
 if #retried + #put_off > 0 then firsts[keys.retries] = nil end
-if #returned + #moved > 0 then firsts[keys.returned] = nil end
+if #returned + #moved + #following > 0 then firsts[keys.returned] = nil end
 return finish()

@@ -77,8 +77,11 @@ if #frames > 0 then
     local token, start, payload = tokens[i], job[1], job[2]
     local located, kind, id, tail, mac = read_locator(places[i])
     local is_certain = located and kind > 0 and id == job[3] and mac == job[4]
-    -- A unique key that begins with 's' is free from now on.
-    if not is_certain or begun[i] or over[i] or tail:byte(unique_at(tail)) == 115 then return nil end
+    if not is_certain or begun[i] or over[i] then return nil end
+    -- A unique key that begins with 's' is free from now on. A job that follows another may have to wait for its end.
+    if tail ~= '' and (tail:byte(unique_at(tail)) == 115 or tail:byte(1) == 120 and (tail:byte(2) or 0) >= 128) then
+      return nil
+    end
     ends[2 * i - 1], ends[2 * i] = lease_end, token
     heads[2 * i - 1], heads[2 * i] = token, struct.pack(HEADER, 0, 0, start, request, owner) .. stamp .. tail
     bodies[2 * i - 1], bodies[2 * i] = token, payload

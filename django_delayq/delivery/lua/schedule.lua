@@ -10,8 +10,10 @@
 -- ARGV[3]  1: the frames also go into the delay queue
 -- ARGV[4]  1: this may have been sent before, so look for each token first
 -- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); tail; payload. Then, if that number is limited,
---          the limit
--- Returns  two a job: start time (epoch ms), and '' or the token of the job that holds the unique key; but if a repeat
+--          the limit. A tail that says when the first of its unique key was scheduled gets the present time there; one
+--          that says that it follows a job gets the holder of its key, if a worker has that, and follows none otherwise
+-- Returns  two a job: start time (epoch ms), and '' or the token of the job that holds the unique key, unless the job
+--          follows that; but if a repeat
 --          finds that the job has begun, 0, and '=' with the state in which it ended, or with 'unknown' if it has not
 --          ended; and if the queue has no room for all new jobs of the call, how many it holds, and '=uncommitted': it
 --          takes none of them; then, if an ACL closes the channel to us, the server's error
@@ -37,6 +39,14 @@ local function is_alive(token)
   return lying[token .. mac] or not is_all
 end
 
+-- Whether nothing can change a living holder any more: a worker has it, or it lies deep in the destination queue.
+local function has_begun(token)
+  local _, _, _, fence = read_header(redis.call('HGET', keys.headers, token))
+  if fence then return fence ~= NOBODY end
+  local start, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
+  return start and not find_frame(keys.timeout_set, start, kind, id, token, mac) and not lying[token .. mac]
+end
+
 local reply, fresh, starts, claimed, displaced = {}, {}, {}, {}, {}
 for i = 5, #ARGV - 3, 4 do
   local token, start, key = ARGV[i], start_time(ARGV[i + 1], now_us), unique_of(ARGV[i + 2])
@@ -51,16 +61,17 @@ for i = 5, #ARGV - 3, 4 do
     end
   end
   if key ~= '' and not known then
-    local name = key:sub(2)
+    local name, first, followed = key:sub(2), run_of(ARGV[i + 2])
     local other = claimed[name] or redis.call('HGET', keys.unique, name)
-    if other and other ~= token then
-      if claimed[name] or is_alive(other) then
-        holder = other
-      else
-        displaced[#displaced + 1] = other
-      end
+    if not other or other == token then
+      other = nil
+    elseif claimed[name] or is_alive(other) then
+      if not followed or claimed[name] or not has_begun(other) then holder = other end
+    else
+      displaced[#displaced + 1], other = other, nil
     end
     if holder == '' then claimed[name] = token end
+    if first or followed then ARGV[i + 2] = with_run(ARGV[i + 2], first and now_ms, followed and other) end
   end
   local n = #reply
   reply[n + 1], reply[n + 2] = start, holder

@@ -1,0 +1,129 @@
+-- Give a job that waits and holds a unique key what a later call of that key asks for: other arguments, another start
+-- time, or both. Its id stays. With other arguments it begins anew, with its first attempt. Safe to repeat.
+--
+-- Prelude  clock, count, window, frame, list, job, find, held
+-- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
+--          errors, unique, ended, counters, returned, held, held_tasks, redisson_channel, channel, ranked, control
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  token of the holder
+-- ARGV[3]  token of the job that the later call made; the same when the call is repeated
+-- ARGV[4]  wait: '+' ms from now, or '=' epoch ms
+-- ARGV[5]  which start time counts: the 'later' or the 'sooner' of the two; empty: the holder's
+-- ARGV[6]  for how long a later call may put off the first one (ms); empty: for ever
+-- ARGV[7]  tail of the later call
+-- ARGV[8]  its payload, signed for the holder's token; empty: the arguments stay
+-- Returns  'replaced', or 'kept' if nothing had to change; then what inspect.lua returns, as the job is now; then, if an
+--          ACL closes the channel to us, the server's error. If the job does not wait, or holds the key no more: only
+--          the state in which it was left
+
+local now_us, token, request, mode, tail, payload = read_clock(ARGV[1]), ARGV[2], ARGV[3], ARGV[5], ARGV[7], ARGV[8]
+local now_ms, longest_ms = math.floor(now_us / 1000), tonumber(ARGV[6])
+
+local function reply(outcome, refusal)
+  local told = look_at(token, find_job(token, now_ms), now_ms)
+  table.insert(told, 1, outcome)
+  told[#told + 1] = refusal
+  return told
+end
+
+-- A repeat: the first reply was lost. What that call did is noted beside the jobs that ended, for as long.
+if redis.call('ZSCORE', keys.ended, request) then return reply('replaced') end
+
+local job, key = find_job(token, now_ms), unique_of(tail):sub(2)
+local attempts, kills, due, start, known, _ = 0, 0, job.score, job.score, nil, nil
+local place = job.waits or is_given_up(job) and keys.leases
+if place then
+  attempts, kills, due, _, _, known = read_header(job.header)
+  -- What is held, or was given up, is due since its start time.
+  if place == keys.retries or place == keys.returned then start = job.score else start = due end
+elseif job.frame or job.payload then
+  _, _, _, known = read_locator(job.locator)
+end
+check_hashes(keys.unique)
+local is_holder = redis.call('HGET', keys.unique, key) == token
+if not known or not is_holder or unique_of(known):sub(2) ~= key then
+  -- The key of a job that has gone is free.
+  if is_holder and job.state ~= 'running' and job.state ~= 'unknown' then
+    redis.call('HDEL', keys.unique, key)
+    if job.locator and not known then redis.call('HDEL', keys.locators, token) end
+  end
+  return { job.state }
+end
+
+-- What it becomes.
+local first, followed = run_of(known)
+local asked, target = start_time(ARGV[4], now_us), start
+if mode == 'later' then
+  if longest_ms then
+    first = first or now_ms
+    asked = math.min(asked, first + longest_ms)
+  end
+  target = math.max(start, asked)
+elseif mode == 'sooner' then
+  target = math.min(start, asked)
+end
+local is_moved = target ~= start
+tail = with_run(payload ~= '' and tail or known, first, followed)
+
+check_sets(keys.retries, keys.returned, keys.held_tasks)
+check_hashes(keys.payloads, keys.errors, keys.locators, keys.counters)
+redis.call('LLEN', keys.delay_queue)
+local is_ranked, mac, refusal = has_ranks(), nil, nil
+if payload ~= '' then _, mac = token_of(payload) end
+
+-- Where a payload lies in a list; nil: nowhere. It costs a scan, as taking it out would.
+local function index_in(list, element, is_backwards)
+  return redis.call('LPOS', list, element, 'RANK', is_backwards and -1 or 1) or nil
+end
+
+if payload == '' and not is_moved and tail == known then
+  -- It is late enough, or soon enough, as it is.
+  is_ranked, tail = false, ''
+elseif place then
+  if payload ~= '' then attempts, kills = 0, 0 end
+  if payload ~= '' or is_moved then
+    local name = place == keys.held and read_held(redis.call('HGET', keys.errors, token))
+    local waiting = waiting_set(keys.retries, keys.returned, attempts, kills)
+    redis.call('ZREM', place, token)
+    if name then
+      -- Other arguments may be of another key, and a job that is moved can be held for the whole time again.
+      redis.call('ZREM', keys.held_tasks, held_member(name, due, token))
+      redis.call('HDEL', keys.errors, token)
+    end
+    redis.call('ZADD', waiting, target, token)
+    if payload ~= '' then redis.call('HSET', keys.payloads, token, payload) end
+    due = target
+    refusal = publish(keys.channel, target)
+  end
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, due, NOBODY, NOBODY) .. tail)
+elseif job.frame then
+  local _, format, id, _, known_mac = read_locator(job.locator)
+  local head, frame, index = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2], job.frame, nil
+  if payload ~= '' then
+    frame = frame:sub(1, format == 2 and 9 or 8) .. struct.pack('<L', #payload) .. payload
+    local plan = locate_listed(keys.delay_queue, { job.frame }, keys.counters)
+    index = plan.indexes[1] or plan.rest[1] and index_in(keys.delay_queue, job.frame, plan.backwards)
+  end
+  redis.call('ZREM', keys.timeout_set, job.frame)
+  redis.call('ZADD', keys.timeout_set, target, frame)
+  if index then redis.call('LSET', keys.delay_queue, index, frame) end
+  redis.call('HSET', keys.locators, token, pack_locator(target, format, id, mac or known_mac) .. tail)
+  if target < tonumber(head) then refusal = publish(keys.redisson_channel, target) end
+elseif is_moved then
+  redis.call('LREM', keys.destination, 1, job.payload)
+  redis.call('HDEL', keys.locators, token)
+  redis.call('ZADD', keys.returned, target, token)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, target, NOBODY, NOBODY) .. tail)
+  redis.call('HSET', keys.payloads, token, payload ~= '' and payload or job.payload)
+  refusal = publish(keys.channel, target)
+else
+  local _, format, id, _, known_mac = read_locator(job.locator)
+  if payload ~= '' then
+    redis.call('LSET', keys.destination, index_in(keys.destination, job.payload), payload)
+  end
+  redis.call('HSET', keys.locators, token, pack_locator(start, format, id, mac or known_mac) .. tail)
+  is_ranked, tail = false, ''
+end
+add_ranks({ { token = token, tail = tail } }, is_ranked, function() return target end)
+remember(keys.ended, now_ms, 'taken', { request })
+return reply(payload == '' and not is_moved and 'kept' or 'replaced', refusal)

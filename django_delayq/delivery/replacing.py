@@ -1,0 +1,68 @@
+"""Giving a job that waits, and holds a unique key, what a later call of that key asks for."""
+
+from typing import Any, NamedTuple
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import REPEAT_MS
+from django_delayq.delivery.looking import Inspected, read_inspected
+from django_delayq.delivery.states import Change, State
+from django_delayq.delivery.storing import NewJob
+from django_delayq.wire.publishing import note_refusal
+
+#: How many values `read_inspected` reads.
+_SEEN = len(Inspected._fields)
+
+
+class Replaced(NamedTuple):
+    """The reply to a `replace` call."""
+
+    #: REPLACED; KEPT, if nothing had to change; or the state of a job that does not wait, or holds the key no more.
+    outcome: Change | State
+    #: The job as it is now; None if the job was left alone.
+    seen: Inspected | None
+
+
+def replace(
+    keys: DeliveryKeys,
+    holder: str,
+    later: NewJob,
+    *,
+    payload: bytes = b"",
+    moves: str = "",
+    max_wait_ms: int | None = None,
+    now_us: int | None = None,
+) -> Call[Replaced]:
+    """Change the job that holds the key of a later call. Safe to repeat.
+
+    ``payload`` is the later call, signed for the holder's token; empty: the holder's arguments stay. ``moves`` says
+    which of both start times counts: the ``later`` or the ``sooner``; empty: the holder's. ``max_wait_ms`` bounds for
+    how long a later time is taken, from when the first call of the key was scheduled.
+    """
+    longest = "" if max_wait_ms is None else max_wait_ms
+    return Call(
+        *bind(PACKAGES, "replace", keys),
+        (
+            now_argument(now_us),
+            holder,
+            later.token,
+            later.when,
+            moves,
+            longest,
+            later.tail,
+            payload,
+        ),
+        _read_replaced,
+        window_ms=REPEAT_MS,
+    )
+
+
+def _read_replaced(reply: list[Any]) -> Replaced:
+    text = reply[0].decode()
+    if len(reply) == 1:
+        return Replaced(State(text), None)
+    if len(reply) > 1 + _SEEN:
+        note_refusal(reply[-1])
+    return Replaced(Change(text), read_inspected(reply[1 : 1 + _SEEN]))
