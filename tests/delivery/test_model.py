@@ -16,11 +16,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_delayq.delivery import binding, changing, claiming, looking, tending
+from django_delayq.delivery import (
+    binding,
+    changing,
+    claiming,
+    looking,
+    replacing,
+    tending,
+)
 from django_delayq.delivery.claiming import LOOKS_A_LEASE, Claimed, Leased, Mode
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import Change, State
-from django_delayq.delivery.storing import Scheduled
+from django_delayq.delivery.storing import NewJob, Scheduled
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, payload, token
 
@@ -65,6 +72,12 @@ class QueueMachine(RuleBasedStateMachine):
         #: Where the model has each element that is not over yet: waiting, destination, leased, retrying, dead.
         self.places: dict[str, str] = {}
         self.due: dict[str, int] = {}
+        #: The payload of each job whose arguments were replaced.
+        self.bodies: dict[str, bytes] = {}
+        #: The unique key of each job that has one, until its end; who holds it; and which job another follows.
+        self.keys_of: dict[str, str] = {}
+        self.holders: dict[str, str] = {}
+        self.follows: dict[str, str] = {}
         #: The priority of each job of ours that has one.
         self.priorities: dict[str, int] = {}
         self.leases: dict[str, Leased] = {}
@@ -146,6 +159,82 @@ class QueueMachine(RuleBasedStateMachine):
             assert replies == [Scheduled(0, "", State.UNCOMMITTED, held)] * many
             assert (rig.state(), rig.counters()) == before
 
+    # Jobs with unique keys.
+
+    def is_alive(self, name: str) -> bool:
+        return name in self.keys_of
+
+    def end(self, name: str) -> None:
+        """Note that a job holds its key no more."""
+        key = self.keys_of.pop(name, "")
+        if self.holders.get(key) == name:
+            del self.holders[key]
+
+    @rule(wait=waits, key=st.sampled_from("kl"), data=st.data())
+    def schedule_unique(self, wait: int, key: str, data: Any) -> None:
+        """A call that meets a job of its key changes it, or follows it if it runs."""
+        name, holder = self.new_name("j"), self.holders.get(key)
+        (reply,) = self.rig.schedule({name: wait}, unique=f"e{key}", may_follow=True)
+        if holder is not None and self.places[holder] != "leased":
+            assert reply.holder == holder
+            self.change_holder(holder, key, wait, data)
+            return
+        assert reply.holder == ""
+        if holder is not None:
+            self.follows[name] = holder
+        self.keys_of[name], self.holders[key] = key, name
+        self.places[name], self.due[name] = "waiting", reply.start_time_ms
+
+    def change_holder(self, name: str, key: str, wait: int, data: Any) -> None:
+        moves = data.draw(st.sampled_from(["", "later", "sooner"]))
+        later = NewJob(token(self.new_name("r")), f"+{wait}", f"e{key}", b"")
+        body = b""
+        # What a jammed Java delivers again has the arguments of before.
+        if not moves or (name not in self.doubles and data.draw(st.booleans())):
+            if name in self.doubles:
+                return
+            body = payload(name, signature=later.token)
+        call = replacing.replace(
+            self.rig.keys,
+            token(name),
+            later,
+            payload=body,
+            moves=moves,
+            now_us=self.rig.now_us,
+        )
+        reply = self.rig.run(call)
+        assert reply.seen is not None
+        assert reply.outcome in (Change.REPLACED, Change.KEPT)
+        if body:
+            self.bodies[name] = body
+            assert reply.seen.payload == body
+        before = self.rig.state()
+        assert self.rig.run(call).seen == reply.seen
+        assert self.rig.state() == before
+        due = reply.seen.score_ms - T0
+        place = self.places[name]
+        if reply.outcome is Change.REPLACED and (
+            place == "held" or (place == "destination" and due != self.due[name])
+        ):
+            self.places[name] = "retrying"
+        if moves == "later" and self.places[name] != "held":
+            assert due >= self.rig.at(wait) - T0
+        if self.places[name] != "held":
+            self.due[name] = due
+
+    def follow_put_back(self) -> None:
+        """Jobs that follow others are put back while those hold the key as well."""
+        found = self.client.zrange(self.rig.keys.returned, 0, -1, withscores=True)
+        for member, score in found:
+            name, due = member.decode().rstrip("-"), int(score) - T0
+            followed = self.follows.get(name)
+            if followed is None or self.due.get(name) == due:
+                continue
+            assert self.is_alive(followed), f"{name} waits for nobody"
+            assert self.due[name] <= self.rig.now, f"{name} was put back early"
+            assert 50 <= due - math.floor(self.rig.now) <= 30_000
+            self.places[name], self.due[name] = "retrying", due
+
     @precondition(lambda self: self.count)
     @rule(n=st.integers(0, 1_000), wait=waits)
     def schedule_again(self, n: int, wait: int) -> None:
@@ -202,7 +291,8 @@ class QueueMachine(RuleBasedStateMachine):
         names = [*self.names("leased", "retrying", "dead"), *self.over]
         if ours := sorted(name for name in names if name.startswith("j")):
             name = data.draw(st.sampled_from(ours))
-            self.client.rpush(self.rig.keys.queue.destination, payload(name))
+            body = self.bodies.get(name, payload(name))
+            self.client.rpush(self.rig.keys.queue.destination, body)
             self.doubles.append(name)
 
     @rule()
@@ -214,6 +304,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.places.pop(name) == "destination"
             if name.startswith("j"):
                 self.rig.reschedule(name, 0)  # as the sweep would, sooner or later
+                self.end(name)
 
     # Consumers.
 
@@ -272,6 +363,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.follow_put_off(before)
         else:
             assert claimed.put_off == 0
+        self.follow_put_back()
         if few is None and mode is Mode.DIRECT and not self.is_paused:
             self.check_order(claimed)
         if again and claimed.jobs:
@@ -297,6 +389,11 @@ class QueueMachine(RuleBasedStateMachine):
                 assert self.rig.acknowledge(job, state=State.MISSING) == []
                 continue
             place = self.places[name]
+            followed = self.follows.pop(name, None)
+            if mode is not Mode.TAKE:
+                assert followed is None or not self.is_alive(followed)
+            if name.startswith("j"):
+                assert job.payload == self.bodies.get(name, payload(name))
             assert name not in self.living, f"{name} runs, and came again"
             if place in ("waiting", "retrying"):
                 assert self.due[name] <= self.rig.now, f"{name} came early"
@@ -409,6 +506,8 @@ class QueueMachine(RuleBasedStateMachine):
             return
         del self.leases[name]
         self.living.discard(name)
+        if way in "AB":
+            self.end(name)
         if way == "A":
             del self.places[name]
             self.over.add(name)
@@ -514,6 +613,11 @@ class QueueMachine(RuleBasedStateMachine):
         if not is_running:
             del self.places[name]
             self.over.add(name)
+            key, followed = self.keys_of.get(name, ""), self.follows.pop(name, "")
+            was_holder = self.holders.get(key) == name
+            self.end(name)
+            if was_holder and self.is_alive(followed):
+                self.holders[key] = followed
 
     @precondition(
         lambda self: self.names("waiting", "destination", "retrying", "leased")
@@ -725,6 +829,9 @@ class QueueMachine(RuleBasedStateMachine):
         ran: list[str] = []
         self.run_all_into(ran)
         rig.now = max([rig.now, *self.due.values()]) + 10 * LEASE
+        self.run_all_into(ran)
+        # Those that followed others are looked at again.
+        rig.now += 30_000
         self.run_all_into(ran)
         assert sorted(ran) == sorted(self.places)
         rig.recover()
