@@ -5,6 +5,7 @@ Every page takes a fixed number of bounded calls to the server, however much wai
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
@@ -27,6 +28,7 @@ from redis.exceptions import RedisError
 
 from django_delayq import conf
 from django_delayq.admin import display, fields, pages
+from django_delayq.admin.forms import PauseForm
 from django_delayq.admin.paths import from_path_part, to_path_part
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
@@ -36,7 +38,7 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import changing, ended, holding, looking, pausing, upgrading
 from django_delayq.delivery.looking import Counts, Inspected
 from django_delayq.delivery.states import Change, State
-from django_delayq.exceptions import DelayqError, QueueNotFound
+from django_delayq.exceptions import DelayqError, QueueNotFound, TaskNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import (
     LONG_LIST,
@@ -46,6 +48,7 @@ from django_delayq.health.problems import (
     find_paused,
 )
 from django_delayq.jobs import registry
+from django_delayq.jobs.pausing import MAX_REASON, pause, resume
 from django_delayq.models import Job
 
 T = TypeVar("T")
@@ -122,6 +125,9 @@ class JobAdmin(_ModelAdmin):
             # Links in the admin's log lead here.
             route("<str:object_id>/change/", self.change_view, "change"),
             route("<str:queue>/", self.queue_view, "queue"),
+            # No job has so short a token.
+            route("<str:queue>/pause/", self.pause_view, "pause"),
+            route("<str:queue>/resume/", self.resume_view, "resume"),
             route("<str:queue>/<str:token>/", self.job_view, "job"),
             route("<str:queue>/<str:token>/run-now/", self.run_now_view, "run_now"),
             route("<str:queue>/<str:token>/cancel/", self.cancel_view, "cancel"),
@@ -211,7 +217,14 @@ class JobAdmin(_ModelAdmin):
                 *find_newer(settings.name, its_format),
                 *find_missing(held, conf.get_keyring().ids),
             ],
-            "paused": list(find_paused(pauses)),
+            "paused": [
+                (problem, each.task or "")
+                for each, problem in zip(pauses, find_paused(pauses), strict=True)
+            ],
+            "is_paused": any(each.task is None for each in pauses),
+            "may_change": self.has_change_permission(request),
+            "pause_url": self._reverse("pause", settings.name),
+            "resume_url": self._reverse("resume", settings.name),
             "rows": [
                 (row, row.token and self._job_url(settings.name, row.token, next=here))
                 for row in rows
@@ -309,6 +322,11 @@ class JobAdmin(_ModelAdmin):
             # A token that happens to read "change".
             return self.job_view(request, object_id, "change")
         self._check_may_view(request)
+        if not token:
+            # What was done to a queue.
+            return HttpResponseRedirect(
+                self._queue_url(self._queue(name, is_quoted=False).name)
+            )
         return HttpResponseRedirect(
             self._job_url(self._queue(name, is_quoted=False).name, token)
         )
@@ -320,9 +338,7 @@ class JobAdmin(_ModelAdmin):
         self, request: HttpRequest, queue: str, token: str
     ) -> HttpResponse:
         """Make a job due now; a dead letter or a quarantined payload starts over."""
-        self._check_may_view(request)
-        if not self.has_change_permission(request):
-            raise PermissionDenied
+        self._check_may_change(request)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         act = self._act(request, queue, token)
@@ -390,7 +406,72 @@ class JobAdmin(_ModelAdmin):
             self._next(request, self._queue_url(act.settings.name))
         )
 
+    @_answering
+    def pause_view(self, request: HttpRequest, queue: str) -> HttpResponse:
+        """Ask for how long and why, then pause a queue."""
+        self._check_may_change(request)
+        settings = self._queue(queue)
+        form = PauseForm(request.POST if request.method == "POST" else None)
+        if request.method != "POST" or not form.is_valid():
+            context = {
+                "title": f"Pause queue {settings.name}",
+                "queue": settings,
+                "back": self._queue_url(settings.name),
+                "form": form,
+            }
+            return self._render(request, "pause", context)
+        minutes, reason = form.cleaned_data["minutes"], form.cleaned_data["reason"]
+        pause(
+            settings.name,
+            until=None if minutes is None else timedelta(minutes=minutes),
+            reason=reason,
+            by=display.clean(request.user.get_username())[:MAX_REASON],
+        )
+        self._note_queue(
+            request, settings, "Paused.", f"Queue {settings.name} is paused."
+        )
+        return HttpResponseRedirect(self._queue_url(settings.name))
+
+    @_answering
+    def resume_view(self, request: HttpRequest, queue: str) -> HttpResponse:
+        """Resume a queue; or a task on it, if the form names one."""
+        self._check_may_change(request)
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        settings, task = self._queue(queue), request.POST.get("task") or None
+        what = f"Queue {settings.name}"
+        if task is not None:
+            what = f"Task {task} on queue {settings.name}"
+        try:
+            was_paused = resume(settings.name, task=task)
+        except TaskNotFound:
+            # It has gone from the code, and its pause has ended.
+            was_paused = False
+        if was_paused:
+            done = "Resumed." if task is None else f"Resumed task {task}."
+            self._note_queue(request, settings, done, f"{what} is resumed.")
+        else:
+            text = f"{what} is not paused any more."
+            self.message_user(request, text, messages.WARNING)
+        return HttpResponseRedirect(self._queue_url(settings.name))
+
     # What the views have in common
+
+    def _note_queue(
+        self, request: HttpRequest, settings: QueueSettings, done: str, text: str
+    ) -> None:
+        """Tell the user what was done to a queue, and write it into the admin's log."""
+        job = Job(id=display.clean(f"{settings.name}:"))
+        job.label = display.clean(f"queue {settings.name}")
+        user_id = request.user.pk
+        assert user_id is not None  # admin_view let nobody else in
+        LogEntry.objects.log_actions(user_id, [job], CHANGE, display.clean(done))
+        self.message_user(request, text, messages.SUCCESS)
+
+    def _check_may_change(self, request: HttpRequest) -> None:
+        self._check_may_view(request)
+        if not self.has_change_permission(request):
+            raise PermissionDenied
 
     def _render(
         self,

@@ -17,7 +17,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import Client
 
-from django_delayq import delayed_task
+from django_delayq import delayed_task, paused
 from django_delayq.clock import epoch_ms
 from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack
@@ -219,6 +219,24 @@ def test_person_cancels_a_job_after_being_asked(visitor: Visitor, queue: Queue) 
         f"Job {queue.name}:{token} is cancelled and will not run."
     ]
     assert queue.state(token) is State.CANCELLED
+
+
+def test_person_pauses_a_queue_and_resumes_it(visitor: Visitor, queue: Queue) -> None:
+    visitor.open(url("queue", queue.name))
+    visitor.click("#pause")
+    assert paused(queue.name) == []
+    visitor.find("input[name=minutes]")[0].send_keys("30")
+    visitor.find("input[name=reason]")[0].send_keys("the bank is down")
+    visitor.click("input[name=pause]")
+
+    shown = visitor.texts(".messagelist li")
+    assert shown[0] == f"Queue {queue.name} is paused."
+    assert ": the bank is down." in shown[1]
+    assert len(paused(queue.name)) == 1
+    visitor.click(".delayq-resume button")
+
+    assert visitor.texts(".messagelist li") == [f"Queue {queue.name} is resumed."]
+    assert paused(queue.name) == []
 
 
 def test_person_turns_pages(visitor: Visitor, queue: Queue) -> None:
