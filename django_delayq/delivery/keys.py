@@ -35,6 +35,10 @@ class DeliveryKeys:
     #: HASH ``service`` → when the queue was last served, its last gap, the leases in force; the queue's formats; what is
     #: paused; ``ranked``: a job that waits has a priority.
     control: str = field(init=False)
+    #: HASH of what defines the queue's periodic schedules, and what is known of each.
+    schedules: str = field(init=False)
+    #: ZSET name of a schedule → its next moment, epoch ms, whose job waits.
+    periods: str = field(init=False)
     #: ZSET token → end of the lease, epoch ms.
     leases: str = field(init=False)
     #: ZSET token → start time of the next attempt, epoch ms, once an attempt has failed or lost its worker.

@@ -104,6 +104,7 @@ _HASHES = (
     "claims",
     "control",
     "counters",
+    "schedules",
 )
 _ZSETS = (
     "leases",
@@ -114,6 +115,7 @@ _ZSETS = (
     "dead",
     "quarantine",
     "ranked",
+    "periods",
     "ended",
 )
 

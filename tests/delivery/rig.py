@@ -25,6 +25,7 @@ from django_delayq.delivery import (
     limits,
     looking,
     pausing,
+    periods,
     searching,
     settling,
     storing,
@@ -42,6 +43,7 @@ from django_delayq.delivery.holding import Held, HeldNames, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.periods import KEPT, Advanced, Entry
 from django_delayq.delivery.searching import (
     ALWAYS,
     PLACES,
@@ -418,6 +420,90 @@ class Rig:
                 now_us=self.now_us,
             )
         )
+
+    def arrange(
+        self,
+        name: str,
+        next_at: int | str | None = KEPT,
+        *,
+        job: str = "",
+        version: int | None = None,
+        print: str = "p1",
+        insertion_list: bool | None = None,
+        **definitions: bytes | str,
+    ) -> int:
+        """Change a schedule; ``job`` is the name of its waiting job."""
+        if version is None:
+            version = self.version()
+        at = next_at if next_at is None or isinstance(next_at, str) else T0 + next_at
+        new = NewJob(token(job), f"={at}", "", payload(job)) if job else None
+        return self.run(
+            periods.arrange(
+                self.keys,
+                name,
+                version=version,
+                print=print,
+                next_ms=at,
+                job=new,
+                frame_format=self.frame_format,
+                insertion_list=self.insertion_list
+                if insertion_list is None
+                else insertion_list,
+                now_us=self.now_us,
+                **definitions,
+            )
+        )
+
+    def advance(
+        self,
+        name: str,
+        seen: int,
+        jobs: Mapping[str, int],
+        next_at: int | None,
+        *,
+        print: str = "p1",
+        behind: int = 0,
+        priority: int = 0,
+    ) -> Advanced:
+        """Move a schedule on; ``jobs`` are the names of jobs and their moments."""
+        moments = [seen, *jobs.values()]
+        return self.run(
+            periods.advance(
+                self.keys,
+                name,
+                [
+                    NewJob(
+                        token(job), f"={T0 + at}", tail_of("", priority), payload(job)
+                    )
+                    for job, at in jobs.items()
+                ],
+                print=print,
+                seen_ms=T0 + seen,
+                next_ms=None if next_at is None else T0 + next_at,
+                fired_ms=T0 + (moments[-2] if len(moments) > 1 else seen),
+                behind=behind,
+                frame_format=self.frame_format,
+                insertion_list=self.insertion_list,
+                is_ranked=bool(priority),
+                now_us=self.now_us,
+            )
+        )
+
+    def version(self) -> int:
+        """Return the version of the definitions of schedules."""
+        field = self.client.hget(self.keys.schedules, "version")
+        return periods.read_version(field)
+
+    def schedules(self) -> dict[str, Entry]:
+        """Read what the queue knows of its schedules, with moments as ms after `T0`."""
+        entries: dict[str, Entry] = {}
+        page = self.run(periods.page(self.keys, now_us=self.now_us))
+        for each in page.fields:
+            periods.add_field(entries, *each)
+        for entry in entries.values():
+            if entry.moment_ms is not None:
+                entry.moment_ms -= T0
+        return entries
 
     def cancel(self, name: str, **options: Any) -> Change | State:
         return self.run(

@@ -25,6 +25,8 @@ OWN = {
     "quarantine": "delayq_quarantine:{q}",
     "ended": "delayq_ended:{q}",
     "ranked": "delayq_ranked:{q}",
+    "schedules": "delayq_schedules:{q}",
+    "periods": "delayq_periods:{q}",
     "channel": "delayq_channel:{q}",
 }
 

@@ -119,6 +119,38 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.schedule({"a": 0, "b": 0}, again=True)
 
 
+@stop("arrange a schedule", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    return lambda: rig.arrange("s", 50, job="a", code=b"x")
+
+
+@stop("arrange a schedule anew", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"first": 9})
+    rig.arrange("s", 50, job="a", code=b"x", change=b"y")
+    return lambda: rig.arrange("s", 5, job="b", print="p2", code=b"z", change="")
+
+
+@stop("advance a schedule", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.arrange("s", 50, job="a", code=b"x")
+    rig.now = 50
+    rig.claim()
+    return lambda: rig.advance("s", 50, {"b": 100}, 100)
+
+
+@stop("advance a schedule with a priority", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.arrange("s", 50, job="a", code=b"x")
+    return lambda: rig.advance("s", 50, {"b": 100}, 100, priority=5)
+
+
+@stop("read schedules", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.arrange("s", 50, job="a", code=b"x")
+    return rig.schedules
+
+
 @stop("transfer", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     mix(rig)

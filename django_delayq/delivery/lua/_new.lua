@@ -3,8 +3,9 @@
 -- Needs _clock, _count, _window, _frame, _list, _job.
 
 -- Writes the jobs whose arguments begin at ARGV[places[n]] to be due at starts[n]. listed: also in the delay queue.
--- Returns the first of these times. The caller has checked the types of the keys, and publishes.
-local function store_new(places, starts, format, listed, now_ms)
+-- is_ranked: all of them are ranked, and not only those with a priority. Returns the first of these times. The caller has
+-- checked the types of the keys, and publishes.
+local function store_new(places, starts, format, listed, now_ms, is_ranked)
   local number = next_numbers(keys.delay_queue, keys.counters, #places, now_ms)
   local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
   local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
@@ -41,7 +42,7 @@ local function store_new(places, starts, format, listed, now_ms)
   redis.call('ZADD', keys.timeout_set, 'NX', unpack(members))
   if listed then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end
   redis.call('HSET', keys.locators, unpack(located))
-  if keys.ranked then add_ranks(ranks, true, function(job) return job.start end) end
+  if keys.ranked then add_ranks(ranks, is_ranked, function(job) return job.start end) end
   if #holders > 0 then redis.call('HSET', keys.unique, unpack(holders)) end
   return first
 end

@@ -94,7 +94,7 @@ if keys.leases then
   end
 end
 
-local first = store_new(fresh, starts, format, listed, now_ms)
+local first = store_new(fresh, starts, format, listed, now_ms, true)
 if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end
 if first < head then reply[#reply + 1] = publish(keys.redisson_channel, first) end
 return reply

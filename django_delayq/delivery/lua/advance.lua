@@ -1,0 +1,48 @@
+-- Move a schedule on from a moment: store the job of the next one, or the jobs of several that were missed. Whoever
+-- comes second changes nothing, so it is safe to repeat.
+--
+-- Prelude  clock, count, window, frame, list, job, new, schedules
+-- Keys     schedules, periods, timeout_set, delay_queue, redisson_channel, locators, unique, counters, ranked?, control?
+-- Where    ranked, control: only if the queue has priorities, or one of these jobs has one
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
+-- ARGV[3]  1: the frames also go into the delay queue
+-- ARGV[4]  name of the schedule
+-- ARGV[5]  fingerprint of the definition that the caller goes by
+-- ARGV[6]  the moment that the caller has seen, epoch ms
+-- ARGV[7]  the next moment, whose job is the last of these; empty: there is none, and no job of it
+-- ARGV[8]  how many jobs of missed moments were stored in a row, with these
+-- ARGV[9]  the last moment that has come by now, epoch ms
+-- ARGV[10]  and on, four a job: token; wait ('=' epoch ms); tail; payload
+-- Returns  the version of the definitions; the moment that is stored now, or ''; 1 if this call has moved it; how many
+--          missed moments were caught up with in a row; then, if an ACL closes the channel to us, the server's error
+
+local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
+local now_ms = math.floor(now_us / 1000)
+
+local version, moment, state = read_version(), moment_of(name), read_state(name)
+if not moment or moment ~= tonumber(ARGV[6]) or state.print ~= ARGV[5] then
+  return { version, moment and decimal(moment) or '', 0, state.behind or '0' }
+end
+local places, starts = {}, {}
+for i = 10, #ARGV - 3, 4 do
+  places[#places + 1], starts[#starts + 1] = i, start_time(ARGV[i + 1], now_us)
+end
+local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
+head = head and tonumber(head) or math.huge
+redis.call('LLEN', keys.delay_queue)
+check_hashes(keys.locators, keys.unique, keys.counters)
+if keys.ranked then has_ranks() end
+
+-- A removal is first, so that schedules go on while the server is full.
+redis.call('ZREM', keys.periods, name)
+local refusal
+if #places > 0 then
+  local first = store_new(places, starts, format, listed, now_ms, true)
+  if first < head then refusal = publish(keys.redisson_channel, first) end
+end
+if ARGV[7] ~= '' then redis.call('ZADD', keys.periods, ARGV[7], name) end
+state.fired, state.behind = ARGV[9], ARGV[8]
+state.token = ARGV[7] ~= '' and ARGV[places[#places]] or ''
+write_state(name, state)
+return { version, ARGV[7], 1, ARGV[8], refusal }

@@ -1,0 +1,73 @@
+-- Change what defines a schedule, and replace the job of its next moment in the same step.
+--
+-- Prelude  clock, count, window, frame, list, job, find, held, cancel, new, schedules
+-- Keys     schedules, periods, channel, redisson_channel, timeout_set, delay_queue, destination, leases, retries, dead,
+--          quarantine, headers, payloads, locators, errors, notes, unique, ended, counters, returned, held, held_tasks,
+--          control, ranked
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
+-- ARGV[3]  1: the frame also goes into the delay queue
+-- ARGV[4]  name of the schedule
+-- ARGV[5]  the version of the definitions that the caller has read
+-- ARGV[6]  request id: a repeat with the same changes nothing
+-- ARGV[7]  definition in code; empty: it goes; '=': it stays
+-- ARGV[8]  stored definition, likewise
+-- ARGV[9]  change, likewise
+-- ARGV[10]  fingerprint of what all of them make; empty: nothing
+-- ARGV[11]  the next moment, epoch ms; empty: there is none; '=': it stays, and so does its job
+-- ARGV[12]  and on: the job of that moment, as four: token; wait ('=' epoch ms); tail; payload
+-- Returns  the version of the definitions as it is now; 0 if somebody else has changed one, or a moment has come: then
+--          nothing was changed; and, if an ACL closes a channel to us, the server's error
+
+local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
+local now_ms, request, next_ms = math.floor(now_us / 1000), ARGV[6], tonumber(ARGV[11])
+local is_kept, place = ARGV[11] == '=', 12
+
+local version, moment, state = read_version(), moment_of(name), read_state(name)
+if how_ended(keys.ended, now_ms, request) then return version end
+if version ~= (tonumber(ARGV[5]) or 0) then return 0 end
+local waiting = not is_kept and state.token and state.token ~= '' and find_job(state.token, now_ms)
+-- The job of a moment that has come runs, whatever the schedule is from now on.
+local is_replaced = waiting and waiting.state == 'scheduled'
+local fired = tonumber(state.fired) or 0
+if moment and not is_kept and not is_replaced and moment <= now_ms then fired = math.max(fired, moment) end
+if next_ms and next_ms <= fired then return 0 end
+local start = next_ms and start_time(ARGV[place + 1], now_us)
+local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
+redis.call('LLEN', keys.delay_queue)
+check_hashes(keys.locators, keys.unique, keys.counters, keys.payloads, keys.errors)
+check_sets(keys.ended, keys.held_tasks)
+local is_ranked = has_ranks()
+
+-- A removal is first, which a full server does not refuse.
+redis.call('HDEL', keys.schedules, '')
+if is_replaced then cancel_found({ waiting }, { state.token }, now_ms) end
+if not is_kept then redis.call('ZREM', keys.periods, name) end
+for field, value in pairs({ ['code '] = ARGV[7], ['stored '] = ARGV[8], ['change '] = ARGV[9] }) do
+  if value == '' then
+    redis.call('HDEL', keys.schedules, field .. name)
+  elseif value ~= '=' then
+    redis.call('HSET', keys.schedules, field .. name, value)
+  end
+end
+local refusal
+if next_ms then
+  store_new({ place }, { start }, format, listed, now_ms, is_ranked)
+  redis.call('ZADD', keys.periods, ARGV[11], name)
+  if start < (head and tonumber(head) or math.huge) then refusal = publish(keys.redisson_channel, start) end
+end
+if ARGV[10] == '' then
+  redis.call('HDEL', keys.schedules, 'state ' .. name)
+else
+  if not is_kept then
+    state.token, state.behind = next_ms and ARGV[place] or '', '0'
+    state.fired = fired > 0 and decimal(fired) or nil
+  end
+  state.print = ARGV[10]
+  write_state(name, state)
+end
+version = math.max(version + 1, math.floor(now_us))
+redis.call('HSET', keys.schedules, 'version', decimal(version))
+remember(keys.ended, now_ms, 'taken', { request })
+refusal = publish(keys.channel, 0) or refusal
+return refusal and { version, refusal } or version

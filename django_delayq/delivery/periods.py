@@ -1,0 +1,239 @@
+"""The moments of periodic schedules, and what a queue knows of each.
+
+This module stores what it is given: `jobs` knows what a definition says, when its next moment comes, and how its job is
+made.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import REPEAT_MS
+from django_delayq.delivery.storing import NewJob
+from django_delayq.wire.frame import FrameFormat
+from django_delayq.wire.publishing import note_refusal, read_published
+
+#: Jobs of one `advance` call.
+ADVANCE_BATCH = 100
+#: What stands for a definition, or a moment, that stays as it is.
+KEPT = "="
+#: The message on our channel that says that a definition has changed.
+CHANGED = b"0"
+#: Fields of a page.
+PAGE = 500
+
+
+class Advanced(NamedTuple):
+    """The reply to an `advance` call."""
+
+    #: The version of the definitions.
+    version: int
+    #: The moment that is stored now, epoch ms; None: there is none.
+    moment_ms: int | None
+    #: Whether this call has moved it.
+    has_moved: bool
+    #: How many missed moments were caught up with in a row.
+    behind: int
+
+
+def advance(
+    keys: DeliveryKeys,
+    name: str,
+    jobs: Sequence[NewJob],
+    *,
+    print: str,
+    seen_ms: int,
+    next_ms: int | None,
+    fired_ms: int,
+    behind: int = 0,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    is_ranked: bool = False,
+    now_us: int | None = None,
+) -> Call[Advanced]:
+    """Move a schedule on from ``seen_ms``; the last of ``jobs`` is that of ``next_ms``. Safe to repeat.
+
+    Nothing changes if somebody else was quicker, or if ``print`` is not the fingerprint of the queue's definition.
+    ``MAX_JOBS`` does not hold: a schedule was accepted once, with all its moments.
+    """
+    args: list[Argument] = [
+        now_argument(now_us),
+        frame_format.number,
+        "1" if insertion_list else "0",
+        name,
+        print,
+        seen_ms,
+        "" if next_ms is None else next_ms,
+        behind,
+        fired_ms,
+    ]
+    for job in jobs:
+        args += job
+    named = {"ranked": keys.ranked, "control": keys.control} if is_ranked else {}
+    return Call(
+        *bind(PACKAGES, "advance", keys, **named),
+        args,
+        _read_advanced,
+    )
+
+
+def _read_advanced(reply: list[Any]) -> Advanced:
+    if len(reply) > 4:
+        note_refusal(reply[4])
+    version, moment, has_moved, behind = reply[:4]
+    return Advanced(
+        version, _read_moment(moment), bool(has_moved), _read_number(behind)
+    )
+
+
+def arrange(
+    keys: DeliveryKeys,
+    name: str,
+    *,
+    version: int,
+    code: bytes | str = KEPT,
+    stored: bytes | str = KEPT,
+    change: bytes | str = KEPT,
+    print: str,
+    next_ms: int | str | None = KEPT,
+    job: NewJob | None = None,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    now_us: int | None = None,
+) -> Call[int]:
+    """Change what defines a schedule, and replace the job of its next moment, unless that has come.
+
+    Returns the version of the definitions from now on. It is 0 if they were of another ``version``, or if a moment has
+    come that the caller did not know of: then nothing has changed, and the caller looks again. An empty definition is
+    deleted.
+    """
+    args: list[Argument] = [
+        now_argument(now_us),
+        frame_format.number,
+        "1" if insertion_list else "0",
+        name,
+        version,
+        new_request(),
+        code,
+        stored,
+        change,
+        print,
+        "" if next_ms is None else next_ms,
+    ]
+    if job is not None:
+        args += job
+    return Call(
+        *bind(PACKAGES, "arrange", keys),
+        args,
+        read_published,
+        window_ms=REPEAT_MS,
+    )
+
+
+class State(msgspec.Struct):
+    """What the scripts know of a schedule."""
+
+    #: The job of the next moment.
+    token: str = ""
+    #: The fingerprint of the definition by which that job was made.
+    print: str = ""
+    #: The last moment that has come, epoch ms.
+    fired: str = "0"
+    #: How many missed moments were caught up with in a row.
+    behind: str = "0"
+
+    @property
+    def fired_ms(self) -> int:
+        return int(self.fired) if self.fired.isdecimal() else 0
+
+    @property
+    def behind_count(self) -> int:
+        return int(self.behind) if self.behind.isdecimal() else 0
+
+
+class Entry(msgspec.Struct):
+    """What a queue knows of one schedule; the definitions are signed, and not checked here."""
+
+    code: bytes = b""
+    stored: bytes = b""
+    change: bytes = b""
+    state: State = msgspec.field(default_factory=State)
+    #: The moment whose job waits, epoch ms; None: there is none.
+    moment_ms: int | None = None
+
+
+class Page(NamedTuple):
+    """The reply to a `page` call."""
+
+    now_us: int
+    version: int
+    #: Where to go on; 0 at the end.
+    cursor: int
+    #: Pairs of a field and its value, and for a state the moment whose job waits.
+    fields: list[tuple[bytes, bytes, int | None]]
+
+
+def page(
+    keys: DeliveryKeys, cursor: int = 0, *, count: int = PAGE, now_us: int | None = None
+) -> Call[Page]:
+    """Read a page of what a queue knows of its schedules."""
+
+    def read(reply: list[Any]) -> Page:
+        now, version, next_cursor, *rest = reply
+        fields = [
+            (field, value, _read_moment(score))
+            for field, value, score in zip(
+                rest[::3], rest[1::3], rest[2::3], strict=True
+            )
+        ]
+        return Page(int(now), _read_number(version), int(next_cursor), fields)
+
+    return Call(
+        *bind(PACKAGES, "schedules", keys),
+        (now_argument(now_us), cursor, count),
+        read,
+    )
+
+
+def _read_number(text: bytes) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _read_moment(score: bytes | float | None) -> int | None:
+    try:
+        return int(float(score)) if score else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def add_field(
+    entries: dict[str, Entry], field: bytes, value: bytes, moment_ms: int | None
+) -> None:
+    """Add a field of a page to the entries, by name of the schedule; what no script of ours has written is left out."""
+    try:
+        kind, space, name = field.decode().partition(" ")
+    except UnicodeDecodeError:
+        return
+    if not space or kind not in ("code", "stored", "change", "state"):
+        return
+    entry = entries.setdefault(name, Entry())
+    if kind != "state":
+        setattr(entry, kind, value)
+        return
+    entry.moment_ms = moment_ms
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        entry.state = _state.decode(value)
+
+
+_state = msgspec.json.Decoder(State)
+
+
+def read_version(field: bytes | None) -> int:
+    """Read the field ``version`` of the definitions; 0: there is none."""
+    return _read_number(field or b"")

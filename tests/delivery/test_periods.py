@@ -1,0 +1,384 @@
+"""Schedules in the delivery layer: what moves one on, what replaces a waiting job, and that each moment has one job."""
+
+import random
+import threading
+
+import pytest
+from redis.exceptions import ResponseError
+
+from django_delayq.calls.running import run
+from django_delayq.delivery import periods
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.storing import NewJob
+from tests.delivery.rig import T0, Rig, names_of, payload, token
+
+
+def waiting(rig):
+    """Return the jobs that wait, and when each is due, in ms after T0."""
+    return {name: at for name, at in rig.state().get("timeout_set", {}).items()}
+
+
+def state_of(rig, name="s"):
+    entry = rig.schedules()[name]
+    fired = entry.state.fired_ms
+    return (
+        entry.moment_ms,
+        entry.state.token.rstrip("-"),
+        fired and fired - T0,
+        entry.state.behind_count,
+    )
+
+
+def test_first_moment_has_its_job_at_once(any_rig):
+    assert any_rig.arrange("s", 50, job="a", code=b"definition")
+
+    entry = any_rig.schedules()["s"]
+    assert (entry.code, entry.stored, entry.change) == (b"definition", b"", b"")
+    assert state_of(any_rig) == (50, "a", 0, 0)
+    any_rig.now = 50
+    assert names_of(any_rig.claim()) == ["a"]
+
+
+def test_whoever_is_first_at_a_moment_stores_the_next_job_and_others_nothing(any_rig):
+    any_rig.arrange("s", 50, job="a")
+    any_rig.now = 50
+
+    first = any_rig.advance("s", 50, {"b": 100}, 100)
+    second = any_rig.advance("s", 50, {"c": 100}, 100)
+
+    assert (first.has_moved, second.has_moved) == (True, False)
+    assert first.moment_ms == second.moment_ms == T0 + 100
+    assert state_of(any_rig) == (100, "b", 50, 0)
+    any_rig.now = 100
+    assert names_of(any_rig.claim()) == ["a", "b"]
+
+
+def test_advance_whose_reply_was_lost_is_safe_to_repeat(rig):
+    rig.arrange("s", 50, job="a")
+    rig.now = 50
+
+    rig.advance("s", 50, {"b": 100}, 100)
+    again = rig.advance("s", 50, {"b": 100}, 100)
+
+    assert not again.has_moved
+    assert rig.client.zcard(rig.keys.queue.timeout_set) == 2
+
+
+def test_schedule_of_another_definition_is_left_to_those_who_know_it(rig):
+    rig.arrange("s", 50, job="a", print="p2")
+    rig.now = 50
+
+    assert not rig.advance("s", 50, {"b": 100}, 100, print="p1").has_moved
+    assert state_of(rig) == (50, "a", 0, 0)
+
+
+def test_missed_moments_get_their_jobs_in_one_step(rig):
+    rig.arrange("s", 50, job="a")
+    rig.now = 250
+
+    moved = rig.advance("s", 50, {"b": 100, "c": 200, "d": 300}, 300, behind=2)
+
+    assert moved == (moved.version, T0 + 300, True, 2)
+    assert state_of(rig) == (300, "d", 200, 2)
+    assert sorted(names_of(rig.claim())) == ["a", "b", "c"]
+
+
+def test_schedule_without_a_further_moment_has_none(rig):
+    rig.arrange("s", 50, job="a")
+    rig.now = 50
+
+    assert rig.advance("s", 50, {}, None).moment_ms is None
+    assert state_of(rig) == (None, "", 50, 0)
+
+
+def test_changed_definition_replaces_the_job_that_waits(any_rig):
+    any_rig.arrange("s", 50, job="a", code=b"one")
+
+    assert any_rig.arrange("s", 80, job="b", code=b"two", print="p2")
+
+    assert state_of(any_rig) == (80, "b", 0, 0)
+    assert any_rig.inspect("a").state == "cancelled"
+    any_rig.now = 80
+    assert names_of(any_rig.claim()) == ["b"]
+
+
+def test_job_that_is_due_is_not_replaced(any_rig):
+    any_rig.arrange("s", 50, job="a", code=b"one")
+    any_rig.now = 60
+
+    assert any_rig.arrange("s", 80, job="b", code=b"two", print="p2")
+
+    assert state_of(any_rig) == (80, "b", 50, 0)
+    any_rig.now = 80
+    assert names_of(any_rig.claim()) == ["a", "b"]
+
+
+def test_moment_that_has_come_meanwhile_gets_no_second_job(any_rig):
+    """Somebody has read the server's clock a moment before 50, and takes 50 for a moment to come."""
+    any_rig.arrange("s", 50, job="a", code=b"one")
+    any_rig.now = 50
+
+    assert any_rig.arrange("s", 50, job="b", code=b"two", print="p2") == 0
+
+    assert any_rig.schedules()["s"].code == b"one"
+    assert names_of(any_rig.claim()) == ["a"]
+
+
+def test_moment_that_another_has_moved_on_meanwhile_gets_no_second_job(rig):
+    rig.arrange("s", 50, job="a", code=b"one")
+    version = rig.advance("s", 0, {}, None).version
+    rig.now = 50
+    rig.advance("s", 50, {"b": 100}, 100)
+
+    assert rig.arrange("s", 50, job="c", version=version, print="p2") == 0
+
+
+def test_change_of_definitions_that_somebody_else_has_changed_is_refused(rig):
+    rig.arrange("s", 50, job="a", code=b"one")
+
+    assert rig.arrange("s", 80, job="b", version=1, code=b"two") == 0
+
+    assert rig.schedules()["s"].code == b"one"
+    assert state_of(rig) == (50, "a", 0, 0)
+
+
+def test_change_whose_reply_was_lost_is_known_by_its_repeat(rig):
+    new = NewJob(token("a"), f"={T0 + 50}", "", payload("a"))
+    call = periods.arrange(
+        rig.keys,
+        "s",
+        version=0,
+        code=b"one",
+        print="p1",
+        next_ms=T0 + 50,
+        job=new,
+        now_us=rig.now_us,
+    )
+
+    assert rig.run(call) == rig.run(call.again()) > 0
+    assert rig.client.zcard(rig.keys.queue.timeout_set) == 1
+
+
+def test_pause_cancels_the_job_that_waits_and_resume_goes_on(any_rig):
+    any_rig.arrange("s", 50, job="a", code=b"one")
+
+    any_rig.arrange("s", None, change=b"paused")
+    assert state_of(any_rig) == (None, "", 0, 0)
+    any_rig.now = 60
+    assert names_of(any_rig.claim()) == []
+    any_rig.arrange("s", 100, job="b", change="")
+    any_rig.now = 100
+
+    assert names_of(any_rig.claim()) == ["b"]
+    assert any_rig.schedules()["s"].change == b""
+
+
+def test_change_may_leave_the_moment_and_its_job_alone(rig):
+    rig.arrange("s", 50, job="a", code=b"one")
+
+    rig.arrange("s", change=b"note")
+
+    assert state_of(rig) == (50, "a", 0, 0)
+    assert rig.schedules()["s"].change == b"note"
+
+
+def test_deleted_schedule_leaves_nothing(rig):
+    rig.arrange("s", 50, job="a", code=b"one", change=b"x")
+
+    rig.arrange("s", None, print="", code="", change="")
+
+    assert rig.schedules() == {}
+    assert rig.client.hkeys(rig.keys.schedules) == [b"version"]
+    assert not rig.client.exists(rig.keys.periods)
+    assert rig.inspect("a").state == "cancelled"
+
+
+def test_cancelled_job_of_a_moment_is_not_replaced_and_the_schedule_goes_on(rig):
+    rig.arrange("s", 50, job="a")
+    rig.cancel("a")
+    rig.now = 50
+
+    assert rig.advance("s", 50, {"b": 100}, 100).has_moved
+    assert names_of(rig.claim()) == []
+
+
+def test_moved_job_is_replaced_where_it_is(rig):
+    rig.arrange("s", 50, job="a", code=b"one")
+    rig.reschedule("a", 500)
+
+    rig.arrange("s", 80, job="b", code=b"two", print="p2")
+
+    assert rig.inspect("a").state == "cancelled"
+
+
+def test_queue_without_priorities_gets_no_ranks_from_a_schedule(rig):
+    rig.arrange("s", 50, job="a")
+    rig.advance("s", 50, {"b": 100}, 100)
+
+    assert not rig.client.exists(rig.keys.ranked)
+
+
+def test_queue_with_priorities_ranks_the_jobs_of_schedules(rig):
+    rig.client.hset(rig.keys.control, "format", 2)
+    rig.schedule({"first": 900}, priority=1)
+    rig.arrange("s", 50, job="a")
+
+    rig.advance("s", 50, {"b": 100}, 100, priority=5)
+
+    assert rig.client.zcard(rig.keys.ranked) == 3
+    rig.now = 100
+    assert names_of(rig.claim()) == ["b", "a"]
+
+
+def test_full_queue_takes_the_job_of_a_moment(rig):
+    rig.schedule({"x": 500}, max_jobs=1)
+    rig.arrange("s", 50, job="a")
+    rig.now = 50
+
+    rig.advance("s", 50, {"b": 100}, 100)
+
+    assert names_of(rig.claim()) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "state", [b"", b"no json", b"[]", b'{"token":5}', b"\xff", b'{"print":"p1"}']
+)
+def test_state_that_no_script_has_written_is_missing_and_stops_nothing(rig, state):
+    rig.arrange("s", 50, job="a", code=b"one")
+    rig.client.hset(rig.keys.schedules, "state s", state)
+
+    rig.schedules()
+    rig.advance("s", 50, {"b": 100}, 100)
+    assert rig.arrange("s", 100, job="b", code=b"two") > 0
+
+    assert state_of(rig)[0] == 100
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf", 1e300])
+def test_moment_that_is_no_time_is_none(rig, score):
+    rig.arrange("s", 50, job="a", code=b"one")
+    rig.client.zadd(rig.keys.periods, {"s": score})
+
+    assert not rig.advance("s", 50, {"b": 100}, 100).has_moved
+    rig.schedules()
+    assert rig.arrange("s", 80, job="b", code=b"two", print="p2") > 0
+
+
+def test_foreign_fields_are_left_out(rig):
+    rig.arrange("s", 50, job="a", code=b"one")
+    rig.client.hset(
+        rig.keys.schedules,
+        mapping={b"\xff\xfe": 1, "code": 1, "other s": 1, "version": "x"},
+    )
+
+    assert list(rig.schedules()) == ["s"]
+    assert rig.version() == 0
+
+
+def test_many_schedules_are_read_in_pages(rig):
+    for n in range(300):
+        rig.arrange(f"s{n}", 50 + n, job=f"j{n}", code=b"x" * 100)
+
+    entries, cursor, pages = {}, 0, 0
+    while True:
+        page = rig.run(periods.page(rig.keys, cursor, count=50))
+        for each in page.fields:
+            periods.add_field(entries, *each)
+        cursor, pages = page.cursor, pages + 1
+        if not cursor:
+            break
+
+    assert len(entries) == 300
+    assert pages > 3
+    assert all(entry.code and entry.moment_ms for entry in entries.values())
+
+
+def test_wrong_type_of_a_key_changes_nothing(rig):
+    rig.arrange("s", 50, job="a", code=b"one")
+    rig.client.delete(rig.keys.periods)
+    rig.client.set(rig.keys.periods, "text")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        rig.advance("s", 50, {"b": 100}, 100)
+
+    assert "b" not in rig.state()["timeout_set"]
+    rig.client.delete(rig.keys.periods)
+    rig.is_checked = False
+
+
+# Each moment has one job.
+
+
+def run_moments(server, queue, moments, workers, *, seed):
+    """Have threads move one schedule on through so many moments, each with its own client and a clock that they share.
+
+    Now and then one forgets all it knows, as if it had been killed between a call and its reply. Returns the names of
+    all jobs that were stored, each as often as it was.
+    """
+    keys = DeliveryKeys.of(queue)
+    first = Rig(server.client(), queue, insertion_list=False)
+    first.arrange("s", 5, job="m0")
+    lock, clock = threading.Lock(), [5]
+    failures: list[Exception] = []
+
+    def job(number):
+        return NewJob(
+            token(f"m{number}"), f"={T0 + 5 * (number + 1)}", "", payload(f"m{number}")
+        )
+
+    def work(number):
+        rng = random.Random(seed * 100 + number)
+        client = server.client()
+        try:
+            seen = 5
+            while seen <= 5 * moments:
+                with lock:
+                    clock[0] = max(clock[0], min(seen, 5 * (moments + 1)))
+                    now_us = (T0 + clock[0]) * 1000
+                if rng.random() < 0.05:
+                    # Killed: it begins with what the server says.
+                    score = client.zscore(keys.periods, "s")
+                    seen = int(score) - T0
+                    if seen > 5 * moments:
+                        return
+                count = rng.choice((1, 1, 1, 3))
+                next_number = seen // 5
+                new = [job(next_number + n) for n in range(count)]
+                moved = run(
+                    client,
+                    periods.advance(
+                        keys,
+                        "s",
+                        new,
+                        print="p1",
+                        seen_ms=T0 + seen,
+                        next_ms=T0 + 5 * (next_number + count),
+                        fired_ms=T0 + seen,
+                        insertion_list=False,
+                        now_us=now_us,
+                    ),
+                )
+                if rng.random() < 0.05:
+                    # The reply was lost: the call is made again.
+                    continue
+                seen = moved.moment_ms - T0
+        except Exception as error:  # shown by the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+    client = first.client
+    found = client.zrange(keys.queue.timeout_set, 0, -1)
+    return [frame[17:][11:33].decode().rstrip("-") for frame in found]
+
+
+def test_each_of_many_moments_has_exactly_one_job(server, queue_name):
+    names = run_moments(server, queue_name, 400, 8, seed=1)
+
+    assert len(names) == len(set(names)) >= 401
+    numbers = sorted(int(name[1:]) for name in names)
+    assert numbers == list(range(len(numbers)))
