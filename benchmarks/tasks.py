@@ -5,7 +5,7 @@ import os
 import struct
 import time
 
-from django_delayq import delayed_task
+from django_delayq import current_job, delayed_task
 
 
 @delayed_task
@@ -59,3 +59,16 @@ def stamp(number: int) -> None:
     now = time.monotonic()
     with open(os.environ["DELAYQ_BENCH_MARKS"], "w") as marks:
         marks.write(f"{now:.6f}")
+
+
+@delayed_task(queue="flat")
+def tell_late(due_ms: int | None = None) -> None:
+    """Write down how late it is, ms, at the end of a file; without an argument, the job is of a periodic schedule."""
+    now_ms = time.time() * 1000
+    job = current_job()
+    if due_ms is None and job is not None and job.moment is not None:
+        kind, late_ms = "schedule", now_ms - job.moment.timestamp() * 1000
+    else:
+        kind, late_ms = "job", now_ms - (due_ms or 0)
+    with open(os.environ["DELAYQ_BENCH_MARKS"], "a") as marks:
+        marks.write(f"{kind} {late_ms:.3f}\n")

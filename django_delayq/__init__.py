@@ -12,6 +12,7 @@ from django_delayq.exceptions import (
     EncodeError,
     InvalidArguments,
     InvalidDelay,
+    InvalidSchedule,
     InvalidSearch,
     InvalidSettings,
     InvalidTask,
@@ -24,6 +25,7 @@ from django_delayq.exceptions import (
     NotSigned,
     QueueFull,
     QueueNotFound,
+    ScheduleNotFound,
     TaskNotFound,
     TimeLimitExceeded,
 )
@@ -34,7 +36,18 @@ from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handle
 from django_delayq.jobs.ended import EndedJob, aended_jobs, ended_jobs
 from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
 from django_delayq.jobs.job import Job, aget_job, get_job
+from django_delayq.jobs.moments import cron, every
 from django_delayq.jobs.pausing import apause, apaused, aresume, pause, paused, resume
+from django_delayq.jobs.periodic import periodic
+from django_delayq.jobs.schedules import (
+    Schedule,
+    aget_schedule,
+    aget_schedules,
+    astore_schedule,
+    get_schedule,
+    get_schedules,
+    store_schedule,
+)
 from django_delayq.jobs.scheduling import aschedule, schedule
 from django_delayq.jobs.sending import aschedule_many, schedule_many
 from django_delayq.later import import_later
@@ -78,6 +91,17 @@ __all__ = [
     "pause",
     "paused",
     "resume",
+    # periodic schedules
+    "Schedule",
+    "aget_schedule",
+    "aget_schedules",
+    "astore_schedule",
+    "cron",
+    "every",
+    "get_schedule",
+    "get_schedules",
+    "periodic",
+    "store_schedule",
     # Redisson's objects
     "BlockingQueue",
     "DelayedQueue",
@@ -88,6 +112,7 @@ __all__ = [
     "EncodeError",
     "InvalidArguments",
     "InvalidDelay",
+    "InvalidSchedule",
     "InvalidSearch",
     "InvalidSettings",
     "InvalidTask",
@@ -100,6 +125,7 @@ __all__ = [
     "NotSigned",
     "QueueFull",
     "QueueNotFound",
+    "ScheduleNotFound",
     "TaskNotFound",
     "TimeLimitExceeded",
 ]

@@ -11,6 +11,8 @@ DelayqError
 ├── TaskNotFound       a name without a registered task in this process
 ├── QueueNotFound      a name that is not in DELAYQ["QUEUES"]
 ├── InvalidSearch      something that find_jobs cannot look for
+├── InvalidSchedule    a cron expression, an interval, or a schedule that cannot be
+├── ScheduleNotFound   a name that no schedule has
 ├── JobNotFound        an id that no job has (any more)
 ├── JobFailed          the job that wait() waits for ended without a result
 ├── MaybeScheduled     an error on the way; .scheduled are stored, .unsent are not, .unknown may be
@@ -94,6 +96,14 @@ class QueueNotFound(DelayqError, LookupError):
 
 class InvalidSearch(DelayqError, ValueError):
     """Raised when `find_jobs` is asked for something that cannot be looked for."""
+
+
+class InvalidSchedule(DelayqError, ValueError):
+    """Raised when a cron expression, an interval or a periodic schedule cannot be used as it stands."""
+
+
+class ScheduleNotFound(DelayqError, LookupError):
+    """Raised when no periodic schedule has this name."""
 
 
 class JobNotFound(DelayqError, LookupError):

@@ -45,6 +45,17 @@ NAMES = {
     "pause",
     "paused",
     "resume",
+    # periodic schedules
+    "Schedule",
+    "aget_schedule",
+    "aget_schedules",
+    "astore_schedule",
+    "cron",
+    "every",
+    "get_schedule",
+    "get_schedules",
+    "periodic",
+    "store_schedule",
     # Redisson's objects
     "BlockingQueue",
     "DelayedQueue",

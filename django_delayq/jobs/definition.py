@@ -17,6 +17,9 @@ from django_delayq.redaction import show
 class TaskDefinition:
     """A function with the name and the options of a task."""
 
+    #: What `periodic` has put above the task, a CodeSchedule each.
+    schedules: tuple[Any, ...] = ()
+
     def __init__(
         self,
         function: Callable[..., Any],

@@ -90,6 +90,7 @@ class Job(Generic[R_co]):
 
     __slots__ = (
         "_draft",
+        "_headers",
         "args",
         "attempts",
         "created",
@@ -164,6 +165,29 @@ class Job(Generic[R_co]):
         if ms is None or not MIN_START_TIME_MS <= ms <= MAX_START_TIME_MS:
             return None
         return datetime.fromtimestamp(ms / 1000, UTC)
+
+    @property
+    def schedule_name(self) -> str:
+        """The periodic schedule that the job belongs to; empty: none."""
+        return self._header("schedule")
+
+    @property
+    def moment(self) -> datetime | None:
+        """The moment of its schedule for which the job was stored, in UTC; None: it belongs to no schedule."""
+        text = self._header("moment")
+        return (
+            datetime.fromtimestamp(int(text) / 1000, UTC) if text.isdecimal() else None
+        )
+
+    def _header(self, name: str) -> str:
+        # Only the few jobs that have headers have the slot: to fill it would cost each job.
+        headers: dict[str, str] = getattr(self, "_headers", {})
+        return headers.get(name, "")
+
+    def take_headers(self, headers: dict[str, str]) -> None:
+        """Take in the texts that travel with the call."""
+        if headers:
+            self._headers = headers
 
     def __repr__(self) -> str:
         # When a job has ended, the server knows only how it ended.
@@ -516,6 +540,7 @@ class Job(Generic[R_co]):
             envelope.kwargs,
             envelope.options,
         )
+        self.take_headers(envelope.headers)
 
     def _check_waitable(self) -> None:
         keeps = self.options is not None and self.options.get("keep_result")

@@ -118,7 +118,10 @@ def _pausing(
         )
     queues = _queues_of(queue, name, "pause")
     when = "" if until is None else _parse_until(until)
-    by, reason = _text(by or _this_process(), "by"), _text(reason, "reason")
+    by, reason = (
+        checked_text(by or this_process(), "by"),
+        checked_text(reason, "reason"),
+    )
     for each in queues:
         done = yield pausing.pause(
             each.keys, task=name, until=when, by=by, reason=reason
@@ -153,7 +156,7 @@ def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
             was_paused = True
             what = f"queue {each.name}" if name is None else f"task {name}"
             where = "" if name is None else f" on queue {each.name}"
-            logger.warning("%s was resumed%s, by %s", what, where, _this_process())
+            logger.warning("%s was resumed%s, by %s", what, where, this_process())
         if name is not None:
             yield from _releasing(each, name)
     if unknown is not None and not was_paused:
@@ -255,7 +258,12 @@ def _is_over(until: int | float | Decimal | timedelta) -> bool:
     return not (isinstance(until, Decimal) and until.is_nan()) and until <= 0
 
 
-def _text(text: object, what: str) -> str:
+def checked_text(text: object, what: str) -> str:
+    """Return a text that somebody gives about a pause.
+
+    Raises:
+        EncodeError: it is no text, too long, or no Unicode.
+    """
     if not isinstance(text, str):
         raise EncodeError(
             f"{what}= is text; got {show(text)}, of type {type(text).__name__}"
@@ -271,7 +279,8 @@ def _text(text: object, what: str) -> str:
     return text
 
 
-def _this_process() -> str:
+def this_process() -> str:
+    """Return the user and the host of this process."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

@@ -40,7 +40,7 @@ def prepare(
     settings = conf.get_settings()
     options = task.options
     if options.spread is not None:
-        when = _spread(when, options.spread)
+        when = spread(when, options.spread)
     queue = settings.queue(options.queue)
     if options.priority:
         check_priority(options.priority, queue.name)
@@ -78,9 +78,9 @@ def prepare(
     return job
 
 
-def _spread(when: str, spread: Seconds) -> str:
-    """Add a random wait of 0 ms up to ``spread`` to what `parse_delay` wrote; the end of all time stays."""
-    longest_ms = math.ceil((seconds(spread) or 0.0) * 1000)
+def spread(when: str, longest: Seconds) -> str:
+    """Add a random wait of 0 ms up to ``longest`` to what `parse_delay` wrote; the end of all time stays."""
+    longest_ms = math.ceil((seconds(longest) or 0.0) * 1000)
     kind, start_ms = when[0], int(when[1:])
     most_ms = MAX_DELAY_MS if kind == "+" else MAX_START_TIME_MS
     # Not `random`: where a project seeds that in each process, all of them would choose the same waits.

@@ -4,6 +4,7 @@ BLAKE2b with a key takes a third of the time of HMAC-SHA256. A signature is text
 ``<format><id of the key, 4><MAC of 128 bits in hex, 32>``. docs/wire-format.md, "Envelope".
 """
 
+from base64 import urlsafe_b64encode
 from binascii import b2a_base64
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -30,6 +31,8 @@ TOKEN_BEFORE = 80
 JOB_START = b"{" + TOKEN_MARK
 #: Characters of a signature before the MAC: the format, and the id of the key.
 MAC_AT = 5
+#: Bytes before the body of what `Keyring.seal` returns: the id of the key, and the MAC in hex.
+SEAL_LENGTH = 36
 
 
 def looks_like_job(payload: bytes) -> bool:
@@ -48,6 +51,13 @@ class Key:
 
     def __repr__(self) -> str:
         return f"<Key {self.id}>"
+
+    def digest(self, person: bytes, parts: Sequence[bytes]) -> bytes:
+        """Return 16 bytes that only this key makes of these parts, for one use of it."""
+        state = blake2b(key=self._key, digest_size=16, person=person)
+        for part in parts:
+            state.update(b"%d:%b" % (len(part), part))
+        return state.digest()
 
     def signer(self, format: int) -> "Signer":
         """Return the signer of this key for one format."""
@@ -171,6 +181,38 @@ class Keyring:
             except TypeError:  # it is not ASCII
                 pass
         raise self._refusal(signature, queue, token)
+
+    def token(self, *parts: str) -> str:
+        """Return the token that belongs to these parts: always the same, and only this key makes it."""
+        first = next(iter(self._keys.values()))
+        digest = first.digest(b"delayq token", [part.encode() for part in parts])
+        return urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+    def seal(self, place: str, body: bytes) -> bytes:
+        """Sign what is no job, for one place: the id of the key, a MAC in hex, the body."""
+        key = next(iter(self._keys.values()))
+        mac = key.digest(b"delayq seal", [place.encode(), body])
+        return key.id.encode() + mac.hex().encode() + body
+
+    def unseal(self, place: str, sealed: bytes) -> bytes:
+        """Return what `seal` has signed for a place.
+
+        Raises:
+            NotSigned: this project has not signed it.
+        """
+        key_id, mac, body = sealed[:4], sealed[4:SEAL_LENGTH], sealed[SEAL_LENGTH:]
+        for key in self._keys.values():
+            if key.id.encode() == key_id:
+                right = key.digest(b"delayq seal", [place.encode(), body])
+                if compare_digest(mac, right.hex().encode()):
+                    return body
+                raise NotSigned(f"its signature, of the key {key.id!r}, does not fit")
+        shown = key_id.decode(errors="replace")
+        raise NotSigned(
+            f"it is signed with the key {shown!r}, and this project has"
+            f" {', '.join(map(repr, self._keys))}",
+            missing=f"key {shown}",
+        )
 
     def _refusal(self, signature: str, queue: str, token: str) -> NotSigned:
         if len(token) != TOKEN_LENGTH:

@@ -10,6 +10,7 @@ import random
 import re
 import socket
 import traceback as tracebacks
+from contextlib import suppress
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
@@ -589,6 +590,13 @@ class Attempt:
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
         job.here = Here(lambda: self.has_lease, running_stop.get())
+        payload = self.leased.payload
+        if payload is not None and b"headers" in payload:
+            with suppress(DecodeError):
+                call = envelopes.open_payload(
+                    payload, self.queue.name, get_keyring(), self.queue.payload_codec
+                )
+                job.take_headers(call.headers)
         return job
 
     def _wait_ms(self) -> int:

@@ -92,7 +92,9 @@ class Claiming:
                 is_later = True
             is_transfer = queue.is_due and queue.mode is Mode.SHARED
             if not plan.limit and not is_transfer and queue.under_way is None:
-                # The queue stays ready.
+                # The queue stays ready. Its schedules go on without room.
+                if queue.periods.is_due(monotonic_ms()):
+                    self._move_on(queue, monotonic_ms(), None)
                 continue
             # Threads work while we wait for the reply.
             self._crew.threads.wake()
@@ -212,7 +214,7 @@ class Claiming:
         if is_ahead or queue.under_way is not None:
             self._crew.threads.wake()
         if self._ending.stop_ms is None:
-            self._tend(queue, now_ms)
+            self._tend(queue, now_ms, reply.now_us)
 
     def _is_newer(self, queue: QueueState, newer: int) -> bool:
         """Return whether the queue has a later format than we read; such a queue is only looked at now and then."""
@@ -279,8 +281,10 @@ class Claiming:
 
     # Now and then.
 
-    def _tend(self, queue: QueueState, now_ms: float) -> None:
-        """Look at held jobs and do a step of upkeep when it is time; skip held jobs while another job is nearly due."""
+    def _tend(self, queue: QueueState, now_ms: float, now_us: int) -> None:
+        """Do what is to be done for a queue now and then; skip held jobs while another job is nearly due."""
+        if now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms:
+            self._move_on(queue, now_ms, now_us)
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
         # On a queue with a job every few ms another one is always nearly due.
         is_overdue = now_ms >= queue.held.next_ms + HELD_PATIENCE_MS
@@ -302,3 +306,14 @@ class Claiming:
                 queue.upkeep.note(error)
         if is_kept_up:
             queue.upkeep.turn(now_ms)
+
+    def _move_on(self, queue: QueueState, now_ms: float, now_us: int | None) -> None:
+        """Move schedules on whose moments have come. ``now_us`` is the server's time, if it has just been told."""
+        self._crew.threads.wake()
+        self._line.rest()
+        try:
+            if queue.periods.turn(now_ms, now_us):
+                queue.is_ready = True
+        except RedisError as error:
+            queue.periods.wait(now_ms + ROUND_MS)
+            queue.upkeep.note(error)

@@ -15,6 +15,7 @@ from django_delayq.calls.line import Line
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
+from django_delayq.delivery.periods import CHANGED
 from django_delayq.exceptions import DelayqError
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
@@ -131,6 +132,12 @@ class ClaimLoop:
     def destination_changed(self, queue: str) -> None:
         """Note that something was pushed to a queue's destination list, and that the watch of that list is used up."""
         self.queues[queue].is_watched = False
+        self.alarm.wake(queue)
+
+    def message_came(self, queue: str, message: bytes | None) -> None:
+        """Note that something has changed on a queue, and what."""
+        if message == CHANGED:
+            self.queues[queue].periods.next_ms = 0.0
         self.alarm.wake(queue)
 
     def retire(self) -> None:

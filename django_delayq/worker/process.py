@@ -195,7 +195,7 @@ class WorkerProcess:
             ):
                 self._listener.subscribe(
                     channel,
-                    lambda message, name=name: self.loop.alarm.wake(name),  # type: ignore[misc]
+                    lambda message, name=name: self.loop.message_came(name, message),  # type: ignore[misc]
                 )
 
     def _end(self, before_giving_back: Callable[[], None]) -> int:

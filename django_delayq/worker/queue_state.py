@@ -8,6 +8,7 @@ from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.worker.held import HeldJobs
 from django_delayq.worker.pausing import Pauses
+from django_delayq.worker.periodic import Periods
 from django_delayq.worker.plan import Asked
 from django_delayq.worker.upkeep import Upkeep
 
@@ -85,6 +86,7 @@ class QueueState:
         self.upkeep = Upkeep(client, settings, owner)
         self.pauses = Pauses(settings.name)
         self.held = HeldJobs(client, settings, self.pauses)
+        self.periods = Periods(client, settings)
 
     def expect_anything(self) -> None:
         """Note that there may be something to claim and to transfer."""

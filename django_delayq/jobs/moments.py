@@ -1,0 +1,365 @@
+"""When a periodic schedule has its moments: `cron` and `every`.
+
+A moment is epoch ms. Both answer one question, which moment comes after a given one, and remember nothing.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+from django.conf import settings
+
+from django_delayq.exceptions import InvalidSchedule
+from django_delayq.redaction import show
+
+#: The shortest interval: at each moment, each process of a queue makes a call.
+SHORTEST = timedelta(seconds=1)
+#: The longest interval.
+LONGEST = timedelta(days=36_500)
+#: The longest expression, characters.
+MAX_EXPRESSION = 500
+#: Later moments are none: a start time of the year 9,000 is no plan.
+_LAST_MS = 221_845_219_200_000
+#: No clock is set by more than this, and no two changes are so near each other.
+_NEAR = timedelta(hours=4)
+_MINUTE = timedelta(minutes=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ANY_MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
+_MACROS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+@dataclass(frozen=True)
+class When:
+    """The moments of a schedule; made by `cron` or `every`."""
+
+    def after(self, moment_ms: int) -> int | None:
+        """Return the first moment after another, epoch ms; None: there is none.
+
+        Raises:
+            InvalidSchedule: nobody can tell, as this machine does not know the zone.
+        """
+        raise NotImplementedError
+
+    def moments(self, after_ms: int) -> Iterator[int]:
+        """Yield the moments after another."""
+        moment: int | None = after_ms
+        while moment is not None and (moment := self.after(moment)) is not None:
+            yield moment
+
+    def next(self, count: int = 5, after: datetime | None = None) -> list[datetime]:
+        """Return the next moments, by default from now on, in the time zone of the schedule.
+
+        Raises:
+            InvalidSchedule: this machine does not know the zone.
+        """
+        after = datetime.now(UTC) if after is None else after
+        found = islice(self.moments(ms_of(after)), count)
+        return [datetime_of(moment, self.zone) for moment in found]
+
+    @property
+    def zone(self) -> tzinfo:
+        """The zone in which its moments are shown."""
+        return _zone(settings.TIME_ZONE)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `when_of` reads."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Make sure that it has moments.
+
+        Raises:
+            InvalidSchedule: it has none, or this machine does not know its zone.
+        """
+
+    @property
+    def words(self) -> str:
+        """What it means, in words."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Cron(When):
+    """Moments by a cron expression; see `cron`."""
+
+    expression: str
+    #: Name of the time zone; None: the project's TIME_ZONE.
+    tz: str | None = None
+
+    def __str__(self) -> str:
+        return f"cron({self.expression!r}, tz={self.zone_name!r})"
+
+    @property
+    def zone_name(self) -> str:
+        return self.tz or settings.TIME_ZONE
+
+    @property
+    def zone(self) -> tzinfo:
+        return _zone(self.zone_name)
+
+    def after(self, moment_ms: int) -> int | None:
+        try:
+            before = datetime_of(moment_ms, self.zone)
+            if self._goes_on:
+                after_ms = self._after_going_on(moment_ms, before)
+            else:
+                # On the day on which clocks are set back, a wall time comes twice, and only its first counts.
+                found = map(ms_of, CronSim(self.expression, before))
+                after_ms = next((each for each in found if each > moment_ms), None)
+        except (CronSimError, OverflowError, StopIteration):
+            # The 31st of February; or beyond the year 9999.
+            return None
+        return None if after_ms is None or after_ms >= _LAST_MS else after_ms
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether it goes on in both hours where clocks are set back: Debian's cron knows such by a star."""
+        minute, hour, *_ = self.expression.split(" ")
+        return minute.startswith("*") or hour.startswith("*")
+
+    def _after_going_on(self, moment_ms: int, before: datetime) -> int | None:
+        # CronSim leaves out moments in the hour of a change by half an hour, or at a quarter to. So it reckons without
+        # any change, and near one we look at each minute.
+        offset, zone = before.utcoffset(), self.zone
+        assert offset is not None
+        sim = CronSim(self.expression, before.astimezone(timezone(offset)))
+        found, now = next(sim).astimezone(UTC), before.astimezone(UTC)
+        for look in (now, max(now, found - _NEAR)):
+            end = min(look + _NEAR, found)
+            if all(at.astimezone(zone).utcoffset() == offset for at in (look, end)):
+                continue
+            look = look.replace(second=0, microsecond=0)
+            for _ in range(2 * _NEAR // _MINUTE):
+                look += _MINUTE
+                if _is_moment(sim, look.astimezone(zone)):
+                    return ms_of(look)
+            return self.after(ms_of(look))
+        return ms_of(found)
+
+    def check(self) -> None:
+        _ = self.zone
+        if self.after(ms_of(datetime.now(UTC))) is None:
+            raise InvalidSchedule(
+                f"{self} never comes: no such day is in the next 50 years"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        return {"cron": self.expression, "tz": self.zone_name}
+
+    @property
+    def words(self) -> str:
+        try:
+            text = CronSim(self.expression, _ANY_MOMENT).explain()
+        except CronSimError:
+            return "never"
+        return f"{text} ({self.zone_name})"
+
+
+@dataclass(frozen=True)
+class Every(When):
+    """Moments by an interval, counted from the epoch; see `every`."""
+
+    interval_ms: int
+
+    def __str__(self) -> str:
+        return f"every({timedelta(milliseconds=self.interval_ms)!r})"
+
+    def after(self, moment_ms: int) -> int | None:
+        after_ms = (moment_ms // self.interval_ms + 1) * self.interval_ms
+        return after_ms if after_ms < _LAST_MS else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"every": self.interval_ms}
+
+    @property
+    def words(self) -> str:
+        return f"Every {_span(self.interval_ms)}"
+
+
+def _is_moment(sim: CronSim, wall: datetime) -> bool:
+    return (
+        wall.minute in sim.minutes
+        and wall.hour in sim.hours
+        and wall.month in sim.months
+        and sim.match_day(wall.date())
+    )
+
+
+def cron(expression: str, *, tz: str | tzinfo | None = None) -> Cron:
+    """Return the moments of a cron expression of five fields, by the clock of a time zone.
+
+    The fields are minute, hour, day of the month, month and day of the week, as Debian's cron reads them; names of months
+    and days, ``L`` for the last day, and ``2#1`` for the first Tuesday work as well. ``@daily`` and its like stand for
+    an expression. Without ``tz`` the project's ``TIME_ZONE`` counts.
+
+    Where a clock is set forward, a moment that it skips comes right after the gap. Where it is set back, a moment that
+    comes twice counts once; but with ``*`` as its hour or minute, an expression goes on through both hours.
+
+    Raises:
+        InvalidSchedule: it is no such expression. That it never comes, or that this machine does not know the zone, is
+            told by ``manage.py check``.
+    """
+    if not isinstance(expression, str):
+        raise InvalidSchedule(
+            f"cron() takes text such as '0 9 * * 1-5'; got {show(expression)}"
+        )
+    text = " ".join(expression.split())
+    text = _MACROS.get(text.lower(), text)
+    if len(text) > MAX_EXPRESSION:
+        raise InvalidSchedule(
+            f"a cron expression of {len(text):,} characters is too long; {MAX_EXPRESSION} are the most"
+        )
+    _check_fields(text, expression)
+    return Cron(text, _zone_name(tz))
+
+
+def _check_fields(text: str, expression: str) -> None:
+    fields = text.split(" ")
+    if len(fields) == 6:
+        raise InvalidSchedule(
+            f"cron({show(expression)}) has six fields, and five are read: minute, hour, day, month, weekday. Cron has no"
+            " seconds; every(timedelta(seconds=…)) has"
+        )
+    if len(fields) != 5:
+        raise InvalidSchedule(
+            f"cron({show(expression)}) has {len(fields) if text else 0} fields; give five: minute, hour, day of the month,"
+            " month, day of the week, such as '0 9 * * 1-5'"
+        )
+    if not text.isascii():
+        raise InvalidSchedule(f"cron({show(expression)}) has characters beyond ASCII")
+    try:
+        CronSim(text, _ANY_MOMENT)
+    except CronSimError as error:
+        # The 31st of February is well written and never comes; `check` tells.
+        if not _can_be_read(fields):
+            raise InvalidSchedule(
+                f"cron({show(expression)}) cannot be read: {error}; the fields are minute, hour, day of the month, month,"
+                " day of the week"
+            ) from None
+
+
+def _can_be_read(fields: list[str]) -> bool:
+    for number, field in enumerate(fields):
+        alone = ["*"] * 5
+        alone[number] = field
+        try:
+            CronSim(" ".join(alone), _ANY_MOMENT)
+        except CronSimError:
+            return False
+    return True
+
+
+def _zone_name(tz: object) -> str | None:
+    if tz is None or (isinstance(tz, str) and tz):
+        return tz
+    if isinstance(tz, ZoneInfo) and tz.key:
+        return tz.key
+    if tz is UTC:
+        return "UTC"
+    raise InvalidSchedule(
+        f"tz={show(tz)}: give the name of a time zone, such as 'Europe/Berlin', or a ZoneInfo that has one"
+    )
+
+
+@lru_cache(maxsize=256)
+def _known_zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return _known_zone(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidSchedule(
+            f"this machine knows no time zone {show(name)}; correct its name, or install the package tzdata"
+        ) from None
+
+
+def every(interval: timedelta | float) -> Every:
+    """Return the moments of an interval: a timedelta, or a number of seconds. The first was at the epoch, 1970 in UTC.
+
+    So ``every(timedelta(minutes=5))`` comes at :00, :05, :10, and restarts shift nothing.
+
+    Raises:
+        InvalidSchedule: it is no interval of a second or more, in whole milliseconds.
+    """
+    if isinstance(interval, bool) or not isinstance(interval, int | float | timedelta):
+        raise InvalidSchedule(
+            f"every() takes a timedelta, or a number of seconds; got {show(interval)}, of type {type(interval).__name__}"
+        )
+    try:
+        span = (
+            interval if isinstance(interval, timedelta) else timedelta(seconds=interval)
+        )
+    except (OverflowError, ValueError):
+        raise InvalidSchedule(f"every({show(interval)}) is no time") from None
+    if not SHORTEST <= span <= LONGEST:
+        raise InvalidSchedule(
+            f"every({show(interval)}): an interval has a second at least, and 100 years at most"
+        )
+    if span % timedelta(milliseconds=1):
+        raise InvalidSchedule(
+            f"every({show(interval)}): an interval has whole milliseconds"
+        )
+    return Every(span // timedelta(milliseconds=1))
+
+
+def when_of(body: object) -> When:
+    """Return what `When.as_json` has written.
+
+    Raises:
+        InvalidSchedule: no version of ours has written it.
+    """
+    match body:
+        case {"cron": str(expression), "tz": str(tz)}:
+            return cron(expression, tz=tz)
+        case {"every": int(interval_ms)} if interval_ms > 0:
+            return Every(interval_ms)
+    raise InvalidSchedule(f"{show(body)} says no moments")
+
+
+def ms_of(moment: datetime) -> int:
+    """Return epoch ms, rounded down."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def datetime_of(moment_ms: int, zone: tzinfo = UTC) -> datetime:
+    """Return a moment in a time zone.
+
+    Raises:
+        OverflowError: it is beyond the year 9999.
+    """
+    return (_EPOCH + timedelta(milliseconds=moment_ms)).astimezone(zone)
+
+
+_UNITS = (
+    (86_400_000, "day"),
+    (3_600_000, "hour"),
+    (60_000, "minute"),
+    (1_000, "second"),
+    (1, "millisecond"),
+)
+
+
+def _span(span_ms: int) -> str:
+    parts = []
+    for unit_ms, word in _UNITS:
+        count, span_ms = divmod(span_ms, unit_ms)
+        if count:
+            parts.append(f"{count} {word}{'s' * (count > 1)}")
+    text = ", ".join(parts)
+    return re.sub(r"^1 (?!.*,)", "", text)

@@ -1,0 +1,396 @@
+"""``@periodic`` gives a task moments at which it runs by itself. How a schedule is written, and how its jobs are made.
+
+What is stored of a schedule is JSON, signed with the project's key: a worker stores jobs by it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from django_delayq import conf
+from django_delayq.clock import epoch_ms
+from django_delayq.delivery import storing
+from django_delayq.delivery.storing import NewJob
+from django_delayq.exceptions import (
+    EncodeError,
+    InvalidArguments,
+    InvalidSchedule,
+    InvalidTask,
+)
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
+from django_delayq.jobs.decorator import DelayedTask
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.job import is_unicode
+from django_delayq.jobs.moments import When
+from django_delayq.jobs.options import TaskOptions, check_priority, seconds
+from django_delayq.jobs.preparing import spread
+from django_delayq.jobs.registry import all_tasks
+from django_delayq.redaction import show
+
+CatchUp = Literal["one", "none", "all"]
+CATCH_UPS = ("one", "none", "all")
+#: The longest name of a schedule, bytes.
+MAX_NAME = 200
+#: What tells a worker whose code is later: of two definitions in code, the later one holds. A worker's processes are
+#: forked after their supervisor has read the code, so all of them have the same.
+LOADED_MS = epoch_ms()
+
+T = TypeVar("T", bound=DelayedTask[..., Any])
+
+
+class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What defines a schedule, in code or stored."""
+
+    task: str
+    #: As `When.as_json` writes it.
+    when: dict[str, Any]
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    #: Options of its jobs that differ from their task's, as an envelope carries them.
+    options: dict[str, Any] = {}
+    priority: int = 0
+    spread_s: float = 0
+    catch_up: CatchUp = "one"
+    #: When the code was loaded that says so, epoch ms; 0: it is not in code.
+    loaded_ms: int = 0
+
+    def is_like(self, other: "Definition | None") -> bool:
+        """Whether two definitions say the same, whenever they were loaded."""
+        return other is not None and msgspec.structs.replace(
+            self, loaded_ms=0
+        ) == msgspec.structs.replace(other, loaded_ms=0)
+
+
+class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What somebody has changed of a schedule, beside its definition."""
+
+    #: When it was paused, epoch ms; 0: it is not.
+    paused_ms: int = 0
+    by: str = ""
+    reason: str = ""
+    #: Other moments than those of the definition.
+    when: dict[str, Any] | None = None
+
+
+_encoder = msgspec.json.Encoder()
+definitions: msgspec.json.Decoder[Definition] = msgspec.json.Decoder(Definition)
+changes: msgspec.json.Decoder[Change] = msgspec.json.Decoder(Change)
+
+
+def sealed(queue: str, kind: str, name: str, body: Definition | Change) -> bytes:
+    """Write and sign what is stored of a schedule."""
+    return conf.get_keyring().seal(_place(queue, kind, name), _encoder.encode(body))
+
+
+def unsealed(queue: str, kind: str, name: str, text: bytes) -> bytes:
+    """Return what `sealed` has signed, as JSON.
+
+    Raises:
+        NotSigned: this project has not signed it for this place.
+    """
+    return conf.get_keyring().unseal(_place(queue, kind, name), text)
+
+
+def _place(queue: str, kind: str, name: str) -> str:
+    return f"{kind} {len(queue)} {queue} {name}"
+
+
+def fingerprint(definition: Definition, change: Change | None) -> str:
+    """Return what tells whether two processes go by the same definition."""
+    same = msgspec.structs.replace(definition, loaded_ms=0)
+    when = None if change is None else change.when
+    text = _encoder.encode((same, when))
+    return blake2b(text, digest_size=8).hexdigest()
+
+
+# In code.
+
+
+@dataclass(frozen=True)
+class CodeSchedule:
+    """One ``@periodic`` above a task."""
+
+    task: DelayedTask[..., Any]
+    when: When
+    name: str
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    catch_up: CatchUp
+    options: TaskOptions
+
+    @property
+    def queue(self) -> str:
+        return self.options.queue
+
+    def definition(self) -> Definition:
+        return define(
+            self.task.name,
+            self.options,
+            self.task.base,
+            when=self.when,
+            args=self.args,
+            kwargs=self.kwargs,
+            catch_up=self.catch_up,
+            loaded_ms=LOADED_MS,
+        )
+
+
+def define(
+    task: str,
+    options: TaskOptions,
+    base: TaskOptions,
+    *,
+    when: When,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    catch_up: CatchUp,
+    loaded_ms: int = 0,
+) -> Definition:
+    plain_args, plain_kwargs = envelopes.plain(args, dict(kwargs))
+    carried = options.carried(base) or {}
+    if catch_up == "none" and options.expires is not None:
+        carried["expires"] = seconds(options.expires)
+    return Definition(
+        task,
+        when.as_json(),
+        plain_args,
+        plain_kwargs,
+        carried,
+        options.priority,
+        0 if options.spread is None else seconds(options.spread) or 0,
+        catch_up,
+        loaded_ms,
+    )
+
+
+def periodic(
+    when: When,
+    *,
+    name: str | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    catch_up: CatchUp = "one",
+    **options: Any,
+) -> Callable[[T], T]:
+    """Have workers run a task at each moment of `cron` or `every`. It stands above ``@delayed_task``.
+
+    ``name`` is that of the task by default; several schedules of one task need names. ``args`` and ``kwargs`` are for
+    the function, ``options`` as in `DelayedTask.using`. ``catch_up`` says what becomes of moments at which no worker was
+    there: of "one" or more, one job runs; "none" runs late, as a job expires at the next moment; "all" run.
+
+    Raises:
+        InvalidSchedule, InvalidTask, InvalidArguments: it cannot be. What depends on the machine and its settings is
+            told by ``manage.py check``.
+    """
+
+    def decorate(task: T) -> T:
+        if not isinstance(task, DelayedTask):
+            raise InvalidTask(
+                f"@periodic stands above @delayed_task; got {show(task)}, a {type(task).__name__}"
+            )
+        schedule = CodeSchedule(
+            task,
+            when,
+            task.name if name is None else name,
+            tuple(args),
+            dict(kwargs or {}),
+            catch_up,
+            task.using(**options).options,
+        )
+        check_parts(schedule.name, when, args, kwargs, catch_up)
+        check_options(task.name, schedule.options)
+        envelopes.plain(args, kwargs or {})
+        if any(other.name == schedule.name for other in task.schedules):
+            raise InvalidSchedule(
+                f"task {task.name!r} has two schedules named {schedule.name!r}; give each @periodic a name= of its own"
+            )
+        task.schedules = (*task.schedules, schedule)
+        return task
+
+    return decorate
+
+
+def check_parts(
+    name: object, when: object, args: object, kwargs: object, catch_up: object
+) -> None:
+    """Make sure that a schedule can be made of these.
+
+    Raises:
+        InvalidSchedule: it cannot.
+    """
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise InvalidSchedule(
+            f"name={show(name)}: a schedule has a name of one line of text"
+        )
+    if not is_unicode(name) or len(name.encode()) > MAX_NAME:
+        raise InvalidSchedule(
+            f"name={show(name)}: the name of a schedule has {MAX_NAME} bytes at most; give another name="
+        )
+    if not isinstance(when, When):
+        raise InvalidSchedule(
+            f"the moments of schedule {name!r} are {show(when)}; give cron('0 9 * * 1-5') or every(timedelta(minutes=5))"
+        )
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise InvalidSchedule(f"args={show(args)} of schedule {name!r}: give a list")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidSchedule(
+            f"kwargs={show(kwargs)} of schedule {name!r}: give a dict"
+        )
+    if catch_up not in CATCH_UPS:
+        raise InvalidSchedule(
+            f"catch_up={show(catch_up)} of schedule {name!r}: give 'one', 'none' or 'all'"
+        )
+
+
+def check_options(task: str, options: TaskOptions) -> None:
+    """Make sure that a task can be periodic.
+
+    Raises:
+        InvalidTask: it cannot.
+    """
+    if options.unique:
+        raise InvalidTask(
+            f"task {task!r} is unique, so it cannot be periodic: the next job waits while one runs, and would find the key"
+            " taken. A schedule stores one job for each moment by itself; give unique=False"
+        )
+
+
+def all_schedules() -> list[CodeSchedule]:
+    """Return every schedule in code; of two with one name on a queue, the first."""
+    found: dict[tuple[str, str], CodeSchedule] = {}
+    for task in all_tasks():
+        for schedule in task.schedules:
+            found.setdefault((schedule.queue, schedule.name), schedule)
+    return list(found.values())
+
+
+def doubles() -> list[CodeSchedule]:
+    """Return the schedules in code whose names others have already."""
+    first = {id(schedule) for schedule in all_schedules()}
+    return [
+        schedule
+        for task in all_tasks()
+        for schedule in task.schedules
+        if id(schedule) not in first
+    ]
+
+
+def check(schedule: CodeSchedule) -> None:
+    """Make sure that the jobs of a schedule can be stored, and run.
+
+    Raises:
+        InvalidSchedule, InvalidTask, InvalidArguments, EncodeError, QueueNotFound: they cannot.
+    """
+    queue = conf.get_settings().queue(schedule.queue)
+    schedule.when.check()
+    check_call(schedule.name, schedule.task, schedule.args, schedule.kwargs)
+    check_priority(schedule.options.priority, queue.name)
+    check_size(queue, schedule.name, schedule.definition())
+
+
+def check_call(
+    name: str, task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Make sure that a task takes these arguments.
+
+    Raises:
+        InvalidArguments: it does not.
+    """
+    try:
+        task.call_signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidArguments(
+            f"schedule {name!r} cannot call {task.name}{task.call_signature}: {error}; give it args= and kwargs="
+        ) from None
+
+
+def check_size(queue: conf.QueueSettings, name: str, definition: Definition) -> None:
+    """Make sure that a job of a schedule is not too large.
+
+    Raises:
+        EncodeError: it is.
+    """
+    size = len(occurrence(queue, name, definition, print="", moment_ms=0).payload)
+    most = conf.get_settings().max_payload_bytes
+    if size > most:
+        raise EncodeError(
+            f"a job of schedule {name!r} has {size:,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'], {most:,}; store the"
+            " data elsewhere and pass its key"
+        )
+
+
+# Jobs.
+
+#: The headers of a job by which it knows its schedule.
+SCHEDULE, MOMENT = "schedule", "moment"
+
+
+def occurrence(
+    queue: conf.QueueSettings,
+    name: str,
+    definition: Definition,
+    *,
+    print: str,
+    moment_ms: int,
+    next_ms: int | None = None,
+) -> NewJob:
+    """Make the job of one moment; ``next_ms`` is the moment after it.
+
+    Its token is the same whoever makes it: it tells queue, name, moment and definition.
+    """
+    token = conf.get_keyring().token(queue.name, name, str(moment_ms), print)
+    options = dict(definition.options)
+    if definition.catch_up == "none" and next_ms is not None:
+        gap_s = (next_ms - moment_ms) / 1000
+        options["expires"] = min(options.get("expires") or gap_s, gap_s)
+    when = f"={moment_ms}"
+    if definition.spread_s:
+        when = spread(when, definition.spread_s)
+    return _job(queue, name, definition, token, when, options, moment_ms)
+
+
+def extra(
+    queue: conf.QueueSettings, name: str, definition: Definition, now_ms: int
+) -> NewJob:
+    """Make a job that is due now, beside those of the moments."""
+    token = storing.new_token()
+    return _job(queue, name, definition, token, "+0", definition.options, now_ms)
+
+
+def _job(
+    queue: conf.QueueSettings,
+    name: str,
+    definition: Definition,
+    token: str,
+    when: str,
+    options: dict[str, Any],
+    moment_ms: int,
+) -> NewJob:
+    format = formats.known(queue.name)
+    payload = envelopes.encode(
+        envelopes.Envelope(
+            definition.task,
+            definition.args,
+            definition.kwargs,
+            options or None,
+            headers={SCHEDULE: name, MOMENT: str(moment_ms)},
+        ),
+        token,
+        queue.name,
+        conf.get_keyring(),
+        queue.payload_codec if queue.is_shared else None,
+        format,
+    )
+    priority = definition.priority if format >= formats.PRIORITIES else 0
+    return NewJob(token, when, storing.tail_of("", priority), payload)
+
+
+def is_ranked(queue: str, definition: Definition) -> bool:
+    """Return whether jobs of a schedule are stored with a rank."""
+    if formats.known(queue) < formats.PRIORITIES:
+        return False
+    return bool(definition.priority) or formats.is_ranked(queue)

@@ -1,0 +1,709 @@
+"""Periodic schedules as the server knows them: listed, paused, changed, stored, fired. Workers move them on.
+
+This module knows the queues and definitions of schedules. What a change does to the job that waits is in ``delivery``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from django_delayq import conf
+from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import own_clients
+from django_delayq.clock import boottime_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import periods, storing
+from django_delayq.delivery.periods import KEPT, Entry
+from django_delayq.delivery.states import State
+from django_delayq.exceptions import (
+    InvalidSchedule,
+    NotSigned,
+    ScheduleNotFound,
+    TaskNotFound,
+)
+from django_delayq.jobs import formats
+from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.moments import When, datetime_of, when_of
+from django_delayq.jobs.options import TaskOptions, check_priority
+from django_delayq.jobs.pausing import Task, checked_text, this_process
+from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule, Definition
+from django_delayq.jobs.registry import get_task
+from django_delayq.logs import get_log
+from django_delayq.redaction import show
+
+logger = get_log("django_delayq.jobs")
+
+#: How many schedules somebody may store on a queue: each of its workers reads them all.
+MAX_STORED = 1_000
+#: So often somebody else may be quicker before a change gives up.
+TRIES = 50
+
+
+# What the server knows.
+
+
+class Known(NamedTuple):
+    """What a queue knows of its schedules."""
+
+    queue: QueueSettings
+    version: int
+    #: The server's clock, epoch us.
+    now_us: int
+    entries: dict[str, Entry]
+
+    @property
+    def now_ms(self) -> int:
+        return self.now_us // 1000
+
+    def found(self) -> Iterator["Found"]:
+        """Yield the schedules that have a definition which this project has signed; log what is wrong with others."""
+        for name in sorted(self.entries):
+            if (found := self.find(name)) is not None:
+                yield found
+
+    def find(self, name: str) -> "Found | None":
+        entry = self.entries.get(name)
+        if entry is None:
+            return None
+        queue = self.queue.name
+        for kind, text in (("code", entry.code), ("stored", entry.stored)):
+            definition = _read(queue, kind, name, text)
+            if definition is not None:
+                change = _read_change(queue, name, entry.change)
+                return Found(
+                    self.queue, name, entry, definition, change, kind == "stored"
+                )
+        return None
+
+
+class Found(NamedTuple):
+    """A schedule of a queue, as far as it can be trusted."""
+
+    queue: QueueSettings
+    name: str
+    entry: Entry
+    definition: Definition
+    change: Change | None
+    is_stored: bool
+
+    @property
+    def when(self) -> When:
+        """Its moments.
+
+        Raises:
+            InvalidSchedule: a later version of ours may have written them.
+        """
+        changed = self.change.when if self.change is not None else None
+        return when_of(changed or self.definition.when)
+
+    @property
+    def is_paused(self) -> bool:
+        return self.change is not None and self.change.paused_ms > 0
+
+    @property
+    def print(self) -> str:
+        return definitions.fingerprint(self.definition, self.change)
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """Return its next moment, epoch ms; None: it has none, or is paused."""
+        if self.is_paused:
+            return None
+        return self.when.after(max(now_ms, self.entry.state.fired_ms))
+
+
+def _read(queue: str, kind: str, name: str, text: bytes) -> Definition | None:
+    body = _unsealed(queue, kind, name, text)
+    try:
+        return definitions.definitions.decode(body) if body else None
+    except msgspec.MsgspecError as error:
+        logger.error("queue %s: schedule %r cannot be read: %s", queue, name, error)
+        return None
+
+
+def _read_change(queue: str, name: str, text: bytes) -> Change | None:
+    body = _unsealed(queue, "change", name, text)
+    try:
+        return definitions.changes.decode(body) if body else None
+    except msgspec.MsgspecError as error:
+        logger.error("queue %s: schedule %r cannot be read: %s", queue, name, error)
+        return None
+
+
+def _unsealed(queue: str, kind: str, name: str, text: bytes) -> bytes:
+    if not text:
+        return b""
+    try:
+        return definitions.unsealed(queue, kind, name, text)
+    except NotSigned as error:
+        logger.error(
+            "queue %s: what is stored of schedule %r is ignored (%s): %s",
+            queue,
+            name,
+            kind,
+            error,
+        )
+        return b""
+
+
+def loading(queue: QueueSettings) -> Steps[Known]:
+    """Read what a queue knows of its schedules."""
+    while True:
+        entries: dict[str, Entry] = {}
+        cursor, version = 0, -1
+        while True:
+            page = yield periods.page(queue.keys, cursor)
+            if version not in (-1, page.version):
+                # Somebody has changed something between two pages.
+                break
+            cursor, version = page.cursor, page.version
+            for each in page.fields:
+                periods.add_field(entries, *each)
+            if not cursor:
+                return Known(queue, version, page.now_us, entries)
+
+
+def arranging(
+    known: Known,
+    found: Found,
+    *,
+    code: bytes | str = KEPT,
+    stored: bytes | str = KEPT,
+    change: bytes | str = KEPT,
+) -> Steps[int]:
+    """Write a definition or a change, with the moment and the job that follow from ``found``.
+
+    Returns the version from now on; 0 if somebody else was quicker.
+    """
+    queue = known.queue
+    if not formats.is_known(queue.name):
+        yield from formats.asking(queue.name)
+    moment_ms = found.next_ms(known.now_ms)
+    job = None
+    if moment_ms is not None:
+        job = definitions.occurrence(
+            queue,
+            found.name,
+            found.definition,
+            print=found.print,
+            moment_ms=moment_ms,
+            next_ms=found.when.after(moment_ms),
+        )
+    version: int = yield periods.arrange(
+        queue.keys,
+        found.name,
+        version=known.version,
+        code=code,
+        stored=stored,
+        change=change,
+        print=found.print,
+        next_ms=moment_ms,
+        job=job,
+        frame_format=queue.frame_format,
+        insertion_list=queue.keeps_list,
+    )
+    return version
+
+
+# What a project sees.
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A periodic schedule, as of the last look; `refresh` looks again."""
+
+    name: str
+    queue: str
+    #: Name of its task.
+    task: str
+    #: Its moments: what `cron` or `every` has made.
+    when: When
+    args: list[Any] = field(default_factory=list)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    #: Options of its jobs that differ from its task's.
+    options: dict[str, Any] = field(default_factory=dict)
+    priority: int = 0
+    catch_up: CatchUp = "one"
+    #: It is stored, and not in code.
+    is_stored: bool = False
+    #: No task of this process is so named, or its code has no such schedule any more.
+    is_orphan: bool = False
+    #: Somebody has given it other moments than its definition has.
+    is_overridden: bool = False
+    #: The server knows it. A schedule in code is enrolled by the first worker that starts.
+    is_enrolled: bool = True
+    #: When it was paused, in UTC; None: it is not.
+    paused_since: datetime | None = None
+    paused_by: str = ""
+    paused_reason: str = ""
+    #: The moment whose job waits, in UTC; None: no job waits.
+    next_moment: datetime | None = None
+    #: The last moment that has come, in UTC.
+    last_moment: datetime | None = None
+    #: The id of the job of the next moment; empty: none.
+    job_id: str = ""
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_since is not None
+
+    @property
+    def words(self) -> str:
+        """When it comes, in words."""
+        return self.when.words
+
+    def moments(self, count: int = 5) -> list[datetime]:
+        """Return the next moments by the clock of this machine, in the schedule's time zone, whether or not it is paused.
+
+        Raises:
+            InvalidSchedule: this machine does not know the zone.
+        """
+        return self.when.next(count)
+
+    def refresh(self) -> "Schedule":
+        """Look again.
+
+        Raises:
+            ScheduleNotFound: it is gone.
+        """
+        return get_schedule(self.name, self.queue)
+
+    async def arefresh(self) -> "Schedule":
+        """`refresh` on the event loop."""
+        return await aget_schedule(self.name, self.queue)
+
+    def pause(self, *, reason: str = "", by: str = "") -> "Schedule":
+        """Have it rest until `resume`: the job that waits is cancelled. A job that is due runs.
+
+        Raises:
+            ScheduleNotFound: it is gone.
+        """
+        return perform(own_clients.of_thread, _pausing(self, reason, by))
+
+    async def apause(self, *, reason: str = "", by: str = "") -> "Schedule":
+        """`pause` on the event loop."""
+        return await aperform(own_clients.of_loop, _pausing(self, reason, by))
+
+    def resume(self) -> "Schedule":
+        """Have it go on with its next moment; those that it has missed stay missed.
+
+        Raises:
+            ScheduleNotFound: it is gone.
+        """
+        return perform(own_clients.of_thread, _resuming(self))
+
+    async def aresume(self) -> "Schedule":
+        """`resume` on the event loop."""
+        return await aperform(own_clients.of_loop, _resuming(self))
+
+    def override(self, when: When | None) -> "Schedule":
+        """Give it other moments than its definition has; with None, those of its definition again.
+
+        The job that waits is replaced in the same step. The change holds until it is taken back, through deploys as well.
+
+        Raises:
+            InvalidSchedule: these moments never come.
+            ScheduleNotFound: it is gone.
+        """
+        return perform(own_clients.of_thread, _overriding(self, when))
+
+    async def aoverride(self, when: When | None) -> "Schedule":
+        """`override` on the event loop."""
+        return await aperform(own_clients.of_loop, _overriding(self, when))
+
+    def fire(self) -> Job[Any]:
+        """Store a job of it that is due now, beside those of its moments, even if it is paused.
+
+        Raises:
+            ScheduleNotFound: it is gone.
+        """
+        return perform(own_clients.of_thread, _firing(self))
+
+    async def afire(self) -> Job[Any]:
+        """`fire` on the event loop."""
+        return await aperform(own_clients.of_loop, _firing(self))
+
+    def delete(self) -> bool:
+        """Delete it, and the job that waits; return False if it was gone.
+
+        Only for schedules that are stored, and those that have gone from code: workers would enroll any other again.
+
+        Raises:
+            InvalidSchedule: it is in code.
+        """
+        return perform(own_clients.of_thread, _deleting(self))
+
+    async def adelete(self) -> bool:
+        """`delete` on the event loop."""
+        return await aperform(own_clients.of_loop, _deleting(self))
+
+
+def get_schedules(queue: str | None = None) -> list[Schedule]:
+    """Return the schedules of a queue, by default of every queue of the settings, by name.
+
+    Raises:
+        QueueNotFound: the queue is not configured.
+    """
+    return perform(own_clients.of_thread, _listing(queue))
+
+
+async def aget_schedules(queue: str | None = None) -> list[Schedule]:
+    """`get_schedules` on the event loop."""
+    return await aperform(own_clients.of_loop, _listing(queue))
+
+
+def get_schedule(name: str, queue: str | None = None) -> Schedule:
+    """Return the schedule with this name.
+
+    Raises:
+        ScheduleNotFound: there is none; or there are several, on queues of which none is named.
+        QueueNotFound: the queue is not configured.
+    """
+    return perform(own_clients.of_thread, _getting(name, queue))
+
+
+async def aget_schedule(name: str, queue: str | None = None) -> Schedule:
+    """`get_schedule` on the event loop."""
+    return await aperform(own_clients.of_loop, _getting(name, queue))
+
+
+def store_schedule(
+    name: str,
+    task: Task,
+    when: When,
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    catch_up: CatchUp = "one",
+    replace: bool = False,
+    **options: Any,
+) -> Schedule:
+    """Store a schedule beside those in code: it lives on the server until it is deleted. Options are as of `periodic`.
+
+    ``replace``: a stored schedule of this name becomes this one; without it, the name has to be free.
+
+    Raises:
+        InvalidSchedule, InvalidTask, InvalidArguments, EncodeError, TaskNotFound, QueueNotFound: nothing was stored.
+    """
+    steps = _storing(name, task, when, args, kwargs, catch_up, replace, options)
+    return perform(own_clients.of_thread, steps)
+
+
+async def astore_schedule(
+    name: str,
+    task: Task,
+    when: When,
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    catch_up: CatchUp = "one",
+    replace: bool = False,
+    **options: Any,
+) -> Schedule:
+    """`store_schedule` on the event loop."""
+    steps = _storing(name, task, when, args, kwargs, catch_up, replace, options)
+    return await aperform(own_clients.of_loop, steps)
+
+
+def _listing(queue: str | None) -> Steps[list[Schedule]]:
+    settings = conf.get_settings()
+    names = settings.queues if queue is None else [queue]
+    schedules: list[Schedule] = []
+    for each in [settings.queue(name) for name in names]:
+        known = yield from loading(each)
+        code = _in_code(each.name)
+        for found in known.found():
+            with suppress(InvalidSchedule):
+                schedules.append(_shown(found, code))
+        enrolled = {
+            schedule.name for schedule in schedules if schedule.queue == each.name
+        }
+        schedules += [_shown_code(code[name]) for name in code.keys() - enrolled]
+    return sorted(schedules, key=lambda schedule: (schedule.name, schedule.queue))
+
+
+def _in_code(queue: str) -> dict[str, CodeSchedule]:
+    return {
+        schedule.name: schedule
+        for schedule in definitions.all_schedules()
+        if schedule.queue == queue
+    }
+
+
+def _getting(name: str, queue: str | None) -> Steps[Schedule]:
+    all_found = yield from _listing(queue)
+    found = [schedule for schedule in all_found if schedule.name == name]
+    if len(found) > 1:
+        queues = ", ".join(schedule.queue for schedule in found)
+        raise ScheduleNotFound(
+            f"there are schedules named {show(name)} on several queues: {queues}; say which: get_schedule(name, queue)"
+        )
+    if not found:
+        raise _not_found(name, [schedule.name for schedule in all_found])
+    return found[0]
+
+
+def _not_found(name: str, names: Sequence[str] = ()) -> ScheduleNotFound:
+    known = f"; there are {', '.join(map(repr, names[:20]))}" if names else ""
+    return ScheduleNotFound(f"no schedule is named {show(name)}{known}")
+
+
+def _shown(found: Found, code: Mapping[str, CodeSchedule]) -> Schedule:
+    definition, change, state = found.definition, found.change, found.entry.state
+    is_known = found.name in code
+    if found.is_stored:
+        try:
+            get_task(definition.task)
+            is_known = True
+        except TaskNotFound:
+            is_known = False
+    moment_ms, paused_ms = found.entry.moment_ms, change.paused_ms if change else 0
+    return Schedule(
+        found.name,
+        found.queue.name,
+        definition.task,
+        found.when,
+        definition.args,
+        definition.kwargs,
+        definition.options,
+        definition.priority,
+        definition.catch_up,
+        is_stored=found.is_stored,
+        is_orphan=not is_known,
+        is_overridden=change is not None and change.when is not None,
+        paused_since=datetime_of(paused_ms) if paused_ms else None,
+        paused_by=change.by if change else "",
+        paused_reason=change.reason if change else "",
+        next_moment=None if moment_ms is None else datetime_of(moment_ms),
+        last_moment=datetime_of(state.fired_ms) if state.fired_ms else None,
+        job_id=f"{found.queue.name}:{state.token}" if state.token else "",
+    )
+
+
+def _shown_code(code: CodeSchedule) -> Schedule:
+    definition = code.definition()
+    return Schedule(
+        code.name,
+        code.queue,
+        definition.task,
+        code.when,
+        definition.args,
+        definition.kwargs,
+        definition.options,
+        definition.priority,
+        definition.catch_up,
+        is_enrolled=False,
+    )
+
+
+# Changes.
+
+
+def _finding(schedule: Schedule) -> Steps[tuple[Known, Found, bytes | str]]:
+    """Return a schedule as the server knows it now; or as our code does, and then its definition to write with a change."""
+    known = yield from loading(conf.get_settings().queue(schedule.queue))
+    found = known.find(schedule.name)
+    if found is not None:
+        return known, found, KEPT
+    queue, name = known.queue, schedule.name
+    code = _in_code(queue.name).get(name)
+    if code is None:
+        raise _not_found(name)
+    definition = code.definition()
+    found = Found(queue, name, Entry(), definition, None, False)
+    return known, found, definitions.sealed(queue.name, "code", name, definition)
+
+
+def _changing(schedule: Schedule, **changed: Any) -> Steps[Schedule]:
+    """Write a change beside a definition, and say what the schedule is now."""
+    for _ in range(TRIES):
+        known, found, code = yield from _finding(schedule)
+        values = dict(changed)
+        if "paused_ms" in values:
+            values["paused_ms"] = known.now_ms if values["paused_ms"] else 0
+        change = msgspec.structs.replace(found.change or Change(), **values)
+        text: bytes | str = ""
+        if change != Change():
+            text = definitions.sealed(known.queue.name, "change", found.name, change)
+        changed_found = found._replace(change=change)
+        if (yield from arranging(known, changed_found, code=code, change=text)):
+            return (yield from _getting(schedule.name, schedule.queue))
+    raise _too_busy(schedule.name)
+
+
+def _too_busy(name: str) -> InvalidSchedule:
+    return InvalidSchedule(
+        f"schedule {name!r} was not changed: others change schedules of its queue all the time; try again"
+    )
+
+
+def _pausing(schedule: Schedule, reason: str, by: str) -> Steps[Schedule]:
+    by, reason = (
+        checked_text(by or this_process(), "by"),
+        checked_text(reason, "reason"),
+    )
+    paused = yield from _changing(schedule, paused_ms=1, by=by, reason=reason)
+    logger.warning(
+        "schedule %s of queue %s is paused, by %s%s",
+        schedule.name,
+        schedule.queue,
+        " ".join(by.split()),
+        f": {' '.join(reason.split())}" if reason else "",
+    )
+    return paused
+
+
+def _resuming(schedule: Schedule) -> Steps[Schedule]:
+    resumed = yield from _changing(schedule, paused_ms=0, by="", reason="")
+    logger.warning(
+        "schedule %s of queue %s was resumed, by %s",
+        schedule.name,
+        schedule.queue,
+        this_process(),
+    )
+    return resumed
+
+
+def _overriding(schedule: Schedule, when: When | None) -> Steps[Schedule]:
+    if when is not None:
+        if not isinstance(when, When):
+            raise InvalidSchedule(
+                f"override() takes cron(…), every(…) or None; got {show(when)}"
+            )
+        when.check()
+    changed = yield from _changing(
+        schedule, when=None if when is None else when.as_json()
+    )
+    logger.warning(
+        "schedule %s of queue %s has %s, by %s",
+        schedule.name,
+        schedule.queue,
+        "the moments of its definition again"
+        if when is None
+        else f"the moments {when}",
+        this_process(),
+    )
+    return changed
+
+
+def _firing(schedule: Schedule) -> Steps[Job[Any]]:
+    known, found, _ = yield from _finding(schedule)
+    queue, definition = known.queue, found.definition
+    if not formats.is_known(queue.name):
+        yield from formats.asking(queue.name)
+    new = definitions.extra(queue, found.name, definition, known.now_ms)
+    job: Job[Any] = Job(
+        queue.name,
+        new.token,
+        definition.task,
+        definition.args,
+        definition.kwargs,
+        Draft(new, definition.priority, sent_ms=boottime_ms()),
+    )
+    job.options, job.priority = definition.options or None, definition.priority
+    (stored,) = yield storing.schedule(
+        queue.keys,
+        [new],
+        frame_format=queue.frame_format,
+        insertion_list=queue.keeps_list,
+        is_ranked=definitions.is_ranked(queue.name, definition),
+    )
+    job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
+    job.take_headers({definitions.SCHEDULE: found.name})
+    return job
+
+
+def _deleting(schedule: Schedule) -> Steps[bool]:
+    queue = conf.get_settings().queue(schedule.queue)
+    if schedule.name in _in_code(queue.name):
+        known = yield from loading(queue)
+        entry = known.entries.get(schedule.name)
+        if entry is None or entry.code or not entry.stored:
+            raise InvalidSchedule(
+                f"schedule {schedule.name!r} is in code, and workers would enroll it again; delete its @periodic, or pause it"
+            )
+    for _ in range(TRIES):
+        known = yield from loading(queue)
+        if schedule.name not in known.entries:
+            return False
+        version: int = yield periods.arrange(
+            queue.keys,
+            schedule.name,
+            version=known.version,
+            code="",
+            stored="",
+            change="",
+            print="",
+            next_ms=None,
+        )
+        if version:
+            logger.warning(
+                "schedule %s of queue %s was deleted, by %s",
+                schedule.name,
+                queue.name,
+                this_process(),
+            )
+            return True
+    raise _too_busy(schedule.name)
+
+
+def _storing(
+    name: str,
+    task: Task,
+    when: When,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    catch_up: CatchUp,
+    replace: bool,
+    options: dict[str, Any],
+) -> Steps[Schedule]:
+    definitions.check_parts(name, when, args, kwargs, catch_up)
+    found_task = get_task(task if isinstance(task, str) else task.name)
+    chosen: TaskOptions = found_task.options.changed(**options)
+    definitions.check_options(found_task.name, chosen)
+    queue = conf.get_settings().queue(chosen.queue)
+    when.check()
+    definitions.check_call(name, found_task, args, kwargs or {})
+    check_priority(chosen.priority, queue.name)
+    definition = definitions.define(
+        found_task.name,
+        chosen,
+        found_task.base,
+        when=when,
+        args=args,
+        kwargs=kwargs or {},
+        catch_up=catch_up,
+    )
+    definitions.check_size(queue, name, definition)
+    text = definitions.sealed(queue.name, "stored", name, definition)
+    for _ in range(TRIES):
+        known = yield from loading(queue)
+        entry = known.entries.get(name) or Entry()
+        if entry.code or name in _in_code(queue.name):
+            raise InvalidSchedule(
+                f"schedule {name!r} of queue {queue.name!r} is in code; override() gives it other moments, or choose"
+                " another name"
+            )
+        if entry.stored and not replace:
+            raise InvalidSchedule(
+                f"a schedule named {name!r} is stored on queue {queue.name!r} already; say replace=True to replace it"
+            )
+        if not entry.stored and _count_stored(known) >= MAX_STORED:
+            raise InvalidSchedule(
+                f"queue {queue.name!r} has {MAX_STORED:,} stored schedules, and takes no more: each of its workers reads"
+                " all of them"
+            )
+        change = _read_change(queue.name, name, entry.change)
+        found = Found(queue, name, entry, definition, change, True)
+        if (yield from arranging(known, found, stored=text)):
+            logger.info("schedule %s is stored on queue %s: %s", name, queue.name, when)
+            return (yield from _getting(name, queue.name))
+    raise _too_busy(name)
+
+
+def _count_stored(known: Known) -> int:
+    return sum(1 for entry in known.entries.values() if entry.stored)

@@ -1,0 +1,163 @@
+"""``manage.py delayq_schedules``: list periodic schedules; pause, resume, fire or delete them."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from django_delayq.exceptions import InvalidSchedule
+from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
+from django_delayq.management.errors import explained
+from django_delayq.management.help import CommandWithExamples
+
+#: How many moments of each schedule are shown.
+SHOWN = 5
+
+EXAMPLES = """
+examples:
+  manage.py delayq_schedules                              list all, in words, with the next five moments
+  manage.py delayq_schedules --queue mail --json          those of one queue, for programs
+  manage.py delayq_schedules --pause report --reason "…"  no job of it until --resume
+  manage.py delayq_schedules --resume report              it goes on with its next moment
+  manage.py delayq_schedules --fire report                one job now, beside its moments
+  manage.py delayq_schedules --delete report              a stored one, or one that has gone from code
+
+exit status:
+  0 when it is done, or when the list was printed; 1 when not
+"""
+
+
+class Command(CommandWithExamples):
+    examples = EXAMPLES
+    help = "List periodic schedules with their next moments; pause, resume, fire or delete them."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--queue",
+            metavar="NAME",
+            help="the queue of the schedules. Default: all.",
+        )
+        parser.add_argument(
+            "--json", action="store_true", help="print a JSON list, for programs."
+        )
+        what = parser.add_mutually_exclusive_group()
+        for name, text in (
+            ("pause", "cancel the job that waits, and store none until --resume."),
+            ("resume", "go on with the next moment."),
+            ("fire", "store one more job, due now."),
+            ("delete", "delete a stored schedule, or one that no code defines."),
+        ):
+            what.add_argument(f"--{name}", metavar="NAME", help=text)
+        parser.add_argument(
+            "--reason",
+            default="",
+            metavar="TEXT",
+            help="with --pause: why, for whoever looks.",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["reason"] and options["pause"] is None:
+            raise CommandError("--reason belongs to --pause NAME.")
+        queue = options["queue"]
+        changes: dict[str, Callable[[Schedule], str]] = {
+            "pause": lambda found: _said(found.pause(reason=options["reason"])),
+            "resume": lambda found: _said(found.resume()),
+            "fire": lambda found: f"job {found.fire().id} is due now",
+            "delete": lambda found: (
+                f"{found.name} is {'deleted' if found.delete() else 'gone already'}"
+            ),
+        }
+        with explained():
+            for name, change in changes.items():
+                if options[name] is not None:
+                    found = get_schedule(options[name], queue)
+                    self.stdout.write(change(found))
+                    return
+            found_all = get_schedules(queue)
+        if options["json"]:
+            self.stdout.write(json.dumps(list(map(_as_json, found_all)), indent=2))
+            return
+        for schedule in found_all:
+            for line in _lines(schedule):
+                self.stdout.write(line)
+        if not found_all:
+            self.stdout.write("there are no schedules")
+
+
+def _said(schedule: Schedule) -> str:
+    if schedule.next_moment is None:
+        return f"{schedule.name} is {'paused' if schedule.is_paused else 'at its end'}"
+    return f"{schedule.name} comes next at {_text(schedule.next_moment)}"
+
+
+def _lines(schedule: Schedule) -> list[str]:
+    notes = [f"queue {schedule.queue}", f"task {schedule.task}"]
+    if schedule.is_stored:
+        notes.append("stored")
+    if schedule.is_overridden:
+        notes.append("with other moments than its definition has")
+    lines = [
+        f"{schedule.name} ({', '.join(notes)})",
+        f"  {schedule.words}",
+    ]
+    if schedule.is_orphan:
+        why = (
+            f"no task is named {schedule.task} here"
+            if schedule.is_stored
+            else "no code here has it; --delete if no other has"
+        )
+        lines.append(f"  orphan: {why}")
+    if not schedule.is_enrolled:
+        lines.append("  not enrolled yet: the first worker that starts does that")
+    if schedule.paused_since is not None:
+        by = f", by {' '.join(schedule.paused_by.split())}"
+        reason = " ".join(schedule.paused_reason.split())
+        lines.append(
+            f"  paused since {_text(schedule.paused_since)}{by}"
+            + (f": {reason}" if reason else "")
+        )
+    if schedule.last_moment is not None:
+        lines.append(f"  last came at {_text(schedule.last_moment)}")
+    try:
+        moments = ", ".join(map(_text, schedule.moments(SHOWN))) or "never"
+    except InvalidSchedule as error:
+        moments = str(error)
+    return [*lines, f"  next: {moments}"]
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(sep=" ", timespec="seconds")
+
+
+def _as_json(schedule: Schedule) -> dict[str, Any]:
+    try:
+        moments = [moment.isoformat() for moment in schedule.moments(SHOWN)]
+    except InvalidSchedule:
+        moments = []
+    return {
+        "name": schedule.name,
+        "queue": schedule.queue,
+        "task": schedule.task,
+        "when": str(schedule.when),
+        "words": schedule.words,
+        "args": schedule.args,
+        "kwargs": schedule.kwargs,
+        "catch_up": schedule.catch_up,
+        "stored": schedule.is_stored,
+        "orphan": schedule.is_orphan,
+        "overridden": schedule.is_overridden,
+        "enrolled": schedule.is_enrolled,
+        "paused_since": _iso(schedule.paused_since),
+        "paused_by": schedule.paused_by,
+        "paused_reason": schedule.paused_reason,
+        "last": _iso(schedule.last_moment),
+        "next": _iso(schedule.next_moment),
+        "moments": moments,
+        "job": schedule.job_id,
+    }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()

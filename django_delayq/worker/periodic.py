@@ -1,0 +1,319 @@
+"""Moves periodic schedules on: enrolls those in code, and at each moment has the job of the next one stored.
+
+Every process does this for its queues, and whoever is first at a moment has done it for all. The claim loop decides when.
+"""
+
+from typing import Any
+
+from redis.client import Redis
+
+from django_delayq.calls.running import run
+from django_delayq.calls.steps import perform
+from django_delayq.clock import monotonic_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import periods
+from django_delayq.delivery.storing import NewJob
+from django_delayq.exceptions import DelayqError, TaskNotFound
+from django_delayq.jobs import formats
+from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs.periodic import Definition
+from django_delayq.jobs.registry import get_task
+from django_delayq.jobs.schedules import Found, Known, arranging, loading
+from django_delayq.logs import get_log
+
+logger = get_log("django_delayq.worker")
+
+#: How often a process looks whether definitions have changed; mostly a message says so before.
+LOOK_MS = 60_000.0
+#: So many schedules are enrolled, and so many moved on, before the loop looks at jobs again.
+ENROLL_BATCH = 10
+ADVANCE_BATCH = 8
+#: A moment that nobody has moved on for this long belongs to a worker that is gone: one with other code may take over.
+TAKE_OVER_MS = 60_000
+#: Of more missed moments in a row, `catch_up="all"` leaves out those that follow.
+MOST_BEHIND = 1_000
+#: Bytes of payload in one `advance` call, about.
+ADVANCE_BYTES = 1 << 20
+
+
+class Periods:
+    """Looks after the schedules of one queue; call `turn` when `due_us` or `next_ms` has come. Owned by the claim loop."""
+
+    def __init__(self, client: Redis, settings: QueueSettings) -> None:
+        self._client = client
+        self._settings = settings
+        #: When to look at the definitions next, by our monotonic clock. Other threads set it to 0.
+        self.next_ms = 0.0
+        #: The first moment that is ours to move on, by the server's clock; infinite: there is none.
+        self.due_us = float("inf")
+        # The server's clock less our monotonic one, ms.
+        self._offset_ms = 0.0
+        self._known: Known | None = None
+        # The schedules that this process moves on, and the moments whose jobs wait.
+        self._ours: dict[str, Found] = {}
+        self._moments: dict[str, int] = {}
+        self._behind: dict[str, int] = {}
+        # What our code defines; found out once.
+        self._code: dict[str, Definition] | None = None
+        self._told: set[str] = set()
+
+    def is_due(self, now_ms: float) -> bool:
+        """Return whether there is something to do, as far as we know the server's clock."""
+        return (
+            now_ms >= self.next_ms or (now_ms + self._offset_ms) * 1000 >= self.due_us
+        )
+
+    def wait(self, until_ms: float) -> None:
+        """Do nothing until then: the server refuses what we ask."""
+        self.next_ms, self.due_us, self._known = until_ms, float("inf"), None
+
+    def turn(self, now_ms: float, now_us: int | None) -> bool:
+        """Do what is due, in bounded steps; return whether there is more.
+
+        Raises:
+            redis.exceptions.RedisError: the server's own error.
+        """
+        if now_us is not None:
+            self._offset_ms = now_us / 1000 - now_ms
+        if now_ms >= self.next_ms:
+            self._look(now_ms)
+        server_ms = int(now_ms + self._offset_ms) if now_us is None else now_us // 1000
+        due = [name for name, at in self._moments.items() if at <= server_ms]
+        for name in due[:ADVANCE_BATCH]:
+            self._advance(name, server_ms)
+        first_ms = min(self._moments.values(), default=None)
+        self.due_us = float("inf") if first_ms is None else first_ms * 1000
+        return self.next_ms <= now_ms or self.due_us <= server_ms * 1000
+
+    # Definitions.
+
+    def _look(self, now_ms: float) -> None:
+        """Read the definitions if they have changed, and enroll ours."""
+        self.next_ms = now_ms + LOOK_MS
+        if self._code is None:
+            self._code = self._read_code()
+        stored: Any = self._client.hget(self._settings.keys.schedules, "version")
+        version = periods.read_version(stored)
+        known = self._known
+        if known is not None and known.version == version and not self._is_overdue():
+            return
+        if not version and not self._code:
+            self._ours, self._moments = {}, {}
+            return
+        known = perform(self._client, loading(self._settings))
+        self._offset_ms = known.now_us / 1000 - monotonic_ms()
+        if self._enroll(known):
+            # What we have changed, or somebody else, is read anew.
+            self.next_ms, self._known = now_ms, None
+            return
+        self._known = known
+        self._take_in(known)
+
+    def _is_overdue(self) -> bool:
+        known = self._known
+        server_ms = monotonic_ms() + self._offset_ms
+        return known is not None and any(
+            entry.moment_ms is not None
+            and self._moments.get(name, entry.moment_ms) + TAKE_OVER_MS < server_ms
+            for name, entry in known.entries.items()
+        )
+
+    def _read_code(self) -> dict[str, Definition]:
+        found: dict[str, Definition] = {}
+        for schedule in definitions.all_schedules():
+            if schedule.queue != self._settings.name:
+                continue
+            try:
+                definitions.check(schedule)
+                found[schedule.name] = schedule.definition()
+            except DelayqError as error:
+                self._tell(schedule.name, error)
+        return found
+
+    def _tell(self, name: str, error: Exception) -> None:
+        """Log once what keeps a schedule from going on; the others do."""
+        text = f"{name}: {error}"
+        if text not in self._told:
+            self._told.add(text)
+            logger.error(
+                "queue %s: schedule %s does not go on here: %s",
+                self._settings.name,
+                name,
+                error,
+            )
+
+    def _enroll(self, known: Known) -> bool:
+        """Write what our code defines and the server does not know; return whether something may have changed."""
+        assert self._code is not None
+        todo: list[tuple[Found, bytes | str]] = []
+        for name, definition in self._code.items():
+            found = known.find(name)
+            if found is not None and not found.is_stored:
+                if definition.is_like(found.definition):
+                    continue
+                if not _is_later(definition, found, known.now_ms):
+                    continue
+            entry = known.entries.get(name) or periods.Entry()
+            change = found.change if found is not None else None
+            new = Found(self._settings, name, entry, definition, change, False)
+            text = definitions.sealed(self._settings.name, "code", name, definition)
+            todo.append((new, text))
+        if not todo:
+            todo = [
+                (found, periods.KEPT)
+                for found in known.found()
+                if self._is_ours(found) and _is_broken(found, known.now_ms)
+            ]
+        version = known.version
+        for found, code in todo[:ENROLL_BATCH]:
+            try:
+                steps = arranging(known._replace(version=version), found, code=code)
+                version = perform(self._client, steps)
+            except DelayqError as error:
+                self._tell(found.name, error)
+                continue
+            if not version:
+                # Another process was quicker.
+                return True
+            if code != periods.KEPT:
+                logger.info(
+                    "queue %s: schedule %s is enrolled: %s",
+                    self._settings.name,
+                    found.name,
+                    found.when,
+                )
+        return version != known.version
+
+    def _is_ours(self, found: Found) -> bool:
+        """Whether this process knows all that the jobs of a schedule need: else others move it on, or nobody does."""
+        assert self._code is not None
+        if not found.is_stored:
+            code = self._code.get(found.name)
+            return code is not None and code.is_like(found.definition)
+        try:
+            get_task(found.definition.task)
+        except TaskNotFound:
+            return False
+        return True
+
+    def _take_in(self, known: Known) -> None:
+        self._ours = {
+            found.name: found for found in known.found() if self._is_ours(found)
+        }
+        self._moments = {
+            name: found.entry.moment_ms
+            for name, found in self._ours.items()
+            if found.entry.moment_ms is not None and not found.is_paused
+        }
+        self._behind = {
+            name: found.entry.state.behind_count for name, found in self._ours.items()
+        }
+
+    # Moments.
+
+    def _advance(self, name: str, now_ms: int) -> None:
+        """Move one schedule on from a moment that has come."""
+        found, seen_ms = self._ours[name], self._moments[name]
+        queue = self._settings
+        if not formats.is_known(queue.name):
+            perform(self._client, formats.asking(queue.name))
+        try:
+            jobs, moments, behind = self._plan(found, seen_ms, now_ms)
+        except DelayqError as error:
+            self._tell(name, error)
+            del self._moments[name]
+            return
+        next_ms = moments[-1]
+        reply = run(
+            self._client,
+            periods.advance(
+                queue.keys,
+                name,
+                jobs,
+                print=found.print,
+                seen_ms=seen_ms,
+                next_ms=next_ms,
+                fired_ms=max(seen_ms, *(each or 0 for each in moments[:-1]), 0),
+                behind=behind,
+                frame_format=queue.frame_format,
+                insertion_list=queue.keeps_list,
+                is_ranked=definitions.is_ranked(queue.name, found.definition),
+            ),
+        )
+        assert self._known is not None
+        if reply.version != self._known.version:
+            self.next_ms = 0.0
+        self._behind[name] = reply.behind
+        if reply.moment_ms is None or (
+            not reply.has_moved and reply.moment_ms == seen_ms
+        ):
+            # It is paused, or was made by another definition: the next look tells.
+            del self._moments[name]
+            if reply.moment_ms is not None and self.next_ms:
+                self._known = None
+        else:
+            self._moments[name] = reply.moment_ms
+
+    def _plan(
+        self, found: Found, seen_ms: int, now_ms: int
+    ) -> tuple[list[NewJob], list[int | None], int]:
+        """Return the jobs that a moment brings, their moments, and how many missed ones that makes in a row.
+
+        The last moment is the next one, None if there is no further.
+        """
+        when, jobs, moments = found.when, list[NewJob](), list[int | None]()
+        next_ms, behind = when.after(seen_ms), 0
+        if found.definition.catch_up != "all":
+            if next_ms is not None and next_ms <= now_ms:
+                next_ms = when.after(now_ms)
+        else:
+            behind, most = self._behind.get(found.name, 0), periods.ADVANCE_BATCH
+            while next_ms is not None and next_ms <= now_ms and len(jobs) + 1 < most:
+                if behind >= MOST_BEHIND:
+                    logger.warning(
+                        "queue %s: schedule %s has missed more than %d moments; those after %d are left out",
+                        self._settings.name,
+                        found.name,
+                        MOST_BEHIND,
+                        MOST_BEHIND,
+                    )
+                    next_ms = when.after(now_ms)
+                    break
+                behind += 1
+                after_ms = when.after(next_ms)
+                jobs.append(self._job(found, next_ms, after_ms))
+                moments.append(next_ms)
+                most = min(most, ADVANCE_BYTES // len(jobs[0].payload))
+                next_ms = after_ms
+            if next_ms is None or next_ms > now_ms:
+                behind = 0
+            else:
+                behind += 1
+        if next_ms is not None:
+            jobs.append(self._job(found, next_ms, when.after(next_ms)))
+        return jobs, [*moments, next_ms], behind
+
+    def _job(self, found: Found, moment_ms: int, next_ms: int | None) -> NewJob:
+        return definitions.occurrence(
+            self._settings,
+            found.name,
+            found.definition,
+            print=found.print,
+            moment_ms=moment_ms,
+            next_ms=next_ms,
+        )
+
+
+def _is_later(definition: Definition, found: Found, now_ms: int) -> bool:
+    """Whether our definition replaces that of another worker: our code is later, or nobody moves the other's on."""
+    moment_ms = found.entry.moment_ms
+    is_left = moment_ms is not None and moment_ms + TAKE_OVER_MS < now_ms
+    return definition.loaded_ms > found.definition.loaded_ms or is_left
+
+
+def _is_broken(found: Found, now_ms: int) -> bool:
+    """Whether somebody has deleted what keeps a schedule going, or a later definition has not come to its moment yet."""
+    if found.is_paused:
+        return False
+    is_stopped = found.entry.moment_ms is None and found.next_ms(now_ms) is not None
+    return is_stopped or found.entry.state.print != found.print

@@ -1,0 +1,501 @@
+"""Workers and periodic schedules: each moment has one job, whoever runs; changes and deploys; time without workers."""
+
+import itertools
+import logging
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from django_delayq import (
+    InvalidSchedule,
+    cron,
+    current_job,
+    delayed_task,
+    every,
+    get_job,
+    get_schedule,
+    get_schedules,
+    periodic,
+    store_schedule,
+)
+from django_delayq.clock import epoch_ms
+from django_delayq.conf import get_settings
+from django_delayq.delivery.states import State
+from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs import registry
+from django_delayq.worker.periodic import Periods
+from tests.polling import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.records import record
+
+NEVER = cron("0 0 1 1 *", tz="UTC")
+
+
+def make(queue, when, *, name="beat", task="tests.beat", **options):
+    """Define a periodic task; what it ran for is recorded."""
+
+    @periodic(when, name=name, queue=queue, **options)
+    @delayed_task(name=task)
+    def beat(*args):
+        job = current_job()
+        moment = job.moment
+        record(
+            "run",
+            moment=round(moment.timestamp() * 1000),
+            schedule=job.schedule_name,
+            args=args,
+        )
+
+    return beat
+
+
+def moments_of(records):
+    return [each["moment"] for each in records.all("run")]
+
+
+def keys_of(queue):
+    return get_settings().queue(queue).keys
+
+
+def enrolled(queue, name="beat"):
+    return wait_until(
+        lambda: next(
+            (
+                each
+                for each in get_schedules(queue)
+                if each.name == name and each.is_enrolled
+            ),
+            None,
+        ),
+        description=f"{name} is enrolled",
+    )
+
+
+class Clock:
+    """A process's `Periods`, under a clock of the test's own."""
+
+    def __init__(self, client, queue):
+        self.periods = Periods(client, get_settings().queue(queue))
+        self.queue = queue
+
+    def turn(self, now_ms=None, *, look=True):
+        """Do all that is due at this time of the server."""
+        if look:
+            self.periods.next_ms = 0.0
+        now_ms = epoch_ms() if now_ms is None else now_ms
+        for _ in range(1_000):
+            if not self.periods.turn(1.0, now_ms * 1000):
+                return
+        raise AssertionError("there is always more")
+
+
+@pytest.fixture
+def seen(caplog):
+    caplog.set_level(logging.INFO, "django_delayq")
+    return caplog
+
+
+def waiting_moments(client, queue):
+    """Return the moments whose jobs are in the queue, epoch ms."""
+    keys = keys_of(queue)
+    return [
+        int(score)
+        for _, score in client.zrange(keys.queue.timeout_set, 0, -1, withscores=True)
+    ]
+
+
+# Running.
+
+
+@every_server
+def test_worker_runs_a_job_at_each_moment(work, records, queue_name):
+    make(queue_name, every(1), args=[7])
+    work()
+
+    wait_until(lambda: records.count("run") >= 3, description="three moments")
+
+    moments = moments_of(records)
+    assert [b - a for a, b in itertools.pairwise(moments)] == [1000] * (
+        len(moments) - 1
+    )
+    assert all(moment % 1000 == 0 for moment in moments)
+    first = records.all("run")[0]
+    assert (first["schedule"], first["args"]) == ("beat", [7])
+
+
+def test_several_workers_run_one_job_at_each_moment(work, records, queue_name):
+    make(queue_name, every(1))
+    for _ in range(4):
+        work(threads=1)
+
+    wait_until(lambda: records.count("run") >= 3, description="three moments")
+
+    moments = moments_of(records)
+    assert len(set(moments)) == len(moments)
+
+
+def test_next_moment_has_a_job_that_is_like_any_other(work, queue_name):
+    make(queue_name, NEVER)
+    work()
+
+    schedule = enrolled(queue_name)
+
+    job = get_job(schedule.job_id)
+    assert job.state is State.SCHEDULED
+    assert job.task == "tests.beat"
+    assert job.start_time == job.moment == schedule.next_moment
+    assert job.schedule_name == "beat"
+    assert job.cancel()
+
+
+def test_schedule_whose_waiting_job_was_cancelled_goes_on(work, records, queue_name):
+    make(queue_name, every(2))
+    work()
+    schedule = enrolled(queue_name)
+
+    if get_job(schedule.job_id).cancel():
+        wait_until(lambda: records.count("run"), description="a later moment")
+        assert moments_of(records)[0] > schedule.next_moment.timestamp() * 1000
+
+
+def test_several_schedules_of_one_task(work, queue_name):
+    @periodic(every(timedelta(days=30)), name="monthly", queue=queue_name, args=["m"])
+    @periodic(every(timedelta(days=7)), name="weekly", queue=queue_name, args=["w"])
+    @delayed_task(name="tests.both")
+    def both(which):
+        """Do nothing."""
+
+    work()
+
+    assert enrolled(queue_name, "monthly").args == ["m"]
+    assert enrolled(queue_name, "weekly").args == ["w"]
+
+
+def test_queue_without_schedules_gets_no_keys(work, records, client, queue_name):
+    worker = work()
+    wait_until(
+        lambda: worker.loop.queues[queue_name].periods.next_ms, description="a look"
+    )
+
+    assert not client.exists(keys_of(queue_name).schedules)
+
+
+def test_wrong_schedule_is_told_once_and_keeps_no_other_from_running(
+    work, records, seen, queue_name
+):
+    make(queue_name, cron("0 0 31 2 *", tz="UTC"), name="never", task="tests.never")
+    make(queue_name, cron("* * * * *", tz="Not/AZone"), name="lost", task="tests.lost")
+    make(queue_name, every(1))
+    work()
+
+    wait_until(lambda: records.count("run") >= 1, description="a moment")
+
+    told = [each.getMessage() for each in seen.records if "does not go on" in each.msg]
+    assert len(told) == 2
+    assert any("never comes" in text for text in told)
+    assert any("knows no time zone 'Not/AZone'" in text for text in told)
+
+
+# Time without workers: moments of an hour, and a worker that comes back after three.
+
+HOUR = 3_600_000
+
+
+def down(client, queue_name, catch_up, hours=3):
+    """Enroll an hourly schedule, let hours pass without a worker, and have one come back; return what waits, in hours
+    after the first moment."""
+    make(queue_name, every(timedelta(hours=1)), catch_up=catch_up)
+    first = Clock(client, queue_name)
+    first.turn()
+    (moment,) = waiting_moments(client, queue_name)
+    Clock(client, queue_name).turn(moment + hours * HOUR + 60_000)
+    return [(at - moment) // HOUR for at in waiting_moments(client, queue_name)], moment
+
+
+def test_of_missed_moments_one_job_runs(client, configure, queue_name):
+    waits, _ = down(client, queue_name, "one")
+
+    assert waits == [0, 4]
+
+
+def test_all_missed_moments_have_their_jobs(client, configure, queue_name):
+    waits, _ = down(client, queue_name, "all")
+
+    assert waits == [0, 1, 2, 3, 4]
+
+
+def test_missed_moments_are_left_out_and_the_waiting_one_expires(
+    client, configure, queue_name
+):
+    waits, _ = down(client, queue_name, "none")
+
+    assert waits == [0, 4]
+    schedule = get_schedule("beat", queue_name)
+    assert get_job(schedule.job_id).options == {"expires": 3600.0}
+
+
+def test_missed_moments_are_bounded(client, configure, seen, queue_name):
+    waits, _ = down(client, queue_name, "all", hours=1_500)
+
+    assert waits == [*range(1_001), 1_501]
+    told = [each for each in seen.records if "missed more than" in each.msg]
+    assert len(told) == 1
+
+
+def test_job_that_expires_at_the_next_moment_keeps_its_own_earlier_end(
+    client, configure, queue_name
+):
+    make(queue_name, every(timedelta(hours=1)), catch_up="none", expires=60)
+    Clock(client, queue_name).turn()
+
+    schedule = get_schedule("beat", queue_name)
+    assert get_job(schedule.job_id).options == {"expires": 60.0}
+
+
+# Deploys.
+
+
+def later(monkeypatch):
+    """From now on, code is loaded later than before."""
+    monkeypatch.setattr(definitions, "LOADED_MS", definitions.LOADED_MS + 1000)
+
+
+def test_changed_code_replaces_the_waiting_job(
+    client, configure, monkeypatch, queue_name
+):
+    make(queue_name, NEVER)
+    Clock(client, queue_name).turn()
+    before = get_schedule("beat", queue_name)
+    registry._tasks.clear()
+    later(monkeypatch)
+    make(queue_name, cron("0 0 2 1 *", tz="UTC"))
+
+    Clock(client, queue_name).turn()
+
+    after = get_schedule("beat", queue_name)
+    assert str(after.when) == "cron('0 0 2 1 *', tz='UTC')"
+    assert after.next_moment.day == 2
+    assert get_job(before.job_id).state is State.CANCELLED
+    assert len(waiting_moments(client, queue_name)) == 1
+
+
+def test_earlier_code_leaves_a_later_definition_alone_and_does_not_move_it_on(
+    client, configure, monkeypatch, queue_name
+):
+    make(queue_name, every(timedelta(hours=1)))
+    old = Clock(client, queue_name)
+    old.turn()
+    registry._tasks.clear()
+    later(monkeypatch)
+    make(queue_name, every(timedelta(hours=2)))
+    Clock(client, queue_name).turn()
+    schedule = get_schedule("beat", queue_name)
+    at = schedule.next_moment.timestamp() * 1000
+
+    old.turn()
+    old.turn(int(at) + 10, look=False)
+
+    assert get_schedule("beat", queue_name) == schedule
+
+
+def test_definition_whose_workers_are_gone_is_taken_over(
+    client, configure, monkeypatch, queue_name
+):
+    """A deploy was broken off: its worker enrolled its definition and ended, and the workers before it live."""
+    make(queue_name, every(timedelta(hours=1)))
+    old = Clock(client, queue_name)
+    old.turn()
+    registry._tasks.clear()
+    later(monkeypatch)
+    make(queue_name, every(timedelta(hours=2)))
+    Clock(client, queue_name).turn()
+    keys = keys_of(queue_name)
+    client.zadd(keys.periods, {"beat": epoch_ms() - 61_000})
+
+    old.turn()
+
+    assert get_schedule("beat", queue_name).when == every(timedelta(hours=1))
+
+
+def test_schedule_that_has_gone_from_code_is_an_orphan_until_somebody_deletes_it(
+    client, configure, queue_name
+):
+    make(queue_name, NEVER)
+    Clock(client, queue_name).turn()
+    registry._tasks.clear()
+
+    Clock(client, queue_name).turn()
+    schedule = get_schedule("beat", queue_name)
+    assert schedule.is_orphan
+    assert schedule.delete()
+
+    assert get_schedules(queue_name) == []
+    assert waiting_moments(client, queue_name) == []
+    assert not schedule.delete()
+
+
+def test_what_somebody_has_deleted_from_the_server_is_enrolled_again(
+    client, configure, queue_name
+):
+    make(queue_name, NEVER)
+    keys = keys_of(queue_name)
+    worker = Clock(client, queue_name)
+    worker.turn()
+
+    for deleted in ([keys.schedules], [keys.periods, keys.schedules]):
+        client.delete(*deleted)
+        worker.turn()
+        assert get_schedule("beat", queue_name).next_moment is not None
+    assert len(set(waiting_moments(client, queue_name))) == 1
+
+
+def test_forged_definition_is_told_and_not_obeyed(client, configure, seen, queue_name):
+    make(queue_name, NEVER)
+    worker = Clock(client, queue_name)
+    worker.turn()
+    keys = keys_of(queue_name)
+    body = msgspec.json.encode({"task": "tests.beat", "when": {"every": 1000}})
+    real = client.hget(keys.schedules, "code beat")
+    client.hset(
+        keys.schedules,
+        mapping={
+            "stored forged": b"0" * 36 + body,
+            "change beat": real[:36] + b'{"paused_ms":1}',
+            # What is signed for one place is nothing at another.
+            "stored copied": real,
+            "version": 7,
+        },
+    )
+
+    worker.turn()
+
+    (schedule,) = get_schedules(queue_name)
+    assert (schedule.name, schedule.is_paused) == ("beat", False)
+    assert "what is stored of schedule 'forged' is ignored" in seen.text
+    assert len(waiting_moments(client, queue_name)) == 1
+
+
+# Changes from outside.
+
+
+def test_paused_schedule_rests_until_it_is_resumed(work, records, queue_name):
+    make(queue_name, every(1))
+    work()
+    wait_until(lambda: records.count("run"), description="a moment")
+
+    paused = get_schedule("beat", queue_name).pause(reason="migration")
+    assert paused.is_paused
+    assert (paused.paused_reason, paused.next_moment) == ("migration", None)
+    count = records.count("run")
+    job = paused.fire()
+    wait_until(lambda: records.count("run") > count, description="it was fired")
+    assert job.refresh() in (State.SUCCEEDED, State.RUNNING)
+    resumed = paused.resume()
+
+    assert not resumed.is_paused
+    count = records.count("run")
+    wait_until(lambda: records.count("run") >= count + 2, description="two moments")
+
+
+def test_override_gives_other_moments_until_it_is_taken_back(work, records, queue_name):
+    make(queue_name, NEVER)
+    work()
+    schedule = enrolled(queue_name)
+
+    changed = schedule.override(every(1))
+    assert changed.is_overridden
+    wait_until(lambda: records.count("run") >= 2, description="two moments")
+    back = changed.override(None)
+
+    assert not back.is_overridden
+    assert (back.when, back.next_moment.month) == (NEVER, 1)
+
+
+def test_override_survives_new_code(client, configure, monkeypatch, queue_name):
+    make(queue_name, NEVER)
+    Clock(client, queue_name).turn()
+    get_schedule("beat", queue_name).override(every(timedelta(hours=5)))
+    registry._tasks.clear()
+    later(monkeypatch)
+    make(queue_name, cron("0 0 2 1 *", tz="UTC"))
+
+    Clock(client, queue_name).turn()
+
+    schedule = get_schedule("beat", queue_name)
+    assert schedule.when == every(timedelta(hours=5))
+    assert schedule.override(None).when == cron("0 0 2 1 *", tz="UTC")
+
+
+def test_stored_schedule_runs_and_ends_with_its_deletion(work, records, queue_name):
+    task = make(f"{queue_name}", NEVER)
+    work()
+    enrolled(queue_name)
+
+    stored = store_schedule("stored", task, every(1), args=[1], queue=queue_name)
+    assert stored.is_stored
+    wait_until(lambda: records.count("run") >= 2, description="two moments")
+    assert stored.delete()
+
+    assert {each["schedule"] for each in records.all("run")} == {"stored"}
+    assert [each.name for each in get_schedules(queue_name)] == ["beat"]
+
+
+def test_schedule_in_code_cannot_be_deleted(client, configure, queue_name):
+    make(queue_name, NEVER)
+    Clock(client, queue_name).turn()
+
+    with pytest.raises(InvalidSchedule, match="is in code"):
+        get_schedule("beat", queue_name).delete()
+
+
+def test_worker_hears_of_a_change_without_looking(work, records, queue_name):
+    task = make(queue_name, NEVER)
+    worker = work()
+    enrolled(queue_name)
+    periods = worker.loop.queues[queue_name].periods
+    wait_until(lambda: periods._known is not None, description="it has looked")
+
+    store_schedule("soon", task, every(1), queue=queue_name)
+
+    wait_until(lambda: "soon" in periods._moments, description="it knows")
+
+
+def test_worker_without_room_moves_its_schedules_on(work, records, client, queue_name):
+    make(queue_name, every(1), catch_up="all")
+
+    @delayed_task(name="tests.long", queue=queue_name)
+    def long():
+        wait_until(
+            lambda: len(seen_moments) >= 3, description="three moments are stored"
+        )
+
+    seen_moments: set[int] = set()
+
+    def look():
+        seen_moments.update(waiting_moments(client, queue_name))
+        return len(seen_moments) >= 3
+
+    long.schedule(0)
+    work(threads=1)
+
+    wait_until(look, description="three moments are stored")
+
+
+def test_queue_of_java_gets_the_jobs_of_schedules(configure, work, records, queue_name):
+    configure({"REDISSON": "3.52.0", "CODEC": "StringCodec"})
+    make(queue_name, every(1))
+    work()
+
+    wait_until(lambda: records.count("run") >= 2, description="two moments")
+
+
+def test_burst_worker_stores_the_next_job_and_ends(
+    configure, records, work, queue_name
+):
+    make(queue_name, NEVER)
+    worker = work(is_burst=True)
+
+    wait_until(lambda: not worker.is_running, description="it has ended")
+
+    assert get_schedule("beat", queue_name).next_moment is not None
