@@ -9,7 +9,7 @@ local function store_new(places, starts, format, listed, now_ms, is_ranked)
   local number = next_numbers(keys.delay_queue, keys.counters, #places, now_ms)
   local mark, of, begin = listed and LISTED or UNLISTED, listed and 2 or 1, format == '1' and 2 or 1
   local kind, both = 16 + 4 * format + of, '<Bc2>I6<L' .. LOCATOR
-  local ranks = {}
+  local ranks = keys.ranked and {}
   local members, frames, located, holders, first, last, score = {}, {}, {}, {}, math.huge, nil, nil
   for n, i in ipairs(places) do
     local token, start, tail, payload = ARGV[i], starts[n], ARGV[i + 2], ARGV[i + 3]
@@ -37,12 +37,12 @@ local function store_new(places, starts, format, listed, now_ms, is_ranked)
       holders[#holders + 1] = token
     end
     if start < first then first = start end
-    if keys.ranked then ranks[n] = { token = token, tail = tail, start = start } end
+    if ranks then ranks[n] = { token = token, tail = tail, start = start } end
   end
   redis.call('ZADD', keys.timeout_set, 'NX', unpack(members))
   if listed then redis.call('RPUSH', keys.delay_queue, unpack(frames)) end
   redis.call('HSET', keys.locators, unpack(located))
-  if keys.ranked then add_ranks(ranks, is_ranked, function(job) return job.start end) end
+  if ranks then add_ranks(ranks, is_ranked, function(job) return job.start end) end
   if #holders > 0 then redis.call('HSET', keys.unique, unpack(holders)) end
   return first
 end

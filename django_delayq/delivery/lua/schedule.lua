@@ -49,7 +49,8 @@ end
 
 local reply, fresh, starts, claimed, displaced = {}, {}, {}, {}, {}
 for i = 5, #ARGV - 3, 4 do
-  local token, start, key = ARGV[i], start_time(ARGV[i + 1], now_us), unique_of(ARGV[i + 2])
+  local token, start, tail = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
+  local key = tail == '' and '' or unique_of(tail)
   local holder, known, beyond = '', false, nil
   if is_repeat then
     local locator = redis.call('HGET', keys.locators, token)
@@ -61,7 +62,7 @@ for i = 5, #ARGV - 3, 4 do
     end
   end
   if key ~= '' and not known then
-    local name, first, followed = key:sub(2), run_of(ARGV[i + 2])
+    local name, first, followed = key:sub(2), run_of(tail)
     local other = claimed[name] or redis.call('HGET', keys.unique, name)
     if not other or other == token then
       other = nil
@@ -71,7 +72,7 @@ for i = 5, #ARGV - 3, 4 do
       displaced[#displaced + 1], other = other, nil
     end
     if holder == '' then claimed[name] = token end
-    if first or followed then ARGV[i + 2] = with_run(ARGV[i + 2], first and now_ms, followed and other) end
+    if first or followed then ARGV[i + 2] = with_run(tail, first and now_ms, followed and other) end
   end
   local n = #reply
   reply[n + 1], reply[n + 2] = start, holder
