@@ -17,7 +17,8 @@ class Script(msgspec.Struct, frozen=True):
     name: str
     source: str
     sha: str
-    #: The names of its keys, in order. ``name?`` may be missing; ``name...`` stands for any number of keys.
+    #: The names of its keys, in order. ``name?`` may be missing, ``name?group`` may be missing with the others of its
+    #: group; ``name...`` stands for any number of keys.
     keys: tuple[str, ...] = ()
 
 
@@ -41,13 +42,14 @@ def load_script(
     A header line ``-- Prelude  clock, frame`` names ``_clock.lua`` and ``_frame.lua``. They are looked for in the
     ``lua`` folders of all packages: the script's own layer and those below it, nearest first.
 
-    The header writes keys that a call may leave out as ``name?``. In the script that is loaded without them, those in
-    ``left_out`` are nil.
+    The header writes keys that a call may leave out as ``name?``, or as ``name?group`` if it leaves out several
+    together. In the script that is loaded without them, those in ``left_out`` are nil, and a line ``if keys.name then …
+    end`` is left out, with the definitions that only it uses.
 
     Unused definitions are left out, because the server creates each function of a script anew at each call. They would
     cost `schedule` an eighth of its time on the server.
     """
-    text = text_of(packages, name)
+    text = _without(left_out, text_of(packages, name))
     definitions: list[tuple[set[str], str]] = []
     for prelude in preludes_of(text):
         definitions += _definitions_of(_find(packages, f"_{prelude}"))
@@ -56,7 +58,7 @@ def load_script(
         if names & used:
             used |= _names_in(definition)
             needed.append(definition)
-    keys = tuple(key for key in keys_of(text) if key.rstrip("?") not in left_out)
+    keys = tuple(key for key in keys_of(text) if _name_of(key) not in left_out)
     source = _with_numbers("".join(reversed(needed)), keys, name, left_out)
     return Script(
         name, source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys
@@ -65,12 +67,14 @@ def load_script(
 
 def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:
     """Yield a script with all its keys, and without each choice of those that a call may leave out."""
-    optional = [
-        key[:-1] for key in load_script(packages, name).keys if key.endswith("?")
-    ]
-    for count in range(len(optional) + 1):
-        for left_out in combinations(optional, count):
-            yield load_script(packages, name, frozenset(left_out))
+    groups: dict[str, set[str]] = {}
+    for key in load_script(packages, name).keys:
+        if "?" in key:
+            key, _, group = key.partition("?")
+            groups.setdefault(group or key, set()).add(key)
+    for count in range(len(groups) + 1):
+        for left_out in combinations(groups.values(), count):
+            yield load_script(packages, name, frozenset().union(*left_out))
 
 
 @lru_cache(maxsize=16_384)
@@ -82,11 +86,11 @@ def bind(
     A key that the header writes as ``name?`` is passed only if it is named here.
     """
     script = load_script(packages, name)
-    optional = {key[:-1] for key in script.keys if key.endswith("?")}
+    optional = {_name_of(key) for key in script.keys if "?" in key}
     if not optional <= named.keys():
         script = load_script(packages, name, frozenset(optional - named.keys()))
     found = [
-        named.pop(key.rstrip("?"), "") or keys.key(key)
+        named.pop(_name_of(key), "") or keys.key(_name_of(key))
         for key in script.keys
         if not key.endswith("...")
     ]
@@ -123,6 +127,19 @@ def text_of(packages: tuple[str, ...], name: str) -> str:
     )
 
 
+#: A line that a script does not need without an optional key.
+_IF_KEY = re.compile(r"^ *if keys\.(\w+) then .* end\n", re.MULTILINE)
+
+
+def _without(left_out: frozenset[str], text: str) -> str:
+    return _IF_KEY.sub(lambda line: "" if line[1] in left_out else line[0], text)
+
+
+def _name_of(key: str) -> str:
+    """Return the name of a key as a header writes it."""
+    return key.rstrip(".").partition("?")[0]
+
+
 _KEYS = re.compile(r"^-- Keys     (.*(?:\n--          .*)*)", re.MULTILINE)
 
 
@@ -142,7 +159,7 @@ def _with_numbers(
 
     A key that is left out becomes nil.
     """
-    numbers = {key.rstrip("?."): i for i, key in enumerate(keys, 1)}
+    numbers = {_name_of(key): i for i, key in enumerate(keys, 1)}
 
     def number(match: re.Match[str]) -> str:
         if match[1] in left_out:
@@ -155,7 +172,7 @@ def _with_numbers(
 
     source = re.sub(r"\bkeys\.(\w+)", number, source)
     return source.replace(
-        "#keys", str(len([key for key in keys if key[-1] not in "?."]))
+        "#keys", str(len([key for key in keys if not key.endswith("...")]))
     )
 
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from django_delayq.calls.script import (
@@ -87,3 +89,31 @@ def test_key_that_a_call_leaves_out_is_nil_in_a_script_of_its_own() -> None:
     assert "if KEYS[5] then" in with_list.source
     assert "if nil then" in without.source
     assert {with_list, without} < set(variants_of(DELIVERY, "store"))
+
+
+def test_keys_of_a_group_are_left_out_together_with_what_only_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "scripted" / "lua"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "_do.lua").write_text(
+        "-- Prelude: does it.\nlocal function do_it() end\n"
+    )
+    (folder / "act.lua").write_text(
+        "-- Act.\n--\n-- Prelude  do\n-- Keys     leases, held?all, slots?all, ended?, results...\n"
+        "if keys.slots then do_it(keys.held) end\n"
+        "if keys.ended then return 1 end\nreturn KEYS[#keys + 1]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keys = DeliveryKeys.of("q")
+
+    few, found = bind_list(("scripted",), "act", keys, ["r"])
+    most, more = bind_list(("scripted",), "act", keys, ["r"], held=keys.held, slots="s")
+
+    assert found == (keys.leases, "r")
+    assert more == (keys.leases, keys.held, "s", "r")
+    assert few.source.endswith("results...\nreturn KEYS[1 + 1]\n")
+    assert "local function do_it() end" in most.source
+    assert most.source.endswith("do_it(KEYS[2]) end\nreturn KEYS[3 + 1]\n")
+    assert len(set(variants_of(("scripted",), "act"))) == 4
