@@ -33,6 +33,12 @@ class Keys(Hashable, Protocol):
 _DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
 
+#: A definition of nothing but a number or a text.
+_CONSTANT = re.compile(r"local ([A-Z]\w*) = (\d+|'[^'\n]*')\n")
+#: A word, but none in a comment or a text.
+_WORD = re.compile(r"(?:--.*|'(?:\\.|[^'\\])*'|\b[A-Z]\w*\b)")
+
+
 @cache
 def load_script(
     packages: tuple[str, ...], name: str, left_out: frozenset[str] = frozenset()
@@ -46,6 +52,9 @@ def load_script(
     together. In the script that is loaded without them, those in ``left_out`` are nil, and a line ``if keys.name then …
     end`` is left out, with the definitions that only it uses.
 
+    Numbers and texts that a prelude names are written where they are used: a Lua function has 200 locals at most, and
+    `claim` needs most of them.
+
     Unused definitions are left out, because the server creates each function of a script anew at each call. They would
     cost `schedule` an eighth of its time on the server.
     """
@@ -54,12 +63,19 @@ def load_script(
     for prelude in preludes_of(text):
         definitions += _definitions_of(_find(packages, f"_{prelude}"))
     used, needed = _names_in(text), [text]
+    constants: dict[str, str] = {}
     for names, definition in reversed(definitions):
         if names & used:
+            if constant := _CONSTANT.match(definition):
+                constants[constant[1]] = constant[2]
+                continue
             used |= _names_in(definition)
             needed.append(definition)
     keys = tuple(key for key in keys_of(text) if _name_of(key) not in left_out)
-    source = _with_numbers("".join(reversed(needed)), keys, name, left_out)
+    source = _WORD.sub(
+        lambda word: constants.get(word[0], word[0]), "".join(reversed(needed))
+    )
+    source = _with_numbers(source, keys, name, left_out)
     return Script(
         name, source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys
     )

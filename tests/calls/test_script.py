@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,19 @@ class TestLoading:
         assert places == sorted(places)
         assert places[-1] < text
         # A definition that the script uses brings those that it uses itself. No frame leaves the list here.
-        assert "local UNLIKELY" in source
+        assert "local function listed_number" in source
         assert "local function locate_listed" not in source
         assert "locate_listed(" in load_script(DELIVERY, "claim").source
+
+    def test_numbers_and_texts_of_preludes_are_written_where_they_are_used(
+        self,
+    ) -> None:
+        source = load_script(DELIVERY, "claim").source
+
+        assert "local HEADER" not in source
+        assert "struct.unpack('<I4I4dc8c8', header)" in source
+        # The server has no more room for the locals of a function.
+        assert len(re.findall(r"^local ", source, re.MULTILINE)) < 200
 
     def test_prelude_is_looked_for_beside_the_script_and_then_below(self) -> None:
         loaded = load_script(DELIVERY, "schedule")
