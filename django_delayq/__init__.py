@@ -36,6 +36,16 @@ from django_delayq.jobs.decorator import DelayedTask, delayed_task, queue_handle
 from django_delayq.jobs.ended import EndedJob, aended_jobs, ended_jobs
 from django_delayq.jobs.finding import FoundJobs, afind_jobs, find_jobs
 from django_delayq.jobs.job import Job, aget_job, get_job
+from django_delayq.jobs.limit import Limit
+from django_delayq.jobs.limiting import (
+    LimitInForce,
+    aclear_limit,
+    alimits,
+    aset_limit,
+    clear_limit,
+    limits,
+    set_limit,
+)
 from django_delayq.jobs.moments import cron, every
 from django_delayq.jobs.pausing import apause, apaused, aresume, pause, paused, resume
 from django_delayq.jobs.periodic import periodic
@@ -102,6 +112,15 @@ __all__ = [
     "get_schedules",
     "periodic",
     "store_schedule",
+    # limits
+    "Limit",
+    "LimitInForce",
+    "aclear_limit",
+    "alimits",
+    "aset_limit",
+    "clear_limit",
+    "limits",
+    "set_limit",
     # Redisson's objects
     "BlockingQueue",
     "DelayedQueue",

@@ -23,6 +23,13 @@ from django_delayq.clients.url import is_readable
 from django_delayq.codecs import Codec, default_codec, get_codec
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.rates import (
+    MOST_AT_A_TIME,
+    RATE_WANTED,
+    is_concurrency,
+    is_rate,
+    limit_text,
+)
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.options import QueueOptions
 from django_delayq.redaction import (
@@ -94,6 +101,10 @@ class QueueSettings:
     #: Seconds: among jobs with priorities, one that has waited for so long comes before a job of one point more that has
     #: just become due. None: the highest priority comes first, however long others wait.
     priority_step_s: float | None = None
+    #: Jobs of the queue that run at a time, in all its workers; None: any number.
+    concurrency: int | None = None
+    #: How often a job of the queue starts, such as "500/s" or "10/m"; None: as often as workers can.
+    rate: str | None = None
     #: Share of the claims, unless the worker has another.
     weight: int = 1
     #: Jobs that the queue may hold, whether they wait or run; None: any number. A full queue takes no new ones.
@@ -118,6 +129,11 @@ class QueueSettings:
     def priority_step_ms(self) -> int | None:
         step_s = self.priority_step_s
         return None if step_s is None else round(step_s * 1000)
+
+    @cached_property
+    def limit_text(self) -> str:
+        """What a claim needs to know of the limits; empty if there are none."""
+        return limit_text(self.concurrency, self.rate)
 
     @cached_property
     def is_shared(self) -> bool:
@@ -446,6 +462,12 @@ _QUEUE: dict[str, tuple[str, _Check, str]] = {
         _optional(_is_number(0.001, LONGEST_S)),
         f"a number of seconds, 0.001 to {LONGEST_S:,}, or None for the highest priority first",
     ),
+    "CONCURRENCY": (
+        "concurrency",
+        _optional(is_concurrency),
+        f"a number of jobs at a time, 1 to {MOST_AT_A_TIME:,}, or None for any number",
+    ),
+    "RATE": ("rate", _optional(is_rate), f"{RATE_WANTED}; or None"),
     "WEIGHT": (
         "weight",
         _is_count(1, LARGEST_WEIGHT),

@@ -37,6 +37,15 @@ NAMES = {
     "queue_handler",
     "schedule",
     "schedule_many",
+    # limits
+    "Limit",
+    "LimitInForce",
+    "aclear_limit",
+    "alimits",
+    "aset_limit",
+    "clear_limit",
+    "limits",
+    "set_limit",
     # pauses
     "Pause",
     "apause",

@@ -78,6 +78,19 @@ class Claimed(NamedTuple):
     newer_format: int = 0
     #: What is paused, as it is stored: the queue itself, and tasks; None: nothing is.
     pauses: StoredPauses | None = None
+    #: What there is to say of limits; None: nothing.
+    limits: "Limited | None" = None
+
+
+class Limited(NamedTuple):
+    """What a claim says of limits."""
+
+    #: The limits of the queue hold jobs back, which wait where they are.
+    is_held_back: bool
+    #: The queue or one of the jobs has a limit, so that whoever ends a lease has to say so: see `settling`.
+    has_slots: bool
+    #: New jobs that were cancelled, because their limits were full.
+    dropped: int
 
 
 class Transferred(NamedTuple):
@@ -145,6 +158,7 @@ def claim(
     put_off_ms: int = 0,
     priority_step_ms: int | None = None,
     keeps_ended: bool = False,
+    limit_text: str = "",
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
     now_us: int | None = None,
@@ -158,6 +172,8 @@ def claim(
 
     Among jobs with priorities, one that has waited for ``priority_step_ms`` comes before those of one point more that
     have just become due; None: the highest priority comes first, always.
+
+    ``limit_text`` is what the settings limit on this queue, as `rates.limit_text` writes it.
 
     ``keeps_ended``: the queue remembers the jobs that ended last, those among them that this claim ends.
     """
@@ -181,6 +197,7 @@ def claim(
             int(takes_suspect),
             put_off_ms,
             "" if priority_step_ms is None else priority_step_ms,
+            limit_text,
         ),
         partial(_read_claimed, request),
     )
@@ -219,11 +236,16 @@ def claim_few(
 
 def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
     pauses: StoredPauses | None = None
+    limits: Limited | None = None
     if len(reply) % 6:
         last = reply.pop()
         if isinstance(last, int):
             return Claimed(reply[0], -1, 0, 0, 0, 0, [], newer_format=last)
-        pauses = StoredPauses(*last)
+        of_queue, of_tasks, *told = last
+        if of_queue is not None or of_tasks is not None:
+            pauses = StoredPauses(of_queue, of_tasks)
+        if told and told[0]:
+            limits = Limited(told[0] & 1 == 1, told[0] & 6 != 0, told[1])
     # Six elements for each job.
     each = islice(reply, 6, None)
     jobs = [
@@ -244,7 +266,16 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
     ]
     now_us, wait_us, transferred, doubles, vanished, put_off = reply[:6]
     return Claimed(
-        now_us, wait_us, transferred, doubles, vanished, put_off, jobs, 0, pauses
+        now_us,
+        wait_us,
+        transferred,
+        doubles,
+        vanished,
+        put_off,
+        jobs,
+        0,
+        pauses,
+        limits,
     )
 
 

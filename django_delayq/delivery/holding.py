@@ -7,6 +7,7 @@ from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.settling import slot_keys
 
 #: The longest name of a task whose jobs can be held, bytes.
 MAX_HELD_NAME = 255
@@ -41,6 +42,7 @@ def hold(
     keys: DeliveryKeys,
     jobs: Sequence[Held],
     *,
+    has_slots: bool = False,
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """Keep jobs for a worker that knows their tasks or keys; returns the indexes of those whose lease was lost.
@@ -52,7 +54,7 @@ def hold(
     for job in jobs:
         args += (*job[:-1], "" if job.hold_ms is None else job.hold_ms)
     return Call(
-        *bind(PACKAGES, "hold", keys),
+        *bind(PACKAGES, "hold", keys, **(slot_keys(keys) if has_slots else {})),
         args,
     )
 

@@ -33,7 +33,7 @@ class DeliveryKeys:
     #: HASH name → number.
     counters: str = field(init=False)
     #: HASH ``service`` → when the queue was last served, its last gap, the leases in force; the queue's formats; what is
-    #: paused; ``ranked``: a job that waits has a priority.
+    #: paused; ``ranked``: a job that waits has a priority; the limits of the queue and of tasks.
     control: str = field(init=False)
     #: HASH of what defines the queue's periodic schedules, and what is known of each.
     schedules: str = field(init=False)
@@ -51,6 +51,10 @@ class DeliveryKeys:
     held_tasks: str = field(init=False)
     #: ZSET token → priority and start time of each job that waits, on a queue with priorities.
     ranked: str = field(init=False)
+    #: ZSET of the leased jobs that have a limit, ordered by limit, its key and token.
+    slots: str = field(init=False)
+    #: ZSET limit and key → the moment, epoch us, by which the next job would start if all came evenly.
+    paces: str = field(init=False)
     #: ZSET token → when the job was given up, epoch ms.
     dead: str = field(init=False)
     #: ZSET token → when the payload was put aside, epoch ms.

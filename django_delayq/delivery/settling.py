@@ -11,6 +11,27 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 
 
+def slot_keys(keys: DeliveryKeys, *names: str) -> dict[str, str]:
+    """Return the keys with which the end of a lease frees its slots: some that all ends need, and those named here.
+
+    A call without them costs nothing for limits. With them it wakes whoever waits for a slot.
+    """
+    names = ("slots", "paces", *names)
+    return {name: keys.key(name) for name in names}
+
+
+#: The keys that the end of a lease needs beside its own, where it does not always write to them.
+_FOR_WAITERS = (
+    "held",
+    "held_tasks",
+    "retries",
+    "returned",
+    "ranked",
+    "control",
+    "channel",
+)
+
+
 class Done(NamedTuple):
     """One job that ended, for `acknowledge`."""
 
@@ -26,9 +47,13 @@ def acknowledge(
     jobs: Sequence[Done],
     *,
     state: State = State.SUCCEEDED,
+    has_slots: bool = False,
     now_us: int | None = None,
 ) -> Call[list[int]]:
-    """End jobs; returns the indexes of those whose lease was lost."""
+    """End jobs; returns the indexes of those whose lease was lost.
+
+    ``has_slots``, here and below: a claim has said that the queue or a job of it has a limit.
+    """
     args: list[Argument] = [now_argument(now_us), state, len(jobs)]
     kept: list[Argument] = []
     results: list[str] = []
@@ -38,7 +63,13 @@ def acknowledge(
             kept += (index, ttl_ms, result)
             results.append(keys.result(token))
     return Call(
-        *bind_list(PACKAGES, "acknowledge", keys, results),
+        *bind_list(
+            PACKAGES,
+            "acknowledge",
+            keys,
+            results,
+            **(slot_keys(keys, *_FOR_WAITERS) if has_slots else {}),
+        ),
         args + kept,
     )
 
@@ -59,6 +90,7 @@ def retry(
     jobs: Sequence[Failed],
     *,
     attempt_failed: bool = True,
+    has_slots: bool = False,
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """Run jobs again later; returns the indexes of those whose lease was lost.
@@ -69,7 +101,12 @@ def retry(
     for job in jobs:
         args += job
     return Call(
-        *bind(PACKAGES, "retry", keys),
+        *bind(
+            PACKAGES,
+            "retry",
+            keys,
+            **(slot_keys(keys, "held", "held_tasks") if has_slots else {}),
+        ),
         args,
     )
 
@@ -92,6 +129,7 @@ def bury(
     *,
     state: State = State.DEAD,
     attempt_failed: bool = True,
+    has_slots: bool = False,
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """Make jobs dead letters, or quarantine them; returns the indexes of those whose lease was lost."""
@@ -105,7 +143,14 @@ def bury(
             results.append(keys.result(token))
     graves = keys.dead if state is State.DEAD else keys.quarantine
     return Call(
-        *bind_list(PACKAGES, "bury", keys, results, graves=graves),
+        *bind_list(
+            PACKAGES,
+            "bury",
+            keys,
+            results,
+            graves=graves,
+            **(slot_keys(keys, *_FOR_WAITERS) if has_slots else {}),
+        ),
         args,
     )
 
@@ -115,6 +160,7 @@ def give_back(
     jobs: Sequence[Leased],
     *,
     late: Collection[str] = (),
+    has_slots: bool = False,
     now_us: int | None = None,
 ) -> Call[list[int]]:
     """Return unused leases, in the order in which they were claimed; that counts neither as attempt nor as kill.
@@ -131,7 +177,12 @@ def give_back(
             how += 2
         args += (job.token, job.fence, how)
     return Call(
-        *bind(PACKAGES, "give_back", keys),
+        *bind(
+            PACKAGES,
+            "give_back",
+            keys,
+            **(slot_keys(keys, "held", "held_tasks", "errors") if has_slots else {}),
+        ),
         args,
     )
 

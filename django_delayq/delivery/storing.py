@@ -48,30 +48,36 @@ class NewJob(NamedTuple):
 
 
 #: Flags of a tail, as `_job.lua` has them.
-_HAS_FIRST, _FOLLOWS = 64, 128
+_DROPS, _HAS_FIRST, _FOLLOWS = 1, 64, 128
 
 
 def tail_of(
     unique: str,
     priority: int = 0,
+    limit: str = "",
     *,
+    drops: bool = False,
     notes_first: bool = False,
     may_follow: bool = False,
 ) -> str | bytes:
     """Return a tail as `_job.lua` reads it.
 
     ``unique`` is ``e`` (held to the job's end) or ``s`` (held to its start), then the key; or empty. A priority needs
-    format 2, and higher ones come first.
+    format 2, and higher ones come first. So does ``limit``: the name of a limit, a zero byte, and a key, which may be
+    empty. With ``drops``, a new job whose limit is full is cancelled instead of held; if nobody has said how many its
+    limit admits, that is one at a time.
 
     ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_follow``: if the
     holder of the key runs, the job is stored all the same, takes the key, and starts after the other's end.
     """
-    if not priority and not notes_first and not may_follow:
+    if not priority and not limit and not notes_first and not may_follow:
         return unique
-    flags = _HAS_FIRST * notes_first + _FOLLOWS * may_follow
+    flags = _DROPS * drops + _HAS_FIRST * notes_first + _FOLLOWS * may_follow
+    named = limit.encode()
     # `schedule.lua` writes over these zeros.
     run = bytes(6 * notes_first + TOKEN_LENGTH * may_follow)
-    return b"x" + bytes((flags, 100 + priority, 0, 0)) + run + unique.encode()
+    extras = bytes((flags, 100 + priority, *divmod(len(named), 256)))
+    return b"x" + extras + named + run + unique.encode()
 
 
 def new_token() -> str:

@@ -63,6 +63,7 @@ TRIES = (
     Try("zset", "ZREVRANGE", (0, 0)),
     Try("zset", "ZRANGEBYSCORE", ("-inf", "+inf")),
     Try("zset", "ZRANGEBYLEX", ("-", "+")),
+    Try("zset", "ZLEXCOUNT", ("-", "+")),
     Try("zset", "ZRANK", ("1",)),
     Try("zset", "ZSCORE", ("1",)),
     Try("zset", "ZREM", ("1",)),
@@ -116,6 +117,8 @@ _ZSETS = (
     "quarantine",
     "ranked",
     "periods",
+    "slots",
+    "paces",
     "ended",
 )
 

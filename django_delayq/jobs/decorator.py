@@ -22,7 +22,7 @@ R = TypeVar("R")
 #: The longest name of a task, bytes.
 MAX_NAME = 512
 #: How the names begin under which jobs are held for something else than their task.
-HELD_FOR = ("key ", "format ", "paused ")
+HELD_FOR = ("key ", "format ", "paused ", "limit ")
 #: Methods that the tasks of other libraries have, and what to write here instead.
 HINTS = {
     "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
@@ -59,6 +59,7 @@ _FIXED = {
     "name": "workers know the task by it",
     "retry_on": "exceptions do not travel with a job",
     "no_retry_on": "exceptions do not travel with a job",
+    "limit": "workers know by the decorator how many jobs it admits",
 }
 
 
@@ -167,6 +168,10 @@ def queue_handler(
             raise InvalidTask(
                 f"{task.name!r} handles the payloads of queue {queue!r}, so it takes one argument, the value"
             )
+        if task.options.limit is not None:
+            raise InvalidTask(
+                f"{task.name!r} handles what others offer, which carries no limit; set CONCURRENCY or RATE of queue {queue!r}"
+            )
         register_handler(queue, task)
         return task
 
@@ -188,7 +193,7 @@ def _check_name(name: object) -> None:
         )
     if name.startswith(HELD_FOR):
         raise InvalidTask(
-            f"name={show(name)}: jobs that are held for a key, a format or the end of a pause are told by such a beginning;"
+            f"name={show(name)}: jobs that are held for a key, a format, a limit or the end of a pause are told by such a beginning;"
             " give another name"
         )
 

@@ -61,10 +61,12 @@ FULL_PAUSE_S = 0.1
 class Draft(msgspec.Struct, gc=False):
     """What this process has prepared to send, and whether it was sent."""
 
-    #: Its tail is the unique key; `sending` adds the priority, if the queue's format has priorities, and what `duplicates`
+    #: Its tail is the unique key; `sending` adds priority and limit, if the queue's format has them, and what `duplicates`
     #: needs.
     new: NewJob
     priority: int = 0
+    #: As `tail_of` takes it.
+    limit: str = ""
     #: What becomes of a job that holds its unique key and waits; None: nothing.
     duplicates: OnHolder | None = None
     #: When the server may first have received it, by `boottime_ms`; None: nothing was sent.

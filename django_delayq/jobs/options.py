@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 from django_delayq.conf import Backoff, get_settings
 from django_delayq.exceptions import InvalidSettings, InvalidTask
+from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
 
 Seconds = float | timedelta
@@ -54,6 +55,8 @@ class TaskOptions:
     on_expiry: Literal["drop", "dead"] = "drop"
     #: On its queue, jobs of a higher priority come first: −100 to 100. Not on queues shared with Redisson.
     priority: int = 0
+    #: How many of its jobs run at a time, and how often one starts.
+    limit: Limit | None = None
     #: How long the result is kept for `Job.wait`; None: not at all.
     keep_result: Seconds | None = None
     #: A random wait, up to this long, is added to each delay, so that many jobs of one moment do not begin together.
@@ -147,6 +150,12 @@ class TaskOptions:
             "priority",
             self.priority,
             PRIORITY_WANTED,
+        )
+        check(
+            self.limit is None or isinstance(self.limit, Limit),
+            "limit",
+            self.limit,
+            "a Limit('name', concurrency=…, rate=…, key=…)",
         )
         check(
             self.on_commit is None or isinstance(self.on_commit, bool | str),

@@ -64,6 +64,7 @@ def prepare(
     key = _unique_key(task, args, kwargs) if options.unique else ""
     unique = options.unique_until[0] + key if key else ""
     new = NewJob(token, when, unique, payload)
+    limit = options.limit
     job: Job[Any] = Job(
         queue.name,
         token,
@@ -71,7 +72,10 @@ def prepare(
         plain_args,
         plain_kwargs,
         Draft(
-            new, options.priority, on_holder(options) if options.duplicates else None
+            new,
+            options.priority,
+            "" if limit is None else limit.of_call(task.name, args, kwargs),
+            on_holder(options) if options.duplicates else None,
         ),
     )
     job.options, job.unique, job.priority = carried, key, options.priority

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from django_delayq.exceptions import InvalidTask, TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
 
 #: For an unknown name, a suggestion is sought among this many names of similar length: 3 ms at most.
@@ -25,13 +26,14 @@ def register(task: TaskDefinition) -> None:
     """Register a task under its name.
 
     Raises:
-        InvalidTask: another function has the name.
+        InvalidTask: another function has the name, or another task has a limit of the same name and other numbers.
     """
     other = _tasks.get(task.name)
     if other is not None and not _is_same(other, task):
         raise InvalidTask(
             f"two tasks are named {task.name!r}: {_place(other)} and {_place(task)}; give one of them another name="
         )
+    _check_limit(task)
     _tasks[task.name] = task
     _suggestion.cache_clear()
 
@@ -81,6 +83,11 @@ def _suggestion(name: str) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def all_limits() -> dict[str, Limit]:
+    """Return the limits of all tasks by name."""
+    return {limit.name: limit for task in all_tasks() if (limit := task.options.limit)}
+
+
 def get_handler(queue: str) -> TaskDefinition | None:
     """Return the handler of a queue's foreign payloads, or None."""
     return _handlers.get(queue)
@@ -94,6 +101,22 @@ def all_tasks() -> list[TaskDefinition]:
 def handled_queues() -> list[str]:
     """Return the queues that have a handler."""
     return sorted(_handlers)
+
+
+def _check_limit(task: TaskDefinition) -> None:
+    limit = task.options.limit
+    if limit is None:
+        return
+    for other in _tasks.values():
+        its = other.options.limit
+        if its is None or its.name != limit.name or _is_same(other, task):
+            continue
+        if (its.concurrency, its.rate) != (limit.concurrency, limit.rate):
+            raise InvalidTask(
+                f"two limits are named {limit.name!r}: concurrency={its.concurrency!r}, rate={its.rate!r} at {_place(other)},"
+                f" and concurrency={limit.concurrency!r}, rate={limit.rate!r} at {_place(task)}; give one of them another"
+                " name, or both the same numbers"
+            )
 
 
 def _is_same(one: TaskDefinition, other: TaskDefinition) -> bool:

@@ -226,19 +226,23 @@ def _settings_for(queue: str, drafts: Sequence[Draft]) -> conf.QueueSettings:
 
 
 def _ranked(drafts: Sequence[Draft], queue: str) -> tuple[list[NewJob], bool]:
-    """Return what to store, and whether to rank it. While the queue's format has no priorities, no job gets one."""
+    """Return what to store, and whether to rank it.
+
+    While the queue's format has neither priorities nor limits, no job gets one.
+    """
     new = [draft.new for draft in drafts]
     has_priorities = formats.known(queue) >= formats.PRIORITIES
     is_ranked = has_priorities and formats.is_ranked(queue)
     for i, draft in enumerate(drafts):
         wanted = draft.duplicates
-        if not draft.priority and wanted is None:
+        if not draft.priority and not draft.limit and wanted is None:
             continue
         priority = draft.priority if has_priorities else 0
         is_ranked = is_ranked or priority != 0
         tail = tail_of(
             str(draft.new.tail),
             priority,
+            draft.limit if has_priorities else "",
             notes_first=wanted is not None and wanted.max_wait_ms is not None,
             may_follow=wanted is not None and wanted.follows,
         )

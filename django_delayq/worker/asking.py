@@ -49,6 +49,7 @@ class Asking:
             and plan.limit > 0
             and queue.few.is_worth_it(sent_ms)
             and queue.mode is Mode.DIRECT
+            and not settings.limit_text
         )
         # The request is kept until its reply comes: if the reply is lost, only the same request brings its leases back.
         # Those leases begin no earlier than the request was first sent.
@@ -81,6 +82,7 @@ class Asking:
             put_off_ms=put_off_ms,
             priority_step_ms=settings.priority_step_ms,
             keeps_ended=settings.keep_ended > 0,
+            limit_text=settings.limit_text,
             frame_format=settings.frame_format,
         )
         return Asked(self._line.ask(call), plan, sent_ms, put_off_ms, True)

@@ -9,7 +9,7 @@ from django_delayq.calls.line import Line
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import WorkerSettings
 from django_delayq.delivery import claiming
-from django_delayq.delivery.claiming import Claimed, Mode
+from django_delayq.delivery.claiming import Claimed, Limited, Mode
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import Alarm
@@ -161,6 +161,10 @@ class Claiming:
     # One claim.
 
     def _claim(self, queue: QueueState, plan: Plan) -> None:
+        if not queue.has_declared:
+            self._line.rest()
+            queue.upkeep.declare_limits(is_new=True)
+            queue.has_declared = True
         is_ahead = queue.under_way is not None
         asked = queue.under_way or self._asking.ask(queue, plan)
         queue.under_way = None
@@ -186,6 +190,9 @@ class Claiming:
             return
         if (reply.pauses or queue.pauses) and queue.pauses.take_in(reply):
             queue.held.next_ms = 0.0
+        queue.is_held_back = False
+        if reply.limits is not None:
+            self._take_limits(queue, reply.limits)
         now_ms = monotonic_ms()
         if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - asked.sent_ms):
             # The reply had already arrived, so its time does not show how long the server took.
@@ -226,9 +233,22 @@ class Claiming:
             else:
                 logger.warning("queue %s is claimed from again", queue.settings.name)
         if newer:
+            queue.has_declared = False
             queue.expect_nothing()
             self._alarm.ring_in(queue.settings.name, -1)
         return newer > 0
+
+    def _take_limits(self, queue: QueueState, limits: Limited) -> None:
+        name = queue.settings.name
+        queue.is_held_back = limits.is_held_back
+        if limits.has_slots:
+            self._settlement.limited.add(name)
+        if limits.dropped:
+            logger.warning(
+                "queue %s: %d jobs were cancelled, as their limits were full",
+                name,
+                limits.dropped,
+            )
 
     def _expect(
         self,
@@ -253,8 +273,11 @@ class Claiming:
             # A claim without room does not show whether jobs wait for room. So the queue stays ready without a watch,
             # which would report the same elements again and again.
             queue.is_ready = queue.is_due
-            # What lies in the destination queue of a paused queue would wake us again and again.
-            is_watching = queue.is_watched or queue.pauses.is_paused
+            # What lies in the destination queue of a queue that is paused, or held back by its limits, would wake us
+            # again and again.
+            is_watching = (
+                queue.is_watched or queue.pauses.is_paused or queue.is_held_back
+            )
             if not queue.is_ready and not is_watching:
                 queue.is_watched = True
                 self._arm(name)

@@ -4,7 +4,7 @@ from redis.client import Redis
 
 from django_delayq.calls.running import run
 from django_delayq.conf import QueueSettings, get_keyring
-from django_delayq.delivery import holding, pausing
+from django_delayq.delivery import holding, limiting, pausing
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
 from django_delayq.worker.pausing import Pauses
@@ -22,7 +22,7 @@ class HeldJobs:
         self._client = client
         self._pauses = pauses
         self._settings = settings
-        self._cursor = b""
+        self._cursor = self._limits_cursor = b""
         #: When to look next, by our monotonic clock; a new process looks at once.
         self.next_ms = 0.0
 
@@ -38,6 +38,10 @@ class HeldJobs:
             run(self._client, pausing.forget_over(keys))
         if not self._client.zcard(keys.held):
             return False
+        loosened = run(
+            self._client, limiting.loosen(keys, cursor=self._limits_cursor, limit=limit)
+        )
+        self._limits_cursor = loosened.cursor
         names = [task.name for task in all_tasks()]
         keyring = get_keyring()
         names += [f"key {key}" for key in keyring.ids]
@@ -63,4 +67,4 @@ class HeldJobs:
                 settings.name,
                 reply.quarantined,
             )
-        return reply.released > 0
+        return reply.released + loosened.released > 0

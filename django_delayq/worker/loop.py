@@ -225,7 +225,10 @@ class ClaimLoop:
         """
         queues = self.queues.values()
         soon_ms = max(monotonic_ms() + SOON_MS, self._suspects.put_off_until_ms)
-        if any(queue.is_ready or queue.next_ms <= soon_ms for queue in queues):
+        if any(
+            queue.is_ready or queue.next_ms <= soon_ms or queue.is_held_back
+            for queue in queues
+        ):
             return False
         if not self._dispatch.has_had_jobs:
             self.ending.stop(0.0)

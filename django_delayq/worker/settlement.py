@@ -65,6 +65,8 @@ class Settlement:
         # By queue: attempts whose ends the server refused, and when to try again.
         self._refused: dict[str, list[Attempt]] = {}
         self._again_ms: dict[str, float] = {}
+        #: Queues of which a claim has said that ends of leases have to free slots.
+        self.limited: set[str] = set()
         # When the last of the sent attempts ended.
         self._last_ended_ms = 0.0
 
@@ -121,9 +123,9 @@ class Settlement:
         repeated = self._unsure
         if self._refused:
             repeated = repeated + self._take_refused(force=force)
-        batches = _batches(fresh, is_repeat=False)
+        batches = self._batches(fresh, is_repeat=False)
         if repeated:
-            batches += _batches(repeated, is_repeat=True)
+            batches += self._batches(repeated, is_repeat=True)
         self._unsure = repeated + fresh
         self._told = [(batch, self._line.ask(batch.call)) for batch in batches]
 
@@ -154,6 +156,35 @@ class Settlement:
                 self._unsure += batch.attempts
         return settled, failure
 
+    def _batches(self, attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
+        groups: dict[tuple[str, Verdict | None, bool], list[Attempt]] = defaultdict(
+            list
+        )
+        queue = verdict = is_expired = None
+        members: list[Attempt] = []
+        for attempt in attempts:
+            if attempt.is_lost:
+                continue
+            # Most attempts are like the one before; comparing saves a look-up, as Python hashes enum members slowly.
+            if (
+                attempt.verdict is not verdict
+                or attempt.queue is not queue
+                or attempt.is_expired is not is_expired
+            ):
+                queue, verdict = attempt.queue, attempt.verdict
+                is_expired = attempt.is_expired
+                members = groups[queue.name, verdict, is_expired]
+            members.append(attempt)
+        return [
+            _Batch(
+                _call(part[0].queue, verdict, part, part[0].queue.name in self.limited),
+                part,
+                is_repeat,
+            )
+            for (_, verdict, _), group in groups.items()
+            for part in _in_order(verdict, _parts(group))
+        ]
+
     def _take_refused(self, *, force: bool) -> list[Attempt]:
         now_ms = monotonic_ms()
         taken: list[Attempt] = []
@@ -178,30 +209,6 @@ class Settlement:
                 len(batch.attempts),
                 error,
             )
-
-
-def _batches(attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
-    groups: dict[tuple[str, Verdict | None, bool], list[Attempt]] = defaultdict(list)
-    queue = verdict = is_expired = None
-    members: list[Attempt] = []
-    for attempt in attempts:
-        if attempt.is_lost:
-            continue
-        # Most attempts are like the one before; comparing saves a look-up, as Python hashes enum members slowly.
-        if (
-            attempt.verdict is not verdict
-            or attempt.queue is not queue
-            or attempt.is_expired is not is_expired
-        ):
-            queue, verdict = attempt.queue, attempt.verdict
-            is_expired = attempt.is_expired
-            members = groups[queue.name, verdict, is_expired]
-        members.append(attempt)
-    return [
-        _Batch(_call(part[0].queue, verdict, part), part, is_repeat)
-        for (_, verdict, _), group in groups.items()
-        for part in _in_order(verdict, _parts(group))
-    ]
 
 
 def _in_order(
@@ -245,26 +252,35 @@ _ENDS: dict[Verdict | None, State] = {
 
 
 def _call(
-    queue: QueueSettings, verdict: Verdict | None, attempts: list[Attempt]
+    queue: QueueSettings,
+    verdict: Verdict | None,
+    attempts: list[Attempt],
+    has_slots: bool,
 ) -> Call[list[int]]:
     keys = queue.keys
     if verdict in _ENDS:
         done = [attempt.as_done() for attempt in attempts]
-        return settling.acknowledge(keys, done, state=_ENDS[verdict])
+        return settling.acknowledge(
+            keys, done, state=_ENDS[verdict], has_slots=has_slots
+        )
     if verdict in (Verdict.RETRY, Verdict.SNOOZE):
         return settling.retry(
             keys,
             [attempt.as_failed() for attempt in attempts],
             attempt_failed=verdict is Verdict.RETRY,
+            has_slots=has_slots,
         )
     if verdict is Verdict.GIVE_BACK:
         return settling.give_back(
             keys,
             [attempt.leased for attempt in attempts],
             late={attempt.leased.token for attempt in attempts if attempt.is_late},
+            has_slots=has_slots,
         )
     if verdict is Verdict.HOLD:
-        return holding.hold(keys, [attempt.as_held() for attempt in attempts])
+        return holding.hold(
+            keys, [attempt.as_held() for attempt in attempts], has_slots=has_slots
+        )
     assert verdict in (Verdict.BURY, Verdict.QUARANTINE)
     return settling.bury(
         keys,
@@ -272,6 +288,7 @@ def _call(
         state=State.DEAD if verdict is Verdict.BURY else State.QUARANTINED,
         # A job that was too late did not run.
         attempt_failed=verdict is Verdict.BURY and not attempts[0].is_expired,
+        has_slots=has_slots,
     )
 
 

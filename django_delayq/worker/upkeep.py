@@ -14,10 +14,12 @@ from redis.exceptions import NoPermissionError
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import looking, tending, upgrading
+from django_delayq.delivery import limiting, looking, tending, upgrading
+from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.delivery.tending import Which
 from django_delayq.health.problems import LONG_LIST, find_nearly_full
+from django_delayq.jobs.registry import all_limits
 from django_delayq.logs import get_log
 from django_delayq.repair import calls
 from django_delayq.repair.survey import is_numbered
@@ -95,6 +97,7 @@ class Upkeep:
         cursors: dict[str, int] = {}
         while True:
             self._enroll()
+            self.declare_limits()
             self._warn_of_long_list()
             self._warn_of_full()
             self._warn_of_java()
@@ -104,6 +107,18 @@ class Upkeep:
             yield from self._sweep(cursors)
             # After part of a long hash, everything else is looked at once more before its sweep goes on.
             yield PART_MS if cursors else ROUND_MS
+
+    def declare_limits(self, *, is_new: bool = False) -> None:
+        """Say which limits tasks have, so that claims keep them."""
+        limits = [
+            (name, numbers_of(limit.concurrency, limit.rate))
+            for name, limit in all_limits().items()
+        ]
+        if limits or not is_new:
+            run(
+                self._client,
+                limiting.declare(self._settings.keys, limits, is_new=is_new),
+            )
 
     def _enroll(self) -> None:
         found = run(

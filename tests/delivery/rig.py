@@ -139,6 +139,8 @@ class Rig:
         self.java_frames: set[bytes] = set()
         #: Those of Java's frames that a command has taken out of the delay queue.
         self.delisted: set[bytes] = set()
+        #: A claim has said that there are limits: from then on, ends of leases free slots.
+        self.has_slots = False
         self._numbers = itertools.count(1)
 
     @property
@@ -180,6 +182,8 @@ class Rig:
         priority: int = 0,
         is_ranked: bool | None = None,
         may_follow: bool = False,
+        limit: str = "",
+        drops: bool = False,
     ) -> list[Scheduled]:
         """Schedule jobs by name. A number is a wait in ms; text goes to the script as it is.
 
@@ -189,7 +193,7 @@ class Rig:
             NewJob(
                 token(name),
                 wait if isinstance(wait, str) else f"+{wait}",
-                tail_of(unique, priority, may_follow=may_follow),
+                tail_of(unique, priority, limit, drops=drops, may_follow=may_follow),
                 payload(name, size),
             )
             for name, wait in waits.items()
@@ -253,10 +257,11 @@ class Rig:
         put_off_ms: int = 0,
         priority_step_ms: int | None = None,
         keeps_ended: bool = False,
+        limit_text: str = "",
         byte_budget: int = limits.BYTE_BUDGET,
     ) -> Claimed:
         self._shortest_ms = min(self._shortest_ms, lease_ms)
-        return self.run(
+        claimed = self.run(
             claiming.claim(
                 self.keys,
                 owner=owner,
@@ -271,11 +276,15 @@ class Rig:
                 put_off_ms=put_off_ms,
                 priority_step_ms=priority_step_ms,
                 keeps_ended=keeps_ended,
+                limit_text=limit_text,
                 frame_format=self.frame_format,
                 byte_budget=byte_budget,
                 now_us=self.now_us,
             )
         )
+        if claimed.limits is not None and claimed.limits.has_slots:
+            self.has_slots = True
+        return claimed
 
     def claim_few(
         self,
@@ -324,7 +333,13 @@ class Rig:
             job if isinstance(job, Done) else Done(job.token, job.fence) for job in jobs
         ]
         return self.run(
-            settling.acknowledge(self.keys, done, state=state, now_us=self.now_us)
+            settling.acknowledge(
+                self.keys,
+                done,
+                state=state,
+                has_slots=self.has_slots,
+                now_us=self.now_us,
+            )
         )
 
     def retry(
@@ -333,7 +348,11 @@ class Rig:
         """Fail attempts. A number is a wait in ms; text goes to the script as it is."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         failed = [Failed(job.token, job.fence, when, error) for job in jobs]
-        return self.run(settling.retry(self.keys, failed, now_us=self.now_us))
+        return self.run(
+            settling.retry(
+                self.keys, failed, has_slots=self.has_slots, now_us=self.now_us
+            )
+        )
 
     def snooze(self, *jobs: Leased, wait: int | str = 1_000) -> list[int]:
         """End attempts that count as nothing."""
@@ -341,7 +360,11 @@ class Rig:
         snoozing = [Failed(job.token, job.fence, when) for job in jobs]
         return self.run(
             settling.retry(
-                self.keys, snoozing, attempt_failed=False, now_us=self.now_us
+                self.keys,
+                snoozing,
+                attempt_failed=False,
+                has_slots=self.has_slots,
+                now_us=self.now_us,
             )
         )
 
@@ -363,12 +386,17 @@ class Rig:
                 rejected,
                 state=state,
                 attempt_failed=attempt_failed,
+                has_slots=self.has_slots,
                 now_us=self.now_us,
             )
         )
 
     def give_back(self, *jobs: Leased) -> list[int]:
-        return self.run(settling.give_back(self.keys, jobs, now_us=self.now_us))
+        return self.run(
+            settling.give_back(
+                self.keys, jobs, has_slots=self.has_slots, now_us=self.now_us
+            )
+        )
 
     def hold(
         self, *jobs: Leased, task: str = "shop.new", hold_ms: int | None = HOLD
@@ -377,7 +405,9 @@ class Rig:
             Held(job.token, job.fence, task, f"no task {task}.", hold_ms)
             for job in jobs
         ]
-        return self.run(holding.hold(self.keys, held, now_us=self.now_us))
+        return self.run(
+            holding.hold(self.keys, held, has_slots=self.has_slots, now_us=self.now_us)
+        )
 
     def release(self, *names: str, limit: int = 500, **options: Any) -> Released:
         return self.run(
@@ -774,6 +804,11 @@ class Rig:
         assert headers <= set(places)
         assert set(places) - headers <= quarantined, "only a bad frame has no header"
         assert errors <= set(places), "an error belongs to a job"
+        slots = client.zrange(keys.slots, 0, -1)
+        leases = client.zrange(keys.leases, 0, -1)
+        assert {slot.rpartition(b"\0")[2] for slot in slots} <= set(leases), (
+            "a slot belongs to a lease"
+        )
 
         locators = set(client.hkeys(keys.locators))
         bodies = [_payload_of(frame) for frame in waiting]

@@ -27,6 +27,8 @@ OWN = {
     "ranked": "delayq_ranked:{q}",
     "schedules": "delayq_schedules:{q}",
     "periods": "delayq_periods:{q}",
+    "slots": "delayq_slots:{q}",
+    "paces": "delayq_paces:{q}",
     "channel": "delayq_channel:{q}",
 }
 

@@ -1,6 +1,6 @@
 -- Prelude: taking jobs that do not run out of a queue.
 --
--- Needs _clock, _count, _window, _frame, _list, _job, _find, _held.
+-- Needs _clock, _count, _window, _frame, _list, _job, _find, _held, _pause, _limit.
 
 -- A job that follows another gives the unique key back to it, if that has not ended.
 local function return_unique(tail)
@@ -15,17 +15,19 @@ end
 -- their tokens. Returns for each 'cancelled'; 'noted' if it lies in a long destination queue; or the state in which it
 -- was left. Nothing was written before it is called. each: called with token and payload of what is cancelled, or nil.
 local function cancel_found(found, tokens, now_ms, each)
-  local frames, replies, is_removal = {}, {}, false
-  for _, job in ipairs(found) do
+  local frames, replies, is_removal, limited = {}, {}, false, {}
+  for i, job in ipairs(found) do
     job.waits = job.waits or (is_given_up(job) and keys.leases)
     if job.frame then frames[#frames + 1] = job.frame end
     is_removal = is_removal or job.frame or job.payload or job.waits
+    if job.waits and job.state ~= 'held' then add_if_limited(limited, tokens[i], job) end
   end
   if is_removal then
     redis.call('LLEN', keys.delay_queue)
     check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
     check_sets(keys.ended, keys.held_tasks, keys.ranked)
   end
+  if #limited > 0 then free_slots(limited, now_ms) end
 
   -- Writes. Removals first, which a full server does not refuse.
   if #frames > 0 then

@@ -14,6 +14,8 @@
 -- 'e', held to the job's end, or with 's', held to its start. In format 2, extras may stand before it:
 --   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, u48 big-endian, when
 --   the first call of its unique key was scheduled | with flag 128, the token of the job that it follows
+-- The limit is its name, '\0', and a key or nothing. The flags are the sum of 1, DROPS: while its limit is full, a new
+-- job is cancelled and not held; and 2, PAID: the job waits for a moment that the rate of its limit has given to it.
 -- Whoever reads format 1 finds and moves a job with extras, takes them for a part of its unique key, and keeps them.
 
 local HEADER = '<I4I4dc8c8'
@@ -107,6 +109,14 @@ end
 local function priority_of(tail)
   if tail:byte(1) ~= 120 or #tail < 5 then return 0 end
   return math.min(tail:byte(3) - 100, 100)
+end
+
+-- The limit of a tail, nil if it has none; and its flags.
+local function limit_of(tail)
+  if tail:byte(1) ~= 120 or #tail < 6 then return nil end
+  local bytes = struct.unpack('>I2', tail, 4)
+  if bytes == 0 then return nil end
+  return tail:sub(6, 5 + bytes), tail:byte(2)
 end
 
 -- What the frame's 8 bytes are: 0 NOBODY, 1 UNLISTED and a number, 2 LISTED and a number, 3 UNSURE.

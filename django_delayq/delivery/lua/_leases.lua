@@ -2,7 +2,7 @@
 --
 -- Uses     now_ms, mode, limit, budget, reserved, turn
 -- Fills    reply, leased, following, seen
--- Sets     count, byte_count
+-- Sets     count, byte_count, told
 
 local function is_full()
   return count + reserved >= limit or byte_count >= budget
@@ -31,6 +31,7 @@ local function lease(job)
   leased[count] = job
   job.turn = job.turn or turn
   seen[job.token] = job.payload
+  if job.tail ~= '' and limit_of(job.tail) then told = 2 end
 end
 
 -- Whether a payload that says that it is a certain job equals, to the last byte, the payload that we already have of

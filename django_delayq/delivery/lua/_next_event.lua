@@ -1,7 +1,9 @@
 -- Part of claim: finish the reply, with the time of the next event.
 --
--- Uses     now_us, limit, mode, service, paused_till, pauses, transferred, doubles, vanished, put_off
+-- Uses     now_us, asked, limit, count, mode, service, paused_till, throttle, pauses, back, transferred, doubles, vanished,
+--          put_off
 -- Fills    reply
+-- Sets     told
 
 -- The score of a set's first member. It is read once, and again after this script has written to the set.
 local firsts = {}
@@ -12,26 +14,46 @@ end
 
 local function finish()
   -- A paused queue has no event but the end of its pause and the next transfer.
-  local wait = paused_till or math.huge
+  local wait, frames = paused_till or math.huge, math.huge
   if mode == 'shared' or mode == 'direct' and not paused_till then
-    local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
-    if head then wait = math.min(wait, tonumber(head)) end
+    frames = tonumber(redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2] or math.huge)
   end
   -- A caller without room learns only when the next transfer is due, not what waits for room.
-  if limit > 0 then
-    if mode ~= 'take' then
-      wait = math.min(wait, head_of(keys.retries), head_of(keys.returned))
-    end
-    local head = redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2]
-    if head then
-      local lease_end = tonumber(head)
-      if is_spared(service, lease_end) then lease_end = service.till end
-      wait = math.min(wait, lease_end)
-    end
+  if asked > 0 and not paused_till then
+    if mode == 'direct' then wait = frames end
+    if mode ~= 'take' then wait = math.min(wait, head_of(keys.retries), head_of(keys.returned)) end
+    local lease_end = tonumber(redis.call('ZRANGE', keys.leases, 0, 0, 'WITHSCORES')[2] or math.huge)
+    if is_spared(service, lease_end) then lease_end = service.till end
+    wait = math.min(wait, lease_end)
     if redis.call('LLEN', keys.destination) > 0 then wait = 0 end
+    if throttle then
+      if throttle.most then told = told + 4 end
+      local free = 0
+      if asked > limit and count >= limit then
+        if throttle.most and count >= throttle.room then
+          -- Whoever ends a lease says so, as long as this is set.
+          redis.call('HDEL', keys.control, '')
+          redis.call('HSET', keys.control, 'full', 1)
+          free = lease_end
+        end
+        if throttle.interval then
+          -- A look at a queue with a fast rate is for as many jobs as it admits in 10 ms.
+          local looks = math.max(1, math.min(asked, throttle.slack / throttle.interval + 1, math.ceil(10000 / throttle.interval)))
+          free = math.max(free, (throttle.pace + (looks - 1) * throttle.interval - throttle.slack) / 1000)
+        end
+        if free > wait then
+          wait, told = free, told + 1
+        end
+      end
+    end
   end
-  if wait < math.huge then reply[2] = math.max(0, wait * 1000 - now_us) end
+  if mode == 'shared' or asked == 0 or paused_till then wait = math.min(wait, frames) end
+  if wait < math.huge then reply[2] = math.max(0, math.ceil(wait * 1000 - now_us)) end
   reply[3], reply[4], reply[5], reply[6] = transferred, doubles, #vanished, #put_off
-  if pauses then reply[#reply + 1] = pauses end
+  if pauses or told > 0 then
+    local last = pauses or { false, false }
+    last[3], last[4] = told, back and back.dropped or 0
+    reply[#reply + 1] = last
+  end
   return reply
 end

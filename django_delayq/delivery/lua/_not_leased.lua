@@ -35,7 +35,7 @@ if #cancelled > 0 then
   for i, job in ipairs(cancelled) do
     release_unique(keys.unique, job.tail, job.token)
     tokens[i] = job.token
-    if keys.last_ended then records[#records + 1] = end_record(job.token, job.payload, 'cancelled', now_ms) end
+    if keys.last_ended then records[#records + 1] = end_record(job.token, job.payload, 'cancelled', now_ms, nil, job.why) end
   end
   remember(keys.ended, now_ms, 'cancelled', tokens)
   add_to(keys.counters, 'cancelled', #tokens)

@@ -1,8 +1,8 @@
 -- Part of claim: take up jobs that were with us before: expired leases, due retries, returned jobs.
 --
 -- Uses     now_ms, mode, is_ranked, limit, max_kills, safe_kills, service, count, is_full, lease, head_of
--- Fills    seen, expired, retried, returned, put_off, vanished, vanished_tails, buried, killed
--- Sets     suspects, byte_count
+-- Fills    seen, expired, retried, returned, put_off, vanished, vanished_tails, buried, killed, left
+-- Sets     suspects, byte_count, told
 
 -- How many suspects one call puts off.
 local PUT_OFF = 500
@@ -12,6 +12,11 @@ local PUT_OFF = 500
 local function take_up(token, lease_end)
   local attempts, kills, start, _, holder, tail, was_spared, claimed = read_header(redis.call('HGET', keys.headers, token))
   attempts, kills, start, tail = attempts or 0, kills or 0, start or now_ms, tail or ''
+  local had_limit = lease_end and tail ~= '' and limit_of(tail)
+  if had_limit then
+    left[#left + 1] = { token, had_limit }
+    told = 2
+  end
   local spare = was_spared or lease_end and is_spared(service, lease_end)
   -- A job is spared only once: otherwise one that takes its whole machine down each time would run for ever.
   if lease_end and (was_spared or not spare) then

@@ -1,8 +1,10 @@
 -- End jobs that ran, or will not run, if their lease is still the caller's.
 --
--- Prelude  clock, count, window, frame, job, settle
--- Keys     leases, headers, payloads, errors, unique, ended, counters, results...
--- Where    results: one for each job that keeps its result, in their order
+-- Prelude  clock, count, window, frame, job, held, pause, limit, settle
+-- Keys     leases, headers, payloads, errors, unique, ended, counters, slots?limits, held?limits, held_tasks?limits,
+--          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits, results...
+-- Where    slots to channel: only if the queue, or one of its jobs, has a limit; results: one for each job that keeps its
+--          result, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what became of them: succeeded, expired or taken; missing, if they have run before
 -- ARGV[3]  number of jobs
@@ -20,6 +22,7 @@ local has_errors, old = redis.call('HLEN', keys.errors) > 0, count_forgotten(key
 local tokens, has_keys = tokens_of(held), false
 for _, job in ipairs(held) do has_keys = has_keys or job.tail ~= '' end
 if has_keys then check_hashes(keys.unique) end
+if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens))
 redis.call('HDEL', keys.headers, unpack(tokens))
 redis.call('HDEL', keys.payloads, unpack(tokens))

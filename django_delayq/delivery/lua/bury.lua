@@ -1,8 +1,10 @@
 -- End jobs that failed for good, as dead letters; or put jobs that nobody here can read or run into quarantine.
 --
--- Prelude  clock, count, window, frame, job, settle
--- Keys     leases, headers, graves, errors, unique, counters, results...
--- Where    graves: dead or quarantine; results: one for each job whose result somebody may wait for, in their order
+-- Prelude  clock, count, window, frame, job, held, pause, limit, settle
+-- Keys     leases, headers, graves, errors, unique, counters, slots?limits, held?limits, held_tasks?limits,
+--          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits, results...
+-- Where    graves: dead or quarantine; slots to channel: only if the queue, or one of its jobs, has a limit; results: one
+--          for each job whose result somebody may wait for, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  counter to raise: dead or quarantined
 -- ARGV[3]  attempts to add: 1 if an attempt failed
@@ -15,6 +17,7 @@ local held, lost = ours(keys.headers, 4, 5)
 if #held == 0 then return lost end
 check_hashes(keys.errors, keys.unique, keys.counters)
 check_sets(keys.graves)
+if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 local results, kept = {}, #keys
 for i = 4, #ARGV, 5 do

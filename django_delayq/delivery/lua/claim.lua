@@ -1,9 +1,10 @@
 -- Lease what is waiting, up to a number and a size: expired leases, due retries, due jobs that were returned before
 -- their first attempt, what others put into the destination queue, due frames.
 --
--- Prelude  clock, count, window, frame, list, job, service, transfer, pause, ended
+-- Prelude  clock, count, window, frame, list, job, service, transfer, held, pause, limit, ended
 -- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
---          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, last_ended?
+--          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, held, held_tasks, slots,
+--          paces, last_ended?
 -- Where    last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
@@ -23,13 +24,16 @@
 -- ARGV[15]  how long to put them off, ms
 -- ARGV[16]  on a queue with priorities, for how long a job waits until it comes before those of one point more (ms); empty:
 --          the highest priority comes first, however long others wait
+-- ARGV[17]  limits of the queue as the settings have them, as JSON; empty: none
 -- Returns  now (epoch us); us until the next event, 0 if more waits now, -1 if nothing waits; frames
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
 --          the token is not the payload's own, 2 if the job was given back because its lease had ended before it
 --          began, 4 if the job of the payload's own token ended a moment ago. If the queue's format is too late for
---          the caller, that format is the seventh and last. If anything is paused, one more element is the last: the
---          pause of the queue and those of its tasks, as they are stored. While the queue is paused, nothing is leased
+--          the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
+--          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
+--          queue hold jobs back, 2 if a job has a limit, 4 if there is a limit to the leases of the queue; and how many
+--          jobs were cancelled as their limits were full. While the queue is paused, nothing is leased
 
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -38,7 +42,7 @@ local format, safe_kills, suspects, put_off_ms = ARGV[11], tonumber(ARGV[13]), t
 local step_ms = tonumber(ARGV[16])
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked')
+local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit')
 -- A caller would misread a later format than it knows.
 local queue_format = tonumber(fields[1] or 1) or 1
 if queue_format > tonumber(ARGV[12]) then return { now_us, -1, 0, 0, 0, 0, queue_format } end
@@ -59,6 +63,13 @@ if mode ~= 'take' and (fields[3] or fields[4]) then
   end
   if fields[3] or fields[4] then pauses = { fields[3], fields[4] } end
   if paused_till then limit = 0 end
+end
+
+-- How many jobs the caller asks for; what the limits of the queue are, if it has any; tokens and limits of leases that
+-- were over; what becomes of jobs that have a limit; what to tell of limits.
+local asked, throttle, left, back, told = limit, nil, {}, nil, 0
+if (ARGV[17] ~= '' or fields[6]) and mode ~= 'take' and limit > 0 then
+  -- Part  throttle
 end
 
 -- Only a queue of which workers claim directly has priorities.
@@ -102,11 +113,12 @@ local last = redis.call('HGET', keys.claims, owner) or ''
 if last:sub(1, 8) == request then
   local till = #last >= 16 and decimal(struct.unpack('<d', last, 9)) or '0'
   for _, token in ipairs(redis.call('ZRANGEBYSCORE', keys.leases, till, till)) do
-    local attempts, kills, start, fence = read_header(redis.call('HGET', keys.headers, token))
+    local attempts, kills, start, fence, _, tail = read_header(redis.call('HGET', keys.headers, token))
     local payload = fence == request and redis.call('HGET', keys.payloads, token)
     if payload then
       local flags = (token_of(payload) ~= token and 1 or 0) + (last:find(token, 17, true) and 2 or 0)
       hand_out({ token = token, attempts = attempts, kills = kills, start = start, payload = payload, flags = flags })
+      if tail ~= '' and limit_of(tail) then told = 2 end
     end
   end
   return finish()
@@ -117,7 +129,7 @@ end
 if limit > 0 then
   -- Part  take_up
   if is_ranked then
-    -- In a function of its own, as a Lua function has 200 locals at most.
+    -- In a function of its own, as a Lua function has 200 locals at most. So are the parts about limits.
     (function()
       -- Part  ranked
     end)()
@@ -148,6 +160,13 @@ if count == 0 and popped == 0 and #due == 0 and #unranked + #reranked == 0 and #
   if served then write_service(keys.control, keys.leases, served) end
   end_ranks()
   return finish()
+end
+
+-- Only a job whose tail says so has a limit.
+if told > 0 then
+  (function()
+    -- Part  admit
+  end)()
 end
 
 -- Check the types of keys that were not read. Leases were read wherever this script writes them; the counters are read
@@ -202,8 +221,17 @@ for i, frame in ipairs(bad) do
   quarantine_frame(keys.quarantine, keys.payloads, keys.errors, keys.counters, now_ms,
     seed .. string.format('b%05d', i), frame)
 end
+if back then
+  (function()
+    -- Part  hold_back
+  end)()
+end
 if count > 0 then
   -- Part  lease_all
+  if throttle and throttle.interval then
+    throttle.pace = throttle.pace + count * throttle.interval
+    redis.call('HSET', keys.control, 'pace', string.format('%.2f', throttle.pace))
+  end
 end
 if #put_off > 0 then
   -- Part  put_off

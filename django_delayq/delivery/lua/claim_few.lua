@@ -1,5 +1,5 @@
--- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: the queue is not paused and has
--- no priorities, no lease is over, no retry is due, the destination queue is empty, and each frame is a job of ours that
+-- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: the queue is not paused, and has
+-- neither priorities nor limits of its own, no lease is over, no retry is due, the destination queue is empty, and each frame is a job of ours that
 -- was never in the delay queue and begins for the first time. Otherwise do nothing: the caller has to use claim.lua.
 --
 -- Prelude  clock, count, window, frame, job, service
@@ -21,9 +21,9 @@ local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, lease_ms, format = math.min(tonumber(ARGV[4]), FEW), tonumber(ARGV[5]), ARGV[6]
 local now_ms = math.floor(now_us / 1000)
 
-local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked')
+local fields = redis.call('HMGET', keys.control, 'format', 'service', 'paused', 'paused_tasks', 'ranked', 'queue_limit')
 local queue_format = tonumber(fields[1] or 1) or 1
-if fields[3] or fields[5] or queue_format > tonumber(ARGV[7]) then return nil end
+if fields[3] or fields[5] or fields[6] or queue_format > tonumber(ARGV[7]) then return nil end
 local service = unpack_service(fields[2])
 if not service or now_ms < service.till or not is_current(service, now_ms, lease_ms, true) then return nil end
 
@@ -78,8 +78,9 @@ if #frames > 0 then
     local located, kind, id, tail, mac = read_locator(places[i])
     local is_certain = located and kind > 0 and id == job[3] and mac == job[4]
     if not is_certain or begun[i] or over[i] then return nil end
-    -- A unique key that begins with 's' is free from now on. A job that follows another may have to wait for its end.
-    if tail ~= '' and (tail:byte(unique_at(tail)) == 115 or tail:byte(1) == 120 and (tail:byte(2) or 0) >= 128) then
+    -- A unique key that begins with 's' is free from now on, a job that follows another may have to wait for its end, and
+    -- a limit may be full.
+    if tail ~= '' and (tail:byte(unique_at(tail)) == 115 or limit_of(tail) or tail:byte(1) == 120 and (tail:byte(2) or 0) >= 128) then
       return nil
     end
     ends[2 * i - 1], ends[2 * i] = lease_end, token

@@ -3,8 +3,10 @@
 -- go back to the head of the destination queue, in order, where Java finds them. Our own jobs wait with us, in order,
 -- and are due at once.
 --
--- Prelude  clock, window, frame, job, settle
--- Keys     leases, headers, retries, payloads, destination, channel, returned, ranked, control
+-- Prelude  clock, window, frame, job, held, pause, limit, settle
+-- Keys     leases, headers, retries, payloads, destination, channel, returned, ranked, control, slots?limits,
+--          held?limits, held_tasks?limits, paces?limits, errors?limits
+-- Where    slots to errors: only if the queue, or one of its jobs, has a limit
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, three a job, in the order they were claimed: token; fencing token; sum of 1 for a foreign payload,
 --          2 if a lease of it ended before it began, now or earlier, 4 if that is a kill
@@ -25,6 +27,7 @@ for i, job in ipairs(held) do
 end
 check_sets(keys.retries, keys.returned)
 local is_ranked, kept = has_ranks(), {}
+if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 for i = #held, 1, -1 do
   local job = held[i]

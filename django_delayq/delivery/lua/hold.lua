@@ -2,8 +2,10 @@
 -- counts from when the job was first held for a limited time, by whichever worker. If a job was signed with another key
 -- since the caller read it, or the pause has ended, it is not held for that, but due again.
 --
--- Prelude  clock, window, frame, job, settle, held, pause
--- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked
+-- Prelude  clock, window, frame, job, settle, held, pause, limit
+-- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked,
+--          slots?limits, paces?limits
+-- Where    slots, paces: only if the queue, or one of its jobs, has a limit
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key, or 'paused ' and the name of a task;
 --          why it is held; for how long (ms), empty: as long as it takes
@@ -26,6 +28,7 @@ for _, job in ipairs(jobs) do
   is_due[job.token] = found and found ~= key or task and not paused[task]
   is_any_due = is_any_due or is_due[job.token]
 end
+if keys.slots then free_slots(jobs, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(jobs)))
 for i, job in ipairs(jobs) do
   local name, hold_ms, since_ms = ARGV[job.at + 2], tonumber(ARGV[job.at + 4]), held_since(before[i])

@@ -1,9 +1,9 @@
 -- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: the second reply
 -- equals the first, even if the job was claimed meanwhile.
 --
--- Prelude  clock, count, window, frame, list, job, find, held
+-- Prelude  clock, count, window, frame, list, job, find, held, pause, limit
 -- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
---          notes, unique, ended, channel, returned, held, held_tasks, errors, ranked, control
+--          notes, unique, ended, channel, returned, held, held_tasks, errors, ranked, control, slots, paces
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
@@ -28,6 +28,13 @@ if job.waits or is_given_up(job) then
   local attempts, kills, first_due, _
   attempts, kills, first_due, _, _, tail = read_header(job.header)
   local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
+  local limited = {}
+  if not name then add_if_limited(limited, token, job) end
+  if #limited > 0 then
+    free_slots(limited, now_ms)
+    -- At another time, it needs another moment.
+    tail = of_limits().with_paid(tail, false)
+  end
   local place, waiting = job.waits or keys.leases, waiting_set(keys.retries, keys.returned, attempts, kills)
   redis.call('ZREM', place, token)
   if name then

@@ -1,8 +1,10 @@
 -- End attempts whose jobs run again later: they failed, or they snooze, which counts as nothing. A job waits among the
 -- retries; if it snoozes before any attempt has failed, it waits among the returned.
 --
--- Prelude  clock, count, window, frame, job, settle
--- Keys     leases, headers, retries, errors, counters, channel, returned, ranked, control
+-- Prelude  clock, count, window, frame, job, held, pause, limit, settle
+-- Keys     leases, headers, retries, errors, counters, channel, returned, ranked, control, slots?limits, held?limits,
+--          held_tasks?limits, paces?limits
+-- Where    slots to paces: only if the queue, or one of its jobs, has a limit
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  attempts to add: 1 if they failed, 0 if they snooze
 -- ARGV[3]  and on, four a job: token; fencing token; wait: '+' ms from now, or '=' epoch ms; error as JSON, or empty if
@@ -28,6 +30,7 @@ for _, job in ipairs(held) do
   job.due = wait_ms and now_ms + wait_ms or start_time(when, now_us)
   first = math.min(first, job.due)
 end
+if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 for _, job in ipairs(held) do
   local attempts, waiting = job.attempts + failed, keys.retries

@@ -10,7 +10,7 @@ from pathlib import Path
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
-from django_delayq import Snooze, current_job, delayed_task, schedule
+from django_delayq import Limit, Snooze, current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
 from django_delayq.jobs import formats
 from django_delayq.worker import held, process, supervisor, time_limit, upkeep
@@ -391,3 +391,16 @@ async def work_a_while_async(ms: int) -> None:
     record("start")
     await asyncio.sleep(ms / 1000)
     record("end")
+
+
+@delayed_task(limit=Limit("of-key", concurrency=1, key=lambda key, *_: key))
+def one_of_a_key(key: str, seconds: float = 0.0) -> None:
+    """Record when it begins and ends: no two of one key at a time."""
+    record("start", key=key)
+    time.sleep(seconds)
+    record("end", key=key)
+
+
+@delayed_task(limit=Limit("paced", rate="20/s burst 2"))
+def paced() -> None:
+    record("run")

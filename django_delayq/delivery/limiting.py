@@ -1,0 +1,116 @@
+"""Limits of a queue and of the tasks on it: what code says of them, what somebody has set instead, and what is in force."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.wire import signing
+from django_delayq.wire.publishing import read_published
+
+#: How long a limit counts after a worker said that its code has it. Workers say so each minute.
+KEPT_MS = 600_000
+#: How many limits and keys one `loosen` looks at.
+LOOSENED = 100
+#: What is set in the place of no limit.
+UNLIMITED: Mapping[str, dict[str, int | str]] = {
+    "concurrency": {"concurrency": 0},
+    "rate": {"rate": "", "interval_us": 0, "burst": 0},
+}
+
+
+class StoredLimit(NamedTuple):
+    """A limit as it is stored."""
+
+    #: Of the limit that tasks have; empty: it is the queue's own.
+    name: str
+    #: What the code of workers says: ``concurrency``, ``rate``; for the queue's own, the settings say that instead.
+    code: dict[str, Any]
+    #: What somebody has set in the place of that.
+    set: dict[str, Any]
+    #: Who set it; empty if nothing is set.
+    by: str
+
+
+def set_limit(
+    keys: DeliveryKeys,
+    changes: Mapping[str, int | float | str] | None,
+    *,
+    name: str = "",
+    by: str = "",
+    now_us: int | None = None,
+) -> Call[int]:
+    """Set a limit of the queue, or the limit of this name that tasks have; None clears what was set.
+
+    ``changes`` are as `rates.numbers_of` and `UNLIMITED` have them. Returns 0 if there was nothing to clear.
+    """
+    text = b"" if changes is None else msgspec.json.encode(changes)
+    return Call(
+        *bind(PACKAGES, "set_limit", keys),
+        (now_argument(now_us), name, text, by, new_request()),
+        read_published,
+    )
+
+
+def declare(
+    keys: DeliveryKeys,
+    limits: Iterable[tuple[str, Mapping[str, int | float | str]]],
+    *,
+    is_new: bool,
+    now_us: int | None = None,
+) -> Call[int]:
+    """Say which limits the code of this process has; ``is_new``: it has just begun. Returns how many have changed."""
+    args: list[Argument] = [now_argument(now_us), int(is_new), KEPT_MS, signing.FORMAT]
+    for name, numbers in limits:
+        args += (name, msgspec.json.encode(numbers))
+    return Call(*bind(PACKAGES, "declare", keys), args)
+
+
+def limits(keys: DeliveryKeys) -> Call[list[StoredLimit]]:
+    """Read the limits that are stored of a queue: its own first, then others by name."""
+    return Call(*bind(PACKAGES, "limits", keys), (), _read_limits)
+
+
+def _read_limits(reply: list[bytes]) -> list[StoredLimit]:
+    found = []
+    for name, text in zip(reply[::2], reply[1::2], strict=True):
+        try:
+            stored = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(stored, dict):
+            parts = [stored.get(each) for each in ("code", "set")]
+            code, changed = (part if isinstance(part, dict) else {} for part in parts)
+            by = str(stored.get("by", ""))
+            found.append(StoredLimit(name.decode(errors="replace"), code, changed, by))
+    return sorted(found)
+
+
+class Loosened(NamedTuple):
+    """The reply to a `loosen` call."""
+
+    released: int
+    #: Where to go on; empty at the end.
+    cursor: bytes
+
+
+def loosen(
+    keys: DeliveryKeys,
+    *,
+    name: str = "",
+    cursor: bytes = b"",
+    name_limit: int = LOOSENED,
+    limit: int = MAX_BATCH,
+    now_us: int | None = None,
+) -> Call[Loosened]:
+    """Let up to ``limit`` jobs go on that are held for a limit, or for any, and that it admits now."""
+    return Call(
+        *bind(PACKAGES, "loosen", keys),
+        (now_argument(now_us), name, cursor, name_limit, limit),
+        lambda reply: Loosened(*reply),
+    )

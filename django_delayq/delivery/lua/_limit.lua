@@ -1,0 +1,151 @@
+-- Prelude: limits of tasks: how many of their jobs run at a time, and how often one starts. docs/internals.md, "Limits".
+--
+-- Needs _clock, _window, _frame, _job, _held, _pause. The set of slots has a member for each leased job that has a
+-- limit: the limit as in its tail, '\0', token; all scores are 0. A slot goes with its lease. A job whose limit is full is
+-- held under the name of the limit and its key. In the set of paces, the score of a limit is its theoretical arrival
+-- time, us: when the next job would start if all came evenly.
+--
+-- Control has a field 'limit:' and the name for each: a JSON object with code, what the code of a worker says, and set,
+-- what somebody has set instead. Each may have concurrency, jobs at a time; and rate, as text, with interval_us between
+-- two starts and burst, the starts that may come at once. 0 and '' stand for no limit. What cannot be read is none.
+
+-- All that there is to do about limits, in a table: a script makes these functions only if a job has a limit.
+local function of_limits()
+  -- The tail of a job with a limit, with or without the flag PAID; and whether its flags say so.
+  local function with_paid(tail, is_paid)
+    local flags = tail:byte(2)
+    return 'x' .. string.char(flags - math.floor(flags / 2) % 2 * 2 + (is_paid and 2 or 0)) .. tail:sub(3)
+  end
+
+  local function is_paid(flags)
+    return math.floor(flags / 2) % 2 == 1
+  end
+
+  -- What is in force: .most, jobs at a time; .interval and .slack (us), by which a burst may come too early, and .rate; each
+  -- nil if there is no such limit.
+  local function in_force(code, set)
+    code, set = type(code) == 'table' and code or {}, type(set) == 'table' and set or {}
+    local most, rate = tonumber(set.concurrency or code.concurrency), set.rate and set or code
+    local interval, burst = tonumber(rate.interval_us), tonumber(rate.burst)
+    if not (most and most >= 1) then most = nil end
+    if not (interval and burst and interval > 0 and burst >= 1 and interval * burst < 1000000000000000) then
+      return { most = most }
+    end
+    return { most = most, interval = interval, slack = interval * (burst - 1), rate = tostring(rate.rate) }
+  end
+
+  local function read_limit(limit)
+    local stored = redis.call('HGET', keys.control, 'limit:' .. limit:match('^%Z*'))
+    local limits = decode_table(stored or nil)
+    local found = in_force(limits.code, limits.set)
+    found.is_known = limits.code ~= nil or limits.set ~= nil
+    return found
+  end
+
+  -- The arrival time of a pace, never before now. If the clock was set back, or the rate was slower before, it is too far
+  -- off: nobody waits for longer than behind a burst and one job that has its moment.
+  local function arrival(score, limit, now_us)
+    return math.min(math.max(tonumber(score or nil) or 0, now_us), now_us + limit.slack + 2 * limit.interval)
+  end
+
+  -- The name that a limit holds jobs under.
+  local function held_under(limit)
+    local name, key = limit:match('^(%Z*)%z?(.*)$')
+    return 'limit ' .. name .. (key ~= '' and ' ' .. key:gsub('%z', ' ') or '')
+  end
+
+  local function count_slots(limit)
+    return redis.call('ZLEXCOUNT', keys.slots, '[' .. limit .. '\0', '(' .. limit .. '\1')
+  end
+
+  local function check_limits()
+    check_sets(keys.slots, keys.held, keys.held_tasks, keys.paces, keys.retries, keys.returned, keys.ranked)
+    check_hashes(keys.control, keys.errors, keys.headers)
+  end
+
+  -- Paces of the past say nothing any more. values: scores and members in turn.
+  local function keep_paces(values, now_us)
+    redis.call('ZADD', keys.paces, unpack(values))
+    local old = redis.call('ZRANGEBYSCORE', keys.paces, '-inf', string.format('(%.0f', now_us), 'LIMIT', 0, #values + 16)
+    if #old > 0 then redis.call('ZREM', keys.paces, unpack(old)) end
+  end
+
+  -- Let the first jobs that are held for a limit go on: as many as it admits, and `most` of them at most. Of a rate, each
+  -- gets the moment at which it may start; the one behind it gets its own when that moment has come. Call check()
+  -- before the first write.
+  local function let_go(limit, most, now_ms)
+    local name, now_us = held_under(limit), now_ms * 1000
+    local found = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, most)
+    if #found == 0 then return 0 end
+    local its, members, tokens, jobs, first = read_limit(limit), {}, {}, {}, math.huge
+    if its.most then most = its.most - count_slots(limit) end
+    local pace = its.interval and arrival(redis.call('ZSCORE', keys.paces, limit), its, now_us)
+    for _, member in ipairs(found) do
+      local moment = pace and pace - its.slack
+      if #tokens >= most or moment and moment > now_us + its.interval then break end
+      members[#members + 1] = member
+      local _, token = split_member(member)
+      if token and redis.call('ZSCORE', keys.held, token) then
+        local attempts, kills, start, _, owner, tail, was_spared = read_header(redis.call('HGET', keys.headers, token))
+        tokens[#tokens + 1] = token
+        local job = { token = token, attempts = attempts or 0, kills = kills or 0, tail = tail or '', start = start or now_ms }
+        job.due = math.min(job.start, now_ms)
+        local _, flags = limit_of(job.tail)
+        if moment and flags and not is_paid(flags) then
+          pace = pace + its.interval
+          job.due = math.max(job.due, math.ceil(moment / 1000))
+          job.header = struct.pack(HEADER, job.attempts, was_spared and job.kills + SPARED or job.kills, job.start, NOBODY,
+            owner or NOBODY) .. with_paid(job.tail, true)
+        end
+        first = math.min(first, job.due)
+        jobs[#jobs + 1] = job
+      end
+    end
+    if #members == 0 then return 0 end
+    local is_ranked = has_ranks()
+    redis.call('ZREM', keys.held_tasks, unpack(members))
+    if #tokens == 0 then return 0 end
+    redis.call('ZREM', keys.held, unpack(tokens))
+    redis.call('HDEL', keys.errors, unpack(tokens))
+    for _, job in ipairs(jobs) do
+      local waiting = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
+      redis.call('ZADD', waiting, job.due, job.token)
+      if job.header then redis.call('HSET', keys.headers, job.token, job.header) end
+    end
+    if pace then keep_paces({ string.format('%.2f', pace), limit }, now_us) end
+    add_ranks(jobs, is_ranked, function(job) return job.due end)
+    publish(keys.channel, first)
+    return #tokens
+  end
+
+  return { in_force = in_force, read = read_limit, arrival = arrival, held_under = held_under, count_slots = count_slots,
+    check = check_limits, keep_paces = keep_paces, let_go = let_go, with_paid = with_paid, is_paid = is_paid }
+end
+
+-- Free the slots of jobs whose leases end, and let those go on that wait for them; wake whoever waits because the queue
+-- has as many leases as it may have. Call it before the first write. jobs: each with .token and .tail.
+local function free_slots(jobs, now_ms)
+  local members, limits, freed = {}, {}, {}
+  for _, job in ipairs(jobs) do
+    local limit = job.tail ~= '' and limit_of(job.tail)
+    if limit then
+      members[#members + 1] = limit .. '\0' .. job.token
+      if not freed[limit] then limits[#limits + 1] = limit end
+      freed[limit] = (freed[limit] or 0) + 1
+    end
+  end
+  local limited = of_limits()
+  limited.check()
+  if redis.call('HDEL', keys.control, 'full') == 1 then publish(keys.channel, now_ms) end
+  if #members == 0 then return end
+  redis.call('ZREM', keys.slots, unpack(members))
+  if redis.call('ZCARD', keys.held) == 0 then return end
+  for _, limit in ipairs(limits) do limited.let_go(limit, freed[limit], now_ms) end
+end
+
+-- Adds a job that find_job() has found if it has a limit, for free_slots(): a job whose worker has died has a slot, and
+-- one that has its moment stands before others.
+local function add_if_limited(jobs, token, job)
+  local _, _, _, _, _, tail = read_header(job.header)
+  if tail ~= '' and limit_of(tail) then jobs[#jobs + 1] = { token = token, tail = tail } end
+end

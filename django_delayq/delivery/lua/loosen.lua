@@ -1,0 +1,52 @@
+-- Let jobs go on that are held for limits which admit them now: a limit was raised, or no code has it any more; or a job
+-- that was to start before them has been moved or deleted. Free slots of leases that somebody has deleted.
+--
+-- Prelude  clock, window, frame, job, held, pause, limit
+-- Keys     control, channel, leases, slots, paces, held, held_tasks, headers, errors, retries, returned, ranked
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  name of the limit; empty: all
+-- ARGV[3]  where to go on, as the last call returned it; empty: at the first
+-- ARGV[4]  most limits and keys to look at
+-- ARGV[5]  most jobs to let go on
+-- Returns  how many go on; where to go on, empty at the end
+
+local now_ms, only, cursor = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], ARGV[3]
+local names_left, most = tonumber(ARGV[4]), tonumber(ARGV[5])
+local limited, count = of_limits(), 0
+limited.check()
+check_sets(keys.leases)
+-- No name has a space, which parts it from its key; '!' comes behind the space.
+local first, last = 'limit ', 'limit!'
+if only ~= '' then first, last = 'limit ' .. only .. '\0', 'limit ' .. only .. '!' end
+if cursor == '' then cursor = first end
+
+while names_left > 0 and count < most do
+  local member = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. cursor, '(' .. last, 'LIMIT', 0, 1)[1]
+  if not member then
+    cursor = ''
+    break
+  end
+  local name = split_member(member)
+  if not name then
+    -- No script of ours has written it; release.lua deletes it.
+    cursor = member .. '\0'
+  else
+    local limit = name:sub(7):gsub(' ', '\0', 1)
+    if not limit:find('%z') then limit = limit .. '\0' end
+    local slots = redis.call('ZRANGEBYLEX', keys.slots, '[' .. limit .. '\0', '(' .. limit .. '\1', 'LIMIT', 0, 100)
+    if #slots > 0 then
+      local tokens, stale = {}, {}
+      for i, slot in ipairs(slots) do tokens[i] = slot:match('[^%z]*$') end
+      for i, lease in ipairs(redis.call('ZMSCORE', keys.leases, unpack(tokens))) do
+        if not lease then stale[#stale + 1] = slots[i] end
+      end
+      if #stale > 0 then redis.call('ZREM', keys.slots, unpack(stale)) end
+    end
+    local room = most - count
+    local went = limited.let_go(limit, room, now_ms)
+    count = count + went
+    cursor = went < room and name .. '\1' or name .. '\0'
+  end
+  names_left = names_left - 1
+end
+return { count, cursor }

@@ -1,0 +1,255 @@
+"""`set_limit`, `clear_limit` and `limits`: change what may run at a time, and how often something starts, while it runs.
+
+This module checks what a caller says. How limits are kept is in ``delivery``.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from django_delayq import conf
+from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import limiting
+from django_delayq.delivery.limiting import UNLIMITED, StoredLimit
+from django_delayq.delivery.rates import (
+    MOST_AT_A_TIME,
+    RATE_WANTED,
+    is_concurrency,
+    is_rate,
+    numbers_of,
+)
+from django_delayq.exceptions import InvalidArguments
+from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
+from django_delayq.jobs.pausing import this_process
+from django_delayq.logs import get_log
+from django_delayq.redaction import show
+
+logger = get_log("django_delayq.jobs")
+
+
+class _Unchanged:
+    def __repr__(self) -> str:
+        return "unchanged"
+
+
+#: In the place of a number: it stays as it is.
+UNCHANGED: Final = _Unchanged()
+Concurrency = int | None | _Unchanged
+Rate = str | None | _Unchanged
+
+
+class LimitInForce(NamedTuple):
+    """A limit of a queue, or of tasks on it."""
+
+    queue: str
+    #: The name of the limit that tasks have; None: it is the queue's own.
+    limit: str | None
+    #: Jobs that run at a time; None: any number. By a key, it counts for each.
+    concurrency: int | None
+    #: How often a job starts; None: as often as workers can.
+    rate: str | None
+    #: Who has set it in the place of what the code says; empty: nobody.
+    by: str
+
+    def __str__(self) -> str:
+        what = "" if self.limit is None else f"limit {self.limit} on "
+        most = "any number" if self.concurrency is None else f"{self.concurrency:,}"
+        rate = "" if self.rate is None else f", {self.rate}"
+        by = f", set by {self.by}" if self.by else ""
+        return f"{what}queue {self.queue}: {most} at a time{rate}{by}"
+
+
+def set_limit(
+    queue: str | None = None,
+    *,
+    limit: str | Limit | None = None,
+    concurrency: Concurrency = UNCHANGED,
+    rate: Rate = UNCHANGED,
+) -> None:
+    """Change a limit while workers run, in the place of what settings or code say, until `clear_limit`.
+
+    ``set_limit("mail", rate="100/s")`` limits a queue, ``set_limit(limit="stripe", concurrency=5)`` the tasks with this
+    limit on every queue of the settings, and ``set_limit("mail", limit="stripe", …)`` those on one queue. What is left
+    out stays as it is; None lifts it.
+
+    Raises:
+        QueueNotFound, InvalidArguments: nothing was set.
+        redis.exceptions.RedisError: the server's own error. The limit may be set on some of the queues.
+    """
+    perform(own_clients.of_thread, _setting(queue, limit, concurrency, rate))
+
+
+async def aset_limit(
+    queue: str | None = None,
+    *,
+    limit: str | Limit | None = None,
+    concurrency: Concurrency = UNCHANGED,
+    rate: Rate = UNCHANGED,
+) -> None:
+    """`set_limit` on the event loop."""
+    await aperform(own_clients.of_loop, _setting(queue, limit, concurrency, rate))
+
+
+def clear_limit(queue: str | None = None, *, limit: str | Limit | None = None) -> bool:
+    """Forget what `set_limit` with the same names has set: what settings or code say is in force again.
+
+    Returns False if nothing was set.
+
+    Raises:
+        QueueNotFound, InvalidArguments: nothing has changed.
+    """
+    return perform(own_clients.of_thread, _clearing(queue, limit))
+
+
+async def aclear_limit(
+    queue: str | None = None, *, limit: str | Limit | None = None
+) -> bool:
+    """`clear_limit` on the event loop."""
+    return await aperform(own_clients.of_loop, _clearing(queue, limit))
+
+
+def limits(queue: str | None = None) -> list[LimitInForce]:
+    """Return the limits of a queue and of tasks on it; by default those of every queue of the settings.
+
+    A limit of tasks is there once a worker with their code has begun.
+
+    Raises:
+        QueueNotFound: the queue is not configured.
+    """
+    return perform(own_clients.of_thread, _reading(queue))
+
+
+async def alimits(queue: str | None = None) -> list[LimitInForce]:
+    """`limits` on the event loop."""
+    return await aperform(own_clients.of_loop, _reading(queue))
+
+
+def _setting(
+    queue: str | None,
+    limit: str | Limit | None,
+    concurrency: Concurrency,
+    rate: Rate,
+) -> Steps[None]:
+    name = _name_of(limit)
+    changes: dict[str, int | float | str] = {}
+    for what, value, is_good, wanted in (
+        (
+            "concurrency",
+            concurrency,
+            is_concurrency,
+            f"a whole number, 1 to {MOST_AT_A_TIME:,}",
+        ),
+        ("rate", rate, is_rate, RATE_WANTED),
+    ):
+        if value is None:
+            changes |= UNLIMITED[what]
+        elif not isinstance(value, _Unchanged):
+            if not is_good(value):
+                raise InvalidArguments(
+                    f"{what}={show(value)}: give {wanted}; or None for no such limit. To pause a queue, use pause()"
+                )
+            changes |= numbers_of(**{what: value})  # type: ignore[arg-type]
+    if not changes:
+        raise InvalidArguments(
+            "set_limit() changes nothing: give concurrency=, rate=, or both. clear_limit() forgets what was set"
+        )
+    by = this_process()
+    for each in _queues_of(queue, name, "set_limit"):
+        yield limiting.set_limit(each.keys, changes, name=name or "", by=by)
+        for found in (yield from _in_force(each)):
+            if found.limit == name:
+                logger.warning("%s", found)
+        yield from _loosening(each, name)
+
+
+def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:
+    name, was_set = _name_of(limit), False
+    for each in _queues_of(queue, name, "clear_limit"):
+        if (yield limiting.set_limit(each.keys, None, name=name or "")):
+            was_set = True
+            what = "" if name is None else f"limit {name} on "
+            logger.warning(
+                "%squeue %s is again what the code says, by %s",
+                what,
+                each.name,
+                this_process(),
+            )
+        yield from _loosening(each, name)
+    return was_set
+
+
+def _loosening(queue: QueueSettings, name: str | None) -> Steps[None]:
+    """Let jobs go on that the limit admits now: also those that an earlier call left that broke off."""
+    cursor = b""
+    while name is not None:
+        reply = yield limiting.loosen(queue.keys, name=name, cursor=cursor)
+        cursor = reply.cursor
+        if not cursor:
+            return
+
+
+def _reading(queue: str | None) -> Steps[list[LimitInForce]]:
+    settings = conf.get_settings()
+    names = settings.queues if queue is None else [queue]
+    found: list[LimitInForce] = []
+    for each in [settings.queue(name) for name in names]:
+        found += yield from _in_force(each)
+    return found
+
+
+def _in_force(queue: QueueSettings) -> Steps[list[LimitInForce]]:
+    stored = yield limiting.limits(queue.keys)
+    return list(in_force(queue, stored))
+
+
+def in_force(queue: QueueSettings, stored: list[StoredLimit]) -> Iterator[LimitInForce]:
+    """Yield the limits of a queue, its own first, then others by name."""
+    own = numbers_of(queue.concurrency, queue.rate)
+    if own and not any(each.name == "" for each in stored):
+        yield _limit(queue, None, own, {}, "")
+    for name, code, changed, by in stored:
+        yield _limit(queue, name or None, code if name else own, changed, by)
+
+
+def _limit(
+    queue: QueueSettings,
+    name: str | None,
+    code: dict[str, Any],
+    changed: dict[str, Any],
+    by: str,
+) -> LimitInForce:
+    numbers = {**code, **changed}
+    concurrency, rate = numbers.get("concurrency"), numbers.get("rate")
+    return LimitInForce(
+        queue.name,
+        name,
+        concurrency if is_concurrency(concurrency) else None,
+        rate if is_rate(rate) else None,
+        by if changed else "",
+    )
+
+
+def _name_of(limit: object) -> str | None:
+    if isinstance(limit, Limit):
+        return limit.name
+    if limit is not None and not is_limit_name(limit):
+        raise InvalidArguments(
+            f"limit={show(limit)}: give a Limit, or the name of one: text of 1 to {MAX_LIMIT_NAME} bytes, without spaces"
+        )
+    return limit  # type: ignore[return-value]
+
+
+def _queues_of(queue: str | None, name: str | None, verb: str) -> list[QueueSettings]:
+    settings = conf.get_settings()
+    if queue is None:
+        if name is None:
+            raise InvalidArguments(
+                f"{verb}() needs the name of a queue, or limit= and that of a limit: {verb}('mail'), {verb}(limit='stripe')"
+            )
+        return list(settings.queues.values())
+    if not isinstance(queue, str):
+        raise InvalidArguments(
+            f"{verb}() takes the name of a queue; got {show(queue)}. For tasks, say {verb}(limit=…)"
+        )
+    return [settings.queue(queue)]

@@ -1,0 +1,259 @@
+"""Limits: of a queue, which claims less; and of tasks, whose jobs are held until there is a slot or a moment."""
+
+import json
+from typing import Any
+
+import pytest
+
+from django_delayq.delivery.claiming import Limited, Mode
+from django_delayq.delivery.rates import limit_text, numbers_of
+from django_delayq.delivery.states import State
+from tests.delivery.rig import LEASE, Rig, names_of, token
+
+STRIPE = "stripe\0acct"
+
+
+def declare(rig: Rig, name: str = "stripe", **limit: Any) -> None:
+    """Write what code says of a limit, as a worker does."""
+    text = json.dumps({"code": numbers_of(**limit)})
+    rig.client.hset(rig.keys.control, f"limit:{name}", text)
+
+
+def slots(rig: Rig) -> int:
+    return int(rig.client.zcard(rig.keys.slots))
+
+
+# Of a queue.
+
+
+def test_concurrency_of_a_queue_leases_no_more_than_that(rig: Rig) -> None:
+    text = limit_text(concurrency=3)
+    rig.schedule({f"j{n}": n for n in range(5)})
+    rig.now = 10
+
+    claimed = rig.claim(10, limit_text=text)
+
+    assert names_of(claimed) == ["j0", "j1", "j2"]
+    assert claimed.limits == Limited(True, True, 0)
+    # It says when the first lease ends.
+    assert claimed.wait_us == LEASE * 1000
+    again = rig.claim(10, limit_text=text)
+    assert (again.jobs, again.wait_us) == ([], LEASE * 1000)
+    with rig.listening(rig.keys.channel) as heard:
+        rig.acknowledge(claimed.jobs[1])
+        assert heard() == [10]
+    assert names_of(rig.claim(10, limit_text=text)) == ["j3"]
+
+
+def test_leases_that_are_over_leave_their_room(rig: Rig) -> None:
+    text = limit_text(concurrency=2)
+    rig.schedule({"a": 0, "b": 0, "c": 0})
+    rig.claim(10, limit_text=text)
+    rig.now = LEASE
+
+    claimed = rig.claim(10, limit_text=text)
+
+    assert names_of(claimed) == ["a", "b"]
+    assert [job.kills for job in claimed.jobs] == [1, 1]
+    assert rig.claim(10, limit_text=text).jobs == []
+
+
+def test_who_did_not_ask_for_more_is_not_held_back(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 0})
+
+    claimed = rig.claim(1, limit_text=limit_text(concurrency=2))
+
+    assert claimed.limits == Limited(False, True, 0)
+    assert claimed.wait_us == 0
+
+
+def test_rate_of_a_queue_admits_a_burst_and_then_one_each_interval(rig: Rig) -> None:
+    text = limit_text(rate="10/s burst 3")
+    rig.schedule({f"j{n}": 0 for n in range(9)})
+
+    first = rig.claim(10, limit_text=text)
+
+    assert len(first.jobs) == 3
+    assert first.wait_us == 100_000
+    rig.now = 99.9
+    early = rig.claim(10, limit_text=text)
+    assert (early.jobs, early.wait_us) == ([], 100)
+    rig.now = 100
+    assert len(rig.claim(10, limit_text=text).jobs) == 1
+    rig.now = 10_000
+    assert len(rig.claim(10, limit_text=text).jobs) == 3
+
+
+def test_rate_of_a_queue_survives_a_clock_that_is_set_back(rig: Rig) -> None:
+    text = limit_text(rate="10/m")
+    rig.schedule({"a": 0, "b": 0})
+    assert len(rig.claim(10, limit_text=text).jobs) == 1
+    rig.is_served = False
+    rig.now = -3_600_000
+    rig.schedule({"c": 0})
+    rig.is_checked = False
+
+    wait_us = rig.claim(10, limit_text=text).wait_us
+
+    assert 0 <= wait_us <= 18_000_000
+
+
+def test_shared_queue_goes_on_transferring_while_its_limit_is_full(rig: Rig) -> None:
+    text = limit_text(concurrency=1)
+    rig.schedule({"a": 0, "b": 1, "c": 50})
+    rig.now = 2
+    rig.claim(1, mode=Mode.SHARED, limit_text=text)
+    assert len(rig.claim(5, mode=Mode.SHARED, limit_text=text).jobs) == 1
+
+    held_back = rig.claim(5, mode=Mode.SHARED, limit_text=text)
+
+    assert held_back.jobs == []
+    assert held_back.wait_us == 48_000
+
+
+# Of a task.
+
+
+def test_job_whose_limit_is_full_is_held_with_the_reason(rig: Rig) -> None:
+    declare(rig, concurrency=2)
+    rig.schedule({f"j{n}": n for n in range(4)}, limit=STRIPE)
+    rig.now = 5
+
+    claimed = rig.claim()
+
+    assert names_of(claimed) == ["j0", "j1"]
+    assert claimed.limits == Limited(False, True, 0)
+    assert claimed.wait_us == LEASE * 1000
+    assert slots(rig) == 2
+    seen = rig.inspect("j2")
+    assert seen.state is State.HELD
+    assert json.loads(seen.error)["error"] == "limit stripe acct: 2 of 2"
+    assert rig.held_names().counts == {"limit stripe acct": 2}
+
+
+@pytest.mark.parametrize("way", ["acknowledge", "retry", "snooze", "bury", "give_back"])
+def test_end_of_a_lease_lets_the_first_that_waits_go_on(rig: Rig, way: str) -> None:
+    declare(rig, concurrency=1)
+    rig.schedule({"a": 0, "b": 1, "c": 2}, limit=STRIPE)
+    rig.now = 5
+    a = rig.claim().jobs[0]
+
+    with rig.listening(rig.keys.channel) as heard:
+        assert getattr(rig, way)(a) == []
+        assert 1 in heard()
+
+    assert rig.inspect("b").state is State.DUE
+    assert rig.inspect("b").error == b""
+    assert rig.inspect("c").state is State.HELD
+    claimed = rig.claim()
+    expected = "a" if way == "give_back" else "b"
+    assert names_of(claimed) == [expected]
+    assert slots(rig) == 1
+
+
+def test_held_jobs_of_another_key_and_without_a_limit_go_on(rig: Rig) -> None:
+    declare(rig, concurrency=1)
+    rig.schedule({"a": 0, "b": 1}, limit="stripe\0one")
+    rig.schedule({"c": 2}, limit="stripe\0two")
+    rig.schedule({"d": 3})
+    rig.now = 5
+
+    assert names_of(rig.claim()) == ["a", "c", "d"]
+
+
+def test_lease_that_is_over_keeps_its_slot_for_its_own_job(rig: Rig) -> None:
+    declare(rig, concurrency=1)
+    rig.schedule({"a": 0, "b": 1}, limit=STRIPE)
+    rig.now = 2
+    rig.claim()
+    rig.recover()
+
+    claimed = rig.claim()
+
+    assert [(job.token, job.kills) for job in claimed.jobs] == [(token("a"), 1)]
+    assert slots(rig) == 1
+
+
+def test_job_that_is_out_of_kills_leaves_its_slot_to_the_next(rig: Rig) -> None:
+    declare(rig, concurrency=1)
+    rig.schedule({"a": 0, "b": 1}, limit=STRIPE)
+    rig.now = 2
+    rig.claim()
+    rig.recover()
+
+    assert rig.claim(max_kills=0).jobs == []
+
+    assert rig.inspect("a").state is State.DEAD
+    assert names_of(rig.claim()) == ["b"]
+
+
+def test_limit_that_nobody_knows_holds_nothing(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 1}, limit=STRIPE)
+    rig.now = 2
+
+    assert len(rig.claim().jobs) == 2
+    assert slots(rig) == 2
+
+
+def test_rate_of_a_key_gives_each_job_its_moment(rig: Rig) -> None:
+    declare(rig, rate="10/s")
+    rig.schedule({f"j{n}": n for n in range(4)}, limit=STRIPE)
+    rig.now = 5
+
+    assert names_of(rig.claim()) == ["j0"]
+    assert rig.inspect("j1").score_ms % 1000 == 105
+    assert rig.inspect("j2").state is State.HELD
+    for number in range(1, 4):
+        rig.now = 5 + 100 * number - 1
+        assert rig.claim().jobs == []
+        rig.now += 1
+        claimed = rig.claim()
+        assert names_of(claimed) == [f"j{number}"]
+        assert rig.acknowledge(*claimed.jobs) == []
+    assert rig.claim().wait_us == LEASE * 1000 - 300_000
+
+
+def test_rate_with_a_burst(rig: Rig) -> None:
+    declare(rig, rate="1/s burst 2")
+    rig.schedule({f"j{n}": n for n in range(5)}, limit=STRIPE)
+    rig.now = 5
+
+    assert names_of(rig.claim()) == ["j0", "j1"]
+    rig.now = 1005
+    assert names_of(rig.claim()) == ["j2"]
+
+
+def test_new_job_that_drops_is_cancelled_while_its_limit_is_full(rig: Rig) -> None:
+    rig.schedule({"a": 0, "b": 1}, limit="periodic\0", drops=True, unique="ek")
+    rig.schedule({"c": 1}, limit="periodic\0", drops=True)
+    rig.now = 2
+
+    claimed = rig.claim()
+
+    assert names_of(claimed) == ["a"]
+    assert claimed.limits == Limited(False, True, 1)
+    assert rig.inspect("c").state is State.CANCELLED
+    rig.acknowledge(*claimed.jobs)
+    rig.schedule({"d": 0}, limit="periodic\0", drops=True)
+    rig.now = 3
+    assert names_of(rig.claim()) == ["d"]
+
+
+def test_repeat_of_a_claim_says_that_there_are_limits(rig: Rig) -> None:
+    declare(rig, concurrency=1)
+    rig.schedule({"a": 0, "b": 0}, limit=STRIPE)
+    first = rig.claim(request=b"12345678")
+
+    again = rig.claim(request=b"12345678")
+
+    assert names_of(again) == names_of(first) == ["a"]
+    assert again.limits is not None
+    assert again.limits.has_slots
+
+
+def test_claim_of_a_few_leaves_limits_to_the_whole_claim(rig: Rig) -> None:
+    rig.schedule({"z": 0}, insertion_list=False)
+    rig.claim()
+    rig.schedule({"a": 0, "b": 0}, limit=STRIPE, insertion_list=False)
+
+    assert rig.claim_few() is None

@@ -1,0 +1,168 @@
+"""Limits in workers: what starts and what waits, and what that costs."""
+
+import time
+
+import pytest
+
+from django_delayq import (
+    clear_limit,
+    find_jobs,
+    limits,
+    schedule_many,
+    set_limit,
+)
+from django_delayq.conf import get_settings
+from django_delayq.delivery.states import State
+from django_delayq.jobs import formats
+from tests.polling import wait_until
+from tests.worker.project import tasks
+from tests.worker.test_loop import commandstats
+
+
+@pytest.fixture(autouse=True)
+def written(client, configure, queue_name):
+    """The queue is in the format that has limits, as it is once a worker has served it."""
+    client.hset(get_settings().queue(queue_name).keys.control, "format", 2)
+    formats.forget()
+
+
+def send(task, count, queue, *args):
+    return schedule_many(
+        task.using(queue=queue).prepare(0, *args) for _ in range(count)
+    )
+
+
+def most_at_a_time(records, **fields):
+    """Return how many jobs ran at the same time, at most."""
+    running = most = 0
+    for line in records.all():
+        if fields.items() <= line.items():
+            running += {"start": 1, "end": -1}.get(line["step"], 0)
+            most = max(most, running)
+    return most
+
+
+def ran(records, count, step="end"):
+    wait_until(lambda: records.count(step) == count, description=f"{count} have run")
+
+
+def test_concurrency_of_a_queue_holds_for_all_its_workers(
+    configure, work, records, queue_name
+):
+    configure({"CONCURRENCY": 3})
+    work()
+    work()
+
+    send(tasks.nap, 24, queue_name, 0.02)
+
+    ran(records, 24)
+    assert most_at_a_time(records) == 3
+
+
+def test_no_job_of_a_key_runs_beside_another_of_it(work, records, queue_name):
+    work()
+    work()
+    keys = [f"k{n % 5}" for n in range(40)]
+
+    schedule_many(
+        tasks.one_of_a_key.using(queue=queue_name).prepare(0, key, 0.01) for key in keys
+    )
+
+    ran(records, 40)
+    for key in set(keys):
+        assert most_at_a_time(records, key=key) == 1
+
+
+def test_job_that_is_held_back_says_why(work, records, queue_name):
+    work()
+    first, second = schedule_many(
+        tasks.one_of_a_key.using(queue=queue_name).prepare(0, "k", 1.0)
+        for _ in range(2)
+    )
+    ran(records, 1, "start")
+
+    wait_until(lambda: second.refresh() is State.HELD, description="it is held")
+
+    assert second.error["error"] == "limit of-key k: 1 of 1"
+    assert list(find_jobs(queue=queue_name, state=State.HELD)) == [second]
+    assert second.cancel()
+    assert first.refresh() is State.RUNNING
+
+
+def test_limit_is_raised_while_jobs_wait(work, records, queue_name):
+    work()
+    send(tasks.one_of_a_key, 4, queue_name, "k", 0.5)
+    ran(records, 1, "start")
+    assert next(map(str, limits(queue_name))) == (
+        f"limit of-key on queue {queue_name}: 1 at a time"
+    )
+
+    set_limit(queue_name, limit="of-key", concurrency=3)
+
+    ran(records, 3, "start")
+    assert most_at_a_time(records, key="k") == 3
+    ran(records, 4)
+    assert clear_limit(queue_name, limit="of-key") is True
+    assert clear_limit(queue_name, limit="of-key") is False
+
+
+def test_rate_of_a_task_paces_its_starts(work, records, queue_name):
+    work()
+    began_s = time.monotonic()
+
+    send(tasks.paced, 12, queue_name)
+
+    ran(records, 12, "run")
+    # Two at once, and then one each 50 ms.
+    assert time.monotonic() - began_s >= 0.5
+
+
+def test_rate_of_a_queue_is_set_while_it_is_worked_on(work, records, queue_name):
+    work()
+    set_limit(queue_name, rate="100/s burst 10")
+    began_s = time.monotonic()
+
+    send(tasks.note, 60, queue_name)
+
+    ran(records, 60, "run")
+    # Ten at once, and then one each 10 ms.
+    assert time.monotonic() - began_s >= 0.5
+
+
+def test_queue_whose_limit_is_full_costs_no_more_claims_than_an_idle_one(
+    configure, work, records, client, queue_name
+):
+    # What lies in the destination queue would wake who watches it, again and again.
+    configure({"REDISSON": "3.52.0", "CODEC": "StringCodec", "CONCURRENCY": 1})
+    worker = work()
+    schedule_many(tasks.hold.using(queue=queue_name).prepare(0) for _ in range(20))
+    ran(records, 1, "start")
+    keys = get_settings().queue(queue_name).keys
+    wait_until(
+        lambda: client.llen(keys.queue.destination) == 19,
+        description="all are transferred",
+    )
+
+    before, turns = commandstats(client), worker.loop.turns
+    wait_until(
+        lambda: commandstats(client).get("ping", 0) > before.get("ping", 0),
+        description="its idle connections were asked for a sign of life, after 5 s",
+    )
+
+    calls = commandstats(client)["evalsha"] - before["evalsha"]
+    assert calls < 20
+    assert worker.loop.turns - turns < 20
+    records.let_go()
+    ran(records, 20)
+
+
+def test_burst_runs_what_the_rate_of_its_queue_holds_back(
+    configure, work, records, queue_name
+):
+    configure({"RATE": "20/s"})
+    send(tasks.note, 8, queue_name)
+
+    worker = work(is_burst=True)
+
+    worker.join()
+    assert records.count("run") == 8
