@@ -15,8 +15,6 @@ class OnHolder(NamedTuple):
     moves: str
     #: For how long, from when the first call was scheduled, a later one may put it off.
     max_wait_ms: int | None
-    #: Whether a new job follows it if it runs. Where the key is free from the start on, a job that runs holds none.
-    follows: bool
 
 
 def on_holder(options: TaskOptions) -> OnHolder:
@@ -27,5 +25,4 @@ def on_holder(options: TaskOptions) -> OnHolder:
         replaces="replace" in what,
         moves="later" if "postpone" in what else "sooner" if "sooner" in what else "",
         max_wait_ms=None if longest_s is None else math.ceil(longest_s * 1000),
-        follows=options.unique_until == "end",
     )

@@ -244,7 +244,8 @@ def _ranked(drafts: Sequence[Draft], queue: str) -> tuple[list[NewJob], bool]:
             priority,
             draft.limit if has_priorities else "",
             notes_first=wanted is not None and wanted.max_wait_ms is not None,
-            may_follow=wanted is not None and wanted.follows,
+            # Even a task whose key is free from the start on: Java may have its job, or it had another unique_until.
+            may_follow=wanted is not None,
         )
         new[i] = new[i]._replace(tail=tail)
     return new, is_ranked

@@ -304,6 +304,17 @@ def test_what_a_run_keeps_does_not_outlive_it(rig: Rig) -> None:
     assert_nothing_left(rig)
 
 
+def test_job_follows_a_running_holder_whose_header_is_spoilt(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique=KEY)
+    rig.lease()
+    rig.client.hset(rig.keys.headers, token("a"), b"spoilt")
+
+    assert rig.schedule({"b": 0}, unique=KEY, may_follow=True)[0].holder == ""
+
+    assert rig.state()["unique"] == {"k": "b"}
+    assert names_of(rig.claim()) == ["b"]
+
+
 # A holder that does not wait.
 
 

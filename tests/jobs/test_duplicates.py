@@ -24,13 +24,14 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
-from django_delayq.delivery import replacing
+from django_delayq.delivery import claiming, replacing
 from django_delayq.jobs import formats, sending
 from django_delayq.jobs.options import TaskOptions
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.jobs.test_races import together
+from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.servers import ExternalServer, Server
 from tests.signed import opened
@@ -194,6 +195,45 @@ def test_call_that_meets_a_running_job_makes_one_that_follows(
     assert get_job(job.id).args == [1, expected]
     hand.succeed(leased)
     assert not hand.client.exists(hand.keys.unique)
+
+
+@ways
+def test_job_of_a_key_free_from_the_start_follows_one_that_holds_it_to_the_end(
+    queue: str, hand: Hand, way: Any
+) -> None:
+    # The task had another unique_until before.
+    first = way(on(queue, "replace"), 0, 1, "old")
+    running = hand.take()
+
+    job = way(on(queue, "replace", unique_until="start"), 0, 1, "new")
+
+    assert (job.created, job.replaced) == (True, False)
+    assert job.id != first.id
+    assert hand.claim() == []
+    hand.succeed(running)
+    assert hand.take().token == job.token
+    assert not hand.client.exists(hand.keys.unique)
+
+
+@ways
+@pytest.mark.parametrize("until", ["start", "end"])
+def test_call_makes_another_job_if_the_holder_lies_deep_in_the_destination_queue(
+    queue: str, hand: Hand, settings: Any, way: Any, until: str
+) -> None:
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: {"REDISSON": "3.52.0"}}}
+    hand.client.rpush(hand.keys.queue.destination, *[b"x"] * 1_000)
+    first = way(on(queue, "replace", unique_until=until), 0, 1, "old")
+    wait_until(
+        lambda: hand.run(claiming.transfer(hand.keys, batch=10)).moved,
+        description="the job lies behind the others",
+    )
+
+    job = way(on(queue, "replace", unique_until=until), LATER, 1, "new")
+
+    assert (job.created, job.replaced) == (True, False)
+    assert job.id != first.id
+    again = way(on(queue, "replace", unique_until=until), LATER, 1, "newest")
+    assert (again.id, again.args) == (job.id, [1, "newest"])
 
 
 def test_call_that_keeps_meets_the_running_job_as_ever(queue: str, hand: Hand) -> None:

@@ -39,10 +39,12 @@ local function is_alive(token)
   return lying[token .. mac] or not is_all
 end
 
--- Whether nothing can change a living holder any more: a worker has it, or it lies deep in the destination queue.
+-- Whether nothing can change a living holder any more: a worker has it, it lies deep in the destination queue, or
+-- somebody has spoilt its header.
 local function has_begun(token)
-  local _, _, _, fence = read_header(redis.call('HGET', keys.headers, token))
-  if fence then return fence ~= NOBODY end
+  local header = redis.call('HGET', keys.headers, token)
+  local _, _, _, fence = read_header(header)
+  if header then return fence ~= NOBODY end
   local start, kind, id, _, mac = read_locator(redis.call('HGET', keys.locators, token))
   return start and not find_frame(keys.timeout_set, start, kind, id, token, mac) and not lying[token .. mac]
 end
