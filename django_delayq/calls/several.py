@@ -56,8 +56,12 @@ def _read_all(calls: Sequence[Call[T]], replies: Sequence[Any]) -> list[T | Exce
     return read
 
 
-def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exception]:
+def run_stream(
+    client: Redis, calls: Iterable[Call[T] | None]
+) -> Iterator[T | Exception]:
     """Make calls one after the other, and prepare the next while the server works on the last.
+
+    Where None comes in place of a call, all replies are yielded before the next call is prepared.
 
     The client has a connection of its own. An error takes the place of its reply. A lost connection ends the stream.
     If the source of the calls forks, the connection stays the parent's, and for the child it is lost.
@@ -69,15 +73,16 @@ def run_stream(client: Redis, calls: Iterable[Call[T]]) -> Iterator[T | Exceptio
     failure: Exception | None = None
     try:
         for call in calls:
-            try:
-                if failure is None:
+            if call is not None:
+                try:
                     _check_owner(pid)
                     connection.send_command(*call.command())
-            except LOST as error:
-                connection.disconnect()
-                failure = error
-            under_way.append(call)
-            if len(under_way) > UNDER_WAY or failure is not None:
+                except LOST as error:
+                    connection.disconnect()
+                    failure = error
+                under_way.append(call)
+            most = 0 if call is None or failure is not None else UNDER_WAY
+            while len(under_way) > most:
                 reply, failure = _read_one(
                     connection, pid, under_way.popleft(), failure
                 )

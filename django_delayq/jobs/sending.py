@@ -349,7 +349,7 @@ def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     sending = _Sending(jobs)
     try:
         stream = sending.calls()
-        for call in islice(stream, 1):
+        for call in islice(filter(None, stream), 1):
             # This call goes alone: it brings the script to a server that has not seen it.
             sending.take(_run_or_error(call))
             perform(own_clients.of_thread, sending.meeting())
@@ -405,13 +405,19 @@ class _Sending:
         self._is_stopped = False
         self.failure: Exception | None = None
 
-    def calls(self) -> Iterator[Call[list[Scheduled]]]:
+    def calls(self) -> Iterator[Call[list[Scheduled]] | None]:
         """Yield one call for each batch, for a stream that does not wait for replies; end at the first error.
 
-        It also ends once a reply says that a queue is full.
+        It also ends once a reply says that a queue is full. It yields None where the replies have to be taken in first.
         """
         try:
             for queue, drafts in self._batches():
+                if any(draft.duplicates is not None for draft in drafts):
+                    # What an earlier job of a key has met is changed before a later one can make a job that follows.
+                    yield None
+                    if self._is_stopped:
+                        self._forget_last()
+                        return
                 if not formats.is_known(queue):
                     # The stream occupies this thread's client, so another client asks.
                     perform(own_clients.of_thread, formats.asking(queue))
@@ -446,6 +452,12 @@ class _Sending:
             yield from self.meeting()
             if self._is_stopped:
                 return
+
+    def _forget_last(self) -> None:
+        """Let the jobs of the last batch be as they were: it is not sent."""
+        _, drafts, before = self._under_way[-1]
+        for draft, sent_ms in zip(drafts, before, strict=True):
+            draft.sent_ms = sent_ms
 
     def _fail_to_make(self, error: Exception) -> None:
         # The iterable of jobs raised it, or a job was not prepared: nothing of this batch was sent.

@@ -54,6 +54,27 @@ class TestSeveral:
         assert isinstance(replies[1], redis.ResponseError)
         assert replies[:1] + replies[2:] == ["0", *(str(n) for n in range(2, 20))]
 
+    def test_stream_yields_all_replies_before_it_goes_on_behind_none(
+        self, server: Server
+    ) -> None:
+        client = server.client(single_connection_client=True)
+        run(client, echo("x"))
+        replies: list[str | Exception] = []
+        known: list[int] = []
+
+        def calls() -> Iterator[Call[str] | None]:
+            for n in range(6):
+                if n % 2 == 0:
+                    yield None
+                    known.append(len(replies))
+                yield echo(str(n))
+
+        for reply in run_stream(client, calls()):
+            replies.append(reply)
+
+        assert replies == [str(n) for n in range(6)]
+        assert known == [0, 2, 4]
+
     def test_stream_that_is_left_early_does_not_confuse_the_next_call(
         self, server: Server
     ) -> None:

@@ -302,6 +302,46 @@ def test_duplicates_within_schedule_many_are_brought_together_in_order(
         assert get_job(sent[n].id).args == [n, 27 + n]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_last_of_schedule_many_stays_if_a_worker_claims_the_holder_meanwhile(
+    queue: str, hand: Hand, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    monkeypatch.setattr(sending, "_most_in_a_call", lambda queue: 2)
+    task = on(queue, "replace")
+
+    def jobs() -> Iterator[Job[Any]]:
+        for n in range(6):
+            if n == 5:
+                # The second call has been made, so one of its jobs has met the first.
+                wait_until(lambda: len(hand.tokens()) >= 2, description="two wait")
+                hand.take()
+            yield task.prepare(0, 1, n) if n % 2 else task.prepare(LATER, n, n)
+
+    sent = asyncio.run(aschedule_many(jobs())) if is_async else schedule_many(jobs())
+
+    assert get_job(sent[1].id).state is State.RUNNING
+    assert get_job(sent[5].id).args == [1, 5]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_schedule_many_that_a_full_queue_stops_names_what_it_has_not_sent(
+    queue: str,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    is_async: bool,
+) -> None:
+    monkeypatch.setattr(sending, "_most_in_a_call", lambda queue: 2)
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: {"MAX_JOBS": 3}}}
+    jobs = [on(queue, "replace").prepare(LATER, n) for n in range(8)]
+
+    with pytest.raises(QueueFull) as failed:
+        asyncio.run(aschedule_many(jobs)) if is_async else schedule_many(jobs)
+
+    assert failed.value.scheduled == jobs[:2]
+    assert failed.value.unsent == jobs[2:]
+    assert failed.value.unknown == []
+
+
 @pytest.mark.django_db(transaction=True)
 def test_commit_replaces_what_is_there_by_then(queue: str, hand: Hand) -> None:
     task = on(queue, "replace", on_commit=True)
