@@ -20,7 +20,7 @@ from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import registry
+from django_delayq.jobs import periodic, registry
 from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import redact_url, show
@@ -128,6 +128,31 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             found += _check_codec(task, settings.queues[task.options.queue])
         else:
             found += _check_payloads(task, settings.queues[task.options.queue])
+    return [*found, *_check_schedules()]
+
+
+def _check_schedules() -> Sequence[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    for schedule in periodic.all_schedules():
+        try:
+            periodic.check(schedule)
+        except DelayqError as error:
+            found.append(
+                checks.Error(
+                    f"Schedule {schedule.name!r} of task {schedule.task.name!r} cannot go on: {error}.",
+                    hint="Correct its @periodic; until then, workers leave this schedule out.",
+                    id="django_delayq.E013",
+                )
+            )
+    found += [
+        checks.Error(
+            f"Task {schedule.task.name!r} has a schedule named {schedule.name!r}, as another task of queue"
+            f" {schedule.queue!r} has: workers know only one of the two.",
+            hint="Give one of them another name=.",
+            id="django_delayq.E014",
+        )
+        for schedule in periodic.doubles()
+    ]
     return found
 
 

@@ -110,7 +110,7 @@ def _pausing(
     reason: str,
     by: str,
 ) -> Steps[None]:
-    name = None if task is None else _name_of(task)
+    name = None if task is None else name_of(task)
     if name is not None and not holding.can_be_held(pausing.held_name(name)):
         raise InvalidTask(
             f"jobs of {show(name)} cannot be held, so it cannot be paused: a name may have"
@@ -146,7 +146,7 @@ def _resuming(queue: str | None, task: Task | None) -> Steps[bool]:
     name: str | None = None
     if task is not None:
         try:
-            name = _name_of(task)
+            name = name_of(task)
         except TaskNotFound as error:
             # A task that has gone from the code may still be paused.
             unknown, name = error, error.task
@@ -191,7 +191,7 @@ def _asking(queue: str | None) -> Steps[list[Pause]]:
     return found
 
 
-def _name_of(task: Task) -> str:
+def name_of(task: Task) -> str:
     """Return the name of a task.
 
     Raises:

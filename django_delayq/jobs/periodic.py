@@ -192,16 +192,17 @@ def periodic(
             raise InvalidTask(
                 f"@periodic stands above @delayed_task; got {show(task)}, a {type(task).__name__}"
             )
+        full_name = task.name if name is None else name
+        check_parts(full_name, when, args, kwargs, catch_up)
         schedule = CodeSchedule(
             task,
             when,
-            task.name if name is None else name,
+            full_name,
             tuple(args),
             dict(kwargs or {}),
             catch_up,
             task.using(**options).options,
         )
-        check_parts(schedule.name, when, args, kwargs, catch_up)
         check_options(task.name, schedule.options)
         envelopes.plain(args, kwargs or {})
         if any(other.name == schedule.name for other in task.schedules):

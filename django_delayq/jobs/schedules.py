@@ -30,7 +30,7 @@ from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.moments import When, datetime_of, when_of
 from django_delayq.jobs.options import TaskOptions, check_priority
-from django_delayq.jobs.pausing import Task, checked_text, this_process
+from django_delayq.jobs.pausing import Task, checked_text, name_of, this_process
 from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule, Definition
 from django_delayq.jobs.registry import get_task
 from django_delayq.logs import get_log
@@ -662,7 +662,7 @@ def _storing(
     options: dict[str, Any],
 ) -> Steps[Schedule]:
     definitions.check_parts(name, when, args, kwargs, catch_up)
-    found_task = get_task(task if isinstance(task, str) else task.name)
+    found_task = get_task(name_of(task))
     chosen: TaskOptions = found_task.options.changed(**options)
     definitions.check_options(found_task.name, chosen)
     queue = conf.get_settings().queue(chosen.queue)
