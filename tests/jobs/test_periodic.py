@@ -140,7 +140,7 @@ def problems():
     return [
         (each.id.rpartition(".")[2], each.msg)
         for each in check_settings()
-        if "chedule" in each.msg
+        if "schedule" in each.msg.lower()
     ]
 
 
