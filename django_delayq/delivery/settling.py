@@ -7,6 +7,7 @@ from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind, bind_list
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.following import Following
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
 
@@ -48,9 +49,10 @@ def acknowledge(
     *,
     state: State = State.SUCCEEDED,
     has_slots: bool = False,
+    following: Following | None = None,
     now_us: int | None = None,
 ) -> Call[list[int]]:
-    """End jobs; returns the indexes of those whose lease was lost.
+    """End jobs, and store those that follow them; returns the indexes of those whose lease was lost.
 
     ``has_slots``, here and below: a claim has said that the queue or a job of it has a limit.
     """
@@ -62,15 +64,14 @@ def acknowledge(
         if ttl_ms is not None:
             kept += (index, ttl_ms, result)
             results.append(keys.result(token))
+    args += kept
+    named = slot_keys(keys, *_FOR_WAITERS) if has_slots else {}
+    if following is not None:
+        named |= following.keys(keys)
+        args += following.args()
     return Call(
-        *bind_list(
-            PACKAGES,
-            "acknowledge",
-            keys,
-            results,
-            **(slot_keys(keys, *_FOR_WAITERS) if has_slots else {}),
-        ),
-        args + kept,
+        *bind_list(PACKAGES, "acknowledge", keys, results, **named),
+        args,
     )
 
 
@@ -130,9 +131,10 @@ def bury(
     state: State = State.DEAD,
     attempt_failed: bool = True,
     has_slots: bool = False,
+    following: Following | None = None,
     now_us: int | None = None,
 ) -> Call[list[int]]:
-    """Make jobs dead letters, or quarantine them; returns the indexes of those whose lease was lost."""
+    """Make jobs dead letters, or quarantine them, and store those that follow; returns the indexes of lost leases."""
     args: list[Argument] = [now_argument(now_us), state, int(attempt_failed)]
     results: list[str] = []
     for token, fence, error, ttl_ms, result in jobs:
@@ -141,16 +143,14 @@ def bury(
         else:
             args += (token, fence, error, ttl_ms, result)
             results.append(keys.result(token))
-    graves = keys.dead if state is State.DEAD else keys.quarantine
+    named = {"graves": keys.dead if state is State.DEAD else keys.quarantine}
+    if has_slots:
+        named |= slot_keys(keys, *_FOR_WAITERS)
+    if following is not None:
+        named |= following.keys(keys) | {"ended": keys.ended}
+        args += following.args()
     return Call(
-        *bind_list(
-            PACKAGES,
-            "bury",
-            keys,
-            results,
-            graves=graves,
-            **(slot_keys(keys, *_FOR_WAITERS) if has_slots else {}),
-        ),
+        *bind_list(PACKAGES, "bury", keys, results, **named),
         args,
     )
 

@@ -39,6 +39,7 @@ from django_delayq.delivery.claiming import (
     Transferred,
 )
 from django_delayq.delivery.ended import EndRecord
+from django_delayq.delivery.following import Following
 from django_delayq.delivery.holding import Held, HeldNames, Released
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
@@ -327,7 +328,11 @@ class Rig:
         )
 
     def acknowledge(
-        self, *jobs: Leased | Done, state: State = State.SUCCEEDED
+        self,
+        *jobs: Leased | Done,
+        state: State = State.SUCCEEDED,
+        followers: Sequence[tuple[int, NewJob]] = (),
+        is_ranked: bool = False,
     ) -> list[int]:
         done = [
             job if isinstance(job, Done) else Done(job.token, job.fence) for job in jobs
@@ -338,9 +343,18 @@ class Rig:
                 done,
                 state=state,
                 has_slots=self.has_slots,
+                following=self.following(followers, is_ranked=is_ranked),
                 now_us=self.now_us,
             )
         )
+
+    def following(
+        self, followers: Sequence[tuple[int, NewJob]], *, is_ranked: bool = False
+    ) -> Following | None:
+        """Describe the jobs that follow others, each with the index of the one before it."""
+        if not followers:
+            return None
+        return Following(followers, self.frame_format, self.insertion_list, is_ranked)
 
     def retry(
         self, *jobs: Leased, wait: int | str = 1_000, error: bytes = b"{}"
@@ -373,6 +387,7 @@ class Rig:
         *jobs: Leased | Rejected,
         state: State = State.DEAD,
         attempt_failed: bool = True,
+        followers: Sequence[tuple[int, NewJob]] = (),
     ) -> list[int]:
         rejected = [
             job
@@ -387,6 +402,7 @@ class Rig:
                 state=state,
                 attempt_failed=attempt_failed,
                 has_slots=self.has_slots,
+                following=self.following(followers),
                 now_us=self.now_us,
             )
         )

@@ -12,7 +12,7 @@ from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
-from django_delayq.delivery.storing import NewJob
+from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.delivery.tending import Which
 from django_delayq.repair import calls
 from django_delayq.repair.calls import FrameName
@@ -53,6 +53,12 @@ def hold_paused(rig: Rig, *names: str, task: str = "shop.mail") -> None:
     rig.pause(task)
     jobs = rig.claim(len(names)).jobs
     assert rig.hold(*jobs, task=held_name(task), hold_ms=None) == []
+
+
+def follower(
+    name: str, wait: str = "+0", *, unique: str = "", priority: int = 0
+) -> NewJob:
+    return NewJob(token(name), wait, tail_of(unique, priority), payload(name))
 
 
 def end_of(name: str, ended_ms: int = T0, **options: Any) -> EndRecord:
@@ -273,6 +279,28 @@ def _(rig: Rig) -> Callable[[], object]:
     a, b = rig.claim().jobs
     done = Done(b.token, b.fence, 60_000, b"result")
     return lambda: rig.acknowledge(a, done)
+
+
+@stop("acknowledge, and follow", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0, "b": 0})
+    rig.schedule({"held": 90}, unique="eheld")
+    a, b = rig.claim().jobs
+    done = Done(b.token, b.fence, 60_000, b"result")
+    followers = [
+        (0, follower("c", unique="ek")),
+        (1, follower("d", wait="+5", priority=2)),
+        (1, follower("e", unique="eheld")),
+    ]
+    return lambda: rig.acknowledge(a, done, followers=followers, is_ranked=True)
+
+
+@stop("bury, and follow", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0, "b": 9}, unique="ek")
+    job = rig.lease()
+    rejected = Rejected(job.token, job.fence, b"{}", 60_000, b"failed")
+    return lambda: rig.bury(rejected, followers=[(0, follower("c", unique="ek"))])
 
 
 @stop("retry", drains=True)

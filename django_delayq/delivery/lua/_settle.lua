@@ -25,6 +25,13 @@ local function ours(headers, first, width, last)
   return held, lost
 end
 
+-- The jobs that ours() has found, by their index among the arguments, from 0.
+local function by_index(jobs, first, width)
+  local found = {}
+  for _, job in ipairs(jobs) do found[(job.at - first) / width] = job end
+  return found
+end
+
 local function tokens_of(jobs)
   local tokens = {}
   for i, job in ipairs(jobs) do tokens[i] = job.token end

@@ -1,20 +1,24 @@
 -- End jobs that ran, or will not run, if their lease is still the caller's.
 --
--- Prelude  clock, count, window, frame, job, held, pause, limit, settle
+-- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, settle
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, slots?limits, held?limits, held_tasks?limits,
---          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits, results...
--- Where    slots to channel: only if the queue, or one of its jobs, has a limit; results: one for each job that keeps its
---          result, in their order
+--          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits,
+--          timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, results...
+-- Where    slots to channel: only if the queue, or one of its jobs, has a limit; timeout_set to redisson_channel: only if
+--          jobs follow these, and then also ranked and control if one of those has a priority; results: one for each
+--          job that keeps its result, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  what became of them: succeeded, expired or taken; missing, if they have run before
 -- ARGV[3]  number of jobs
 -- ARGV[4]  and on, two a job: token; fencing token; then three for each result to keep: index of its job, from 0; how
---          long to keep it (ms); result
+--          long to keep it (ms); result. Then, if jobs follow these, what _follow.lua says
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms, state = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
+local now_us, state = read_clock(ARGV[1]), ARGV[2]
+local now_ms = math.floor(now_us / 1000)
 
-local results_from = 4 + 2 * tonumber(ARGV[3])
+local results_from, results_till = 4 + 2 * tonumber(ARGV[3]), #ARGV
+if keys.timeout_set then results_till = followers_from() - 1 end
 local held, lost = ours(keys.headers, 4, 2, results_from - 1)
 if #held == 0 then return lost end
 check_hashes(keys.payloads, keys.counters)
@@ -22,6 +26,8 @@ local has_errors, old = redis.call('HLEN', keys.errors) > 0, count_forgotten(key
 local tokens, has_keys = tokens_of(held), false
 for _, job in ipairs(held) do has_keys = has_keys or job.tail ~= '' end
 if has_keys then check_hashes(keys.unique) end
+local following
+if keys.timeout_set then following = find_followers(by_index(held, 4, 2), now_us) end
 if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens))
 redis.call('HDEL', keys.headers, unpack(tokens))
@@ -36,10 +42,11 @@ else
   remember(keys.ended, now_ms, state, tokens, old)
   add_to(keys.counters, state, #held)
 end
-if #ARGV >= results_from then
+if keys.timeout_set then store_followers(following, now_ms) end
+if results_till >= results_from then
   local is_held, kept = {}, #keys
   for _, job in ipairs(held) do is_held[(job.at - 4) / 2] = true end
-  for i = results_from, #ARGV, 3 do
+  for i = results_from, results_till, 3 do
     kept = kept + 1
     if is_held[tonumber(ARGV[i])] then keep_result(KEYS[kept], ARGV[i + 2], ARGV[i + 1]) end
   end

@@ -1,26 +1,34 @@
 -- End jobs that failed for good, as dead letters; or put jobs that nobody here can read or run into quarantine.
 --
--- Prelude  clock, count, window, frame, job, held, pause, limit, settle
+-- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, settle
 -- Keys     leases, headers, graves, errors, unique, counters, slots?limits, held?limits, held_tasks?limits,
---          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits, results...
--- Where    graves: dead or quarantine; slots to channel: only if the queue, or one of its jobs, has a limit; results: one
---          for each job whose result somebody may wait for, in their order
+--          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits,
+--          timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, ended?follow, results...
+-- Where    graves: dead or quarantine; slots to channel: only if the queue, or one of its jobs, has a limit; timeout_set
+--          to ended: only if jobs follow these, and then also ranked and control if one of those has a priority;
+--          results: one for each job whose result somebody may wait for, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  counter to raise: dead or quarantined
 -- ARGV[3]  attempts to add: 1 if an attempt failed
--- ARGV[4]  and on, five a job: token; fencing token; error as JSON; how long to keep the result (ms) or empty; result
+-- ARGV[4]  and on, five a job: token; fencing token; error as JSON; how long to keep the result (ms) or empty;
+--          result. Then, if jobs follow these, what _follow.lua says
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
-local now_ms, counter, failed = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[3])
+local now_us, counter, failed = read_clock(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local now_ms = math.floor(now_us / 1000)
 
-local held, lost = ours(keys.headers, 4, 5)
+local jobs_till = #ARGV
+if keys.timeout_set then jobs_till = followers_from() - 1 end
+local held, lost = ours(keys.headers, 4, 5, jobs_till)
 if #held == 0 then return lost end
 check_hashes(keys.errors, keys.unique, keys.counters)
 check_sets(keys.graves)
+local following
+if keys.timeout_set then following = find_followers(by_index(held, 4, 5), now_us) end
 if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 local results, kept = {}, #keys
-for i = 4, #ARGV, 5 do
+for i = 4, jobs_till, 5 do
   if ARGV[i + 3] ~= '' then
     kept = kept + 1
     results[i] = KEYS[kept]
@@ -36,4 +44,5 @@ for _, job in ipairs(held) do
   if results[job.at] then keep_result(results[job.at], ARGV[job.at + 4], ARGV[job.at + 3]) end
 end
 add_to(keys.counters, counter, #held)
+if keys.timeout_set then store_followers(following, now_ms) end
 return lost

@@ -1,0 +1,50 @@
+-- Prelude: jobs that follow others, stored by the script that ends those. docs/internals.md, "What follows a job".
+--
+-- Needs _clock, _count, _window, _frame, _list, _job, _new. At the end of the script's arguments stand five for each that
+-- follows: the index of the job before it, from 0, then its token, wait, tail and payload; then the format of the frames,
+-- 1 if they also go into the delay queue, and the number of jobs that follow.
+
+-- Returns where these arguments begin.
+local function followers_from()
+  return #ARGV - 2 - 5 * tonumber(ARGV[#ARGV])
+end
+
+-- Reads, and checks types. ends: the jobs that end, by their index. Returns what store_followers() stores, nil if that is
+-- nothing: a job that the queue has already is not stored again, nor one whose unique key another job holds.
+local function find_followers(ends, now_us)
+  local found = { places = {}, starts = {}, tokens = {}, head = math.huge }
+  local claimed, ending = {}, {}
+  for _, job in pairs(ends) do ending[job.token] = true end
+  for i = followers_from(), #ARGV - 3, 5 do
+    local token, name = ARGV[i + 1], unique_of(ARGV[i + 3]):sub(2)
+    local holder = name ~= '' and (claimed[name] or redis.call('HGET', keys.unique, name))
+    if holder and (ending[holder] or redis.call('HEXISTS', keys.headers, holder) == 0
+      and redis.call('HEXISTS', keys.locators, holder) == 0 and not claimed[name]) then
+      holder = nil
+    end
+    if ends[tonumber(ARGV[i])] and not holder and not claimed[token] and redis.call('HEXISTS', keys.locators, token) == 0
+      and redis.call('HEXISTS', keys.headers, token) == 0 then
+      claimed[token] = token
+      if name ~= '' then claimed[name] = token end
+      found.places[#found.places + 1] = i + 1
+      found.starts[#found.starts + 1] = start_time(ARGV[i + 2], now_us)
+      found.tokens[#found.tokens + 1] = token
+    end
+  end
+  if #found.places == 0 then return nil end
+  local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
+  found.head = head and tonumber(head) or math.huge
+  redis.call('LLEN', keys.delay_queue)
+  check_hashes(keys.unique, keys.counters)
+  check_sets(keys.ended)
+  if keys.ranked then found.is_ranked = has_ranks() end
+  return found
+end
+
+local function store_followers(found, now_ms)
+  if not found then return end
+  -- One that has followed before, and has ended since, follows again: the job before it was replayed.
+  redis.call('ZREM', keys.ended, unpack(found.tokens))
+  local first = store_new(found.places, found.starts, ARGV[#ARGV - 2], ARGV[#ARGV - 1] == '1', now_ms, found.is_ranked or false)
+  if first < found.head then publish(keys.redisson_channel, first) end
+end
