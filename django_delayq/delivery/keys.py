@@ -61,6 +61,8 @@ class DeliveryKeys:
     quarantine: str = field(init=False)
     #: ZSET token → epoch ms * 8 + how the job ended, for 30 s after its end.
     ended: str = field(init=False)
+    #: ZSET token → until when it is known, epoch ms, of jobs that follow one of another queue.
+    sent: str = field(init=False)
     #: LIST of how the last jobs ended, the newest at its end; see `EndRecord`.
     last_ended: str = field(init=False)
     #: Pub/sub channel: a lease or a retry is due earlier than was known. Epoch ms as text.

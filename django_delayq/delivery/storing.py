@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -20,6 +22,8 @@ from django_delayq.wire.signing import TOKEN_LENGTH
 
 #: Jobs of one `schedule` call: some 2.7 ms of the server's time.
 SCHEDULE_BATCH = 500
+#: How long the repeat of a `forward` is known: a day less than `_sent.lua` keeps it.
+FORWARD_MS = 6 * 86_400_000
 
 
 class Scheduled(msgspec.Struct):
@@ -48,7 +52,7 @@ class NewJob(NamedTuple):
 
 
 #: Flags of a tail, as `_job.lua` has them.
-_DROPS, _HAS_FIRST, _FOLLOWS = 1, 64, 128
+_DROPS, _HAS_ON_DEAD, _HAS_FIRST, _FOLLOWS = 1, 32, 64, 128
 
 
 def tail_of(
@@ -59,6 +63,7 @@ def tail_of(
     drops: bool = False,
     notes_first: bool = False,
     may_follow: bool = False,
+    has_on_dead: bool = False,
 ) -> str | bytes:
     """Return a tail as `_job.lua` reads it.
 
@@ -69,10 +74,16 @@ def tail_of(
 
     ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_follow``: if the
     holder of the key runs, the job is stored all the same, takes the key, and starts after the other's end.
+    ``has_on_dead``: others follow the job once it is a dead letter.
     """
-    if not priority and not limit and not notes_first and not may_follow:
+    flags = (
+        _DROPS * drops
+        + _HAS_ON_DEAD * has_on_dead
+        + _HAS_FIRST * notes_first
+        + _FOLLOWS * may_follow
+    )
+    if not priority and not limit and not flags:
         return unique
-    flags = _DROPS * drops + _HAS_FIRST * notes_first + _FOLLOWS * may_follow
     named = limit.encode()
     # `schedule.lua` writes over these zeros.
     run = bytes(6 * notes_first + TOKEN_LENGTH * may_follow)
@@ -97,6 +108,7 @@ def schedule(
     insertion_list: bool = True,
     max_jobs: int | None = None,
     is_ranked: bool = False,
+    is_forwarded: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat.
@@ -120,6 +132,8 @@ def schedule(
         named = _counted(keys)
     if is_ranked:
         named |= {"ranked": keys.ranked, "control": keys.control}
+    if is_forwarded:
+        named["sent"] = keys.sent
     return Call(
         *bind(PACKAGES, "schedule", keys, **named),
         args,
@@ -127,6 +141,36 @@ def schedule(
         repeat={3: "1"},
         window_ms=REPEAT_MS,
     )
+
+
+def forward(
+    keys: DeliveryKeys,
+    jobs: Sequence[NewJob],
+    *,
+    frame_format: FrameFormat = FrameFormat.BC0LC0,
+    insertion_list: bool = True,
+    is_ranked: bool = False,
+    now_us: int | None = None,
+) -> Call[list[Scheduled]]:
+    """Store jobs that follow one of another queue. A token is stored once, until `forget_sent` or for a week.
+
+    A full queue takes them all the same. A repeat is safe for as long.
+    """
+    call = schedule(
+        keys,
+        jobs,
+        frame_format=frame_format,
+        insertion_list=insertion_list,
+        is_ranked=is_ranked,
+        is_forwarded=True,
+        now_us=now_us,
+    )
+    return replace(call.again(), window_ms=FORWARD_MS)
+
+
+def forget_sent(keys: DeliveryKeys, tokens: Sequence[str]) -> Command[int]:
+    """Forget what `forward` remembers, once the job before them has ended."""
+    return Command(("ZREM", keys.sent, *tokens))
 
 
 def store(

@@ -42,6 +42,30 @@ from django_delayq.wire.signing import (
 )
 
 
+class Follower(msgspec.Struct, omit_defaults=True):
+    """A job that follows the one in whose envelope it is."""
+
+    token: str
+    queue: str
+    #: When it is due, as `parse_delay` writes it; a wait counts from the end of the job before it.
+    when: str
+    call: "Envelope"
+    #: Its unique key, as `tail_of` takes it.
+    unique: str = ""
+    priority: int = 0
+    #: Its limit, as `tail_of` takes it.
+    limit: str = ""
+
+
+class Follow(msgspec.Struct, omit_defaults=True):
+    """The jobs that follow one."""
+
+    #: Once it has succeeded.
+    then: list[Follower] = []
+    #: Once it is a dead letter.
+    dead: list[Follower] = []
+
+
 class Envelope(msgspec.Struct, omit_defaults=True):
     """One call to make: the body of a payload, signed as a whole."""
 
@@ -57,6 +81,8 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     headers: dict[str, str] = {}
     #: Bits that change the meaning of the rest.
     flags: int = 0
+    #: From format 2 on.
+    follow: Follow | None = None
 
 
 class _Sealed(msgspec.Struct):
@@ -78,9 +104,20 @@ class Format(NamedTuple):
     read: Callable[[bytes], Envelope]
 
 
+def _write_first(envelope: Envelope) -> bytes:
+    if envelope.follow is not None:
+        raise EncodeError(
+            f"the job of {envelope.task!r} is followed by others, which format 1 cannot hold"
+        )
+    return _encoder.encode(envelope)
+
+
 #: Every format from `signing.OLDEST` to `signing.FORMAT`. To add a format, extend this and raise that. Format 2 changes
-#: what stands beside a payload, not the payload.
-FORMATS = {number: Format(_encoder.encode, _decoder.decode) for number in (1, 2)}
+#: what stands beside a payload, and adds the jobs that follow one.
+FORMATS = {
+    1: Format(_write_first, _decoder.decode),
+    2: Format(_encoder.encode, _decoder.decode),
+}
 _unsealer = msgspec.json.Decoder(_Sealed)
 #: `peek_task` looks at this many bytes.
 PEEK_BYTES = 512

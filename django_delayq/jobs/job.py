@@ -34,8 +34,9 @@ from django_delayq.exceptions import (
     LeaseLost,
 )
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
+from django_delayq.jobs import following, formats
 from django_delayq.jobs.duplicates import OnHolder
+from django_delayq.jobs.envelope import Follow, Follower
 from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
@@ -51,6 +52,7 @@ from django_delayq.wire.delay import (
 #: What the function returns. Covariant: a checker may give the call of an async task a subtype of Coroutine.
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+J = TypeVar("J", bound="Job[Any]")
 #: How often a wait for a result checks that the job still exists.
 WAIT_SLICE_S = 3.0
 #: How often it looks if a full server refuses the blocking wait.
@@ -69,6 +71,8 @@ class Draft(msgspec.Struct, gc=False):
     limit: str = ""
     #: What becomes of a job that holds its unique key and waits; None: nothing.
     duplicates: OnHolder | None = None
+    #: The jobs that follow it; its payload carries them.
+    follow: Follow | None = None
     #: When the server may first have received it, by `boottime_ms`; None: nothing was sent.
     sent_ms: float | None = None
     #: Whether its commit is still to come; None: it does not wait for a commit.
@@ -211,7 +215,8 @@ class Job(Generic[R_co]):
         """
         if self._draft is None:
             raise InvalidTask(
-                f"job {self.id} was not made by prepare(), so it cannot be sent; use reschedule() or run_now()"
+                f"job {self.id} was not made by prepare(), or follows another job, so it cannot be sent by itself;"
+                " use reschedule() or run_now() once the server has it"
             )
         return self._draft
 
@@ -228,6 +233,93 @@ class Job(Generic[R_co]):
     @property
     def _keys(self) -> DeliveryKeys:
         return DeliveryKeys.of(self.queue)
+
+    def then(self: J, *jobs: "Job[Any]") -> J:
+        """Have other jobs follow this one, once it has succeeded; return this job.
+
+        ``task.prepare(0, 1).then(other.prepare(60, 2))``: all of them are prepared, and none was sent. The job carries
+        them, so only this one is passed to `schedule_many`. Their delays count from its end. Those in its own queue are
+        stored with its end, atomically. A chain is ``a.then(b.then(c))``.
+
+        Raises:
+            InvalidTask: one of them cannot follow, or this job has what follows it already.
+            EncodeError: all together are larger than MAX_PAYLOAD_BYTES.
+        """
+        return self._be_followed("then", jobs)
+
+    def on_dead(self: J, *jobs: "Job[Any]") -> J:
+        """Have other jobs follow this one, once it is a dead letter; else as `then`."""
+        return self._be_followed("on_dead", jobs)
+
+    def _be_followed(self: J, name: str, jobs: tuple["Job[Any]", ...]) -> J:
+        draft = self._draft_to_follow(self, name)
+        before = draft.follow or Follow()
+        if before.then if name == "then" else before.dead:
+            raise InvalidTask(
+                f"job {self.id} has its {name}() already: {name}(a, b) has several jobs follow, and for a chain the next"
+                " one has a then() of its own, first.then(second.then(third))"
+            )
+        followers = self._followers(name, jobs)
+        follow = (
+            Follow(followers, before.dead)
+            if name == "then"
+            else Follow(before.then, followers)
+        )
+        draft.new, draft.follow = (
+            following.carrying(self.queue, draft.new, follow),
+            follow,
+        )
+        for job in jobs:
+            # From now on only the server can say where it is.
+            job._draft = None
+        return self
+
+    def _followers(self, name: str, jobs: tuple["Job[Any]", ...]) -> list[Follower]:
+        if not 0 < len(jobs) <= following.MOST_FOLLOWERS:
+            raise InvalidTask(
+                f"{name}() takes 1 to {following.MOST_FOLLOWERS} prepared jobs, and got {len(jobs)}"
+            )
+        if len({job for job in (self, *jobs) if isinstance(job, Job)}) <= len(jobs):
+            for job in jobs:
+                self._draft_to_follow(job, name)
+            raise InvalidTask(f"{name}() got a job twice, or the job itself")
+        followers = []
+        for job in jobs:
+            draft = self._draft_to_follow(job, name)
+            followers.append(
+                following.follower_of(job.queue, draft.new, draft.priority, draft.limit)
+            )
+        return followers
+
+    def _draft_to_follow(self, job: "Job[Any]", name: str) -> Draft:
+        """Return what was prepared of a job, if it can still carry others or be carried."""
+        if not isinstance(job, Job):
+            raise InvalidTask(
+                f"{name}() takes jobs that were prepared, task.prepare(delay, …), not {show(job)}"
+            )
+        draft = job._draft
+        if (
+            draft is None
+            or draft.sent_ms is not None
+            or draft.awaits_commit is not None
+        ):
+            why = (
+                "it was sent" if draft is not None else "it is sent or follows another"
+            )
+            raise InvalidTask(
+                f"job {job.id} cannot be used with {name}(), as {why} already: prepare a new one, and say what follows"
+                " it before it is sent or follows another"
+            )
+        if job.state is State.CANCELLED:
+            raise InvalidTask(
+                f"job {job.id} cannot be used with {name}(): it is cancelled"
+            )
+        if draft.duplicates is not None:
+            raise InvalidTask(
+                f"job {job.id} cannot be used with {name}(): its task has on_duplicate, and what follows or is followed"
+                " changes no job that waits; use task.using(on_duplicate='keep')"
+            )
+        return draft
 
     def check(self) -> None:
         """Make sure that this worker still has the lease of the job it runs: ``current_job().check()``.

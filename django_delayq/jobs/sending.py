@@ -235,7 +235,8 @@ def _ranked(drafts: Sequence[Draft], queue: str) -> tuple[list[NewJob], bool]:
     is_ranked = has_priorities and formats.is_ranked(queue)
     for i, draft in enumerate(drafts):
         wanted = draft.duplicates
-        if not draft.priority and not draft.limit and wanted is None:
+        is_plain = not draft.priority and not draft.limit
+        if is_plain and wanted is None and draft.follow is None:
             continue
         priority = draft.priority if has_priorities else 0
         is_ranked = is_ranked or priority != 0
@@ -246,6 +247,7 @@ def _ranked(drafts: Sequence[Draft], queue: str) -> tuple[list[NewJob], bool]:
             notes_first=wanted is not None and wanted.max_wait_ms is not None,
             # Even a task whose key is free from the start on: Java may have its job, or it had another unique_until.
             may_follow=wanted is not None,
+            has_on_dead=draft.follow is not None and bool(draft.follow.dead),
         )
         new[i] = new[i]._replace(tail=tail)
     return new, is_ranked
@@ -275,7 +277,10 @@ def _write_as_known(drafts: Sequence[Draft], settings: conf.QueueSettings) -> No
     payloads = [draft.new.payload for draft in drafts]
     for index in envelopes.not_plainly_in(payloads, format):
         draft = drafts[index]
-        payload = envelopes.signed_anew(draft.new.payload, settings, keyring, format)
+        least = formats.FOLLOWERS if draft.follow is not None else format
+        payload = envelopes.signed_anew(
+            draft.new.payload, settings, keyring, max(format, least)
+        )
         if payload is not None:
             draft.new = draft.new._replace(payload=payload)
 

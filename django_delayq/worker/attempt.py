@@ -33,9 +33,10 @@ from django_delayq.exceptions import (
     TimeLimitExceeded,
 )
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import following
 from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.envelope import Envelope
+from django_delayq.jobs.envelope import Envelope, Follow
 from django_delayq.jobs.job import Here, Job
 from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
@@ -63,7 +64,7 @@ QUICK_BYTES = 16_384
 
 
 #: The call that a payload asks for. A bare tuple, because each job makes one.
-Read = tuple[TaskDefinition, TaskOptions, list[Any], dict[str, Any]]
+Read = tuple[TaskDefinition, TaskOptions, list[Any], dict[str, Any], Follow | None]
 
 
 class DoubleFound(DelayqError):
@@ -89,6 +90,8 @@ class Verdict(StrEnum):
     GIVE_BACK = "given_back"
     #: The job has run before.
     DROP = "double"
+    #: It has ended, and jobs that follow it in other queues are sent before the server learns how.
+    FORWARD = "forwarding"
 
 
 class Attempt:
@@ -113,8 +116,8 @@ class Attempt:
     exception: BaseException | None = None
     #: The log's explanation of the outcome.
     message = ""
-    #: The job expired without being run.
-    is_expired = False
+    #: The job ends without having been run: it was too late, or lost its worker too often.
+    is_unrun = False
     #: The server refused this end; it is told again later.
     is_refused = False
     #: What the job is held for: the name of the task, or of the signing key, that this process does not know.
@@ -125,6 +128,16 @@ class Attempt:
     is_late = False
     #: The task does not react to its time limit.
     is_stuck = False
+    #: The jobs that follow this one.
+    follow: Follow | None = None
+    #: Those of them that its end stores or sends.
+    bound: following.Bound | None = None
+    #: What that adds to the size of the call for this end.
+    extra_bytes = 0
+    #: The verdict once those in other queues are sent.
+    final: Verdict | None = None
+    #: The job lost its worker too often, and is leased only to be buried.
+    is_out_of_kills = False
     #: The attempt belongs on the event loop, as far as its undecoded payload shows.
     is_async = False
 
@@ -225,7 +238,7 @@ class Attempt:
                 self.leased.payload,
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
-        return handler, handler.options, [value], {}
+        return handler, handler.options, [value], {}, None
 
     def _find_job(self) -> Envelope | None:
         """Return the job that somebody has offered again, under an old token or one that no script can find.
@@ -285,8 +298,50 @@ class Attempt:
                 self._say_little(read, kind)
                 self.verdict = Verdict.QUARANTINE
             return None
-        self.task, self.options, self.args, self.kwargs = read
+        self.task, self.options, self.args, self.kwargs, self.follow = read
+        if self.is_out_of_kills:
+            self._bury_unrun()
+            return None
         return self.task
+
+    def _bury_unrun(self) -> None:
+        """Record that the job lost its worker too often. A claim leaves that to a worker if others follow the job then."""
+        text = (
+            f"its worker died or lost the lease {self.leased.kills} times while it ran"
+        )
+        self.ended_ms = boottime_ms()
+        self.is_unrun = True
+        self.message = text
+        self.error = self._error_text(text, "killed")
+        self.result = envelopes.result_text(State.DEAD, error=text)
+        self._conclude(Verdict.BURY)
+
+    def _conclude(self, verdict: Verdict) -> None:
+        """Record the final verdict, with the jobs that follow it."""
+        follow = self.follow
+        if follow is not None:
+            jobs = follow.then if verdict is Verdict.SUCCEED else ()
+            if verdict is Verdict.BURY:
+                jobs = follow.dead
+            try:
+                if jobs:
+                    self.bound = following.bind(jobs, self.queue.name)
+            except Exception as error:
+                if verdict is Verdict.SUCCEED:
+                    # What follows must not be lost: another attempt may write it.
+                    self.follow = Follow(dead=follow.dead)
+                    self.fail(error)
+                    return
+                logger.exception(
+                    "job %s (%s) is dead, and what follows it then cannot be written",
+                    self.id,
+                    self.name,
+                )
+        if self.bound is not None:
+            self.extra_bytes = self.bound.weight
+            if self.bound.elsewhere:
+                self.final, verdict = verdict, Verdict.FORWARD
+        self.verdict = verdict
 
     def _hold(self, error: TaskNotFound) -> bool:
         """Hold the job for a worker that knows its task, if the settings allow it and the name can be held."""
@@ -351,15 +406,15 @@ class Attempt:
 
     def _expire(self, late_ms: float, expires_s: float, policy: str) -> None:
         text = f"too late to matter: {late_ms / 1000:.3f} s after its start time, expires={expires_s:g} s"
-        self.is_expired = True
+        self.is_unrun = True
         self.message = text
-        if policy == "dead":
-            self.error = self._error_text(text, "expired")
-            self.verdict = Verdict.BURY
-        else:
-            self.verdict = Verdict.EXPIRE
         self.result = envelopes.result_text(State.EXPIRED, error=text)
         self.ended_ms = boottime_ms()
+        if policy == "dead":
+            self.error = self._error_text(text, "expired")
+            self._conclude(Verdict.BURY)
+        else:
+            self.verdict = Verdict.EXPIRE
 
     @property
     def time_limit_s(self) -> float | None:
@@ -390,7 +445,7 @@ class Attempt:
                     text,
                 )
                 self.result = envelopes.result_text(State.SUCCEEDED, error=text)
-        self.verdict = Verdict.SUCCEED
+        self._conclude(Verdict.SUCCEED)
 
     def _check_size(self) -> None:
         most = get_settings().max_payload_bytes
@@ -430,7 +485,7 @@ class Attempt:
             self.verdict = Verdict.RETRY
         else:
             self.result = envelopes.result_text(State.DEAD, error=self.message)
-            self.verdict = Verdict.BURY
+            self._conclude(Verdict.BURY)
 
     def _say_little(self, error: BaseException, kind: str) -> None:
         self.ended_ms = self.ended_ms or boottime_ms()
@@ -513,7 +568,7 @@ class Attempt:
         self._note(error, kind, text)
         self.result = envelopes.result_text(State(verdict), error=self.message)
         self.ended_ms = self.ended_ms or boottime_ms()
-        self.verdict = verdict
+        self._conclude(verdict)
 
     def _note(self, error: BaseException, kind: str, text: str = "") -> None:
         self.message = text or text_of(error)
@@ -695,7 +750,7 @@ def _call_of(envelope: Envelope) -> Read:
     options = task.options
     if envelope.options:
         options = options.with_carried(envelope.options)
-    return task, options, envelope.args, envelope.kwargs
+    return task, options, envelope.args, envelope.kwargs, envelope.follow
 
 
 # Each queue with what it lacks, as far as that was logged.

@@ -63,7 +63,12 @@ class Dispatch:
             if left:
                 left[is_async] -= 1
             if leased.kills > safe_kills:
-                suspects.take_in(attempt)
+                if leased.kills > suspects.max_kills:
+                    # It does not run, and so endangers nobody.
+                    attempt.is_out_of_kills = True
+                    crew.begin(attempt)
+                else:
+                    suspects.take_in(attempt)
             elif is_async:
                 crew.begin(attempt)
             else:

@@ -75,7 +75,7 @@ class Recording:
                 settings,
                 deque(maxlen=settings.keep_ended),
             )
-        has_run = first.verdict in _RAN and not first.is_expired
+        has_run = first.verdict in _RAN and not first.is_unrun
         shared = State(first.verdict), has_run, first.server_minus_local_ms
         if first.verdict is Verdict.SUCCEED:
             found[1].extend(

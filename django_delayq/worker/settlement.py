@@ -17,9 +17,12 @@ from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.several import run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import holding, settling
+from django_delayq.delivery import holding, settling, storing
+from django_delayq.delivery.following import Following
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
+from django_delayq.jobs import following
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.recording import Recording
@@ -47,6 +50,8 @@ class _Batch:
     call: Call[Any]
     attempts: list[Attempt]
     is_repeat: bool
+    #: The queue to which it sends what follows its one attempt; else empty.
+    sends_to: str = ""
 
 
 class Settlement:
@@ -67,6 +72,10 @@ class Settlement:
         self._again_ms: dict[str, float] = {}
         #: Queues of which a claim has said that ends of leases have to free slots.
         self.limited: set[str] = set()
+        # Attempts whose end is still to be told, after all that follows them was sent.
+        self._forwarded: dict[Attempt, following.Bound] = {}
+        # What queues remember of jobs that were sent to them, and may forget now that the jobs before them have ended.
+        self._unneeded: dict[str, list[str]] = defaultdict(list)
         # When the last of the sent attempts ended.
         self._last_ended_ms = 0.0
 
@@ -128,6 +137,8 @@ class Settlement:
             batches += self._batches(repeated, is_repeat=True)
         self._unsure = repeated + fresh
         self._told = [(batch, self._line.ask(batch.call)) for batch in batches]
+        if self._unneeded:
+            self._forget_sent()
 
     def learn(self) -> tuple[list[Attempt], Exception | None]:
         """Take in the replies to `tell`; return and raise as `settle` does."""
@@ -143,12 +154,17 @@ class Settlement:
         failure: Exception | None = None
         for (batch, _), reply in zip(told, replies, strict=True):
             if not isinstance(reply, Exception):
+                if batch.sends_to:
+                    self._go_on(batch)
+                    continue
                 # A repeat may find its own first try done, so only a first try shows a lost lease.
                 if not batch.is_repeat:
                     for index in reply:
                         batch.attempts[index].is_lost = True
                 settled += batch.attempts
                 self.recording.note(batch.attempts)
+                if self._forwarded:
+                    self._note_unneeded(batch.attempts)
             elif is_queues_own(reply):
                 self._refuse(batch, reply)
             else:
@@ -160,7 +176,7 @@ class Settlement:
         groups: dict[tuple[str, Verdict | None, bool], list[Attempt]] = defaultdict(
             list
         )
-        queue = verdict = is_expired = None
+        queue = verdict = is_unrun = None
         members: list[Attempt] = []
         for attempt in attempts:
             if attempt.is_lost:
@@ -169,11 +185,11 @@ class Settlement:
             if (
                 attempt.verdict is not verdict
                 or attempt.queue is not queue
-                or attempt.is_expired is not is_expired
+                or attempt.is_unrun is not is_unrun
             ):
                 queue, verdict = attempt.queue, attempt.verdict
-                is_expired = attempt.is_expired
-                members = groups[queue.name, verdict, is_expired]
+                is_unrun = attempt.is_unrun
+                members = groups[queue.name, verdict, is_unrun]
             members.append(attempt)
         return [
             _Batch(
@@ -182,8 +198,41 @@ class Settlement:
                 is_repeat,
             )
             for (_, verdict, _), group in groups.items()
+            if verdict is not Verdict.FORWARD
             for part in _in_order(verdict, _parts(group))
+        ] + [
+            _forwarding(attempt, is_repeat=is_repeat)
+            for (_, verdict, _), group in groups.items()
+            if verdict is Verdict.FORWARD
+            for attempt in group
         ]
+
+    def _go_on(self, batch: _Batch) -> None:
+        """Send what follows an attempt to the next queue; settle the attempt once there is none."""
+        (attempt,) = batch.attempts
+        bound = attempt.bound
+        assert bound is not None
+        bound.sent.append((batch.sends_to, bound.elsewhere.pop(batch.sends_to)))
+        if not bound.elsewhere:
+            attempt.verdict = attempt.final
+            self._forwarded[attempt] = bound
+        self.ended.append(attempt)
+
+    def _note_unneeded(self, settled: Sequence[Attempt]) -> None:
+        for attempt in settled:
+            bound = self._forwarded.pop(attempt, None)
+            # If its lease was lost, it may run again and send them again.
+            if bound is not None and not attempt.is_lost:
+                for queue, jobs in bound.sent:
+                    self._unneeded[queue] += [job.token for job in jobs]
+
+    def _forget_sent(self) -> None:
+        # Nobody waits for the replies: what a queue does not forget now, it forgets after a week.
+        unneeded, self._unneeded = self._unneeded, defaultdict(list)
+        for queue, tokens in unneeded.items():
+            for start in range(0, len(tokens), MAX_BATCH):
+                part = tokens[start : start + MAX_BATCH]
+                self._line.ask(storing.forget_sent(DeliveryKeys.of(queue), part))
 
     def _take_refused(self, *, force: bool) -> list[Attempt]:
         now_ms = monotonic_ms()
@@ -209,6 +258,21 @@ class Settlement:
                 len(batch.attempts),
                 error,
             )
+
+
+def _forwarding(attempt: Attempt, *, is_repeat: bool) -> _Batch:
+    """Send what follows an attempt to the first of the other queues."""
+    assert attempt.bound is not None
+    queue, jobs = next(iter(attempt.bound.elsewhere.items()))
+    settings = following.queue_of(queue)
+    call = storing.forward(
+        settings.keys,
+        jobs,
+        frame_format=settings.frame_format,
+        insertion_list=settings.keeps_list,
+        is_ranked=queue in attempt.bound.ranked,
+    )
+    return _Batch(call, [attempt], is_repeat, queue)
 
 
 def _in_order(
@@ -239,7 +303,10 @@ def _sizes(attempts: list[Attempt]) -> list[int]:
     if attempts[0].verdict in (Verdict.GIVE_BACK, Verdict.HOLD):
         # Giving back puts a foreign payload at the head of its list; holding looks once more at the key of each.
         return [len(attempt.leased.payload) for attempt in attempts]
-    return [len(attempt.result) + len(attempt.error) for attempt in attempts]
+    return [
+        len(attempt.result) + len(attempt.error) + attempt.extra_bytes
+        for attempt in attempts
+    ]
 
 
 #: The state of a job that has ended.
@@ -261,7 +328,11 @@ def _call(
     if verdict in _ENDS:
         done = [attempt.as_done() for attempt in attempts]
         return settling.acknowledge(
-            keys, done, state=_ENDS[verdict], has_slots=has_slots
+            keys,
+            done,
+            state=_ENDS[verdict],
+            has_slots=has_slots,
+            following=_following(queue, attempts),
         )
     if verdict in (Verdict.RETRY, Verdict.SNOOZE):
         return settling.retry(
@@ -287,8 +358,27 @@ def _call(
         [attempt.as_rejected() for attempt in attempts],
         state=State.DEAD if verdict is Verdict.BURY else State.QUARANTINED,
         # A job that was too late did not run.
-        attempt_failed=verdict is Verdict.BURY and not attempts[0].is_expired,
+        attempt_failed=verdict is Verdict.BURY and not attempts[0].is_unrun,
         has_slots=has_slots,
+        following=_following(queue, attempts),
+    )
+
+
+def _following(queue: QueueSettings, attempts: list[Attempt]) -> Following | None:
+    """Return the jobs that follow these in their own queue; None: there are none."""
+    bound = [
+        (index, attempt.bound)
+        for index, attempt in enumerate(attempts)
+        if attempt.bound is not None
+    ]
+    jobs = [(index, job) for index, each in bound for job in each.here]
+    if not jobs:
+        return None
+    return Following(
+        jobs,
+        queue.frame_format,
+        queue.keeps_list,
+        any(queue.name in each.ranked for _, each in bound),
     )
 
 

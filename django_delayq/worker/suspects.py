@@ -37,6 +37,8 @@ class Suspects:
         ``follows_death``: a process of this worker has died, and may have put jobs off.
         """
         self._running = running
+        #: A job with more kills than this is not run any more.
+        self.max_kills = max_kills
         #: A job with more kills than this is on its last chance, or on the one before.
         self.safe_kills = max(0, max_kills - 2)
         #: Until when a worker in burst mode waits: due jobs may have been put off up to then.

@@ -8,8 +8,6 @@ from tests.delivery.rig import LEASE, Rig, name_in, token
 from tests.delivery.tour import follower
 
 
-
-
 def test_job_that_follows_is_stored_by_the_end_of_the_one_before_it(rig: Rig) -> None:
     rig.schedule({"a": 0})
     job = rig.lease()
@@ -54,7 +52,9 @@ def test_results_and_followers_of_one_call_do_not_mix(rig: Rig, way: str) -> Non
     a, b = rig.claim().jobs
     followers = [(1, follower("c")), (0, follower("d")), (1, follower("e", "+5"))]
     if way == "acknowledge":
-        done = [Done(job.token, job.fence, 60_000, job.token.encode()) for job in (a, b)]
+        done = [
+            Done(job.token, job.fence, 60_000, job.token.encode()) for job in (a, b)
+        ]
         rig.acknowledge(*done, followers=followers)
         for job in (a, b):
             kept = rig.client.lrange(rig.keys.result(job.token), 0, -1)
@@ -129,7 +129,9 @@ def test_follower_with_a_priority_ranks_its_queue_and_one_without_does_not(
     assert not rig.client.exists(rig.keys.ranked)
 
     rig.acknowledge(
-        b, followers=[(0, follower("d", priority=5)), (0, follower("e"))], is_ranked=True
+        b,
+        followers=[(0, follower("d", priority=5)), (0, follower("e"))],
+        is_ranked=True,
     )
     assert rig.client.zcard(rig.keys.ranked) >= 1
     assert name_in(rig.claim(1).jobs[0].payload) == "d"

@@ -24,6 +24,8 @@ OWN = {
     "dead": "delayq_dead:{q}",
     "quarantine": "delayq_quarantine:{q}",
     "ended": "delayq_ended:{q}",
+    "last_ended": "delayq_last_ended:{q}",
+    "sent": "delayq_sent:{q}",
     "ranked": "delayq_ranked:{q}",
     "schedules": "delayq_schedules:{q}",
     "periods": "delayq_periods:{q}",

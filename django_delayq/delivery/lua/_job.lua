@@ -15,7 +15,8 @@
 --   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, u48 big-endian, when
 --   the first call of its unique key was scheduled | with flag 128, the token of the job that it follows
 -- The limit is its name, '\0', and a key or nothing. The flags are the sum of 1, DROPS: while its limit is full, a new
--- job is cancelled and not held; and 2, PAID: the job waits for a moment that the rate of its limit has given to it.
+-- job is cancelled and not held; 2, PAID: the job waits for a moment that the rate of its limit has given to it; and 32:
+-- others follow the job once it is a dead letter.
 -- Whoever reads format 1 finds and moves a job with extras, takes them for a part of its unique key, and keeps them.
 
 local HEADER = '<I4I4dc8c8'
@@ -66,6 +67,11 @@ end
 local function unique_of(tail)
   local at = unique_at(tail)
   return at == 1 and tail or tail:sub(at)
+end
+
+-- Whether others follow the job of a tail once it is a dead letter: a worker has to bury it, as only that can sign them.
+local function has_on_dead(tail)
+  return tail:byte(1) == 120 and #tail >= 5 and math.floor(tail:byte(2) / 32) % 2 == 1
 end
 
 -- When the first call of the unique key in a tail was scheduled, and which job it follows; nil for what is not noted.

@@ -36,7 +36,7 @@ local function take_up(token, lease_end)
     vanished[#vanished + 1] = token
     if #killed > 0 and killed[#killed][1] == token then killed[#killed] = nil end
     vanished_tails[#vanished] = tail
-  elseif is_over then
+  elseif is_over and not (mode ~= 'take' and has_on_dead(tail)) then
     -- It fills no room, but its payload was read, which counts towards the budget.
     byte_count = byte_count + #payload
     buried[#buried + 1] = { token = token, attempts = attempts, kills = kills, start = start, tail = tail }

@@ -1,10 +1,10 @@
 -- Store jobs of ours until they are due. Safe to repeat: a known token is not stored again.
 --
--- Prelude  clock, count, window, frame, list, job, new
+-- Prelude  clock, count, window, frame, list, job, new, sent
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
---          returned?, retries?, held?, leases?, ranked?, control?
+--          returned?, retries?, held?, leases?, ranked?, control?, sent?
 -- Where    returned, retries, held, leases: only if the number of jobs in the queue is limited; ranked, control: only if
---          the queue has priorities, or one of these jobs has one
+--          the queue has priorities, or one of these jobs has one; sent: only if these follow a job of another queue
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames also go into the delay queue
@@ -60,6 +60,7 @@ for i = 5, #ARGV - 3, 4 do
       known, start = true, read_locator(locator) or start
     else
       beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown' or how_ended(keys.ended, now_ms, token)
+      if keys.sent then beyond = beyond or was_sent(token) end
       if beyond then known, start, holder = true, 0, '=' .. beyond end
     end
   end
@@ -97,6 +98,7 @@ if keys.leases then
   end
 end
 
+if keys.sent then note_sent(fresh, now_ms) end
 local first = store_new(fresh, starts, format, listed, now_ms, true)
 if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end
 if first < head then reply[#reply + 1] = publish(keys.redisson_channel, first) end

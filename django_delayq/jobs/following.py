@@ -1,0 +1,129 @@
+"""What follows a job: the jobs that it carries in its envelope, and that its worker signs and stores at its end.
+
+Their calls are part of the body of the job before them, so its signature covers them. Each has its id from the start, and
+no signature of its own until the worker gives it one: a payload in a payload would double its escapes at each link.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from django_delayq import conf
+from django_delayq.delivery.storing import NewJob, tail_of
+from django_delayq.exceptions import EncodeError, InvalidTask
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs import formats
+from django_delayq.jobs.envelope import Follow, Follower
+from django_delayq.wire import signing
+
+#: How many jobs may follow one, by `then` and by `on_dead` each.
+MOST_FOLLOWERS = 100
+#: How many links a chain may have, the first job included.
+MOST_LINKS = 32
+#: As so many bytes a small one counts where calls are cut by size: so no call stores more than some 500.
+LEAST_BYTES = 2_048
+
+
+def follower_of(queue: str, new: NewJob, priority: int, limit: str) -> Follower:
+    """Return what another job carries of a prepared one."""
+    settings = conf.get_settings().queue(queue)
+    call = envelopes.claimed_call(new.payload, settings.payload_codec)
+    return Follower(new.token, queue, new.when, call, str(new.tail), priority, limit)
+
+
+def links(follow: Follow | None) -> int:
+    """Return how many jobs follow one another."""
+    if follow is None:
+        return 0
+    return 1 + max(links(each.call.follow) for each in (*follow.then, *follow.dead))
+
+
+def carrying(queue: str, new: NewJob, follow: Follow) -> NewJob:
+    """Return a job that carries others.
+
+    Raises:
+        InvalidTask: they are too many in a row, or the queue is shared.
+        EncodeError: the payload is larger than MAX_PAYLOAD_BYTES.
+    """
+    settings = conf.get_settings()
+    if settings.queue(queue).is_shared:
+        raise InvalidTask(
+            f"queue {queue!r} is shared with Redisson, so Java may take its jobs, and nothing would follow them;"
+            " use a queue without REDISSON for the first of them"
+        )
+    if links(follow) >= MOST_LINKS:
+        raise InvalidTask(
+            f"more than {MOST_LINKS} jobs would follow one another; let the last one schedule the next ones itself"
+        )
+    call = envelopes.claimed_call(new.payload)
+    call.follow = follow
+    payload = envelopes.encode(
+        call,
+        new.token,
+        queue,
+        conf.get_keyring(),
+        format=max(formats.known(queue), formats.FOLLOWERS),
+    )
+    if len(payload) > settings.max_payload_bytes:
+        raise EncodeError(
+            f"job of {call.task!r} and all that follows it have {len(payload):,} bytes, more than"
+            f" DELAYQ['MAX_PAYLOAD_BYTES'], {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
+        )
+    return new._replace(payload=payload)
+
+
+@dataclass(slots=True)
+class Bound:
+    """Jobs that follow one, signed and ready to be stored."""
+
+    #: Those in its own queue.
+    here: list[NewJob] = field(default_factory=list)
+    #: Those in others that are still to be sent, by queue.
+    elsewhere: dict[str, list[NewJob]] = field(default_factory=dict)
+    #: Queues to which jobs were sent.
+    sent: list[tuple[str, list[NewJob]]] = field(default_factory=list)
+    #: The queues of which a job has a priority.
+    ranked: set[str] = field(default_factory=set)
+    #: Bytes of the payloads in its own queue, each counted as `LEAST_BYTES` at least.
+    weight: int = 0
+
+
+def bind(followers: Sequence[Follower], queue: str) -> Bound:
+    """Sign and write the jobs that follow one of a queue."""
+    bound = Bound()
+    keyring = conf.get_keyring()
+    for each in followers:
+        settings = queue_of(each.queue)
+        format = formats.FOLLOWERS if each.call.follow else signing.OLDEST
+        payload = envelopes.encode(
+            each.call,
+            each.token,
+            each.queue,
+            keyring,
+            settings.payload_codec if settings.is_shared else None,
+            format,
+        )
+        tail = each.unique if settings.is_shared else _tail(each)
+        new = NewJob(each.token, each.when, tail, payload)
+        if each.priority and not settings.is_shared:
+            bound.ranked.add(each.queue)
+        if each.queue == queue:
+            bound.here.append(new)
+            bound.weight += max(len(payload), LEAST_BYTES)
+        else:
+            bound.elsewhere.setdefault(each.queue, []).append(new)
+    return bound
+
+
+def _tail(follower: Follower) -> str | bytes:
+    is_followed = follower.call.follow is not None and bool(follower.call.follow.dead)
+    return tail_of(
+        follower.unique,
+        follower.priority,
+        follower.limit,
+        has_on_dead=is_followed,
+    )
+
+
+def queue_of(name: str) -> conf.QueueSettings:
+    """Return the settings of a queue, by default where this process does not have it: what follows must not be lost."""
+    return conf.get_settings().queues.get(name) or conf.QueueSettings(name=name)

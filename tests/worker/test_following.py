@@ -1,0 +1,225 @@
+"""What follows a job: `then` and `on_dead`, in its own queue and in others."""
+
+import pytest
+
+from django_delayq import (
+    EncodeError,
+    InvalidTask,
+    JobNotFound,
+    State,
+    delayed_task,
+    get_job,
+    schedule,
+    schedule_many,
+)
+from django_delayq.calls.running import run
+from django_delayq.conf import get_settings
+from django_delayq.delivery import claiming
+from tests.polling import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.project import tasks
+
+healed: list[bool] = []
+
+
+@delayed_task
+def fail_until_healed() -> None:
+    if not healed:
+        raise ValueError
+
+
+def note(queue, text, delay=0):
+    return tasks.note.using(queue=queue).prepare(delay, text)
+
+
+def texts(records):
+    return [line.get("text") for line in records.all("run")]
+
+
+def ran(records, *expected):
+    wait_until(
+        lambda: len(records.all("run")) >= len(expected),
+        description=f"{expected} have run",
+    )
+    assert sorted(map(str, texts(records))) == sorted(map(str, expected))
+
+
+def finish(worker):
+    wait_until(lambda: not worker.is_running, description="the worker has ended")
+
+
+@every_server
+def test_chain_runs_in_its_order(work, records, queue_name) -> None:
+    last = note(queue_name, "c")
+    job = note(queue_name, "a").then(note(queue_name, "b").then(last))
+    schedule_many([job])
+    work()
+
+    ran(records, "a", "b", "c")
+
+    assert texts(records) == ["a", "b", "c"]
+    wait_until(
+        lambda: last.refresh() is State.SUCCEEDED, description="the last one has ended"
+    )
+
+
+def test_several_follow_one(work, records, queue_name) -> None:
+    names = [f"b{n}" for n in range(20)]
+    job = note(queue_name, "a").then(*(note(queue_name, name) for name in names))
+    schedule_many([job])
+    finish(work(is_burst=True))
+
+    assert texts(records)[0] == "a"
+    assert sorted(texts(records)) == sorted(["a", *names])
+
+
+def test_what_follows_is_not_there_before_and_has_its_delay_after(
+    work, records, queue_name
+) -> None:
+    later = note(queue_name, "b", 600)
+    schedule_many([note(queue_name, "a", 600).then(later)])
+    assert later.refresh() is State.MISSING
+    with pytest.raises(JobNotFound):
+        get_job(later.id)
+    assert not later.cancel()
+
+    (job,) = [later]
+    schedule_many([note(queue_name, "x").then(other := note(queue_name, "y", 600))])
+    finish(work(is_burst=True))
+
+    assert job.refresh() is State.MISSING
+    assert get_job(other.id).state is State.SCHEDULED
+    assert other.cancel()
+
+
+def test_job_that_died_is_followed_by_what_on_dead_says(
+    work, records, queue_name
+) -> None:
+    task = tasks.fail.using(queue=queue_name, max_attempts=2, backoff=tasks.AT_ONCE)
+    job = task.prepare(0).then(note(queue_name, "then"))
+    schedule_many([job.on_dead(note(queue_name, "dead"))])
+    work()
+    ran(records, None, None, "dead")
+
+    assert get_job(job.id).state is State.DEAD
+
+    # A replay begins anew: it dies again, and is followed again.
+    wait_until(
+        lambda: get_job(job.id).state is State.DEAD, description="the job is dead"
+    )
+    assert job.run_now()
+    ran(records, None, None, "dead", None, None, "dead")
+
+
+def test_dead_letter_that_succeeds_at_last_is_followed_by_what_then_says(
+    work, records, queue_name
+) -> None:
+    healed.clear()
+    job = fail_until_healed.using(queue=queue_name, max_attempts=1).prepare(0)
+    schedule_many([job.then(note(queue_name, "then"))])
+    work()
+    wait_until(
+        lambda: get_job(job.id).state is State.DEAD, description="the job is dead"
+    )
+    assert texts(records) == []
+
+    healed.append(True)
+    assert job.run_now()
+
+    ran(records, "then")
+
+
+def test_cancelled_job_is_followed_by_none(work, records, queue_name) -> None:
+    job = note(queue_name, "a", 600).then(note(queue_name, "then"))
+    schedule_many([job.on_dead(note(queue_name, "dead"))])
+    assert job.cancel()
+    finish(work(is_burst=True))
+
+    assert texts(records) == []
+
+
+def test_follower_in_another_queue_runs_once(
+    work, configure, records, queue_name, client
+) -> None:
+    configure(other={}, more={})
+    other, more = f"{queue_name}-other", f"{queue_name}-more"
+    job = note(queue_name, "a").then(
+        note(other, "b").then(note(queue_name, "d")),
+        note(more, "c"),
+        note(queue_name, "e"),
+    )
+    schedule_many([job])
+    work([queue_name, other, more])
+
+    ran(records, *"abcde")
+    for name in (other, more):
+        keys = get_settings().queue(name).keys
+        wait_until(
+            lambda keys=keys: not client.exists(keys.sent),
+            description="what was sent is forgotten",
+        )
+
+
+def test_job_that_loses_its_worker_too_often_is_followed(
+    work, records, queue_name, client
+) -> None:
+    job = note(queue_name, "a").on_dead(note(queue_name, "dead"))
+    schedule_many([job])
+    keys = get_settings().queue(queue_name).keys
+    lease = claiming.claim(
+        keys, owner=b"o" * 8, request=b"r" * 8, limit=1, lease_ms=2_000
+    )
+    assert len(run(client, lease).jobs) == 1
+    run(client, claiming.recover(keys, owner=b"o" * 8))
+    work(max_kills=0)
+
+    ran(records, "dead")
+    assert get_job(job.id).state is State.DEAD
+    assert "died or lost the lease" in get_job(job.id).error["error"]
+
+
+def test_wrong_followers_are_refused_when_they_are_named(configure, queue_name) -> None:
+    configure(java={"REDISSON": "3.52.0"})
+    first = note(queue_name, "a")
+    for wrong in (tasks.note, "task", None, first):
+        with pytest.raises(InvalidTask, match=r"then\(\)"):
+            first.then(wrong)
+    with pytest.raises(InvalidTask, match="1 to 100"):
+        first.then()
+    with pytest.raises(InvalidTask, match="1 to 100"):
+        first.then(*(note(queue_name, n) for n in range(101)))
+    twice = note(queue_name, "b")
+    with pytest.raises(InvalidTask, match="twice"):
+        first.then(twice, twice)
+    first.then(twice)
+    with pytest.raises(InvalidTask, match="already"):
+        first.then(note(queue_name, "c"))
+    with pytest.raises(InvalidTask, match="already"):
+        note(queue_name, "d").then(twice)
+    with pytest.raises(InvalidTask, match="follows another job"):
+        schedule_many([twice])
+    sent = schedule(tasks.note.using(queue=queue_name), 600)
+    with pytest.raises(InvalidTask, match="it was sent"):
+        sent.then(note(queue_name, "e"))
+    with pytest.raises(InvalidTask, match="it was sent"):
+        note(queue_name, "e").then(sent)
+    with pytest.raises(InvalidTask, match="it is sent"):
+        note(queue_name, "e").then(get_job(sent.id))
+    with pytest.raises(InvalidTask, match="Redisson"):
+        note(f"{queue_name}-java", "a").then(note(queue_name, "b"))
+    cancelled = note(queue_name, "f")
+    cancelled.cancel()
+    with pytest.raises(InvalidTask, match="cancelled"):
+        note(queue_name, "g").then(cancelled)
+
+
+def test_chain_is_bounded_in_links_and_bytes(configure, queue_name, settings) -> None:
+    configure()
+    chain = note(queue_name, "x")
+    for _ in range(31):
+        chain = note(queue_name, "x").then(chain)
+    with pytest.raises(InvalidTask, match="32"):
+        note(queue_name, "x").then(chain)
+    settings.DELAYQ = {**settings.DELAYQ, "MAX_PAYLOAD_BYTES": 1_000}
+    with pytest.raises(EncodeError, match="all that follows"):
+        note(queue_name, "x" * 500).then(note(queue_name, "y" * 500))
