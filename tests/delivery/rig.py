@@ -239,6 +239,19 @@ class Rig:
             for reply in self.run(call.again() if again else call)
         ]
 
+    def forward(self, *names: str) -> list[Scheduled]:
+        """Send jobs that follow one of another queue."""
+        jobs = [NewJob(token(name), "+0", "", payload(name)) for name in names]
+        return self.run(
+            storing.forward(
+                self.keys,
+                jobs,
+                frame_format=self.frame_format,
+                insertion_list=self.insertion_list,
+                now_us=self.now_us,
+            )
+        )
+
     def request(self) -> bytes:
         """Return a request id that no claim had before."""
         return b"req%05d" % next(self._numbers)

@@ -303,6 +303,12 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.bury(rejected, followers=[(0, follower("c", unique="ek"))])
 
 
+@stop("forward", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.forward("before")
+    return lambda: rig.forward("a", "b")
+
+
 @stop("retry", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})

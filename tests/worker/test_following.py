@@ -13,9 +13,17 @@ from django_delayq import (
     schedule_many,
 )
 from django_delayq.calls.running import run
+from django_delayq.calls.script import bind, bind_list
+from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_settings
-from django_delayq.delivery import claiming
+from django_delayq.delivery import claiming, looking, settling, storing
+from django_delayq.delivery.binding import PACKAGES
+from django_delayq.delivery.following import Following
+from django_delayq.delivery.settling import Done
+from django_delayq.delivery.storing import NewJob
+from tests.delivery.rig import payload, token
 from tests.polling import wait_until
+from tests.queues.proxy import Proxy
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
 
@@ -223,3 +231,213 @@ def test_chain_is_bounded_in_links_and_bytes(configure, queue_name, settings) ->
     settings.DELAYQ = {**settings.DELAYQ, "MAX_PAYLOAD_BYTES": 1_000}
     with pytest.raises(EncodeError, match="all that follows"):
         note(queue_name, "x" * 500).then(note(queue_name, "y" * 500))
+
+
+# What breaks off on the way.
+
+
+@pytest.fixture
+def proxied(server, settings, queue_name, configure):
+    """A server behind a line that fails on demand."""
+    proxy = Proxy(server)
+    settings.DELAYQ = {
+        "CONNECTION": proxy.url,
+        "QUEUES": {"default": {}, queue_name: {}, f"{queue_name}-other": {}},
+    }
+    yield proxy
+    proxy.close()
+
+
+def script_of(what, queue, other):
+    """Return the hash of the script that stores followers in their own queue, or sends them to another."""
+    if what == "here":
+        keys = get_settings().queue(queue).keys
+        named = Following([]).keys(keys)
+        return bind_list(PACKAGES, "acknowledge", keys, [], **named)[0].sha.encode()
+    keys = get_settings().queue(other).keys
+    return bind(PACKAGES, "schedule", keys, sent=keys.sent)[0].sha.encode()
+
+
+@pytest.mark.parametrize("is_reply_lost", [True, False])
+@pytest.mark.parametrize("what", ["here", "elsewhere"])
+def test_follower_is_stored_once_when_the_call_breaks_off(
+    proxied, work, records, queue_name, what, is_reply_lost
+) -> None:
+    other = f"{queue_name}-other"
+    target = queue_name if what == "here" else other
+    work([queue_name, other])
+    schedule_many([note(queue_name, "first").then(note(target, "follows"))])
+    ran(records, "first", "follows")
+    sha = script_of(what, queue_name, other)
+    struck = (proxied.lose_reply_to if is_reply_lost else proxied.lose)(sha, 2)
+
+    job = note(queue_name, "a").then(child := note(target, "b"))
+    schedule_many([job])
+
+    wait_until(struck.is_set, description="it breaks off")
+    ran(records, "first", "follows", "a", "b")
+    for each in (job, child):
+        wait_until(
+            lambda each=each: each.refresh() is State.SUCCEEDED,
+            description="both have ended",
+        )
+    assert len(texts(records)) == 4
+
+
+def test_follower_in_another_queue_is_not_sent_twice_however_late_its_job_runs_again(
+    configure, queue_name, client
+) -> None:
+    """The worker died after it had sent it, and before it told the end of the job."""
+    configure(other={})
+    keys = get_settings().queue(f"{queue_name}-other").keys
+    job = NewJob(token("b"), "+0", "", payload("b"))
+    T = 1_700_000_000_000_000
+    hour_us = 3_600_000_000
+
+    def send(now_us):
+        return run(client, storing.forward(keys, [job], now_us=now_us))[0]
+
+    assert send(T).beyond is None
+    claimed = run(
+        client,
+        claiming.claim(
+            keys,
+            owner=b"o" * 8,
+            request=b"r" * 8,
+            limit=1,
+            lease_ms=30_000,
+            now_us=T + 1_000,
+        ),
+    )
+    (leased,) = claimed.jobs
+    done = [Done(leased.token, leased.fence)]
+    assert run(client, settling.acknowledge(keys, done, now_us=T + 2_000)) == []
+
+    assert send(T + hour_us).beyond is State.UNKNOWN
+    assert send(T + 6 * 24 * hour_us).beyond is State.UNKNOWN
+    assert run(client, looking.counts(keys)).waiting == 0
+
+    # Once the job before it has ended, nobody sends it any more, and nothing of it is left.
+    storing.forget_sent(keys, [job.token]).do(client)
+    assert not client.exists(keys.sent)
+
+
+def test_what_is_remembered_for_too_long_goes_with_the_next(
+    configure, queue_name, client
+) -> None:
+    configure(other={})
+    keys = get_settings().queue(f"{queue_name}-other").keys
+    T = 1_700_000_000_000_000
+    for n in range(40):
+        job = NewJob(token(f"n{n}"), "+0", "", payload(f"n{n}"))
+        run(client, storing.forward(keys, [job], now_us=T))
+    assert client.zcard(keys.sent) == 40
+
+    for n in range(40, 43):
+        job = NewJob(token(f"n{n}"), "+0", "", payload(f"n{n}"))
+        run(client, storing.forward(keys, [job], now_us=T + 8 * 86_400_000_000))
+
+    assert client.zcard(keys.sent) == 3
+
+
+def test_what_follows_a_dead_letter_in_another_queue_runs(
+    work, configure, records, queue_name
+) -> None:
+    configure(other={})
+    other = f"{queue_name}-other"
+    task = tasks.fail.using(queue=queue_name, max_attempts=1)
+    schedule_many([task.prepare(0).on_dead(note(other, "dead"))])
+    work([queue_name, other])
+
+    ran(records, None, "dead")
+
+
+@pytest.mark.parametrize(
+    "codec", ["Kryo5Codec", "TypedJsonJacksonCodec", "StringCodec"]
+)
+def test_follower_on_a_shared_queue_is_written_in_its_codec(
+    work, configure, records, queue_name, codec
+) -> None:
+    configure(java={"REDISSON": "3.52.0", "CODEC": codec})
+    shared = f"{queue_name}-java"
+    schedule_many([note(queue_name, "a").then(note(shared, "b"))])
+    work([queue_name, shared])
+
+    ran(records, "a", "b")
+
+
+def test_follower_keeps_priority_unique_key_and_options(
+    work, records, queue_name
+) -> None:
+    task = tasks.note.using(
+        queue=queue_name, priority=7, unique=True, max_attempts=3, keep_result=60
+    )
+    child = task.prepare(600, "b")
+    schedule_many([note(queue_name, "a").then(child)])
+    finish(work(is_burst=True))
+
+    found = get_job(child.id)
+
+    assert found.state is State.SCHEDULED
+    assert (found.priority, found.unique, found.args) == (7, child.unique, ["b"])
+    assert found.options == {"max_attempts": 3, "keep_result": 60}
+    held = schedule(task, 600, "b")
+    assert not held.created
+    assert held.id == child.id
+
+
+def test_worker_that_stops_forwards_and_ends_what_has_run(
+    work, configure, records, queue_name
+) -> None:
+    configure(other={})
+    other = f"{queue_name}-other"
+    jobs = [note(queue_name, n).then(note(other, f"{n}")) for n in range(50)]
+    schedule_many(jobs)
+    worker = work(is_burst=True)
+    finish(worker)
+
+    assert (
+        run(
+            own_clients.of_thread(), looking.counts(get_settings().queue(other).keys)
+        ).waiting
+        == 50
+    )
+    assert len(texts(records)) == 50
+
+
+def test_other_queue_that_cannot_take_it_keeps_the_job_until_it_can(
+    work, configure, records, queue_name, client
+) -> None:
+    configure(other={})
+    other = f"{queue_name}-other"
+    keys = get_settings().queue(other).keys
+    client.set(keys.sent, "mine")
+    job = note(queue_name, "a").then(note(other, "b"))
+    schedule_many([job])
+    work([queue_name, other])
+    wait_until(lambda: "a" in texts(records), description="it has run")
+    assert job.refresh() is State.RUNNING
+    client.delete(keys.sent)
+
+    ran(records, "a", "b")
+    wait_until(
+        lambda: job.refresh() is State.SUCCEEDED, description="it is acknowledged"
+    )
+    assert texts(records) == ["a", "b"]
+
+
+def test_payload_that_was_changed_on_the_server_brings_nothing_along(
+    work, records, queue_name, client
+) -> None:
+    schedule_many([note(queue_name, "a").then(note(queue_name, "b"))])
+    keys = get_settings().queue(queue_name).keys
+    (frame,) = client.zrange(keys.queue.timeout_set, 0, -1)
+    score = client.zscore(keys.queue.timeout_set, frame)
+    forged = frame.replace(b'\\"b\\"', b'\\"x\\"')
+    assert forged != frame
+    client.zrem(keys.queue.timeout_set, frame)
+    client.zadd(keys.queue.timeout_set, {forged: score})
+    finish(work(is_burst=True))
+
+    assert texts(records) == []
+    assert run(client, looking.counts(keys)).quarantined == 1
