@@ -97,6 +97,8 @@ once.schedule(5, "1")  # E: arg-type
 
 reveal_type(schedule("app.tasks.add", 5, 1, anything="goes"))  # R: Job[Any]
 reveal_type(get_job("default:x"))  # R: Job[Any]
+reveal_type(add.schedule(5, 1).created)  # R: bool
+reveal_type(add.schedule(5, 1).replaced)  # R: bool
 jobs: list[Job[Any]] = [greet.prepare(5, "x"), add.prepare(5, 1)]
 reveal_type(schedule_many(jobs))  # R: list[Job[Any]]
 

@@ -1,0 +1,78 @@
+"""Calls that meet the job of their unique key, with a worker that runs it."""
+
+import pytest
+
+from django_delayq import get_job, schedule
+from django_delayq.conf import get_settings
+from django_delayq.delivery.states import State
+from tests.polling import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.project import tasks
+
+
+def of_one_key(task, queue, **options):
+    return task.using(queue=queue, unique=lambda *args, **kwargs: "k", **options)
+
+
+@every_server
+@pytest.mark.parametrize("task", [tasks.hold, tasks.hold_async], ids=["sync", "async"])
+def test_job_that_follows_begins_once_the_one_that_runs_has_ended(
+    work, records, client, queue_name, task
+):
+    work()
+    keys = get_settings().queue(queue_name).keys
+    task = of_one_key(task, queue_name, on_duplicate="replace")
+    first = schedule(task, 0)
+    wait_until(lambda: records.count("start") == 1, description="the first runs")
+
+    second = schedule(task, 0)
+    third = schedule(task, 0)
+
+    assert (second.created, third.created, third.replaced) == (True, False, True)
+    assert third.id == second.id != first.id
+    wait_until(
+        lambda: client.zcard(keys.returned) == 1,
+        description="a worker has looked at it and put it back",
+    )
+    assert records.count("start") == 1
+    records.let_go()
+    wait_until(lambda: records.count("end") == 2, description="both have run")
+    steps = [(line["step"], line["job"]) for line in records.all()]
+    assert steps == [
+        ("start", first.id),
+        ("end", first.id),
+        ("start", second.id),
+        ("end", second.id),
+    ]
+    wait_until(
+        lambda: get_job(second.id).state is State.SUCCEEDED,
+        description="the worker has told",
+    )
+    assert not client.exists(keys.unique)
+
+
+@every_server
+def test_debounced_calls_run_once_with_the_last_arguments(
+    work, records, client, queue_name
+):
+    work()
+    task = of_one_key(
+        tasks.note,
+        queue_name,
+        on_duplicate=("replace", "postpone"),
+        unique_until="start",
+        max_wait=60,
+    )
+
+    # While the first of them may already run, each makes a new job.
+    jobs = [schedule(task, 0.3, n) for n in range(20)]
+    last = jobs[-1]
+
+    wait_until(
+        lambda: any(line["job"] == last.id for line in records.all("run")),
+        description="the last has run",
+    )
+    ran = [line["text"] for line in records.all("run")]
+    assert ran == sorted(set(ran))
+    assert ran[-1] == 19
+    assert len(ran) == sum(job.created for job in jobs)
