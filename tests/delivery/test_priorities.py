@@ -11,7 +11,7 @@ from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.holding import HELD_NAMES
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import tail_of
-from tests.delivery.rig import LEASE, Rig, names_of, token
+from tests.delivery.rig import LEASE, Rig, names_of, payload, token
 
 
 @pytest.fixture
@@ -153,6 +153,20 @@ def test_retry_keeps_its_priority(ranked):
     ranked.now = 10
 
     assert drained(ranked) == ["a", "c", "b"]
+
+
+def test_copy_of_a_retrying_job_does_not_cost_its_rank(ranked):
+    ranked.schedule({"a": 0}, priority=5)
+    ranked.retry(ranked.lease(), wait=50)
+    ranked.schedule({"b": 10}, priority=1)
+    ranked.java_offer(payload("a"), 10)
+    ranked.now = 10
+    assert names_of(ranked.claim()) == ["b"]
+
+    assert ranked.client.zscore(ranked.keys.ranked, token("a")) is not None
+    ranked.schedule({"c": 0}, priority=1)
+    ranked.now = 50
+    assert names_of(ranked.claim(1)) == ["a"]
 
 
 def test_every_way_back_to_waiting_keeps_the_priority(ranked):

@@ -1,8 +1,14 @@
 -- Part of claim: due frames are leased straight from the timeout set.
 --
 -- Uses     now_ms, is_ranked, limit, budget, count, byte_count, format, seed, lease, is_copy, seen
--- Fills    frames, bad, gone
+-- Fills    frames, bad, gone, unranked
 -- Sets     due, doubles
+
+local function keep_rank(token)
+  for n = #unranked, 1, -1 do
+    if unranked[n] == token then table.remove(unranked, n) end
+  end
+end
 
 if not is_ranked then due = find_due(keys.timeout_set, keys.delay_queue, now_ms, limit - count, budget - byte_count) end
 local tokens, items = {}, {}
@@ -42,6 +48,8 @@ if #tokens > 0 then
     end
     if is_double then
       doubles = doubles + 1
+      -- The job itself waits elsewhere, and keeps its rank.
+      if is_ranked and headers[i] then keep_rank(token) end
     elseif is_certain then
       lease({ token = token, attempts = 0, kills = 0, start = start, tail = tail, payload = payload, is_new = true, flags = 0,
         turn = item[6] })
