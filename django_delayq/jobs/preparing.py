@@ -28,6 +28,8 @@ from django_delayq.wire.delay import (
 
 #: Some 31 years. No delay is that long, but clocks and generated keys count higher.
 NO_DELAY_S = 10**9
+#: What to say of a delay that is none.
+FIRST = ". schedule() takes it first, before the arguments of the function"
 #: The longest key that a function for `unique` may return, bytes. A locator, a header and a hash each hold it.
 MAX_UNIQUE_KEY = 1_024
 
@@ -36,7 +38,7 @@ def prepare(
     task: TaskDefinition, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Job[Any]:
     """Make the job of one call, with id and payload, but send nothing; see `DelayedTask.prepare`."""
-    when = parse_delay(delay)
+    when = parse_delay(delay, FIRST)
     settings = conf.get_settings()
     options = task.options
     if options.spread is not None:

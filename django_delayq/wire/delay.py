@@ -26,8 +26,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 _ROUNDED_UP = Context(prec=100, rounding=ROUND_CEILING)
 
 
-def parse_delay(delay: Delay) -> str:
+def parse_delay(delay: Delay, hint: str = "") -> str:
     """Bring a delay into the scripts' form, rounded up: ``+`` and ms from now, or ``=`` and epoch ms.
+
+    ``hint`` ends the error about what is no delay at all.
 
     A number is in seconds. A datetime in the past is written as it is; the scripts take it as now.
 
@@ -52,7 +54,7 @@ def parse_delay(delay: Delay) -> str:
     else:
         raise InvalidDelay(
             "a delay is a number of seconds, a timedelta or an aware datetime;"
-            f" got {show(delay)}, of type {type(delay).__name__}. schedule() takes it first, before the arguments of the function"
+            f" got {show(delay)}, of type {type(delay).__name__}{hint}"
         )
     if is_negative:
         raise InvalidDelay(

@@ -14,6 +14,7 @@ from django_delayq import (
     InvalidArguments,
     InvalidDelay,
     InvalidTask,
+    Snooze,
     TaskNotFound,
     delayed_task,
     queue_handler,
@@ -502,3 +503,5 @@ def test_missing_argument_is_told_with_the_delay_that_took_its_place(
         InvalidDelay, match="takes it first, before the arguments of the function"
     ):
         pay.prepare("4711", 5)
+    with pytest.raises(InvalidDelay, match=r"of type str$"):
+        Snooze("soon")  # type: ignore[arg-type]
