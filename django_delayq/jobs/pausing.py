@@ -234,8 +234,8 @@ def _parse_until(until: Delay) -> str:
     if isinstance(until, datetime):
         if until.utcoffset() is None:
             raise InvalidDelay(
-                f"until= needs a time zone to say when it is; got {show(until)}. django.utils.timezone.now() has one,"
-                " make_aware() adds one"
+                f"until= is a moment to come, and needs a time zone to say which; got {show(until)}."
+                " django.utils.timezone.now() has one, make_aware() adds one"
             )
     elif isinstance(until, bool) or not isinstance(
         until, int | float | Decimal | timedelta
