@@ -87,9 +87,12 @@ def sections_of(
     sections[0][1].append(end)
     if failure is not None:
         sections.append(("Last error", _error(failure)))
+    kept = seen.history.count(b"\n") + 1 if seen.history else 0
+    # Of a long history the oldest attempts have gone; a replay counts anew, and keeps them.
+    last = max(seen.attempts + seen.kills, kept) - (kept - len(earlier))
     sections += [
         (f"Attempt {number}", _error(each))
-        for number, each in zip(range(len(earlier), 0, -1), earlier, strict=True)
+        for number, each in zip(range(last, 0, -1), earlier, strict=False)
     ]
     return sections
 

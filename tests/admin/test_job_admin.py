@@ -23,6 +23,7 @@ from django_delayq.delivery import ended, holding, looking, pausing, settling
 from django_delayq.delivery.ended import LATEST_MS, EndRecord
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.pausing import held_name
+from django_delayq.delivery.settling import Failed
 from django_delayq.delivery.states import State
 from django_delayq.health import problems
 from django_delayq.jobs.decorator import delayed_task, queue_handler
@@ -120,6 +121,27 @@ def test_job_of_every_state_is_listed_and_shown(
         assert "it broke" in content_of(page)
         kind = "task" if state == "held" else "builtins.ValueError"
         assert f"Last error Error: it broke Kind: {kind}" in text
+
+
+def test_attempts_are_numbered_as_they_came_though_the_oldest_have_gone(
+    browser: Client, queue: Queue
+) -> None:
+    queue.client.hset(queue.keys.control, "format", 2)
+    token = queue.schedule(0)
+    for number in range(1, 6):
+        job = queue.take(token)
+        # Two such errors are kept.
+        told = error(f"attempt {number}", "x" * 12_000, at_ms=number)
+        failed = Failed(job.token, job.fence, "+0", told)
+        assert run(queue.client, settling.retry(queue.keys, [failed])) == []
+
+    shown = content_of(browser.get(url("job", queue.name, token)))
+
+    assert "attempt 5" in shown
+    assert "Attempt 4" in shown
+    assert "attempt 4" in shown
+    assert "Attempt 3" not in shown
+    assert "Attempt 1" not in shown
 
 
 def test_held_job_is_cancelled_or_run_now_like_one_that_waits(
