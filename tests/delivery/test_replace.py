@@ -5,9 +5,11 @@ import pytest
 from django_delayq.delivery import replacing, storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.replacing import Replaced
+from django_delayq.delivery.settling import Done
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled, tail_of
 from tests.delivery.rig import T0, Rig, names_of, payload, token
+from tests.delivery.test_limits import STRIPE, declare, slots
 
 KEY = "ek"
 FOLLOWS = tail_of(KEY, may_follow=True)
@@ -234,6 +236,70 @@ def test_priority_of_the_later_call_counts(rig: Rig) -> None:
 
     assert rig.inspect("a").priority == -5
     assert names_of(rig.claim()) == ["x", "a"]
+
+
+# Limits.
+
+
+@pytest.fixture
+def limited(rig: Rig) -> Rig:
+    """A queue with a limit of one at a time, which a running job of another key uses up."""
+    rig.client.hset(rig.keys.control, "format", 2)
+    declare(rig, concurrency=1)
+    rig.schedule({"x": 0}, limit=STRIPE)
+    assert rig.lease().token == token("x")
+    rig.schedule({"a": 0}, unique=KEY, limit=STRIPE)
+    assert names_of(rig.claim()) == []
+    assert rig.inspect("a").state is State.HELD
+    return rig
+
+
+def test_held_job_gets_the_limit_of_the_later_call(limited: Rig) -> None:
+    replace(limited, tail=tail_of(KEY, 0, "stripe\0other"))
+
+    assert names_of(limited.claim()) == ["a"]
+    assert slots(limited) == 2
+
+
+def test_held_job_of_the_same_limit_is_held_again(limited: Rig) -> None:
+    replace(limited, tail=tail_of(KEY, 0, STRIPE))
+    assert names_of(limited.claim()) == []
+    assert limited.inspect("a").state is State.HELD
+
+    header = limited.client.hget(limited.keys.headers, token("x"))
+    limited.acknowledge(Done(token("x"), header[16:24]))
+
+    assert limited.lease().payload == new_payload("a")
+
+
+@pytest.mark.parametrize("moves", ["", "later"])
+def test_job_whose_worker_died_leaves_its_slot_when_it_is_changed(
+    rig: Rig, moves: str
+) -> None:
+    rig.client.hset(rig.keys.control, "format", 2)
+    declare(rig, concurrency=1)
+    rig.schedule({"a": 0}, unique=KEY, limit=STRIPE)
+    rig.lease()
+    rig.schedule({"b": 0}, limit=STRIPE)
+    rig.claim()
+    rig.recover()
+
+    replace(
+        rig,
+        by="c",
+        wait=50,
+        moves=moves,
+        has_arguments=not moves,
+        tail=tail_of(KEY, 0, STRIPE),
+    )
+
+    assert slots(rig) == 0
+    jobs = rig.claim(1).jobs
+    assert len(jobs) == slots(rig) == 1
+    rig.acknowledge(*jobs)
+    rig.now = 50
+    rig.acknowledge(*rig.claim().jobs)
+    assert_nothing_left(rig)
 
 
 # The longest wait.

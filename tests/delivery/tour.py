@@ -600,6 +600,15 @@ def _(rig: Rig) -> Callable[[], object]:
     return replaces(rig)
 
 
+@stop("replace what has a slot, and lost its worker", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.client.hset(rig.keys.control, "format", 2)
+    rig.schedule({"a": 0}, unique="ek", limit="stripe\0")
+    rig.lease()
+    rig.recover()
+    return replaces(rig)
+
+
 @stop("replace in the destination queue")
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0}, unique="ek")

@@ -1,9 +1,10 @@
 -- Give a job that waits and holds a unique key what a later call of that key asks for: other arguments, another start
 -- time, or both. Its id stays. With other arguments it begins anew, with its first attempt. Safe to repeat.
 --
--- Prelude  clock, count, window, frame, list, job, find, held
+-- Prelude  clock, count, window, frame, list, job, find, held, pause, limit
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
---          errors, unique, ended, counters, returned, held, held_tasks, redisson_channel, channel, ranked, control
+--          errors, unique, ended, counters, returned, held, held_tasks, redisson_channel, channel, ranked, control,
+--          slots, paces
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token of the holder
 -- ARGV[3]  token of the job that the later call made; the same when the call is repeated
@@ -83,7 +84,13 @@ elseif place then
   if payload ~= '' then attempts, kills = 0, 0 end
   if payload ~= '' or is_moved then
     local name = place == keys.held and read_held(redis.call('HGET', keys.errors, token))
-    local waiting = waiting_set(keys.retries, keys.returned, attempts, kills)
+    local waiting, limited = waiting_set(keys.retries, keys.returned, attempts, kills), {}
+    if not name then add_if_limited(limited, token, job) end
+    if #limited > 0 then
+      free_slots(limited, now_ms)
+      -- At another time, it needs another moment; with other arguments, perhaps that of another limit.
+      if payload == '' then tail = of_limits().with_paid(tail, false) end
+    end
     redis.call('ZREM', place, token)
     if name then
       -- Other arguments may be of another key, and a job that is moved can be held for the whole time again.
