@@ -25,6 +25,7 @@ from django_delayq.jobs import formats
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import is_unicode
+from django_delayq.jobs.limit import MAX_LIMIT_KEY
 from django_delayq.jobs.moments import When
 from django_delayq.jobs.options import TaskOptions, check_priority, seconds
 from django_delayq.jobs.preparing import spread
@@ -33,8 +34,10 @@ from django_delayq.redaction import show
 
 CatchUp = Literal["one", "none", "all"]
 CATCH_UPS = ("one", "none", "all")
-#: The longest name of a schedule, bytes.
-MAX_NAME = 200
+#: The longest name of a schedule, bytes: jobs may be held under it.
+MAX_NAME = MAX_LIMIT_KEY
+#: The name of the limit by which jobs of a schedule do not overlap. No `Limit` has one with a space.
+OWN_LIMIT = "of schedule"
 #: What tells a worker whose code is later: of two definitions in code, the later one holds. A worker's processes are
 #: forked after their supervisor has read the code, so all of them have the same.
 LOADED_MS = epoch_ms()
@@ -55,6 +58,10 @@ class Definition(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     spread_s: float = 0
     catch_up: CatchUp = "one"
+    #: The limit of its jobs, as `storing.tail_of` takes it.
+    limit: str = ""
+    #: While one of its jobs runs, the next is dropped.
+    drops: bool = False
     #: When the code was loaded that says so, epoch ms; 0: it is not in code.
     loaded_ms: int = 0
 
@@ -120,6 +127,7 @@ class CodeSchedule:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     catch_up: CatchUp
+    overlap: bool
     options: TaskOptions
 
     @property
@@ -127,7 +135,13 @@ class CodeSchedule:
         return self.options.queue
 
     def definition(self) -> Definition:
+        """Return what is stored of it.
+
+        Raises:
+            InvalidArguments: the key function of the task's limit does not take the arguments.
+        """
         return define(
+            self.name,
             self.task.name,
             self.options,
             self.task.base,
@@ -135,11 +149,13 @@ class CodeSchedule:
             args=self.args,
             kwargs=self.kwargs,
             catch_up=self.catch_up,
+            overlap=self.overlap,
             loaded_ms=LOADED_MS,
         )
 
 
 def define(
+    name: str,
     task: str,
     options: TaskOptions,
     base: TaskOptions,
@@ -148,8 +164,22 @@ def define(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     catch_up: CatchUp,
+    overlap: bool,
     loaded_ms: int = 0,
 ) -> Definition:
+    """Return a definition.
+
+    Raises:
+        InvalidArguments: an argument is not JSON, or the key function of the task's limit does not take them.
+    """
+    limit = "" if overlap else f"{OWN_LIMIT}\0{name}"
+    if options.limit is not None:
+        try:
+            limit = options.limit.of_call(task, tuple(args), dict(kwargs))
+        except Exception as error:
+            raise InvalidArguments(
+                f"the limit of task {task!r} cannot tell the key of schedule {name!r}: {type(error).__name__}: {error}"
+            ) from error
     plain_args, plain_kwargs = envelopes.plain(args, dict(kwargs))
     carried = options.carried(base) or {}
     if catch_up == "none" and options.expires is not None:
@@ -163,6 +193,8 @@ def define(
         options.priority,
         0 if options.spread is None else seconds(options.spread) or 0,
         catch_up,
+        limit,
+        not overlap,
         loaded_ms,
     )
 
@@ -174,13 +206,15 @@ def periodic(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     catch_up: CatchUp = "one",
+    overlap: bool = True,
     **options: Any,
 ) -> Callable[[T], T]:
     """Have workers run a task at each moment of `cron` or `every`. It stands above ``@delayed_task``.
 
     ``name`` is that of the task by default; several schedules of one task need names. ``args`` and ``kwargs`` are for
     the function, ``options`` as in `DelayedTask.using`. ``catch_up`` says what becomes of moments at which no worker was
-    there: of "one" or more, one job runs; "none" runs late, as a job expires at the next moment; "all" run.
+    there: of "one" or more, one job runs; "none" runs late, as a job expires at the next moment; "all" run. Without
+    ``overlap``, the next job is dropped while one runs.
 
     Raises:
         InvalidSchedule, InvalidTask, InvalidArguments: it cannot be. What depends on the machine and its settings is
@@ -193,7 +227,7 @@ def periodic(
                 f"@periodic stands above @delayed_task; got {show(task)}, a {type(task).__name__}"
             )
         full_name = task.name if name is None else name
-        check_parts(full_name, when, args, kwargs, catch_up)
+        check_parts(full_name, when, args, kwargs, catch_up, overlap)
         schedule = CodeSchedule(
             task,
             when,
@@ -201,9 +235,10 @@ def periodic(
             tuple(args),
             dict(kwargs or {}),
             catch_up,
+            overlap,
             task.using(**options).options,
         )
-        check_options(task.name, schedule.options)
+        check_options(task.name, schedule.options, overlap)
         envelopes.plain(args, kwargs or {})
         if any(other.name == schedule.name for other in task.schedules):
             raise InvalidSchedule(
@@ -216,7 +251,12 @@ def periodic(
 
 
 def check_parts(
-    name: object, when: object, args: object, kwargs: object, catch_up: object
+    name: object,
+    when: object,
+    args: object,
+    kwargs: object,
+    catch_up: object,
+    overlap: object,
 ) -> None:
     """Make sure that a schedule can be made of these.
 
@@ -245,9 +285,13 @@ def check_parts(
         raise InvalidSchedule(
             f"catch_up={show(catch_up)} of schedule {name!r}: give 'one', 'none' or 'all'"
         )
+    if not isinstance(overlap, bool):
+        raise InvalidSchedule(
+            f"overlap={show(overlap)} of schedule {name!r}: give True or False"
+        )
 
 
-def check_options(task: str, options: TaskOptions) -> None:
+def check_options(task: str, options: TaskOptions, overlap: bool) -> None:
     """Make sure that a task can be periodic.
 
     Raises:
@@ -257,6 +301,11 @@ def check_options(task: str, options: TaskOptions) -> None:
         raise InvalidTask(
             f"task {task!r} is unique, so it cannot be periodic: the next job waits while one runs, and would find the key"
             " taken. A schedule stores one job for each moment by itself; give unique=False"
+        )
+    if options.limit is not None and not overlap:
+        raise InvalidTask(
+            f"task {task!r} has a limit, and a job has one limit: overlap=False would be another; leave it out, and a"
+            " limit with concurrency=1 holds the next job back"
         )
 
 
@@ -386,8 +435,12 @@ def _job(
         queue.payload_codec if queue.is_shared else None,
         format,
     )
-    priority = definition.priority if format >= formats.PRIORITIES else 0
-    return NewJob(token, when, storing.tail_of("", priority), payload)
+    tail: str | bytes = ""
+    if format >= formats.PRIORITIES:
+        tail = storing.tail_of(
+            "", definition.priority, definition.limit, drops=definition.drops
+        )
+    return NewJob(token, when, tail, payload)
 
 
 def is_ranked(queue: str, definition: Definition) -> bool:

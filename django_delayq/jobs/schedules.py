@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -27,6 +27,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import formats
 from django_delayq.jobs import periodic as definitions
+from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.moments import When, datetime_of, when_of
 from django_delayq.jobs.options import TaskOptions, check_priority
@@ -228,6 +229,8 @@ class Schedule:
     options: dict[str, Any] = field(default_factory=dict)
     priority: int = 0
     catch_up: CatchUp = "one"
+    #: False: while one of its jobs runs, the next is dropped.
+    overlap: bool = True
     #: It is stored, and not in code.
     is_stored: bool = False
     #: No task of this process is so named, or its code has no such schedule any more.
@@ -379,6 +382,7 @@ def store_schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     catch_up: CatchUp = "one",
+    overlap: bool = True,
     replace: bool = False,
     **options: Any,
 ) -> Schedule:
@@ -389,7 +393,9 @@ def store_schedule(
     Raises:
         InvalidSchedule, InvalidTask, InvalidArguments, EncodeError, TaskNotFound, QueueNotFound: nothing was stored.
     """
-    steps = _storing(name, task, when, args, kwargs, catch_up, replace, options)
+    steps = _storing(
+        name, task, when, args, kwargs, catch_up, overlap, replace, options
+    )
     return perform(own_clients.of_thread, steps)
 
 
@@ -401,11 +407,14 @@ async def astore_schedule(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     catch_up: CatchUp = "one",
+    overlap: bool = True,
     replace: bool = False,
     **options: Any,
 ) -> Schedule:
     """`store_schedule` on the event loop."""
-    steps = _storing(name, task, when, args, kwargs, catch_up, replace, options)
+    steps = _storing(
+        name, task, when, args, kwargs, catch_up, overlap, replace, options
+    )
     return await aperform(own_clients.of_loop, steps)
 
 
@@ -472,6 +481,7 @@ def _shown(found: Found, code: Mapping[str, CodeSchedule]) -> Schedule:
         definition.options,
         definition.priority,
         definition.catch_up,
+        not definition.drops,
         is_stored=found.is_stored,
         is_orphan=not is_known,
         is_overridden=change is not None and change.when is not None,
@@ -496,6 +506,7 @@ def _shown_code(code: CodeSchedule) -> Schedule:
         definition.options,
         definition.priority,
         definition.catch_up,
+        not definition.drops,
         is_enrolled=False,
     )
 
@@ -658,18 +669,20 @@ def _storing(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
     catch_up: CatchUp,
+    overlap: bool,
     replace: bool,
     options: dict[str, Any],
 ) -> Steps[Schedule]:
-    definitions.check_parts(name, when, args, kwargs, catch_up)
-    found_task = get_task(name_of(task))
-    chosen: TaskOptions = found_task.options.changed(**options)
-    definitions.check_options(found_task.name, chosen)
+    definitions.check_parts(name, when, args, kwargs, catch_up, overlap)
+    found_task = cast("DelayedTask[..., Any]", get_task(name_of(task)))
+    chosen: TaskOptions = found_task.using(**options).options
+    definitions.check_options(found_task.name, chosen, overlap)
     queue = conf.get_settings().queue(chosen.queue)
     when.check()
     definitions.check_call(name, found_task, args, kwargs or {})
     check_priority(chosen.priority, queue.name)
     definition = definitions.define(
+        name,
         found_task.name,
         chosen,
         found_task.base,
@@ -677,6 +690,7 @@ def _storing(
         args=args,
         kwargs=kwargs or {},
         catch_up=catch_up,
+        overlap=overlap,
     )
     definitions.check_size(queue, name, definition)
     text = definitions.sealed(queue.name, "stored", name, definition)

@@ -306,18 +306,15 @@ class Claiming:
 
     def _tend(self, queue: QueueState, now_ms: float, now_us: int) -> None:
         """Do what is to be done for a queue now and then; skip held jobs while another job is nearly due."""
-        if now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms:
-            self._move_on(queue, now_ms, now_us)
         is_soon = now_ms < queue.next_ms < now_ms + AHEAD_MS
         # On a queue with a job every few ms another one is always nearly due.
         is_overdue = now_ms >= queue.held.next_ms + HELD_PATIENCE_MS
         is_looked_at = now_ms >= queue.held.next_ms and (is_overdue or not is_soon)
         is_looked_at = is_looked_at and not queue.pauses.is_paused
         is_kept_up = now_ms >= queue.upkeep.next_ms
-        if not is_looked_at and not is_kept_up:
-            return
-        self._crew.threads.wake()
-        self._line.rest()
+        if is_looked_at or is_kept_up:
+            self._crew.threads.wake()
+            self._line.rest()
         if is_looked_at:
             planner = self.planner
             limit = max(self._crew.threads.size, planner.common(planner.room()))
@@ -329,6 +326,11 @@ class Claiming:
                 queue.upkeep.note(error)
         if is_kept_up:
             queue.upkeep.turn(now_ms)
+        # After the first upkeep, which raises the queue's format: only then jobs have priorities and limits. What comes
+        # while the queue is paused is missed, or all of it would run at its end.
+        is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
+        if is_due and not queue.pauses.is_paused:
+            self._move_on(queue, now_ms, now_us)
 
     def _move_on(self, queue: QueueState, now_ms: float, now_us: int | None) -> None:
         """Move schedules on whose moments have come. ``now_us`` is the server's time, if it has just been told."""

@@ -13,6 +13,7 @@ from django_delayq import (
     InvalidArguments,
     InvalidSchedule,
     InvalidTask,
+    Limit,
     QueueNotFound,
     ScheduleNotFound,
     TaskNotFound,
@@ -44,9 +45,9 @@ NEVER = cron("0 0 1 1 *", tz="UTC")
 HOURLY = every(timedelta(hours=1))
 
 
-def define(queue, when=NEVER, /, task="tests.periodic", **options):
+def define(queue, when=NEVER, /, task="tests.periodic", limit=None, **options):
     @periodic(when, queue=queue, **options)
-    @delayed_task(name=task)
+    @delayed_task(name=task, limit=limit)
     def beat(first=None, /, second=None):
         """Do nothing."""
 
@@ -108,7 +109,7 @@ def test_schedules_of_one_task_need_names(queue):
         ({"name": "a\nb"}, InvalidSchedule, "a name of one line"),
         ({"name": "a\0b"}, InvalidSchedule, "a name of one line"),
         ({"name": "\ud800"}, InvalidSchedule, "name="),
-        ({"name": "ä" * 101}, InvalidSchedule, f"has {MAX_NAME} bytes at most"),
+        ({"name": "ä" * 65}, InvalidSchedule, f"has {MAX_NAME} bytes at most"),
         ({"args": "text"}, InvalidSchedule, "give a list"),
         ({"args": 5}, InvalidSchedule, "give a list"),
         ({"kwargs": [1]}, InvalidSchedule, "give a dict"),
@@ -119,7 +120,12 @@ def test_schedules_of_one_task_need_names(queue):
         ({"priority": 101}, InvalidTask, "priority=101"),
         ({"retry_on": ValueError}, InvalidTask, "retry_on cannot be changed"),
         ({"colour": 5}, InvalidTask, "unknown task option 'colour'"),
-        ({"overlap": False}, InvalidTask, "unknown task option 'overlap'"),
+        ({"overlap": 0}, InvalidSchedule, "give True or False"),
+        (
+            {"overlap": False, "limit": Limit("x", concurrency=1)},
+            InvalidTask,
+            "a job has one limit",
+        ),
     ],
 )
 def test_wrong_schedule_is_refused_where_it_is_written(queue, options, error, told):
@@ -356,6 +362,8 @@ def test_name_that_is_taken_is_refused_or_replaced(queue):
         ({"unique": True}, InvalidTask),
         ({"priority": 500}, InvalidTask),
         ({"task": 5}, InvalidTask),
+        ({"limit": None}, InvalidTask),
+        ({"overlap": None}, InvalidSchedule),
     ],
 )
 def test_wrong_schedule_is_not_stored(queue, changed, error):
@@ -413,6 +421,29 @@ async def test_twins_on_the_event_loop_do_the_same(queue):
     assert len(await aget_schedules(queue)) == 2
     assert await stored.arefresh() == stored
     assert await stored.adelete()
+
+
+# Limits.
+
+
+def test_check_tells_a_limit_whose_key_function_does_not_take_the_arguments(queue):
+    limit = Limit("account", concurrency=1, key=lambda first, second: 1 / 0)
+
+    define(queue, args=[1, 2], limit=limit)
+
+    ((id, text),) = problems()
+    assert id == "E013"
+    assert "cannot tell the key of schedule" in text
+    assert "ZeroDivisionError" in text
+
+
+def test_jobs_of_a_schedule_have_the_limit_of_their_task(queue):
+    limit = Limit("account", concurrency=1, key=lambda first, second=None: first)
+
+    define(queue, args=["ann"], limit=limit)
+
+    assert all_schedules()[0].definition().limit == "account\0ann"
+    assert get_schedule("tests.periodic").overlap
 
 
 # Others at the same time.

@@ -16,7 +16,9 @@ from django_delayq import (
     get_job,
     get_schedule,
     get_schedules,
+    pause,
     periodic,
+    resume,
     store_schedule,
 )
 from django_delayq.clock import epoch_ms
@@ -27,7 +29,7 @@ from django_delayq.jobs import registry
 from django_delayq.worker.periodic import Periods
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
-from tests.worker.records import record
+from tests.worker.records import gate_of_test, record
 
 NEVER = cron("0 0 1 1 *", tz="UTC")
 
@@ -398,6 +400,25 @@ def test_paused_schedule_rests_until_it_is_resumed(work, records, queue_name):
     wait_until(lambda: records.count("run") >= count + 2, description="two moments")
 
 
+def test_moments_of_a_paused_queue_are_missed(work, records, client, queue_name):
+    make(queue_name, every(1))
+    work()
+    wait_until(lambda: records.count("run"), description="a moment")
+
+    pause(queue_name)
+    job_id = get_schedule("beat", queue_name).job_id
+    wait_until(lambda: get_job(job_id).state is State.DUE, description="it is due")
+    later = get_schedule("beat", queue_name).next_moment + timedelta(seconds=2)
+    wait_until(lambda: epoch_ms() > later.timestamp() * 1000, description="two more")
+    assert len(waiting_moments(client, queue_name)) == 1
+    count = records.count("run")
+    resume(queue_name)
+
+    wait_until(lambda: records.count("run") >= count + 2, description="it goes on")
+    first, second = moments_of(records)[count : count + 2]
+    assert second - first >= 3_000
+
+
 def test_override_gives_other_moments_until_it_is_taken_back(work, records, queue_name):
     make(queue_name, NEVER)
     work()
@@ -480,6 +501,28 @@ def test_worker_without_room_moves_its_schedules_on(work, records, client, queue
     work(threads=1)
 
     wait_until(look, description="three moments are stored")
+
+
+def test_next_job_is_dropped_while_one_runs_if_they_may_not_overlap(
+    work, records, client, queue_name
+):
+    @periodic(every(1), name="beat", queue=queue_name, overlap=False)
+    @delayed_task(name="tests.beat")
+    def beat():
+        record("run", moment=round(current_job().moment.timestamp() * 1000))
+        wait_until(gate_of_test().exists, description="the test lets go")
+
+    work()
+    wait_until(lambda: records.count("run") >= 1, description="one runs")
+    keys = keys_of(queue_name)
+
+    def dropped():
+        return int(client.hget(keys.counters, "cancelled") or 0)
+
+    wait_until(lambda: dropped() >= 2, description="two moments are dropped")
+    assert records.count("run") == 1
+    records.let_go()
+    wait_until(lambda: records.count("run") >= 2, description="it goes on")
 
 
 def test_queue_of_java_gets_the_jobs_of_schedules(configure, work, records, queue_name):

@@ -145,6 +145,7 @@ def _as_json(schedule: Schedule) -> dict[str, Any]:
         "args": schedule.args,
         "kwargs": schedule.kwargs,
         "catch_up": schedule.catch_up,
+        "overlap": schedule.overlap,
         "stored": schedule.is_stored,
         "orphan": schedule.is_orphan,
         "overridden": schedule.is_overridden,
