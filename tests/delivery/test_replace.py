@@ -302,6 +302,45 @@ def test_job_whose_worker_died_leaves_its_slot_when_it_is_changed(
     assert_nothing_left(rig)
 
 
+@pytest.fixture
+def paced(rig: Rig) -> Rig:
+    """Job a of a limit with a rate has its moment at 100, and b is held behind it."""
+    rig.client.hset(rig.keys.control, "format", 2)
+    declare(rig, rate="10/s")
+    rig.schedule({"x": 0}, limit=STRIPE)
+    rig.lease()
+    rig.schedule({"a": 0}, unique=KEY, limit=STRIPE)
+    rig.claim()
+    rig.schedule({"b": 0}, limit=STRIPE)
+    rig.claim()
+    assert rig.inspect("a").score_ms == T0 + 100
+    assert rig.inspect("b").state is State.HELD
+    return rig
+
+
+@pytest.mark.parametrize("moves", ["", "later", "sooner"])
+@pytest.mark.parametrize("has_arguments", [True, False])
+def test_job_that_waits_for_its_moment_starts_then_however_often_it_is_changed(
+    paced: Rig, moves: str, has_arguments: bool
+) -> None:
+    for n in range(10, 100, 20):
+        paced.now = n
+        replace(
+            paced,
+            by=f"b{n}",
+            moves=moves,
+            has_arguments=has_arguments,
+            tail=tail_of(KEY, 0, STRIPE),
+        )
+        assert names_of(paced.claim()) == []
+        assert paced.inspect("a").score_ms == T0 + 100
+
+    paced.now = 100
+
+    assert names_of(paced.claim()) == ["a"]
+    assert paced.inspect("b").score_ms == T0 + 200
+
+
 # The longest wait.
 
 DEBOUNCED = tail_of("sk", notes_first=True)

@@ -51,8 +51,10 @@ if not known or not is_holder or unique_of(known):sub(2) ~= key then
   return { job.state }
 end
 
--- What it becomes.
+-- What it becomes. A job with a moment was due before, and its limit has it wait: nothing has that sooner.
 local first, followed = run_of(known)
+local limit, flags = limit_of(known)
+local has_moment = limit and of_limits().is_paid(flags)
 local asked, target = start_time(ARGV[4], now_us), start
 if mode == 'later' then
   if longest_ms then
@@ -60,7 +62,7 @@ if mode == 'later' then
     asked = math.min(asked, first + longest_ms)
   end
   target = math.max(start, asked)
-elseif mode == 'sooner' then
+elseif mode == 'sooner' and not has_moment then
   target = math.min(start, asked)
 end
 local is_moved = target ~= start
@@ -85,7 +87,12 @@ elseif place then
   if payload ~= '' or is_moved then
     local name = place == keys.held and read_held(redis.call('HGET', keys.errors, token))
     local waiting, limited = waiting_set(keys.retries, keys.returned, attempts, kills), {}
-    if not name then add_if_limited(limited, token, job) end
+    if has_moment and not is_moved and limit_of(tail) == limit then
+      -- It keeps its moment with its start time, or calls that come more often than the rate would put it off for ever.
+      tail = of_limits().with_paid(tail, true)
+    elseif not name then
+      add_if_limited(limited, token, job)
+    end
     if #limited > 0 then
       free_slots(limited, now_ms)
       -- At another time, it needs another moment; with other arguments, perhaps that of another limit.
