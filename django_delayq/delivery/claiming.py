@@ -52,6 +52,8 @@ class Leased(msgspec.Struct):
     was_late: bool = False
     #: The job whose token the payload carries has ended a moment ago, if there was such a job at all.
     is_known: bool = False
+    #: Its limit has admitted it.
+    has_limit: bool = False
 
     @property
     def came_in_frame(self) -> bool:
@@ -265,6 +267,9 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
         )
     ]
     now_us, wait_us, transferred, doubles, vanished, put_off = reply[:6]
+    if limits is not None:
+        for job, flags in zip(jobs, reply[11::6], strict=True):
+            job.has_limit = flags & 8 != 0
     return Claimed(
         now_us,
         wait_us,

@@ -91,6 +91,12 @@ def _read_limits(reply: list[bytes]) -> list[StoredLimit]:
     return sorted(found)
 
 
+def held_name(limit: str) -> str:
+    """Return the name under which jobs of a limit are held; ``limit`` is as `tail_of` takes it."""
+    name, _, key = limit.partition("\0")
+    return f"limit {name} {key}" if key else f"limit {name}"
+
+
 class Loosened(NamedTuple):
     """The reply to a `loosen` call."""
 

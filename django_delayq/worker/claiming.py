@@ -161,10 +161,10 @@ class Claiming:
     # One claim.
 
     def _claim(self, queue: QueueState, plan: Plan) -> None:
-        if not queue.has_declared:
+        if not queue.has_begun:
             self._line.rest()
-            queue.upkeep.declare_limits(is_new=True)
-            queue.has_declared = True
+            queue.upkeep.begin()
+            queue.has_begun = True
         is_ahead = queue.under_way is not None
         asked = queue.under_way or self._asking.ask(queue, plan)
         queue.under_way = None
@@ -233,7 +233,7 @@ class Claiming:
             else:
                 logger.warning("queue %s is claimed from again", queue.settings.name)
         if newer:
-            queue.has_declared = False
+            queue.has_begun = False
             queue.expect_nothing()
             self._alarm.ring_in(queue.settings.name, -1)
         return newer > 0

@@ -49,7 +49,8 @@ class Dispatch:
         settings, name = queue.settings, queue.settings.name
         async_names, guess = crew.async_names, crew.is_async
         running, submit = crew.running, crew.threads.submit
-        make = queue.pauses.make
+        pauses = queue.pauses
+        make = pauses.make_limited if queue.upkeep.gives_limits else pauses.make
         self._ends.note_busy()
         for leased in reply.jobs:
             attempt = make(settings, leased, lease_end_ms, offset_ms)

@@ -17,6 +17,7 @@ from django_delayq.delivery.pausing import Pause, StoredPauses, held_name, read_
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt, Read, Verdict
+from django_delayq.worker.limited import LimitedAttempt
 
 logger = get_log("django_delayq.worker")
 
@@ -33,8 +34,9 @@ class Pauses:
         self._found: dict[str | None, Pause] = {}
         #: The queue itself is paused.
         self.is_paused = False
-        #: Makes the attempts of a claim.
+        #: Makes the attempts of a claim; and those of one that gives jobs the limits of their tasks.
         self.make: MakeAttempt = Attempt
+        self.make_limited: MakeAttempt = LimitedAttempt
         #: The pauses of all tasks have ended by themselves, and are still stored.
         self.are_over = False
         # When the first pause of a task ends, by the server's clock, epoch ms.
@@ -57,6 +59,9 @@ class Pauses:
         self.is_paused = self._stored is not None and self._stored.of_queue is not None
         tasks = {task: each for task, each in found.items() if task is not None}
         self.make = partial(PausedAttempt, tasks) if tasks else Attempt
+        self.make_limited = (
+            partial(_PausedAndLimited, tasks) if tasks else LimitedAttempt
+        )
         self._first_end_ms = min(
             (each.until_ms for each in tasks.values()), default=float("inf")
         )
@@ -120,3 +125,7 @@ class PausedAttempt(Attempt):
         self.ended_ms = boottime_ms()
         self.verdict = Verdict.HOLD
         return None
+
+
+class _PausedAndLimited(PausedAttempt, LimitedAttempt):
+    """Both."""

@@ -74,8 +74,8 @@ class QueueState:
         self.is_asking = False
         #: The watch of the destination queue is set, and will call back.
         self.is_watched = False
-        #: The server knows the limits that tasks have here.
-        self.has_declared = False
+        #: The server knows what it has to before the first claim.
+        self.has_begun = False
         #: The limits of the queue hold back what waits there.
         self.is_held_back = False
         #: The queue's format, if that is later than we read: then the queue is left alone.

@@ -29,6 +29,8 @@ from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
 
+#: The first format in which a job has a limit.
+LIMITS = 2
 #: The pause between two rounds.
 ROUND_MS = 60_000.0
 #: The pause after a part of a hash in which nothing was forgotten: a million fields take half a day, and hardly any
@@ -60,6 +62,8 @@ class Upkeep:
         self._many_dead = settings.many_dead
         self._problem = ""
         self._enrolled: upgrading.Enrolled | None = None
+        #: A job that does not know the limit of its task gets it when it is claimed.
+        self.gives_limits = False
 
     def turn(self, now_ms: float) -> None:
         """Do the next step.
@@ -97,7 +101,7 @@ class Upkeep:
         cursors: dict[str, int] = {}
         while True:
             self._enroll()
-            self.declare_limits()
+            self._declare_limits()
             self._warn_of_long_list()
             self._warn_of_full()
             self._warn_of_java()
@@ -108,22 +112,29 @@ class Upkeep:
             # After part of a long hash, everything else is looked at once more before its sweep goes on.
             yield PART_MS if cursors else ROUND_MS
 
-    def declare_limits(self, *, is_new: bool = False) -> None:
+    def begin(self) -> None:
+        """Do what has to be done before the first claim."""
+        if all_limits():
+            # Only a queue in the format that has limits keeps them.
+            self._enroll()
+            self._declare_limits(is_new=True)
+
+    def _declare_limits(self, *, is_new: bool = False) -> None:
         """Say which limits tasks have, so that claims keep them."""
         limits = [
             (name, numbers_of(limit.concurrency, limit.rate))
             for name, limit in all_limits().items()
         ]
-        if limits or not is_new:
-            run(
-                self._client,
-                limiting.declare(self._settings.keys, limits, is_new=is_new),
-            )
+        run(
+            self._client,
+            limiting.declare(self._settings.keys, limits, is_new=is_new),
+        )
 
     def _enroll(self) -> None:
         found = run(
             self._client, upgrading.enroll(self._settings.keys, owner=self._owner)
         )
+        self.gives_limits = found.format >= LIMITS and bool(all_limits())
         if found != self._enrolled:
             self._enrolled = found
             if 0 < found.written < signing.FORMAT:

@@ -21,6 +21,7 @@ GOES_ON = {
     "claim from a paused queue that is shared",
     "claim on a shared queue",
     "claim of noted jobs",
+    "claim of a lost job with a limit",
     "claim that forgets notes",
     "schedule",
     "schedule a job that follows",

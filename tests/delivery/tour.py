@@ -6,8 +6,15 @@ Each stop brings a queue into some state, and returns the call without making it
 from collections.abc import Callable
 from typing import Any
 
-from django_delayq.delivery import claiming, looking, replacing, tending
-from django_delayq.delivery.claiming import Mode
+from django_delayq.delivery import (
+    claiming,
+    limiting,
+    looking,
+    rates,
+    replacing,
+    tending,
+)
+from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.pausing import held_name
 from django_delayq.delivery.settling import Done, Rejected
@@ -428,6 +435,149 @@ def _(rig: Rig) -> Callable[[], object]:
     mix(rig)
     rig.pause()
     return lambda: rig.claim(20, mode=Mode.SHARED)
+
+
+def limit(rig: Rig, **numbers: Any) -> None:
+    """Have a worker's code say what the limit "stripe" is."""
+    declared = [("stripe", rates.numbers_of(**numbers))]
+    rig.run(limiting.declare(rig.keys, declared, is_new=True, now_us=rig.now_us))
+
+
+def fill_limit(rig: Rig, **numbers: Any) -> Leased:
+    """Have the first of some jobs of a limit run, and the others wait for it."""
+    limit(rig, **(numbers or {"concurrency": 1}))
+    rig.schedule({"a": 0, "b": 1, "c": 2}, limit="stripe\0k")
+    rig.now += 3
+    (job,) = rig.claim().jobs
+    return job
+
+
+@stop("claim within the limits of a queue", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    mix(rig)
+    text = rates.limit_text(concurrency=2, rate="10/s burst 5")
+    return lambda: rig.claim(20, limit_text=text)
+
+
+@stop("claim held back by the limits of a queue", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    mix(rig)
+    text = rates.limit_text(concurrency=2, rate="10/s burst 2")
+    rig.claim(20, limit_text=text)
+    return lambda: rig.claim(20, limit_text=text)
+
+
+@stop("claim of jobs with a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    limit(rig, concurrency=1)
+    mix(rig)
+    rig.schedule({"a": 0, "b": 1, "c": 2}, limit="stripe\0k")
+    rig.schedule({"d": 0, "e": 1}, limit="stripe\0k", drops=True)
+    rig.now += 9
+    return lambda: rig.claim(50)
+
+
+@stop("claim of jobs with a rate", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    limit(rig, rate="10/s")
+    rig.schedule({"a": 0, "b": 1, "c": 2}, limit="stripe\0k", priority=1)
+    rig.now += 3
+    return rig.claim
+
+
+@stop("claim of a job that has its moment", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.acknowledge(fill_limit(rig, rate="10/s"))
+    rig.now += 100
+    return rig.claim
+
+
+@stop("claim of a lost job with a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    fill_limit(rig)
+    rig.recover()
+    return lambda: rig.claim(max_kills=0)
+
+
+@stop("acknowledge a job with a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    job = fill_limit(rig)
+    return lambda: rig.acknowledge(job)
+
+
+@stop("retry a job with a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    job = fill_limit(rig)
+    return lambda: rig.retry(job)
+
+
+@stop("bury a job with a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    job = fill_limit(rig)
+    return lambda: rig.bury(job)
+
+
+@stop("give back a job with a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    job = fill_limit(rig)
+    return lambda: rig.give_back(job)
+
+
+@stop("hold a job with a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    job = fill_limit(rig)
+    return lambda: rig.hold(job)
+
+
+@stop("give a job the limit of its task", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    name = limiting.held_name("stripe\0k")
+    return lambda: rig.hold(job, task=name, hold_ms=None)
+
+
+@stop("cancel a lost job with a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    fill_limit(rig)
+    rig.recover()
+    return lambda: rig.cancel("a")
+
+
+@stop("reschedule a job that has its moment", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    fill_limit(rig, rate="10/s")
+    return lambda: rig.reschedule("b", 500)
+
+
+@stop("set a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    call = limiting.set_limit(rig.keys, rates.numbers_of(concurrency=1), name="stripe")
+    return lambda: rig.run(call)
+
+
+@stop("clear a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.run(limiting.set_limit(rig.keys, rates.numbers_of(concurrency=1)))
+    return lambda: rig.run(limiting.set_limit(rig.keys, None))
+
+
+@stop("declare limits", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    return lambda: limit(rig, concurrency=1)
+
+
+@stop("read limits", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    limit(rig, concurrency=1)
+    return lambda: rig.run(limiting.limits(rig.keys))
+
+
+@stop("loosen a limit", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    fill_limit(rig)
+    limit(rig, concurrency=3)
+    return lambda: rig.run(limiting.loosen(rig.keys, now_us=rig.now_us))
 
 
 @stop("recover", drains=True)

@@ -166,3 +166,19 @@ def test_burst_runs_what_the_rate_of_its_queue_holds_back(
 
     worker.join()
     assert records.count("run") == 8
+
+
+def test_jobs_that_are_older_than_the_limit_of_their_task_get_it(
+    work, records, client, queue_name
+):
+    # The queue was never served, so nobody knows that it can have limits.
+    client.delete(get_settings().queue(queue_name).keys.control)
+    formats.forget()
+    jobs = send(tasks.one_of_a_key, 12, queue_name, "k", 0.01)
+
+    work()
+    work()
+
+    ran(records, 12)
+    assert most_at_a_time(records, key="k") == 1
+    assert sorted(records.jobs("end")) == sorted(job.id for job in jobs)

@@ -50,6 +50,7 @@ local function hand_out(job)
     -- An element that was taken out may be put in again.
     if ended and ended ~= 'taken' then flags = flags + 4 end
   end
+  if job.tail ~= '' and limit_of(job.tail) then flags = flags + 8 end
   reply[n + 1], reply[n + 2], reply[n + 3] = job.token, job.attempts, job.kills
   reply[n + 4], reply[n + 5], reply[n + 6] = job.start, payload, flags
 end

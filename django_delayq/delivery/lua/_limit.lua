@@ -59,7 +59,7 @@ local function of_limits()
   end
 
   local function check_limits()
-    check_sets(keys.slots, keys.held, keys.held_tasks, keys.paces, keys.retries, keys.returned, keys.ranked)
+    check_sets(keys.leases, keys.slots, keys.held, keys.held_tasks, keys.paces, keys.retries, keys.returned, keys.ranked)
     check_hashes(keys.control, keys.errors, keys.headers)
   end
 
@@ -148,4 +148,19 @@ end
 local function add_if_limited(jobs, token, job)
   local _, _, _, _, _, tail = read_header(job.header)
   if tail ~= '' and limit_of(tail) then jobs[#jobs + 1] = { token = token, tail = tail } end
+end
+
+-- The limit that a name of held jobs stands for, as tails have it; nil if it is none.
+local function limit_named(name)
+  local limit = name:match('^limit (.*)$')
+  if not limit then return nil end
+  local found, parts = limit:gsub(' ', '\0', 1)
+  return parts > 0 and found or found .. '\0'
+end
+
+-- The tail of a job that gets a limit now.
+local function with_limit(tail, limit)
+  local middle = struct.pack('>I2', #limit) .. limit
+  if tail:byte(1) ~= 120 or #tail < 5 then return 'x\0d' .. middle .. tail end
+  return tail:sub(1, 3) .. middle .. tail:sub(6 + (struct.unpack('>I2', tail, 4)))
 end

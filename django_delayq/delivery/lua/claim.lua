@@ -29,7 +29,7 @@
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
 --          the token is not the payload's own, 2 if the job was given back because its lease had ended before it
---          began, 4 if the job of the payload's own token ended a moment ago. If the queue's format is too late for
+--          began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit. If the queue's format is too late for
 --          the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
 --          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
 --          queue hold jobs back, 2 if a job has a limit, 4 if there is a limit to the leases of the queue; and how many
@@ -117,7 +117,7 @@ if last:sub(1, 8) == request then
     local payload = fence == request and redis.call('HGET', keys.payloads, token)
     if payload then
       local flags = (token_of(payload) ~= token and 1 or 0) + (last:find(token, 17, true) and 2 or 0)
-      hand_out({ token = token, attempts = attempts, kills = kills, start = start, payload = payload, flags = flags })
+      hand_out({ token = token, attempts = attempts, kills = kills, start = start, payload = payload, flags = flags, tail = tail })
       if tail ~= '' and limit_of(tail) then told = 2 end
     end
   end

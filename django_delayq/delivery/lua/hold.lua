@@ -1,13 +1,15 @@
 -- Hold jobs whose task or key the caller does not know, for a worker that does; and jobs of a paused task. The time
 -- counts from when the job was first held for a limited time, by whichever worker. If a job was signed with another key
--- since the caller read it, or the pause has ended, it is not held for that, but due again.
+-- since the caller read it, or the pause has ended, it is not held for that, but due again. So is a job that is to be
+-- held for a limit: it has that limit from now on, and the next claim decides.
 --
 -- Prelude  clock, window, frame, job, settle, held, pause, limit
 -- Keys     leases, headers, held, held_tasks, errors, payloads, retries, returned, control, channel, ranked,
 --          slots?limits, paces?limits
 -- Where    slots, paces: only if the queue, or one of its jobs, has a limit
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key, or 'paused ' and the name of a task;
+-- ARGV[2]  and on, five a job: token; fencing token; name of the task or the key, or 'paused ' and the name of a task,
+--          or 'limit ' and a limit and its key;
 --          why it is held; for how long (ms), empty: as long as it takes
 -- Returns  indexes of the jobs whose lease was lost; nothing was changed for those
 
@@ -25,7 +27,9 @@ for _, job in ipairs(jobs) do
   local key, task = key_named(name), paused_task_named(name)
   local found = key and key_of(redis.call('HGET', keys.payloads, job.token))
   if task then paused = paused or read_paused_tasks(redis.call('HGET', keys.control, 'paused_tasks'), now_ms) end
-  is_due[job.token] = found and found ~= key or task and not paused[task]
+  local limit = limit_named(name)
+  if limit then job.tail = with_limit(job.tail, limit) end
+  is_due[job.token] = found and found ~= key or task and not paused[task] or limit
   is_any_due = is_any_due or is_due[job.token]
 end
 if keys.slots then free_slots(jobs, now_ms) end

@@ -14,7 +14,6 @@ local now_ms, only, cursor = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], AR
 local names_left, most = tonumber(ARGV[4]), tonumber(ARGV[5])
 local limited, count = of_limits(), 0
 limited.check()
-check_sets(keys.leases)
 -- No name has a space, which parts it from its key; '!' comes behind the space.
 local first, last = 'limit ', 'limit!'
 if only ~= '' then first, last = 'limit ' .. only .. '\0', 'limit ' .. only .. '!' end
@@ -31,8 +30,7 @@ while names_left > 0 and count < most do
     -- No script of ours has written it; release.lua deletes it.
     cursor = member .. '\0'
   else
-    local limit = name:sub(7):gsub(' ', '\0', 1)
-    if not limit:find('%z') then limit = limit .. '\0' end
+    local limit = limit_named(name) or '\0'
     local slots = redis.call('ZRANGEBYLEX', keys.slots, '[' .. limit .. '\0', '(' .. limit .. '\1', 'LIMIT', 0, 100)
     if #slots > 0 then
       local tokens, stale = {}, {}

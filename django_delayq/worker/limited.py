@@ -1,0 +1,29 @@
+"""Attempts of jobs whose task has a limit that the job itself does not know: it is older than the limit, or its format."""
+
+from django_delayq.clock import boottime_ms
+from django_delayq.delivery.limiting import held_name
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.worker.attempt import Attempt, Read, Verdict
+
+
+class LimitedAttempt(Attempt):
+    """An attempt that gives the job its limit instead of running it; the next claim decides whether there is room."""
+
+    def take(self, read: Read | BaseException) -> TaskDefinition | None:
+        task = super().take(read)
+        if task is None or self.leased.has_limit:
+            return task
+        limit = task.options.limit
+        if limit is None or self.leased.is_foreign:
+            return task
+        try:
+            found = limit.of_call(task.name, tuple(self.args), self.kwargs)
+        except Exception as error:
+            self.fail(error)
+            return None
+        self.unknown_task = held_name(found)
+        self.message = f"it gets its limit, {limit.name}"
+        self.hold_ms = None
+        self.ended_ms = boottime_ms()
+        self.verdict = Verdict.HOLD
+        return None
