@@ -542,6 +542,8 @@ def record_keys(rig: Rig) -> set[str]:
 
     def recording(call: Any) -> Any:
         passed.update(call.keys)
+        if call.full is not None:
+            passed.update(call.full().keys)
         return run(call)
 
     rig.run = recording  # type: ignore[method-assign]

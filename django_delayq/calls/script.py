@@ -58,7 +58,7 @@ def load_script(
     Unused definitions are left out, because the server creates each function of a script anew at each call. They would
     cost `schedule` an eighth of its time on the server.
     """
-    text = _without(left_out, text_of(packages, name))
+    text = _without(left_out, text_of(packages, name, left_out))
     definitions: list[tuple[set[str], str]] = []
     for prelude in preludes_of(text):
         definitions += _definitions_of(_find(packages, f"_{prelude}"))
@@ -130,16 +130,20 @@ def bind_list(
 
 
 #: The line that stands for a part of a script.
-_PART = re.compile(r"^ *-- Part  (\w+)$", re.MULTILINE)
+_PART = re.compile(r"^ *-- Part  (\w+)(?:  if (\w+))?$", re.MULTILINE)
 
 
-def text_of(packages: tuple[str, ...], name: str) -> str:
+def text_of(
+    packages: tuple[str, ...], name: str, left_out: frozenset[str] = frozenset()
+) -> str:
     """Return a script without its preludes, with each line ``-- Part  due`` replaced by the text of ``_due.lua``.
 
-    A part sees the locals of its script. In a branch that is not taken it costs nothing.
+    A part sees the locals of its script. In a branch that is not taken it costs nothing. ``-- Part  admit  if slots`` is
+    left out where that key is.
     """
     return _PART.sub(
-        lambda part: _find(packages[:1], f"_{part[1]}"), _find(packages[:1], name)
+        lambda part: "" if part[2] in left_out else _find(packages[:1], f"_{part[1]}"),
+        _find(packages[:1], name),
     )
 
 

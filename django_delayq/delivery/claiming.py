@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from django_delayq.calls.call import Call
+from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -160,6 +160,7 @@ def claim(
     put_off_ms: int = 0,
     priority_step_ms: int | None = None,
     keeps_ended: bool = False,
+    has_slots: bool = False,
     limit_text: str = "",
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     byte_budget: int = BYTE_BUDGET,
@@ -175,34 +176,53 @@ def claim(
     Among jobs with priorities, one that has waited for ``priority_step_ms`` comes before those of one point more that
     have just become due; None: the highest priority comes first, always.
 
-    ``limit_text`` is what the settings limit on this queue, as `rates.limit_text` writes it.
+    ``limit_text`` is what the settings limit on this queue, as `rates.limit_text` writes it. Where they limit nothing, a
+    claim costs less without ``has_slots``; its reply is None if it has to be made with that, because somebody has set a
+    limit or a job has one. `run` does so.
 
     ``keeps_ended``: the queue remembers the jobs that ended last, those among them that this claim ends.
     """
+    args: list[Argument] = [
+        now_argument(now_us),
+        owner,
+        request,
+        limit,
+        byte_budget,
+        lease_ms,
+        mode,
+        transfer_limit,
+        max_kills,
+        secrets.token_urlsafe(12),
+        frame_format.number,
+        signing.FORMAT,
+        safe_kills,
+        int(takes_suspect),
+        put_off_ms,
+        "" if priority_step_ms is None else priority_step_ms,
+    ]
     named = {"last_ended": keys.last_ended} if keeps_ended else {}
+
+    def full() -> Call[Claimed]:
+        script, found = bind(PACKAGES, "claim", keys, **_slot_keys(keys), **named)
+        return Call(script, found, [*args, limit_text], partial(_read_claimed, request))
+
+    if has_slots or limit_text:
+        return full()
     return Call(
         *bind(PACKAGES, "claim", keys, **named),
-        (
-            now_argument(now_us),
-            owner,
-            request,
-            limit,
-            byte_budget,
-            lease_ms,
-            mode,
-            transfer_limit,
-            max_kills,
-            secrets.token_urlsafe(12),
-            frame_format.number,
-            signing.FORMAT,
-            safe_kills,
-            int(takes_suspect),
-            put_off_ms,
-            "" if priority_step_ms is None else priority_step_ms,
-            limit_text,
-        ),
-        partial(_read_claimed, request),
+        args,
+        partial(_read_claimed_or_none, request),
+        full=full,
     )
+
+
+def _slot_keys(keys: DeliveryKeys) -> dict[str, str]:
+    names = ("held", "held_tasks", "slots", "paces")
+    return {name: keys.key(name) for name in names}
+
+
+def _read_claimed_or_none(request: bytes, reply: list[Any] | None) -> Any:
+    return None if reply is None else _read_claimed(request, reply)
 
 
 def claim_few(
@@ -231,7 +251,7 @@ def claim_few(
             frame_format.number,
             signing.FORMAT,
         ),
-        lambda reply: None if reply is None else _read_claimed(request, reply),
+        partial(_read_claimed_or_none, request),
         repeat=None,
     )
 

@@ -82,6 +82,7 @@ class Asking:
             put_off_ms=put_off_ms,
             priority_step_ms=settings.priority_step_ms,
             keeps_ended=settings.keep_ended > 0,
+            has_slots=queue.has_slots,
             limit_text=settings.limit_text,
             frame_format=settings.frame_format,
         )

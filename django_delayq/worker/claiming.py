@@ -171,13 +171,15 @@ class Claiming:
         read_ms = monotonic_ms()
         # If this raises, the request stays open and is repeated.
         reply = asked.call.finish()
-        if reply is None:
-            # The script found more work than it can do in one run, and did nothing.
-            queue.few.note_miss(asked.sent_ms)
+        while reply is None:
+            # The script found more to heed than it can, and did nothing.
+            if asked.is_whole:
+                queue.has_slots = True
+            else:
+                queue.few.note_miss(asked.sent_ms)
             asked, is_ahead = self._asking.ask(queue, asked.plan), False
             reply = asked.call.finish()
-            assert reply is not None
-        elif not asked.is_whole:
+        if not asked.is_whole:
             queue.few.note_hit()
         if asked.is_whole and reply.jobs:
             queue.few.note_whole(asked.sent_ms, self._lease_ms)

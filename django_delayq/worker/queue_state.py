@@ -76,6 +76,8 @@ class QueueState:
         self.is_watched = False
         #: The server knows what it has to before the first claim.
         self.has_begun = False
+        #: Claims have to heed limits: of tasks, or set while we work.
+        self.has_slots = False
         #: The limits of the queue hold back what waits there.
         self.is_held_back = False
         #: The queue's format, if that is later than we read: then the queue is left alone.

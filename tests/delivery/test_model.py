@@ -20,12 +20,14 @@ from django_delayq.delivery import (
     binding,
     changing,
     claiming,
+    limiting,
     looking,
     replacing,
     tending,
 )
 from django_delayq.delivery.claiming import LOOKS_A_LEASE, Claimed, Leased, Mode
 from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled
 from django_delayq.wire.frame import FrameFormat
@@ -43,6 +45,8 @@ SAFE_KILLS = 0
 PUT_OFF_MS = 20
 #: Of the jobs that are held because it is paused; no script sees which task a job is of.
 TASK = "shop.mail"
+#: The limit of some jobs.
+LIMIT = "stripe"
 
 
 class Numbers:
@@ -91,6 +95,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.paused_till = self.task_paused_till = -math.inf
         #: When each job that is held for a pause was due first.
         self.held: dict[str, int] = {}
+        #: The key of each job that has a limit; how many of a key may run; and who has a slot, or had one.
+        self.limited: dict[str, str] = {}
+        self.most = 2
+        self.slotted: set[str] = set()
         #: Payloads in the destination queue whose jobs are elsewhere, or over.
         self.doubles: list[str] = []
 
@@ -103,6 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.has_priorities = has_priorities and mode is Mode.DIRECT
         if self.has_priorities:
             self.client.hset(self.rig.keys.control, "format", 2)
+        self.declare_limit()
 
     def keys(self) -> list[bytes]:
         return list(self.client.scan_iter(match=f"*{self.name}*", count=1000))
@@ -125,19 +134,32 @@ class QueueMachine(RuleBasedStateMachine):
         listed=st.booleans(),
         many=st.integers(1, 12),
         priority=st.sampled_from([0, 0, -5, 5]),
+        key=st.sampled_from(["", "", "k", "l"]),
     )
     def schedule(
-        self, wait: int, format: FrameFormat, listed: bool, many: int, priority: int
+        self,
+        wait: int,
+        format: FrameFormat,
+        listed: bool,
+        many: int,
+        priority: int,
+        key: str,
     ) -> None:
         priority = priority if self.has_priorities else 0
         names = [self.new_name("j") for _ in range(many)]
         batch = {name: wait + n % 3 for n, name in enumerate(names)}
         replies = self.rig.schedule(
-            batch, frame_format=format, insertion_list=listed, priority=priority
+            batch,
+            frame_format=format,
+            insertion_list=listed,
+            priority=priority,
+            limit=f"{LIMIT}\0{key}" if key else "",
         )
         for name, reply in zip(names, replies, strict=True):
             self.priorities[name] = priority
             self.places[name], self.due[name] = "waiting", reply.start_time_ms
+            if key:
+                self.limited[name] = key
 
     @rule(wait=waits, room=st.integers(0, 12), many=st.integers(1, 12))
     def schedule_within(self, wait: int, room: int, many: int) -> None:
@@ -147,7 +169,9 @@ class QueueMachine(RuleBasedStateMachine):
         held = self.client.llen(keys.queue.destination) + sum(
             map(self.client.zcard, (keys.queue.timeout_set, *sets))
         )
-        there = self.names("waiting", "destination", "leased", "retrying", "held")
+        there = self.names(
+            "waiting", "destination", "leased", "retrying", "held", "limited"
+        )
         assert held == len(there) + len(self.doubles)
         names = [self.new_name("j") for _ in range(many)]
         before = rig.state(), rig.counters()
@@ -364,6 +388,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             assert claimed.put_off == 0
         self.follow_put_back()
+        self.follow_limits()
         if few is None and mode is Mode.DIRECT and not self.is_paused:
             self.check_order(claimed)
         if again and claimed.jobs:
@@ -405,6 +430,10 @@ class QueueMachine(RuleBasedStateMachine):
             assert job.is_foreign == name.startswith("x")
             self.places[name], self.leases[name] = "leased", job
             self.due[name] = int(self.rig.now) + LEASE
+            self.slotted.discard(name)
+            if name in self.limited and mode is not Mode.TAKE:
+                self.slotted.add(name)
+                assert self.running_of(self.limited[name]) <= self.most
             if is_living:
                 self.living.add(name)
         if mode is Mode.SHARED:
@@ -537,6 +566,7 @@ class QueueMachine(RuleBasedStateMachine):
                     job.start_time_ms,
                     T0 + due,
                 )
+        self.follow_limits()
 
     @rule(suspects=st.sampled_from([None, 1, 0]))
     def worker_dies(self, suspects: int | None) -> None:
@@ -588,6 +618,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def worker_looks_at_held_jobs(self) -> None:
+        self.loosen()
         self.release(TASK, is_worker=True)
 
     def release(self, name: str, *, is_worker: bool) -> None:
@@ -598,14 +629,67 @@ class QueueMachine(RuleBasedStateMachine):
             self.places[each] = "retrying"
             self.due[each] = min(self.held[each], math.floor(self.rig.now))
 
+    # Limits.
+
+    def running_of(self, key: str) -> int:
+        """Return how many jobs of a key have a slot."""
+        return sum(
+            self.places.get(name) == "leased" and self.limited[name] == key
+            for name in self.slotted
+        )
+
+    def declare_limit(self) -> None:
+        declared = [(LIMIT, numbers_of(concurrency=self.most))]
+        self.rig.run(
+            limiting.declare(
+                self.rig.keys, declared, is_new=True, now_us=self.rig.now_us
+            )
+        )
+
+    def loosen(self) -> None:
+        self.rig.run(limiting.loosen(self.rig.keys, now_us=self.rig.now_us))
+        self.follow_limits()
+
+    @rule(most=st.integers(1, 3))
+    def change_limit(self, most: int) -> None:
+        self.most = most
+        self.declare_limit()
+        self.loosen()
+
+    def follow_limits(self) -> None:
+        """Jobs are held while their limit is full, and go on when there is room."""
+        keys, now = self.rig.keys, math.floor(self.rig.now)
+        held = {
+            member.decode().rstrip("-")
+            for member in self.client.zrange(keys.held, 0, -1)
+        }
+        for name in self.names("limited"):
+            if name not in held:
+                scores = [
+                    self.client.zscore(key, token(name))
+                    for key in (keys.retries, keys.returned)
+                ]
+                (due,) = (int(score) - T0 for score in scores if score is not None)
+                assert due <= now
+                self.places[name], self.due[name] = "retrying", due
+        for name in held - {*self.names("held", "limited")}:
+            assert name in self.limited
+            assert self.places[name] == "destination" or self.due[name] <= now
+            assert name not in self.living
+            self.places[name] = "limited"
+
     # By id.
 
     @precondition(
-        lambda self: self.names("waiting", "destination", "retrying", "leased")
+        lambda self: self.names(
+            "waiting", "destination", "retrying", "leased", "limited"
+        )
     )
     @rule(data=st.data())
     def cancel(self, data: Any) -> None:
-        name = self.pick(data, "waiting", "destination", "retrying", "leased")
+        name = self.pick(
+            data, "waiting", "destination", "retrying", "leased", "limited"
+        )
         if name.startswith("x"):
             return
         is_running = self.places[name] == "leased" and self.due[name] > 0
@@ -618,13 +702,18 @@ class QueueMachine(RuleBasedStateMachine):
             self.end(name)
             if was_holder and self.is_alive(followed):
                 self.holders[key] = followed
+            self.follow_limits()
 
     @precondition(
-        lambda self: self.names("waiting", "destination", "retrying", "leased")
+        lambda self: self.names(
+            "waiting", "destination", "retrying", "leased", "limited"
+        )
     )
     @rule(data=st.data(), wait=waits)
     def reschedule(self, data: Any, wait: int) -> None:
-        name = self.pick(data, "waiting", "destination", "retrying", "leased")
+        name = self.pick(
+            data, "waiting", "destination", "retrying", "leased", "limited"
+        )
         if name.startswith("x"):
             return
         is_running = self.places[name] == "leased" and self.due[name] > 0
@@ -637,6 +726,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.places[name] = "retrying"
         assert start_time is not None
         self.due[name] = start_time
+        self.follow_limits()
 
     @precondition(lambda self: self.names("dead"))
     @rule(data=st.data(), is_replayed=st.booleans())
@@ -775,7 +865,22 @@ class QueueMachine(RuleBasedStateMachine):
             expected = self.names(place)
             if place == "destination":
                 expected += self.doubles
+            elif place == "held":
+                expected += self.names("limited")
             assert sorted(names) == sorted(expected), place
+
+    @invariant()
+    def each_job_with_a_limit_has_a_slot_while_it_is_leased(self) -> None:
+        slots = self.client.zrange(self.rig.keys.slots, 0, -1)
+        found = [
+            tuple(part.decode().rstrip("-") for part in slot.split(b"\0"))
+            for slot in slots
+        ]
+        assert sorted(found) == sorted(
+            (LIMIT, self.limited[name], name)
+            for name in self.slotted
+            if self.places.get(name) == "leased"
+        )
 
     @invariant()
     def a_search_finds_each_element_where_the_model_has_it(self) -> None:

@@ -3,9 +3,9 @@
 --
 -- Prelude  clock, count, window, frame, list, job, service, transfer, held, pause, limit, ended
 -- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
---          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, held, held_tasks, slots,
---          paces, last_ended?
--- Where    last_ended: only if the queue remembers the jobs that ended last
+--          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, held?limits,
+--          held_tasks?limits, slots?limits, paces?limits, last_ended?
+-- Where    held to paces: only if there are limits; last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; its repeat returns the same leases
@@ -24,7 +24,7 @@
 -- ARGV[15]  how long to put them off, ms
 -- ARGV[16]  on a queue with priorities, for how long a job waits until it comes before those of one point more (ms); empty:
 --          the highest priority comes first, however long others wait
--- ARGV[17]  limits of the queue as the settings have them, as JSON; empty: none
+-- ARGV[17]  limits of the queue as the settings have them, as JSON; empty: none. Only if there are limits
 -- Returns  now (epoch us); us until the next event, 0 if more waits now, -1 if nothing waits; frames
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
@@ -33,7 +33,8 @@
 --          the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
 --          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
 --          queue hold jobs back, 2 if a job has a limit, 4 if there is a limit to the leases of the queue; and how many
---          jobs were cancelled as their limits were full. While the queue is paused, nothing is leased
+--          jobs were cancelled as their limits were full. While the queue is paused, nothing is leased.
+--          Nil if the caller has to say that there are limits; nothing was done
 
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
 local limit, budget, lease_ms, mode = math.min(tonumber(ARGV[4]), MOST), tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
@@ -68,8 +69,9 @@ end
 -- How many jobs the caller asks for; what the limits of the queue are, if it has any; tokens and limits of leases that
 -- were over; what becomes of jobs that have a limit; what to tell of limits.
 local asked, throttle, left, back, told = limit, nil, {}, nil, 0
-if (ARGV[17] ~= '' or fields[6]) and mode ~= 'take' and limit > 0 then
-  -- Part  throttle
+if fields[6] and not keys.slots and mode ~= 'take' then return nil end
+if keys.slots and (ARGV[17] ~= '' or fields[6]) and mode ~= 'take' and limit > 0 then
+  -- Part  throttle  if slots
 end
 
 -- Only a queue of which workers claim directly has priorities.
@@ -163,9 +165,10 @@ if count == 0 and popped == 0 and #due == 0 and #unranked + #reranked == 0 and #
 end
 
 -- Only a job whose tail says so has a limit.
+if told > 0 and not keys.slots then return nil end
 if told > 0 then
   (function()
-    -- Part  admit
+    -- Part  admit  if slots
   end)()
 end
 
@@ -223,7 +226,7 @@ for i, frame in ipairs(bad) do
 end
 if back then
   (function()
-    -- Part  hold_back
+    -- Part  hold_back  if slots
   end)()
 end
 if count > 0 then
