@@ -225,6 +225,8 @@ class Content:
     value: str | None = None
     #: The options of this one call.
     options: dict[str, Any] | None = None
+    #: Name of the periodic schedule that it belongs to; "": none.
+    schedule: str = ""
     #: Why it cannot be read or trusted.
     fault: str = ""
     #: Nobody here can tell whether it is a job, because its key or format is unknown.
@@ -270,6 +272,7 @@ def _content_of(envelope: Envelope, in_full: bool) -> Content:
         args=pretty_json(envelope.args) if in_full and envelope.args else None,
         kwargs=pretty_json(envelope.kwargs) if in_full and envelope.kwargs else None,
         options=envelope.options,
+        schedule=clean(envelope.headers.get("schedule", "")),
     )
 
 

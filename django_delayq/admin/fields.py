@@ -182,6 +182,8 @@ def _call(seen: Inspected, content: Content) -> list[Field]:
         fields.append(
             Field("Options of this call", pretty_json(content.options), is_code=True)
         )
+    if content.schedule:
+        fields.append(Field("Schedule", content.schedule))
     if seen.unique:
         fields.append(Field("Unique key", clean(seen.unique)))
     return fields

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+from django.conf import settings as django_settings
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
@@ -27,7 +28,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.admin import display, fields, pages
+from django_delayq.admin import display, fields, pages, schedules
 from django_delayq.admin.forms import PauseForm
 from django_delayq.admin.paths import from_path_part, to_path_part
 from django_delayq.calls.call import Call
@@ -38,7 +39,13 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import changing, ended, holding, looking, pausing, upgrading
 from django_delayq.delivery.looking import Counts, Inspected
 from django_delayq.delivery.states import Change, State
-from django_delayq.exceptions import DelayqError, QueueNotFound, TaskNotFound
+from django_delayq.exceptions import (
+    DelayqError,
+    InvalidSchedule,
+    QueueNotFound,
+    ScheduleNotFound,
+    TaskNotFound,
+)
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import (
     LONG_LIST,
@@ -49,6 +56,7 @@ from django_delayq.health.problems import (
 )
 from django_delayq.jobs import registry
 from django_delayq.jobs.pausing import MAX_REASON, pause, resume
+from django_delayq.jobs.schedules import get_schedule, get_schedules
 from django_delayq.models import Job
 
 T = TypeVar("T")
@@ -128,6 +136,7 @@ class JobAdmin(_ModelAdmin):
             # No job has so short a token.
             route("<str:queue>/pause/", self.pause_view, "pause"),
             route("<str:queue>/resume/", self.resume_view, "resume"),
+            route("<str:queue>/schedules/", self.schedules_view, "schedules"),
             route("<str:queue>/<str:token>/", self.job_view, "job"),
             route("<str:queue>/<str:token>/run-now/", self.run_now_view, "run_now"),
             route("<str:queue>/<str:token>/cancel/", self.cancel_view, "cancel"),
@@ -225,6 +234,7 @@ class JobAdmin(_ModelAdmin):
             "may_change": self.has_change_permission(request),
             "pause_url": self._reverse("pause", settings.name),
             "resume_url": self._reverse("resume", settings.name),
+            "schedules_url": self._reverse("schedules", settings.name),
             "rows": [
                 (row, row.token and self._job_url(settings.name, row.token, next=here))
                 for row in rows
@@ -454,6 +464,47 @@ class JobAdmin(_ModelAdmin):
             text = f"{what} is not paused any more."
             self.message_user(request, text, messages.WARNING)
         return HttpResponseRedirect(self._queue_url(settings.name))
+
+    @_answering
+    def schedules_view(self, request: HttpRequest, queue: str) -> HttpResponse:
+        """Show the periodic schedules of a queue; pause, resume, fire, change or delete one."""
+        self._check_may_view(request)
+        settings = self._queue(queue)
+        if request.method == "POST":
+            self._change_schedule(request, settings)
+            return HttpResponseRedirect(self._reverse("schedules", settings.name))
+        rows = [schedules.row_of(each) for each in get_schedules(settings.name)]
+        context = {
+            "title": f"Schedules of queue {settings.name}",
+            "queue": settings,
+            "back": self._queue_url(settings.name),
+            "rows": [
+                (row, row.token and self._job_url(settings.name, row.token))
+                for row in rows
+            ],
+            "time_zone": django_settings.TIME_ZONE,
+            "may_change": self.has_change_permission(request),
+            "may_delete": self.has_delete_permission(request),
+        }
+        return self._render(request, "schedules", context)
+
+    def _change_schedule(self, request: HttpRequest, settings: QueueSettings) -> None:
+        posted = request.POST.dict()
+        action = schedules.ACTIONS.get(str(posted.get("action")))
+        if action is None:
+            raise Http404(f"a schedule has no action {posted.get('action')!r}")
+        if action.deletes:
+            self._check_may_delete(request)
+        else:
+            self._check_may_change(request)
+        name, by = str(posted.get("name")), request.user.get_username()
+        try:
+            done = action.act(get_schedule(name, settings.name), posted, by)
+        except (InvalidSchedule, ScheduleNotFound) as error:
+            self.message_user(request, str(error), messages.WARNING)
+            return
+        text = f"Schedule {name} {done}."
+        self._note_queue(request, settings, text, text)
 
     # What the views have in common
 
