@@ -151,6 +151,23 @@ def test_job_that_was_held_for_too_long_is_remembered(rig: Rig) -> None:
     assert end.error.startswith("no task shop.new.")
 
 
+def test_key_of_another_type_keeps_no_job_from_ending(rig: Rig) -> None:
+    rig.client.set(rig.keys.last_ended, "mine")
+    rig.schedule({"a": 0, "b": 0, "c": 50_000})
+    rig.claim(1, max_kills=0)
+    rig.hold(rig.lease(), hold_ms=5)
+    rig.now = LEASE + 1
+
+    rig.claim(1, max_kills=0, keeps_ended=True)
+    rig.release(keeps_ended=True)
+    rig.cancel("c", keep_ended=10)
+
+    assert rig.inspect("a").state is State.DEAD
+    assert rig.inspect("b").state is State.QUARANTINED
+    assert rig.inspect("c").state is State.CANCELLED
+    assert rig.client.get(rig.keys.last_ended) == b"mine"
+
+
 @pytest.mark.parametrize("why", ["é" * 300, "x" + "é" * 300, "語" * 300, "a\nb" * 99])
 def test_long_error_is_cut_to_text(rig: Rig, why: str) -> None:
     rig.schedule({"a": 0})

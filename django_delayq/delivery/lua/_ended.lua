@@ -10,7 +10,8 @@ local function end_record(token, payload, outcome, now_ms, attempts, why)
 end
 
 -- keep: how many records are kept, if the caller knows it. Without it, the next worker that adds some cuts the list.
+-- Nothing depends on the list: if the server refuses a record, as the key has the wrong type, the record is dropped.
 local function add_records(last_ended, records, keep)
-  redis.call('RPUSH', last_ended, unpack(records))
-  if keep then redis.call('LTRIM', last_ended, -keep, -1) end
+  redis.pcall('RPUSH', last_ended, unpack(records))
+  if keep then redis.pcall('LTRIM', last_ended, -keep, -1) end
 end

@@ -32,7 +32,6 @@ for i = 3, #ARGV do
   tokens[i - 2], jobs[i - 2] = ARGV[i], find_job(ARGV[i], now_ms, #ARGV > 3 and find_lying)
 end
 if not keys.last_ended then return cancel_found(jobs, tokens, now_ms) end
-redis.call('LLEN', keys.last_ended)
 local records = {}
 local replies = cancel_found(jobs, tokens, now_ms, function(token, payload)
   records[#records + 1] = end_record(token, payload, 'cancelled', now_ms)

@@ -185,7 +185,6 @@ if #bad + #buried + #vanished + #killed > 0 then
   check_sets(keys.quarantine, keys.dead)
 end
 if #moved + #following > 0 then check_sets(keys.returned, keys.ranked) end
-if keys.last_ended and #buried + #cancelled > 0 then redis.call('LLEN', keys.last_ended) end
 if #put_off > 0 then check_sets(keys.retries, keys.ranked) end
 
 -- Writes. Removals first, which a full server does not refuse.

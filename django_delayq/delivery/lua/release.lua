@@ -83,10 +83,7 @@ check_sets(keys.retries, keys.returned, keys.quarantine)
 check_hashes(keys.unique, keys.counters, keys.errors)
 local is_ranked = has_ranks()
 local records = {}
-if keys.last_ended and #over > 0 then
-  redis.call('LLEN', keys.last_ended)
-  check_hashes(keys.payloads)
-end
+if keys.last_ended and #over > 0 then check_hashes(keys.payloads) end
 if #members > 0 then redis.call('ZREM', keys.held_tasks, unpack(members)) end
 if #tokens > 0 then redis.call('ZREM', keys.held, unpack(tokens)) end
 for _, job in ipairs(freed) do
