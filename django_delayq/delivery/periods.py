@@ -150,11 +150,11 @@ class State(msgspec.Struct):
 
     @property
     def fired_ms(self) -> int:
-        return int(self.fired) if self.fired.isdecimal() else 0
+        return _read_text(self.fired)
 
     @property
     def behind_count(self) -> int:
-        return int(self.behind) if self.behind.isdecimal() else 0
+        return _read_text(self.behind)
 
 
 class Entry(msgspec.Struct):
@@ -203,6 +203,12 @@ def page(
 
 def _read_number(text: bytes) -> int:
     return int(text) if text.isdigit() else 0
+
+
+def _read_text(text: str) -> int:
+    # As `number_in` of _schedules.lua: a time has no more digits.
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 15
+    return int(text) if is_number else 0
 
 
 def _read_moment(score: bytes | float | None) -> int | None:

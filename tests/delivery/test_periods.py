@@ -173,6 +173,44 @@ def test_pause_cancels_the_job_that_waits_and_resume_goes_on(any_rig):
     assert any_rig.schedules()["s"].change == b""
 
 
+def test_change_that_is_taken_back_before_its_moment_has_the_same_job_run(any_rig):
+    """The token of a moment's job is always the same, and a token that was cancelled is remembered for a while."""
+    any_rig.arrange("s", 50, job="a", code=b"one")
+    any_rig.arrange("s", None, change=b"paused")
+
+    any_rig.arrange("s", 50, job="a", change="")
+
+    assert any_rig.inspect("a").state == "scheduled"
+    any_rig.now = 50
+    assert names_of(any_rig.claim()) == ["a"]
+
+
+def test_schedule_whose_state_is_lost_gets_no_second_job_for_its_moment(any_rig):
+    any_rig.arrange("s", 50, job="a", code=b"one")
+    any_rig.client.delete(any_rig.keys.schedules)
+
+    any_rig.arrange("s", 50, job="a", code=b"one")
+
+    assert any_rig.client.zcard(any_rig.keys.queue.timeout_set) == 1
+    assert state_of(any_rig) == (50, "a", 0, 0)
+    any_rig.now = 50
+    assert names_of(any_rig.claim()) == ["a"]
+
+
+def test_job_that_was_run_before_its_moment_is_not_stored_again(any_rig):
+    any_rig.arrange("s", 50, job="a", code=b"one")
+    any_rig.reschedule("a", 0)
+    (job,) = any_rig.claim().jobs
+
+    any_rig.arrange("s", None, change=b"paused")
+    any_rig.arrange("s", 50, job="a", change="")
+
+    assert state_of(any_rig) == (50, "a", 0, 0)
+    assert any_rig.inspect("a").state == "running"
+    assert any_rig.client.zcard(any_rig.keys.queue.timeout_set) == 0
+    any_rig.acknowledge(job)
+
+
 def test_change_may_leave_the_moment_and_its_job_alone(rig):
     rig.arrange("s", 50, job="a", code=b"one")
 
@@ -241,17 +279,36 @@ def test_full_queue_takes_the_job_of_a_moment(rig):
 
 
 @pytest.mark.parametrize(
-    "state", [b"", b"no json", b"[]", b'{"token":5}', b"\xff", b'{"print":"p1"}']
+    "state",
+    [
+        b"",
+        b"no json",
+        b"[]",
+        b'{"token":5}',
+        b"\xff",
+        b'{"print":"p1"}',
+        b'{"fired":"1e20"}',
+        b'{"fired":"%b"}' % (b"9" * 5_000),
+        b'{"fired":"9999999999999999"}',
+    ],
 )
 def test_state_that_no_script_has_written_is_missing_and_stops_nothing(rig, state):
     rig.arrange("s", 50, job="a", code=b"one")
     rig.client.hset(rig.keys.schedules, "state s", state)
 
-    rig.schedules()
+    assert rig.schedules()["s"].state.fired_ms == 0
     rig.advance("s", 50, {"b": 100}, 100)
     assert rig.arrange("s", 100, job="b", code=b"two") > 0
 
     assert state_of(rig)[0] == 100
+
+
+@pytest.mark.parametrize("version", ["1e3", "12.5", " 12", "-5", "x"])
+def test_version_that_no_script_has_written_keeps_no_change_out(rig, version):
+    rig.arrange("s", 50, job="a", code=b"one")
+    rig.client.hset(rig.keys.schedules, "version", version)
+
+    assert rig.arrange("s", 80, job="b", code=b"two", print="p2") > 0
 
 
 @pytest.mark.parametrize("score", ["inf", "-inf", 1e300])

@@ -20,6 +20,11 @@ local function read_state(name)
   return found
 end
 
+-- A number of the state; nil: it is none of ours, and no client would read it as one.
+local function number_in(text)
+  return text and #text <= 15 and tonumber(text:match('^%d+$')) or nil
+end
+
 local function write_state(name, state)
   redis.call('HSET', keys.schedules, 'state ' .. name, cjson.encode(state))
 end
@@ -30,6 +35,7 @@ local function moment_of(name)
   return moment and is_score(moment) and moment or nil
 end
 
+-- As a client reads it: what somebody has written as '1e3' is no number to either.
 local function read_version()
-  return tonumber(redis.call('HGET', keys.schedules, 'version')) or 0
+  return tonumber((redis.call('HGET', keys.schedules, 'version') or ''):match('^%d+$')) or 0
 end

@@ -29,7 +29,11 @@ if version ~= (tonumber(ARGV[5]) or 0) then return 0 end
 local waiting = not is_kept and state.token and state.token ~= '' and find_job(state.token, now_ms)
 -- The job of a moment that has come runs, whatever the schedule is from now on.
 local is_replaced = waiting and waiting.state == 'scheduled'
-local fired = tonumber(state.fired) or 0
+-- The token of a moment's job is always the same. The job may wait without a state that says so, or have been cancelled
+-- by a change that is taken back now; and one that was run early is the job of its moment.
+local own = next_ms and find_job(ARGV[place], now_ms)
+local is_new = own and (own.state == 'scheduled' or own.state == 'cancelled' or own.state == 'missing')
+local fired = number_in(state.fired) or 0
 if moment and not is_kept and not is_replaced and moment <= now_ms then fired = math.max(fired, moment) end
 if next_ms and next_ms <= fired then return 0 end
 local start = next_ms and start_time(ARGV[place + 1], now_us)
@@ -41,7 +45,13 @@ local is_ranked = has_ranks()
 
 -- A removal is first, which a full server does not refuse.
 redis.call('HDEL', keys.schedules, '')
-if is_replaced then cancel_found({ waiting }, { state.token }, now_ms) end
+local replaced, tokens = { is_replaced and waiting or nil }, { is_replaced and state.token or nil }
+if own and own.state == 'scheduled' and tokens[1] ~= ARGV[place] then
+  replaced[#replaced + 1], tokens[#tokens + 1] = own, ARGV[place]
+end
+if #tokens > 0 then cancel_found(replaced, tokens, now_ms) end
+-- Else a claim would take the new job for a copy of the one that was cancelled.
+if is_new then redis.call('ZREM', keys.ended, ARGV[place]) end
 if not is_kept then redis.call('ZREM', keys.periods, name) end
 for field, value in pairs({ ['code '] = ARGV[7], ['stored '] = ARGV[8], ['change '] = ARGV[9] }) do
   if value == '' then
@@ -51,9 +61,9 @@ for field, value in pairs({ ['code '] = ARGV[7], ['stored '] = ARGV[8], ['change
   end
 end
 local refusal
-if next_ms then
+if next_ms then redis.call('ZADD', keys.periods, ARGV[11], name) end
+if is_new then
   store_new({ place }, { start }, format, listed, now_ms, is_ranked)
-  redis.call('ZADD', keys.periods, ARGV[11], name)
   if start < (head and tonumber(head) or math.huge) then refusal = publish(keys.redisson_channel, start) end
 end
 if ARGV[10] == '' then
