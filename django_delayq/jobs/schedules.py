@@ -67,6 +67,14 @@ class Known(NamedTuple):
             if (found := self.find(name)) is not None:
                 yield found
 
+    def is_of_another_key(self, name: str) -> bool:
+        """Whether what is stored of a schedule is signed with a key that only other processes have, and may be later."""
+        entry, lacks = (
+            self.entries.get(name) or Entry(),
+            conf.get_keyring().lacks_key_of,
+        )
+        return lacks(entry.code) or lacks(entry.change)
+
     def find(self, name: str) -> "Found | None":
         entry = self.entries.get(name)
         if entry is None:

@@ -214,6 +214,14 @@ class Keyring:
             missing=f"key {shown}",
         )
 
+    def lacks_key_of(self, sealed: bytes) -> bool:
+        """Return whether this is sealed, as it seems, with a key that we do not have: another process may."""
+        key_id, mac = sealed[:4], sealed[4:SEAL_LENGTH]
+        is_sealed = len(mac) == SEAL_LENGTH - 4 and not mac.strip(b"0123456789abcdef")
+        return is_sealed and all(
+            key.id.encode() != key_id for key in self._keys.values()
+        )
+
     def _refusal(self, signature: str, queue: str, token: str) -> NotSigned:
         if len(token) != TOKEN_LENGTH:
             return NotSigned(

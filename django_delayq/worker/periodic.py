@@ -12,6 +12,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import periods
+from django_delayq.delivery.periods import Entry
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import DelayqError, TaskNotFound
 from django_delayq.jobs import formats
@@ -153,7 +154,9 @@ class Periods:
                     continue
                 if not _is_later(definition, found, known.now_ms):
                     continue
-            entry = known.entries.get(name) or periods.Entry()
+            entry = known.entries.get(name) or Entry()
+            if known.is_of_another_key(name) and not _is_left(entry, known.now_ms):
+                continue
             change = found.change if found is not None else None
             new = Found(self._settings, name, entry, definition, change, False)
             text = definitions.sealed(self._settings.name, "code", name, definition)
@@ -162,7 +165,7 @@ class Periods:
             todo = [
                 (found, periods.KEPT)
                 for found in known.found()
-                if self._is_ours(found) and _is_broken(found, known.now_ms)
+                if self._is_ours(found, known) and self._is_broken(found, known.now_ms)
             ]
         version = known.version
         for found, code in todo[:ENROLL_BATCH]:
@@ -184,9 +187,27 @@ class Periods:
                 )
         return version != known.version
 
-    def _is_ours(self, found: Found) -> bool:
+    def _is_broken(self, found: Found, now_ms: int) -> bool:
+        """Whether what keeps a schedule going is missing, or a later definition has not come to its moment yet."""
+        if found.is_paused:
+            return False
+        state = found.entry.state
+        if state.print != found.print:
+            return True
+        try:
+            return found.entry.moment_ms is None and found.next_ms(now_ms) is not None
+        except DelayqError as error:
+            # This machine does not know its zone.
+            self._tell(found.name, error)
+            return False
+
+    def _is_ours(self, found: Found, known: Known) -> bool:
         """Whether this process knows all that the jobs of a schedule need: else others move it on, or nobody does."""
         assert self._code is not None
+        if known.is_of_another_key(found.name) and not _is_left(
+            found.entry, known.now_ms
+        ):
+            return False
         if not found.is_stored:
             code = self._code.get(found.name)
             return code is not None and code.is_like(found.definition)
@@ -198,7 +219,7 @@ class Periods:
 
     def _take_in(self, known: Known) -> None:
         self._ours = {
-            found.name: found for found in known.found() if self._is_ours(found)
+            found.name: found for found in known.found() if self._is_ours(found, known)
         }
         self._moments = {
             name: found.entry.moment_ms
@@ -240,17 +261,15 @@ class Periods:
                 is_ranked=definitions.is_ranked(queue.name, found.definition),
             ),
         )
-        assert self._known is not None
-        if reply.version != self._known.version:
+        if self._known is not None and reply.version != self._known.version:
             self.next_ms = 0.0
         self._behind[name] = reply.behind
-        if reply.moment_ms is None or (
-            not reply.has_moved and reply.moment_ms == seen_ms
-        ):
-            # It is paused, or was made by another definition: the next look tells.
+        if not reply.has_moved and reply.moment_ms in (None, seen_ms):
+            # It is paused, or goes by another definition, or somebody has deleted what moves it on: a look tells.
             del self._moments[name]
-            if reply.moment_ms is not None and self.next_ms:
-                self._known = None
+            self.next_ms, self._known = 0.0, None
+        elif reply.moment_ms is None:
+            del self._moments[name]
         else:
             self._moments[name] = reply.moment_ms
 
@@ -306,14 +325,10 @@ class Periods:
 
 def _is_later(definition: Definition, found: Found, now_ms: int) -> bool:
     """Whether our definition replaces that of another worker: our code is later, or nobody moves the other's on."""
-    moment_ms = found.entry.moment_ms
-    is_left = moment_ms is not None and moment_ms + TAKE_OVER_MS < now_ms
-    return definition.loaded_ms > found.definition.loaded_ms or is_left
+    is_later = definition.loaded_ms > found.definition.loaded_ms
+    return is_later or _is_left(found.entry, now_ms)
 
 
-def _is_broken(found: Found, now_ms: int) -> bool:
-    """Whether somebody has deleted what keeps a schedule going, or a later definition has not come to its moment yet."""
-    if found.is_paused:
-        return False
-    is_stopped = found.entry.moment_ms is None and found.next_ms(now_ms) is not None
-    return is_stopped or found.entry.state.print != found.print
+def _is_left(entry: Entry, now_ms: int) -> bool:
+    """Whether nobody has moved a schedule on for a minute after its moment."""
+    return entry.moment_ms is not None and entry.moment_ms + TAKE_OVER_MS < now_ms

@@ -3,6 +3,7 @@
 import itertools
 import logging
 from datetime import timedelta
+from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
 import pytest
@@ -24,8 +25,8 @@ from django_delayq import (
 from django_delayq.clock import epoch_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
+from django_delayq.jobs import moments, registry
 from django_delayq.jobs import periodic as definitions
-from django_delayq.jobs import registry
 from django_delayq.worker.periodic import Periods
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
@@ -349,7 +350,85 @@ def test_what_somebody_has_deleted_from_the_server_is_enrolled_again(
         client.delete(*deleted)
         worker.turn()
         assert get_schedule("beat", queue_name).next_moment is not None
-    assert len(set(waiting_moments(client, queue_name))) == 1
+    assert len(waiting_moments(client, queue_name)) == 1
+
+
+@pytest.mark.parametrize("deleted", ["moments", "states"])
+def test_what_somebody_has_deleted_is_missed_at_the_next_moment_at_the_latest(
+    client, configure, queue_name, deleted
+):
+    make(queue_name, every(timedelta(hours=1)))
+    make(queue_name, every(timedelta(hours=1)), name="other", task="tests.other")
+    keys = keys_of(queue_name)
+    worker = Clock(client, queue_name)
+    worker.turn()
+    moment = waiting_moments(client, queue_name)[0]
+    if deleted == "moments":
+        client.delete(keys.periods)
+    else:
+        client.hdel(keys.schedules, "state beat", "state other")
+
+    worker.turn(moment + 10, look=False)
+
+    assert client.zcard(keys.periods) == 2
+    # The look found what is missing, and read everything again.
+    assert len(worker.periods._moments) == 2
+
+
+def test_zone_that_this_machine_has_lost_is_told_and_stops_no_other_schedule(
+    client, configure, monkeypatch, seen, queue_name
+):
+    task = make(queue_name, every(timedelta(hours=1)))
+    when = cron("* * * * *", tz="Europe/Berlin")
+    store_schedule("lost", task, when, queue=queue_name)
+    client.delete(keys_of(queue_name).periods)
+    known_zone = moments._known_zone
+
+    def known(name):
+        if name == "Europe/Berlin":
+            raise ZoneInfoNotFoundError(name)
+        return known_zone(name)
+
+    monkeypatch.setattr(moments, "_known_zone", known)
+
+    Clock(client, queue_name).turn()
+
+    assert "schedule lost does not go on here" in seen.text
+    assert get_schedule("beat", queue_name).next_moment is not None
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_worker_without_the_new_key_leaves_alone_what_is_signed_with_it(
+    client, configure, monkeypatch, settings, queue_name, is_changed
+):
+    """A deploy brings a new key and new moments; a worker of before would write its own definition, and so on for ever."""
+    plain = configure()
+    settings.DELAYQ = {**plain, "KEYS": ["the key of before"]}
+    make(queue_name, every(timedelta(hours=1)))
+    old = Clock(client, queue_name)
+    old.turn()
+    settings.DELAYQ = {**plain, "KEYS": ["the key of today", "the key of before"]}
+    if is_changed:
+        get_schedule("beat", queue_name).override(every(timedelta(hours=2)))
+    else:
+        registry._tasks.clear()
+        later(monkeypatch)
+        make(queue_name, every(timedelta(hours=2)))
+        Clock(client, queue_name).turn()
+    schedule = get_schedule("beat", queue_name)
+    settings.DELAYQ = {**plain, "KEYS": ["the key of before"]}
+
+    old.turn()
+
+    settings.DELAYQ = {**plain, "KEYS": ["the key of today", "the key of before"]}
+    assert get_schedule("beat", queue_name) == schedule
+    # Where nobody with the new key is left, the worker takes it over.
+    settings.DELAYQ = {**plain, "KEYS": ["the key of before"]}
+    client.zadd(keys_of(queue_name).periods, {"beat": epoch_ms() - 61_000})
+    old.periods._known = None
+    old.turn()
+    assert get_schedule("beat", queue_name).when == every(timedelta(hours=1))
+    assert get_schedule("beat", queue_name).next_moment.timestamp() * 1000 > epoch_ms()
 
 
 def test_forged_definition_is_told_and_not_obeyed(client, configure, seen, queue_name):
