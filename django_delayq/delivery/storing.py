@@ -52,7 +52,7 @@ class NewJob(NamedTuple):
 
 
 #: Flags of a tail, as `_job.lua` has them.
-_DROPS, _HAS_ON_DEAD, _HAS_FIRST, _FOLLOWS = 1, 32, 64, 128
+_DROPS, _HAS_ON_DEAD, _HAS_FIRST, _BEHIND = 1, 32, 64, 128
 
 
 def tail_of(
@@ -62,7 +62,7 @@ def tail_of(
     *,
     drops: bool = False,
     notes_first: bool = False,
-    may_follow: bool = False,
+    may_go_behind: bool = False,
     has_on_dead: bool = False,
 ) -> str | bytes:
     """Return a tail as `_job.lua` reads it.
@@ -72,7 +72,7 @@ def tail_of(
     empty. With ``drops``, a new job whose limit is full is cancelled instead of held; if nobody has said how many its
     limit admits, that is one at a time.
 
-    ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_follow``: if the
+    ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_go_behind``: if the
     holder of the key runs, the job is stored all the same, takes the key, and starts after the other's end.
     ``has_on_dead``: others follow the job once it is a dead letter.
     """
@@ -80,13 +80,13 @@ def tail_of(
         _DROPS * drops
         + _HAS_ON_DEAD * has_on_dead
         + _HAS_FIRST * notes_first
-        + _FOLLOWS * may_follow
+        + _BEHIND * may_go_behind
     )
     if not priority and not limit and not flags:
         return unique
     named = limit.encode()
     # `schedule.lua` writes over these zeros.
-    run = bytes(6 * notes_first + TOKEN_LENGTH * may_follow)
+    run = bytes(6 * notes_first + TOKEN_LENGTH * may_go_behind)
     extras = bytes((flags, 100 + priority, *divmod(len(named), 256)))
     return b"x" + extras + named + run + unique.encode()
 

@@ -246,7 +246,7 @@ def _ranked(drafts: Sequence[Draft], queue: str) -> tuple[list[NewJob], bool]:
             draft.limit if has_priorities else "",
             notes_first=wanted is not None and wanted.max_wait_ms is not None,
             # Even a task whose key is free from the start on: Java may have its job, or it had another unique_until.
-            may_follow=wanted is not None,
+            may_go_behind=wanted is not None,
             has_on_dead=draft.follow is not None and bool(draft.follow.dead),
         )
         new[i] = new[i]._replace(tail=tail)
@@ -418,7 +418,7 @@ class _Sending:
         try:
             for queue, drafts in self._batches():
                 if any(draft.duplicates is not None for draft in drafts):
-                    # What an earlier job of a key has met is changed before a later one can make a job that follows.
+                    # What an earlier job of a key has met is changed before a later one can make a job behind it.
                     yield None
                     if self._is_stopped:
                         self._forget_last()

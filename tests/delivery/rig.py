@@ -182,7 +182,7 @@ class Rig:
         again: bool = False,
         priority: int = 0,
         is_ranked: bool | None = None,
-        may_follow: bool = False,
+        may_go_behind: bool = False,
         limit: str = "",
         drops: bool = False,
     ) -> list[Scheduled]:
@@ -194,7 +194,9 @@ class Rig:
             NewJob(
                 token(name),
                 wait if isinstance(wait, str) else f"+{wait}",
-                tail_of(unique, priority, limit, drops=drops, may_follow=may_follow),
+                tail_of(
+                    unique, priority, limit, drops=drops, may_go_behind=may_go_behind
+                ),
                 payload(name, size),
             )
             for name, wait in waits.items()

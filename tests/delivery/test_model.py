@@ -78,10 +78,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.due: dict[str, int] = {}
         #: The payload of each job whose arguments were replaced.
         self.bodies: dict[str, bytes] = {}
-        #: The unique key of each job that has one, until its end; who holds it; and which job another follows.
+        #: The unique key of each job that has one, until its end; who holds it; and which job another waits behind.
         self.keys_of: dict[str, str] = {}
         self.holders: dict[str, str] = {}
-        self.follows: dict[str, str] = {}
+        self.ahead: dict[str, str] = {}
         #: The priority of each job of ours that has one.
         self.priorities: dict[str, int] = {}
         self.leases: dict[str, Leased] = {}
@@ -196,16 +196,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(wait=waits, key=st.sampled_from("kl"), data=st.data())
     def schedule_unique(self, wait: int, key: str, data: Any) -> None:
-        """A call that meets a job of its key changes it, or follows it if it runs."""
+        """A call that meets a job of its key changes it, or waits behind it if it runs."""
         name, holder = self.new_name("j"), self.holders.get(key)
-        (reply,) = self.rig.schedule({name: wait}, unique=f"e{key}", may_follow=True)
+        (reply,) = self.rig.schedule({name: wait}, unique=f"e{key}", may_go_behind=True)
         if holder is not None and self.places[holder] != "leased":
             assert reply.holder == holder
             self.change_holder(holder, key, wait, data)
             return
         assert reply.holder == ""
         if holder is not None:
-            self.follows[name] = holder
+            self.ahead[name] = holder
         self.keys_of[name], self.holders[key] = key, name
         self.places[name], self.due[name] = "waiting", reply.start_time_ms
 
@@ -247,14 +247,14 @@ class QueueMachine(RuleBasedStateMachine):
             self.due[name] = due
 
     def follow_put_back(self) -> None:
-        """Jobs that follow others are put back while those hold the key as well."""
+        """Jobs that wait behind others are put back while those hold the key as well."""
         found = self.client.zrange(self.rig.keys.returned, 0, -1, withscores=True)
         for member, score in found:
             name, due = member.decode().rstrip("-"), int(score) - T0
-            followed = self.follows.get(name)
-            if followed is None or self.due.get(name) == due:
+            ahead = self.ahead.get(name)
+            if ahead is None or self.due.get(name) == due:
                 continue
-            assert self.is_alive(followed), f"{name} waits for nobody"
+            assert self.is_alive(ahead), f"{name} waits for nobody"
             assert self.due[name] <= self.rig.now, f"{name} was put back early"
             assert 50 <= due - math.floor(self.rig.now) <= 30_000
             self.places[name], self.due[name] = "retrying", due
@@ -414,9 +414,9 @@ class QueueMachine(RuleBasedStateMachine):
                 assert self.rig.acknowledge(job, state=State.MISSING) == []
                 continue
             place = self.places[name]
-            followed = self.follows.pop(name, None)
+            ahead = self.ahead.pop(name, None)
             if mode is not Mode.TAKE:
-                assert followed is None or not self.is_alive(followed)
+                assert ahead is None or not self.is_alive(ahead)
             if name.startswith("j"):
                 assert job.payload == self.bodies.get(name, payload(name))
             assert name not in self.living, f"{name} runs, and came again"
@@ -697,11 +697,11 @@ class QueueMachine(RuleBasedStateMachine):
         if not is_running:
             del self.places[name]
             self.over.add(name)
-            key, followed = self.keys_of.get(name, ""), self.follows.pop(name, "")
+            key, ahead = self.keys_of.get(name, ""), self.ahead.pop(name, "")
             was_holder = self.holders.get(key) == name
             self.end(name)
-            if was_holder and self.is_alive(followed):
-                self.holders[key] = followed
+            if was_holder and self.is_alive(ahead):
+                self.holders[key] = ahead
             self.follow_limits()
 
     @precondition(
@@ -935,7 +935,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.run_all_into(ran)
         rig.now = max([rig.now, *self.due.values()]) + 10 * LEASE
         self.run_all_into(ran)
-        # Those that followed others are looked at again.
+        # Those behind others are looked at again.
         rig.now += 30_000
         self.run_all_into(ran)
         assert sorted(ran) == sorted(self.places)

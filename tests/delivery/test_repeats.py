@@ -24,7 +24,7 @@ GOES_ON = {
     "claim of a lost job with a limit",
     "claim that forgets notes",
     "schedule",
-    "schedule a job that follows",
+    "schedule a job behind another",
     "schedule without the list",
     "schedule, displacing a holder",
     "schedule within a limit",

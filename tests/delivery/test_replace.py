@@ -1,4 +1,4 @@
-"""A call whose unique key another job holds: it changes that job wherever it waits, and follows it where it runs."""
+"""A call whose unique key another job holds: it changes that job wherever it waits, and waits behind it where it runs."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.delivery.rig import T0, Rig, names_of, payload, token
 from tests.delivery.test_limits import STRIPE, declare, slots
 
 KEY = "ek"
-FOLLOWS = tail_of(KEY, may_follow=True)
+BEHIND = tail_of(KEY, may_go_behind=True)
 
 
 def new_payload(name: str) -> bytes:
@@ -409,12 +409,12 @@ def test_what_a_run_keeps_does_not_outlive_it(rig: Rig) -> None:
     assert_nothing_left(rig)
 
 
-def test_job_follows_a_running_holder_whose_header_is_spoilt(rig: Rig) -> None:
+def test_job_waits_behind_a_running_holder_whose_header_is_spoilt(rig: Rig) -> None:
     rig.schedule({"a": 0}, unique=KEY)
     rig.lease()
     rig.client.hset(rig.keys.headers, token("a"), b"spoilt")
 
-    assert rig.schedule({"b": 0}, unique=KEY, may_follow=True)[0].holder == ""
+    assert rig.schedule({"b": 0}, unique=KEY, may_go_behind=True)[0].holder == ""
 
     assert rig.state()["unique"] == {"k": "b"}
     assert names_of(rig.claim()) == ["b"]
@@ -423,12 +423,12 @@ def test_job_follows_a_running_holder_whose_header_is_spoilt(rig: Rig) -> None:
 # A holder that does not wait.
 
 
-def test_job_follows_a_holder_that_runs_and_takes_its_key(any_rig: Rig) -> None:
+def test_job_waits_behind_a_holder_that_runs_and_takes_its_key(any_rig: Rig) -> None:
     rig = any_rig
     rig.schedule({"a": 0}, unique=KEY)
     running = rig.lease()
 
-    assert rig.schedule({"b": 5}, unique=KEY, may_follow=True) == [Scheduled(5, "")]
+    assert rig.schedule({"b": 5}, unique=KEY, may_go_behind=True) == [Scheduled(5, "")]
 
     assert rig.state()["unique"] == {"k": "b"}
     rig.now = 10
@@ -445,7 +445,7 @@ def test_job_follows_a_holder_that_runs_and_takes_its_key(any_rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("way", ["timeout set", "destination", "ranked"])
-def test_job_that_follows_starts_when_the_other_has_ended_and_not_before(
+def test_job_behind_another_starts_when_that_has_ended_and_not_before(
     rig: Rig, way: str
 ) -> None:
     rig.client.hset(rig.keys.control, "format", 2)
@@ -454,7 +454,7 @@ def test_job_that_follows_starts_when_the_other_has_ended_and_not_before(
     rig.schedule(
         {"b": 5},
         unique=KEY,
-        may_follow=True,
+        may_go_behind=True,
         priority=5 if way == "ranked" else 0,
     )
     mode = Mode.SHARED if way == "destination" else Mode.DIRECT
@@ -481,12 +481,12 @@ def test_job_that_follows_starts_when_the_other_has_ended_and_not_before(
     assert names_of(rig.claim(mode=mode)) == ["b"]
 
 
-def test_jobs_behind_one_that_follows_are_not_held_up(rig: Rig) -> None:
+def test_jobs_after_one_that_waits_behind_another_are_not_held_up(rig: Rig) -> None:
     for n in range(30):
         rig.schedule({f"a{n}": 0}, unique=f"e{n}")
     rig.claim(30)
     for n in range(30):
-        rig.schedule({f"b{n}": 1}, unique=f"e{n}", may_follow=True)
+        rig.schedule({f"b{n}": 1}, unique=f"e{n}", may_go_behind=True)
     rig.schedule({"x": 2})
     rig.now = 3
 
@@ -497,13 +497,13 @@ def test_jobs_behind_one_that_follows_are_not_held_up(rig: Rig) -> None:
     assert claimed == ["x"]
 
 
-def test_next_call_meets_the_job_that_follows(rig: Rig) -> None:
+def test_next_call_meets_the_job_that_waits_behind(rig: Rig) -> None:
     rig.schedule({"a": 0}, unique=KEY)
     running = rig.lease()
-    rig.schedule({"b": 5}, unique=KEY, may_follow=True)
+    rig.schedule({"b": 5}, unique=KEY, may_go_behind=True)
 
-    assert rig.schedule({"c": 5}, unique=KEY, may_follow=True)[0].holder == "b"
-    assert replace(rig, "b", by="c", tail=FOLLOWS).outcome is Change.REPLACED
+    assert rig.schedule({"c": 5}, unique=KEY, may_go_behind=True)[0].holder == "b"
+    assert replace(rig, "b", by="c", tail=BEHIND).outcome is Change.REPLACED
 
     rig.now = 5
     assert names_of(rig.claim()) == []
@@ -512,12 +512,12 @@ def test_next_call_meets_the_job_that_follows(rig: Rig) -> None:
     assert rig.lease().payload == new_payload("b")
 
 
-def test_cancelled_job_gives_the_key_back_to_the_one_that_it_followed(
+def test_cancelled_job_gives_the_key_back_to_the_one_that_it_waited_behind(
     rig: Rig,
 ) -> None:
     rig.schedule({"a": 0}, unique=KEY)
     running = rig.lease()
-    rig.schedule({"b": 5}, unique=KEY, may_follow=True)
+    rig.schedule({"b": 5}, unique=KEY, may_go_behind=True)
 
     rig.cancel("b")
 
@@ -530,7 +530,7 @@ def test_cancelled_job_gives_the_key_back_to_the_one_that_it_followed(
 def test_cancelled_job_leaves_the_key_free_once_the_other_has_ended(rig: Rig) -> None:
     rig.schedule({"a": 0}, unique=KEY)
     running = rig.lease()
-    rig.schedule({"b": 5}, unique=KEY, may_follow=True)
+    rig.schedule({"b": 5}, unique=KEY, may_go_behind=True)
     rig.acknowledge(running)
 
     rig.cancel("b")
@@ -539,12 +539,12 @@ def test_cancelled_job_leaves_the_key_free_once_the_other_has_ended(rig: Rig) ->
 
 
 @pytest.mark.parametrize("end", ["dead", "vanished"])
-def test_job_that_follows_one_that_never_succeeds_starts_all_the_same(
+def test_job_behind_one_that_never_succeeds_starts_all_the_same(
     rig: Rig, end: str
 ) -> None:
     rig.schedule({"a": 0}, unique=KEY)
     running = rig.lease()
-    rig.schedule({"b": 5}, unique=KEY, may_follow=True)
+    rig.schedule({"b": 5}, unique=KEY, may_go_behind=True)
     if end == "dead":
         rig.bury(running)
     else:
@@ -557,18 +557,18 @@ def test_job_that_follows_one_that_never_succeeds_starts_all_the_same(
     assert names_of(rig.claim()) == ["b"]
 
 
-def test_job_follows_nobody_if_the_key_is_free(rig: Rig) -> None:
-    rig.schedule({"a": 0}, unique=KEY, may_follow=True)
+def test_job_waits_behind_nobody_if_the_key_is_free(rig: Rig) -> None:
+    rig.schedule({"a": 0}, unique=KEY, may_go_behind=True)
 
     assert rig.client.hvals(rig.keys.locators)[0].endswith(b"ek")
     assert len(rig.client.hvals(rig.keys.locators)[0]) == 21 + len(KEY)
     assert names_of(rig.claim()) == ["a"]
 
 
-def test_two_calls_at_once_make_one_job_that_follows(rig: Rig) -> None:
+def test_two_calls_at_once_make_one_job_behind(rig: Rig) -> None:
     rig.schedule({"a": 0}, unique=KEY)
     rig.lease()
-    jobs = [NewJob(token(name), "+5", FOLLOWS, payload(name)) for name in "bc"]
+    jobs = [NewJob(token(name), "+5", BEHIND, payload(name)) for name in "bc"]
 
     assert [reply.holder for reply in rig.send(jobs)] == ["", "b"]
 
@@ -664,7 +664,7 @@ def test_spoilt_tail_stops_no_script(rig: Rig, tail: bytes) -> None:
     locator = rig.client.hget(rig.keys.locators, token("a"))
     rig.client.hset(rig.keys.locators, token("a"), locator[:21] + tail)
 
-    rig.schedule({"b": 0}, unique=KEY, may_follow=True)
+    rig.schedule({"b": 0}, unique=KEY, may_go_behind=True)
     replace(rig)
     rig.inspect("a")
     rig.reschedule("a", 0)
@@ -676,6 +676,6 @@ def test_forged_holder_is_displaced(rig: Rig, holder: bytes) -> None:
     rig.java_offer("x", 100)
     rig.client.hset(rig.keys.unique, "k", holder)
 
-    assert rig.schedule({"b": 0}, unique=KEY, may_follow=True)[0].holder == ""
+    assert rig.schedule({"b": 0}, unique=KEY, may_go_behind=True)[0].holder == ""
 
     assert rig.state()["unique"] == {"k": "b"}

@@ -722,11 +722,11 @@ def replaces(rig: Rig, *, wait: int = 0, moves: str = "") -> Callable[[], object
     return lambda: rig.run(call)
 
 
-def follow(rig: Rig) -> None:
-    """Have job b follow job a, which runs."""
+def go_behind(rig: Rig) -> None:
+    """Have job b wait behind job a, which runs."""
     rig.schedule({"a": 0}, unique="ek")
     rig.lease()
-    rig.schedule({"b": 5}, unique="ek", may_follow=True)
+    rig.schedule({"b": 5}, unique="ek", may_go_behind=True)
 
 
 @stop("replace", drains=True)
@@ -779,32 +779,32 @@ def _(rig: Rig) -> Callable[[], object]:
     return replaces(rig, wait=1, moves="sooner")
 
 
-@stop("schedule a job that follows")
+@stop("schedule a job behind another")
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0}, unique="ek")
     rig.lease()
-    return lambda: rig.schedule({"b": 5}, unique="ek", may_follow=True)
+    return lambda: rig.schedule({"b": 5}, unique="ek", may_go_behind=True)
 
 
-@stop("claim of a job that follows", drains=True)
+@stop("claim of a job behind another", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    follow(rig)
+    go_behind(rig)
     rig.now = 5
     return lambda: rig.claim()
 
 
-@stop("claim again of a job that follows", drains=True)
+@stop("claim again of a job behind another", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    follow(rig)
+    go_behind(rig)
     rig.now = 5
     rig.claim()
     rig.now = 60
     return lambda: rig.claim()
 
 
-@stop("cancel of a job that follows", drains=True)
+@stop("cancel of a job behind another", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    follow(rig)
+    go_behind(rig)
     return lambda: rig.cancel("b")
 
 

@@ -175,7 +175,7 @@ def test_debounced_call_runs_once_with_the_last_arguments(
 
 @ways
 @pytest.mark.parametrize("mode", ["postpone", "sooner", *REPLACES])
-def test_call_that_meets_a_running_job_makes_one_that_follows(
+def test_call_that_meets_a_running_job_makes_one_behind_it(
     queue: str, hand: Hand, way: Any, mode: Any
 ) -> None:
     first = way(on(queue, mode), 0, 1, "old")
@@ -198,7 +198,7 @@ def test_call_that_meets_a_running_job_makes_one_that_follows(
 
 
 @ways
-def test_job_of_a_key_free_from_the_start_follows_one_that_holds_it_to_the_end(
+def test_job_of_a_key_free_from_the_start_waits_behind_one_that_holds_it_to_the_end(
     queue: str, hand: Hand, way: Any
 ) -> None:
     # The task had another unique_until before.
@@ -368,7 +368,7 @@ def test_replacement_is_no_new_job_of_a_full_queue(
         schedule(task, LATER, 2)
 
 
-def test_job_that_follows_is_a_new_job_of_a_full_queue(
+def test_job_behind_another_is_a_new_job_of_a_full_queue(
     queue: str, hand: Hand, settings: Any
 ) -> None:
     settings.DELAYQ = settings.DELAYQ | {"QUEUES": {queue: {"MAX_JOBS": 1}}}

@@ -16,7 +16,7 @@ def of_one_key(task, queue, **options):
 
 @every_server
 @pytest.mark.parametrize("task", [tasks.hold, tasks.hold_async], ids=["sync", "async"])
-def test_job_that_follows_begins_once_the_one_that_runs_has_ended(
+def test_job_behind_another_begins_once_that_has_ended(
     work, records, client, queue_name, task
 ):
     work()

@@ -2,13 +2,13 @@
 --
 -- Needs _clock, _count, _window, _frame, _list, _job, _find, _held, _pause, _limit.
 
--- A job that follows another gives the unique key back to it, if that has not ended.
+-- A job that waits behind another gives the unique key back to it, if that has not ended.
 local function return_unique(tail)
-  local _, followed = run_of(tail)
-  if not followed then return end
+  local _, ahead = run_of(tail)
+  if not ahead then return end
   local key, _ = unique_of(tail):sub(2), nil
-  _, _, _, _, _, tail = read_header(redis.call('HGET', keys.headers, followed))
-  if tail and unique_of(tail):sub(2) == key then redis.call('HSETNX', keys.unique, key, followed) end
+  _, _, _, _, _, tail = read_header(redis.call('HGET', keys.headers, ahead))
+  if tail and unique_of(tail):sub(2) == key then redis.call('HSETNX', keys.unique, key, ahead) end
 end
 
 -- Cancels jobs that find_job() has found, and forgets what is left of those that it did not. found: by the position of

@@ -13,7 +13,7 @@
 -- A tail is what the job keeps from locator to header and back: its unique key, or nothing. A unique key starts with
 -- 'e', held to the job's end, or with 's', held to its start. In format 2, extras may stand before it:
 --   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, u48 big-endian, when
---   the first call of its unique key was scheduled | with flag 128, the token of the job that it follows
+--   the first call of its unique key was scheduled | with flag 128, the token of the job that it waits behind
 -- The limit is its name, '\0', and a key or nothing. The flags are the sum of 1, DROPS: while its limit is full, a new
 -- job is cancelled and not held; 2, PAID: the job waits for a moment that the rate of its limit has given to it; and 32:
 -- others follow the job once it is a dead letter.
@@ -74,26 +74,26 @@ local function has_on_dead(tail)
   return tail:byte(1) == 120 and #tail >= 5 and math.floor(tail:byte(2) / 32) % 2 == 1
 end
 
--- When the first call of the unique key in a tail was scheduled, and which job it follows; nil for what is not noted.
+-- When the first call of the unique key in a tail was scheduled, and which job it waits behind; nil for what is not noted.
 local function run_of(tail)
   if tail:byte(1) ~= 120 or #tail < 5 or tail:byte(2) < 64 then return nil end
-  local flags, at, first, followed = tail:byte(2), 6 + (struct.unpack('>I2', tail, 4)), nil, nil
+  local flags, at, first, ahead = tail:byte(2), 6 + (struct.unpack('>I2', tail, 4)), nil, nil
   if flags % 128 >= 64 then
     if #tail < at + 5 then return nil end
     first, at = struct.unpack('>I6', tail, at)
   end
-  if flags >= 128 then followed = tail:sub(at, at + 21) end
-  return first, followed
+  if flags >= 128 then ahead = tail:sub(at, at + 21) end
+  return first, ahead
 end
 
 -- A tail that says this instead. Without extras it is as format 1 has it.
-local function with_run(tail, first, followed)
+local function with_run(tail, first, ahead)
   local at, flags, middle = unique_at(tail), 0, 'd\0\0'
   if at > 1 then flags, middle = tail:byte(2) % 64, tail:sub(3, 5 + (struct.unpack('>I2', tail, 4))) end
   if first then flags = flags + 64 end
-  if followed then flags = flags + 128 end
+  if ahead then flags = flags + 128 end
   if flags == 0 and middle == 'd\0\0' then return tail:sub(at) end
-  return 'x' .. string.char(flags) .. middle .. (first and struct.pack('>I6', first) or '') .. (followed or '') .. tail:sub(at)
+  return 'x' .. string.char(flags) .. middle .. (first and struct.pack('>I6', first) or '') .. (ahead or '') .. tail:sub(at)
 end
 
 -- What is left of a tail once its unique key is free.

@@ -7,8 +7,8 @@ local lease_end = now_ms + lease_ms
 for i, job in ipairs(leased) do
   local token, tail = job.token, job.tail
   if tail ~= '' then
-    local first, followed = run_of(tail)
-    if followed then tail = with_run(tail, first) end
+    local first, ahead = run_of(tail)
+    if ahead then tail = with_run(tail, first) end
     -- A unique key that begins with 's' is free from now on.
     if tail:byte(unique_at(tail)) == 115 then
       release_unique(keys.unique, tail, token)

@@ -1,25 +1,25 @@
 -- Part of claim: collect the jobs to lease, and hand them out.
 --
 -- Uses     now_ms, mode, limit, budget, reserved, turn
--- Fills    reply, leased, following, seen
+-- Fills    reply, leased, behind, seen
 -- Sets     count, byte_count, told
 
 local function is_full()
   return count + reserved >= limit or byte_count >= budget
 end
 
--- A job that follows another, as that held the unique key and ran already, waits until that one has ended, and no longer
--- holds the key. Nothing tells when, so it is looked at again and again: after an eighth of the time by which it is late
+-- A job waits behind another that held its unique key and ran already, until that one has ended and no longer holds the
+-- key. Nothing tells when, so it is looked at again and again: after an eighth of the time by which it is late
 -- already, 2 s at most while the other runs, and 30 s while the other waits for its next attempt.
 local function must_wait(job)
-  local _, followed = run_of(job.tail)
-  if not followed then return false end
-  local _, _, _, fence, _, tail = read_header(redis.call('HGET', keys.headers, followed))
+  local _, ahead = run_of(job.tail)
+  if not ahead then return false end
+  local _, _, _, fence, _, tail = read_header(redis.call('HGET', keys.headers, ahead))
   if not fence or unique_of(tail):sub(2) ~= unique_of(job.tail):sub(2) then return false end
   local most_ms = fence == NOBODY and 30000 or 2000
   job.again = now_ms + math.max(50, math.min(math.floor((now_ms - job.start) / 8), most_ms))
   byte_count, seen[job.token] = byte_count + #job.payload, job.payload
-  following[#following + 1] = job
+  behind[#behind + 1] = job
   return true
 end
 

@@ -1,7 +1,7 @@
 -- Part of claim: bury the jobs that are out of kills; move or cancel those of which a note says so; put back those that
--- follow another.
+-- wait behind another.
 --
--- Uses     now_ms, is_ranked, seen, buried, moved, cancelled, following
+-- Uses     now_ms, is_ranked, seen, buried, moved, cancelled, behind
 
 local records = {}
 for _, job in ipairs(buried) do
@@ -23,13 +23,13 @@ for _, job in ipairs(moved) do
   redis.call('HSET', keys.payloads, job.token, job.payload)
 end
 add_ranks(moved, is_ranked, function(job) return job.start end)
-for _, job in ipairs(following) do
-  -- It has begun no attempt, or it would follow nothing any more.
+for _, job in ipairs(behind) do
+  -- It has begun no attempt, or it would wait behind nothing any more.
   redis.call('ZADD', keys.returned, job.again, job.token)
   redis.call('HSET', keys.headers, job.token, struct.pack(HEADER, 0, 0, job.start, NOBODY, NOBODY) .. job.tail)
   if job.is_new then redis.call('HSET', keys.payloads, job.token, job.payload) end
 end
-if #following > 0 then add_ranks(following, is_ranked, function(job) return job.again end) end
+if #behind > 0 then add_ranks(behind, is_ranked, function(job) return job.again end) end
 if #cancelled > 0 then
   local tokens = {}
   for i, job in ipairs(cancelled) do

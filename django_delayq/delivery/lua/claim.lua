@@ -91,7 +91,7 @@ local killed = {}
 -- How many elements leave the destination queue; jobs among them that a note moves or cancels.
 local popped, moved, cancelled = 0, {}, {}
 -- Jobs that wait for the end of another.
-local following = {}
+local behind = {}
 -- Due frames, as find_due() returns them; those that are leased or put aside; among these, those that nobody can
 -- unpack.
 local due, frames, bad = {}, {}, {}
@@ -184,7 +184,7 @@ if #bad + #buried + #vanished + #killed > 0 then
   check_hashes(keys.errors)
   check_sets(keys.quarantine, keys.dead)
 end
-if #moved + #following > 0 then check_sets(keys.returned, keys.ranked) end
+if #moved + #behind > 0 then check_sets(keys.returned, keys.ranked) end
 if #put_off > 0 then check_sets(keys.retries, keys.ranked) end
 
 -- Writes. Removals first, which a full server does not refuse.
@@ -243,5 +243,5 @@ if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
 end_ranks()
 if #retried + #put_off > 0 then firsts[keys.retries] = nil end
-if #returned + #moved + #following > 0 then firsts[keys.returned] = nil end
+if #returned + #moved + #behind > 0 then firsts[keys.returned] = nil end
 return finish()

@@ -78,7 +78,7 @@ if #frames > 0 then
     local located, kind, id, tail, mac = read_locator(places[i])
     local is_certain = located and kind > 0 and id == job[3] and mac == job[4]
     if not is_certain or begun[i] or over[i] then return nil end
-    -- A unique key that begins with 's' is free from now on, a job that follows another may have to wait for its end, and
+    -- A unique key that begins with 's' is free from now on, a job may have to wait behind another, and
     -- a limit may be full.
     if tail ~= '' and (tail:byte(unique_at(tail)) == 115 or limit_of(tail) or tail:byte(1) == 120 and (tail:byte(2) or 0) >= 128) then
       return nil

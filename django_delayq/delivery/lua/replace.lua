@@ -52,7 +52,7 @@ if not known or not is_holder or unique_of(known):sub(2) ~= key then
 end
 
 -- What it becomes. A job with a moment was due before, and its limit has it wait: nothing has that sooner.
-local first, followed = run_of(known)
+local first, ahead = run_of(known)
 local limit, flags = limit_of(known)
 local has_moment = limit and of_limits().is_paid(flags)
 local asked, target = start_time(ARGV[4], now_us), start
@@ -66,7 +66,7 @@ elseif mode == 'sooner' and not has_moment then
   target = math.min(start, asked)
 end
 local is_moved = target ~= start
-tail = with_run(payload ~= '' and tail or known, first, followed)
+tail = with_run(payload ~= '' and tail or known, first, ahead)
 
 check_sets(keys.retries, keys.returned, keys.held_tasks)
 check_hashes(keys.payloads, keys.errors, keys.locators, keys.counters)

@@ -11,9 +11,10 @@
 -- ARGV[4]  1: this may have been sent before, so look for each token first
 -- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); tail; payload. Then, if that number is limited,
 --          the limit. A tail that says when the first of its unique key was scheduled gets the present time there; one
---          that says that it follows a job gets the holder of its key, if a worker has that, and follows none otherwise
+--          that says that it waits behind a job gets the holder of its key, if a worker has that, and waits behind none
+--          otherwise
 -- Returns  two a job: start time (epoch ms), and '' or the token of the job that holds the unique key, unless the job
---          follows that; but if a repeat
+--          waits behind that; but if a repeat
 --          finds that the job has begun, 0, and '=' with the state in which it ended, or with 'unknown' if it has not
 --          ended; and if the queue has no room for all new jobs of the call, how many it holds, and '=uncommitted': it
 --          takes none of them; then, if an ACL closes the channel to us, the server's error
@@ -65,17 +66,17 @@ for i = 5, #ARGV - 3, 4 do
     end
   end
   if key ~= '' and not known then
-    local name, first, followed = key:sub(2), run_of(tail)
+    local name, first, ahead = key:sub(2), run_of(tail)
     local other = claimed[name] or redis.call('HGET', keys.unique, name)
     if not other or other == token then
       other = nil
     elseif claimed[name] or is_alive(other) then
-      if not followed or claimed[name] or not has_begun(other) then holder = other end
+      if not ahead or claimed[name] or not has_begun(other) then holder = other end
     else
       displaced[#displaced + 1], other = other, nil
     end
     if holder == '' then claimed[name] = token end
-    if first or followed then ARGV[i + 2] = with_run(tail, first and now_ms, followed and other) end
+    if first or ahead then ARGV[i + 2] = with_run(tail, first and now_ms, ahead and other) end
   end
   local n = #reply
   reply[n + 1], reply[n + 2] = start, holder
