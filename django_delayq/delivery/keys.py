@@ -91,7 +91,7 @@ class DeliveryKeys:
         return key
 
     def result(self, token: str) -> str:
-        """Return the key of one job's result: a LIST of one element, which expires."""
+        """Return the key of one job's result: a LIST of it and, once the job was acknowledged, payload and history."""
         return f"{self.queue.own('result')}:{token}"
 
 

@@ -473,10 +473,16 @@ def _instead_of(cls: type) -> str:
 
 
 def result_text(
-    state: str, *, result: object = None, error: str | None = None
+    state: str,
+    *,
+    result: object = None,
+    error: str | None = None,
+    last: dict[str, Any] | None = None,
 ) -> bytes:
-    """Write how a job ended, for callers that wait for its result."""
+    """Write how a job ended, for callers that wait for its result; and what its last attempt was, if it had one."""
     body: dict[str, Any] = {"state": state}
+    if last is not None:
+        body["last"] = last
     if error is not None:
         body["error"] = error
     else:

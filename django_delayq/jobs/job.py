@@ -636,6 +636,22 @@ class Job(Generic[R_co]):
         )
         self.take_headers(envelope.headers)
 
+    def _reading_record(self) -> Steps[bool]:
+        """Read what is kept of a job that has ended, for as long as its result is; return False if that is nothing."""
+        kept = yield Command(("LRANGE", self._keys.result(self.token), 0, 2))
+        if not kept:
+            return False
+        body = envelopes.read_result(kept[0])
+        self.state = State(body["state"])
+        if len(kept) == 3:
+            self._read(kept[1])
+            self.history = envelopes.read_history(kept[2])
+        if isinstance(last := body.get("last"), dict):
+            self.attempts = last.pop("attempts", 0)
+            self.kills = last.pop("kills", 0)
+            self.history = [{"kind": body["state"], **last}, *self.history]
+        return True
+
     def _check_waitable(self) -> None:
         keeps = self.options is not None and self.options.get("keep_result")
         # After a job has ended, only the result itself shows that one was kept.
@@ -750,13 +766,13 @@ def _finding(job_id: str) -> Steps[Job[Any]]:
     job = _handle(job_id)
     if (yield from job._refreshing()) is State.MISSING:
         # The job may have ended. Its result may be kept for longer than the server remembers the end.
-        text = yield Command(("LINDEX", job._keys.result(job.token), 0))
-        if text is None:
+        if not (yield from job._reading_record()):
             raise JobNotFound(
                 f"no job has the id {show(job.id)}; it ended more than {limits.ENDED_MS // 1000} s ago, its transaction has not"
                 " committed, or it never existed"
             )
-        job.state = State(envelopes.read_result(text)["state"])
+    elif job.state in _ENDED:
+        yield from job._reading_record()
     return job
 
 

@@ -432,7 +432,9 @@ class Attempt:
         if self.options is not None and self.options.keep_result is not None:
             try:
                 self.result = envelopes.result_text(
-                    State.SUCCEEDED, result=envelopes.plain_value(value, "its result")
+                    State.SUCCEEDED,
+                    result=envelopes.plain_value(value, "its result"),
+                    last=self._last(),
                 )
                 self._check_size()
             except Exception as error:
@@ -444,8 +446,20 @@ class Attempt:
                     self.name,
                     text,
                 )
-                self.result = envelopes.result_text(State.SUCCEEDED, error=text)
+                self.result = envelopes.result_text(
+                    State.SUCCEEDED, error=text, last=self._last()
+                )
         self._conclude(Verdict.SUCCEED)
+
+    def _last(self) -> dict[str, Any]:
+        """Return what is kept with a result of the attempt that has just ended."""
+        return {
+            "attempts": self.leased.attempts,
+            "kills": self.leased.kills,
+            "began": round(self.started_ms + self.server_minus_local_ms),
+            "at": round(self.ended_ms + self.server_minus_local_ms),
+            "worker": _this_worker(),
+        }
 
     def _check_size(self) -> None:
         most = get_settings().max_payload_bytes
@@ -536,7 +550,9 @@ class Attempt:
         self.message = _reason_of(decision)
         if issubclass(type(decision), Cancel):
             why = self.message or "by its task"
-            self.result = envelopes.result_text(State.CANCELLED, error=why)
+            self.result = envelopes.result_text(
+                State.CANCELLED, error=why, last=self._last()
+            )
             self.verdict = Verdict.CANCEL
             return
         when = cast("Snooze", decision).when
@@ -589,7 +605,7 @@ class Attempt:
             traceback=traceback,
             at_ms=epoch_ms(),
             began_ms=began_ms,
-            worker=f"{socket.gethostname()}:{os.getpid()}",
+            worker=_this_worker(),
         )
 
     def give_back(self) -> None:
@@ -743,6 +759,10 @@ _LEVELS: dict[Verdict | None, int] = {
 
 #: Verdicts that a task decides; no error led to them.
 _DECISIONS = frozenset({Verdict.SNOOZE, Verdict.CANCEL})
+
+
+def _this_worker() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _call_of(envelope: Envelope) -> Read:

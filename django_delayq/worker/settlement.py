@@ -304,7 +304,11 @@ def _sizes(attempts: list[Attempt]) -> list[int]:
         # Giving back puts a foreign payload at the head of its list; holding looks once more at the key of each.
         return [len(attempt.leased.payload) for attempt in attempts]
     return [
-        len(attempt.result) + len(attempt.error) + attempt.extra_bytes
+        len(attempt.result)
+        + len(attempt.error)
+        + attempt.extra_bytes
+        # It is kept with the result.
+        + (len(attempt.leased.payload) if attempt.result else 0)
         for attempt in attempts
     ]
 

@@ -58,7 +58,7 @@ def test_results_and_followers_of_one_call_do_not_mix(rig: Rig, way: str) -> Non
         rig.acknowledge(*done, followers=followers)
         for job in (a, b):
             kept = rig.client.lrange(rig.keys.result(job.token), 0, -1)
-            assert kept == [job.token.encode()]
+            assert kept == [job.token.encode(), job.payload, b""]
     else:
         rig.bury(a, b, followers=followers)
         assert rig.inspect("a").state is rig.inspect("b").state is State.DEAD

@@ -152,7 +152,13 @@ def test_results_are_kept_for_those_that_ask_in_their_order(rig: Rig) -> None:
         name: rig.client.lrange(rig.keys.result(job.token), 0, -1)
         for name, job in zip("abcd", (a, b, c, d), strict=True)
     }
-    assert kept == {"a": [b"result of a"], "b": [], "c": [], "d": [b"result of d"]}
+    # With it, payload and history are kept.
+    assert kept == {
+        "a": [b"result of a", payload("a"), b""],
+        "b": [],
+        "c": [],
+        "d": [b"result of d", payload("d"), b""],
+    }
     assert 0 < rig.client.pttl(rig.keys.result(a.token)) <= 60_000
     assert 60_000 < rig.client.pttl(rig.keys.result(d.token)) <= 90_000
 
@@ -166,7 +172,8 @@ def test_newer_result_takes_the_place_of_an_older_one(rig: Rig) -> None:
 
     rig.acknowledge(Done(job.token, job.fence, 60_000, b"succeeded"))
 
-    assert rig.client.lrange(rig.keys.result(job.token), 0, -1) == [b"succeeded"]
+    kept = rig.client.lrange(rig.keys.result(job.token), 0, -1)
+    assert kept[:2] == [b"succeeded", payload("a")]
 
 
 def test_memory_of_ended_jobs_is_bounded(rig: Rig) -> None:

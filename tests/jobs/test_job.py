@@ -557,7 +557,8 @@ def test_wait_by_id_after_the_end(queue: str, hand: Hand, wait: Wait) -> None:
     job = doubled(queue)
     hand.succeed(hand.take(), 4)
     found = get_job(job.id)
-    assert repr(found) == f"<Job {job.id} succeeded>"
+    # What is kept with the result says which task it was.
+    assert repr(found) == f"<Job {job.id} {job.task} succeeded>"
 
     assert wait(found, 10) == 4
 

@@ -38,8 +38,9 @@ local function tokens_of(jobs)
   return tokens
 end
 
-local function keep_result(key, text, ttl_ms)
+-- record: what else is kept of the job.
+local function keep_result(key, text, ttl_ms, ...)
   redis.call('DEL', key)
-  redis.call('RPUSH', key, text)
+  redis.call('RPUSH', key, text, ...)
   redis.call('PEXPIRE', key, ttl_ms)
 end

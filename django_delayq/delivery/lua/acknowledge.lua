@@ -28,6 +28,19 @@ for _, job in ipairs(held) do has_keys = has_keys or job.tail ~= '' end
 if has_keys then check_hashes(keys.unique) end
 local following
 if keys.timeout_set then following = find_followers(by_index(held, 4, 2), now_us) end
+-- With its result, the payload of a job and the attempts behind it are kept.
+local records = {}
+if results_till >= results_from then
+  local found = {}
+  for _, job in ipairs(held) do found[(job.at - 4) / 2] = job.token end
+  for i = results_from, results_till, 3 do
+    local token = found[tonumber(ARGV[i])]
+    if token then
+      records[i] = { redis.call('HGET', keys.payloads, token) or '',
+        has_errors and redis.call('HGET', keys.errors, HISTORY .. token) or '' }
+    end
+  end
+end
 if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens))
 redis.call('HDEL', keys.headers, unpack(tokens))
@@ -43,12 +56,9 @@ else
   add_to(keys.counters, state, #held)
 end
 if keys.timeout_set then store_followers(following, now_ms) end
-if results_till >= results_from then
-  local is_held, kept = {}, #keys
-  for _, job in ipairs(held) do is_held[(job.at - 4) / 2] = true end
-  for i = results_from, results_till, 3 do
-    kept = kept + 1
-    if is_held[tonumber(ARGV[i])] then keep_result(KEYS[kept], ARGV[i + 2], ARGV[i + 1]) end
-  end
+local kept = #keys
+for i = results_from, results_till, 3 do
+  kept = kept + 1
+  if records[i] then keep_result(KEYS[kept], ARGV[i + 2], ARGV[i + 1], unpack(records[i])) end
 end
 return lost
