@@ -118,6 +118,20 @@ class Found(NamedTuple):
     def print(self) -> str:
         return definitions.fingerprint(self.definition, self.change)
 
+    def signed_anew(self) -> dict[str, bytes]:
+        """Return what another key than the present one has signed, signed with that."""
+        kind = "stored" if self.is_stored else "code"
+        bodies: dict[str, Definition | Change | None] = {
+            kind: self.definition,
+            "change": self.change,
+        }
+        return {
+            field: definitions.sealed(self.queue.name, field, self.name, body)
+            for field, body in bodies.items()
+            if body is not None
+            and not definitions.is_sealed_now(getattr(self.entry, field))
+        }
+
     def next_ms(self, now_ms: int) -> int | None:
         """Return its next moment, epoch ms; None: it has none, or is paused."""
         if self.is_paused:

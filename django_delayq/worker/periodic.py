@@ -57,6 +57,8 @@ class Periods:
         # What our code defines; found out once.
         self._code: dict[str, Definition] | None = None
         self._told: set[str] = set()
+        # The schedules that this process has signed anew.
+        self._signed: set[str] = set()
 
     def is_due(self, now_ms: float) -> bool:
         """Return whether there is something to do, as far as we know the server's clock."""
@@ -167,6 +169,8 @@ class Periods:
                 for found in known.found()
                 if self._is_ours(found, known) and self._is_broken(found, known.now_ms)
             ]
+        if not todo and self._sign_anew(known):
+            return True
         version = known.version
         for found, code in todo[:ENROLL_BATCH]:
             try:
@@ -186,6 +190,29 @@ class Periods:
                     found.when,
                 )
         return version != known.version
+
+    def _sign_anew(self, known: Known) -> bool:
+        """Sign one schedule with the key that signs now, if that is another; return whether there was one.
+
+        So an earlier key can be retired: nobody has to store anything again. Once for each: while keys change, another
+        worker may sign with the key before.
+        """
+        for found in known.found():
+            texts = {} if found.name in self._signed else found.signed_anew()
+            if texts:
+                self._signed.add(found.name)
+                call = periods.arrange(
+                    self._settings.keys,
+                    found.name,
+                    version=known.version,
+                    code=texts.get("code", periods.KEPT),
+                    stored=texts.get("stored", periods.KEPT),
+                    change=texts.get("change", periods.KEPT),
+                    print=found.print,
+                )
+                run(self._client, call)
+                return True
+        return False
 
     def _is_broken(self, found: Found, now_ms: int) -> bool:
         """Whether what keeps a schedule going is missing, or a later definition has not come to its moment yet."""

@@ -431,6 +431,45 @@ def test_worker_without_the_new_key_leaves_alone_what_is_signed_with_it(
     assert get_schedule("beat", queue_name).next_moment.timestamp() * 1000 > epoch_ms()
 
 
+def test_schedules_are_signed_anew_so_that_a_key_can_be_retired(
+    client, configure, settings, queue_name
+):
+    """A pause and a stored schedule outlive the key that they were made with."""
+    settings.SECRET_KEY = "old"
+    task = make(queue_name, NEVER)
+    Clock(client, queue_name).turn()
+    get_schedule("beat", queue_name).pause()
+    store_schedule("stored", task, NEVER, queue=queue_name)
+    job_id = get_schedule("stored", queue_name).job_id
+
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "new", ["old"]
+    Clock(client, queue_name).turn()
+    settings.SECRET_KEY_FALLBACKS = []
+
+    beat, stored = get_schedules(queue_name)
+    assert beat.is_paused
+    assert (stored.is_stored, stored.job_id) == (True, job_id)
+
+
+def test_wrong_type_of_the_keys_of_schedules_keeps_no_job_from_running(
+    work, records, client, seen, queue_name
+):
+    @delayed_task(name="tests.plain", queue=queue_name)
+    def plain():
+        record("plain")
+
+    keys = keys_of(queue_name)
+    client.set(keys.schedules, "text")
+    make(queue_name, every(1))
+    work()
+    wait_until(lambda: "cannot be looked after" in seen.text, description="it is told")
+
+    plain.schedule(0)
+
+    wait_until(lambda: records.count("plain"), description="the job has run")
+    client.delete(keys.schedules)
+
+
 def test_forged_definition_is_told_and_not_obeyed(client, configure, seen, queue_name):
     make(queue_name, NEVER)
     worker = Clock(client, queue_name)
