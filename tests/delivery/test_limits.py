@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from django_delayq.delivery import limiting
 from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of
 from django_delayq.delivery.states import State
@@ -221,6 +222,43 @@ def test_rate_with_a_burst(rig: Rig) -> None:
     assert names_of(rig.claim()) == ["j0", "j1"]
     rig.now = 1005
     assert names_of(rig.claim()) == ["j2"]
+
+
+def loosen(rig: Rig) -> None:
+    rig.run(limiting.loosen(rig.keys, now_us=rig.now_us))
+
+
+def test_moments_that_pass_while_workers_are_busy_are_not_made_up_for(rig: Rig) -> None:
+    declare(rig, rate="10/m")
+    rig.schedule({f"j{n}": n for n in range(9)}, limit=STRIPE)
+    rig.now = 10
+    rig.acknowledge(*rig.claim().jobs)
+
+    # Each gets its moment, but nobody claims.
+    for _ in range(8):
+        rig.now += 6000
+        loosen(rig)
+
+    started = [rig.claim(1).jobs for _ in range(9)]
+    assert sum(map(len, started)) <= 2
+
+
+def test_job_that_misses_its_moment_for_a_slot_needs_another(rig: Rig) -> None:
+    declare(rig, rate="10/m", concurrency=2)
+    rig.schedule({"a": 0, "b": 0}, limit=STRIPE)
+    assert names_of(rig.claim()) == ["a"]
+    declare(rig, rate="10/m", concurrency=1)
+    rig.now = 6000
+    assert rig.claim(1).jobs == []
+    assert rig.inspect("b").state is State.HELD
+
+    rig.reschedule("b", 60_000)
+    declare(rig, rate="10/m", concurrency=3)
+    rig.now = 66_000
+    rig.schedule({"c": 0}, limit=STRIPE)
+
+    # The lease of a is over, and its second attempt is the one start that the rate has.
+    assert names_of(rig.claim()) == ["a"]
 
 
 def test_new_job_that_drops_is_cancelled_while_its_limit_is_full(rig: Rig) -> None:

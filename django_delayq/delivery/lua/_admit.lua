@@ -39,6 +39,9 @@ for _, job in ipairs(leased) do
   else
     local its, why, moment = look_up(limit), nil, nil
     local drops, is_paid = flags % 2 == 1 and job.is_new, limited.is_paid(flags)
+    if is_paid and not limited.is_in_time(job, its, now_us) then
+      is_paid, job.tail = false, limited.with_paid(job.tail, false)
+    end
     local most = its.most or (flags % 2 == 1 and not its.is_known and 1)
     if most and its.count >= most then
       why = string.format('%.0f of %.0f', its.count, most)
@@ -58,6 +61,7 @@ for _, job in ipairs(leased) do
       cancelled[#cancelled + 1] = job
       back.dropped = back.dropped + 1
     elseif why then
+      if is_paid then job.tail = limited.with_paid(job.tail, false) end
       held[#held + 1] = job
     elseif moment and moment > now_us then
       job.due = math.ceil(moment / 1000)

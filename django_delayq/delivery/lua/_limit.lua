@@ -21,6 +21,14 @@ local function of_limits()
     return math.floor(flags / 2) % 2 == 1
   end
 
+  -- Whether a job that has its moment starts soon behind it. Moments go on while workers are busy with other jobs, and all
+  -- jobs that got one would start together: one that comes later than a burst, or a tenth of a second, needs another.
+  local function is_in_time(job, limit, now_us)
+    local set = waiting_set(keys.retries, keys.returned, job.attempts, job.kills)
+    local due = redis.call('ZSCORE', set, job.token)
+    return due and now_us - due * 1000 <= math.max((limit.slack or 0) + (limit.interval or 0), 100000)
+  end
+
   -- What is in force: .most, jobs at a time; .interval and .slack (us), by which a burst may come too early, and .rate; each
   -- nil if there is no such limit.
   local function in_force(code, set)
@@ -119,7 +127,8 @@ local function of_limits()
   end
 
   return { in_force = in_force, read = read_limit, arrival = arrival, held_under = held_under, count_slots = count_slots,
-    check = check_limits, keep_paces = keep_paces, let_go = let_go, with_paid = with_paid, is_paid = is_paid }
+    check = check_limits, keep_paces = keep_paces, let_go = let_go, with_paid = with_paid, is_paid = is_paid,
+    is_in_time = is_in_time }
 end
 
 -- Free the slots of jobs whose leases end, and let those go on that wait for them; wake whoever waits because the queue
