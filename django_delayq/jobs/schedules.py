@@ -466,6 +466,13 @@ def _in_code(queue: str) -> dict[str, CodeSchedule]:
 
 
 def _getting(name: str, queue: str | None) -> Steps[Schedule]:
+    if queue is not None:
+        known = yield from loading(conf.get_settings().queue(queue))
+        one = known.find(name)
+        if one is not None:
+            # What a later version has written is not shown.
+            with suppress(InvalidSchedule):
+                return _shown(one, _in_code(queue))
     all_found = yield from _listing(queue)
     found = [schedule for schedule in all_found if schedule.name == name]
     if len(found) > 1:
