@@ -31,6 +31,8 @@ ENROLL_BATCH = 10
 ADVANCE_BATCH = 8
 #: A moment that nobody has moved on for this long belongs to a worker that is gone: one with other code may take over.
 TAKE_OVER_MS = 60_000
+#: A server's clock that is set back by more has every schedule looked at.
+SET_BACK_MS = 60_000
 #: Of more missed moments in a row, `catch_up="all"` leaves out those that follow.
 MOST_BEHIND = 1_000
 #: Bytes of payload in one `advance` call, about.
@@ -49,6 +51,8 @@ class Periods:
         self.due_us = float("inf")
         # The server's clock less our monotonic one, ms.
         self._offset_ms = 0.0
+        # Moments may have been stored while the server's clock was ahead. To look at all of them costs.
+        self._is_ahead = True
         self._known: Known | None = None
         # The schedules that this process moves on, and the moments whose jobs wait.
         self._ours: dict[str, Found] = {}
@@ -77,7 +81,11 @@ class Periods:
             redis.exceptions.RedisError: the server's own error.
         """
         if now_us is not None:
-            self._offset_ms = now_us / 1000 - now_ms
+            offset_ms = now_us / 1000 - now_ms
+            if offset_ms < self._offset_ms - SET_BACK_MS:
+                # The server's clock was ahead, and what waits may be far from its schedule's next moment.
+                self.next_ms, self._known, self._is_ahead = 0.0, None, True
+            self._offset_ms = offset_ms
         if now_ms >= self.next_ms:
             self._look(now_ms)
         server_ms = int(now_ms + self._offset_ms) if now_us is None else now_us // 1000
@@ -109,7 +117,7 @@ class Periods:
             # What we have changed, or somebody else, is read anew.
             self.next_ms, self._known = now_ms, None
             return
-        self._known = known
+        self._known, self._is_ahead = known, False
         self._take_in(known)
 
     def _is_overdue(self) -> bool:
@@ -221,12 +229,17 @@ class Periods:
         state = found.entry.state
         if state.print != found.print:
             return True
+        moment_ms = found.entry.moment_ms
+        if moment_ms is not None and not self._is_ahead:
+            return False
         try:
-            return found.entry.moment_ms is None and found.next_ms(now_ms) is not None
+            next_ms = found.next_ms(now_ms)
         except DelayqError as error:
             # This machine does not know its zone.
             self._tell(found.name, error)
             return False
+        # A moment after the next one was stored while the server's clock was ahead.
+        return next_ms is not None and (moment_ms is None or moment_ms > next_ms)
 
     def _is_ours(self, found: Found, known: Known) -> bool:
         """Whether this process knows all that the jobs of a schedule need: else others move it on, or nobody does."""

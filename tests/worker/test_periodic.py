@@ -353,6 +353,24 @@ def test_what_somebody_has_deleted_from_the_server_is_enrolled_again(
     assert len(waiting_moments(client, queue_name)) == 1
 
 
+def test_server_whose_clock_was_ahead_for_a_while_gets_its_moments_back(
+    client, configure, queue_name
+):
+    make(queue_name, every(timedelta(hours=1)))
+    worker = Clock(client, queue_name)
+    worker.turn()
+    moment = waiting_moments(client, queue_name)[0]
+    worker.turn(moment + 720 * HOUR, look=False)
+    assert waiting_moments(client, queue_name) == [moment, moment + 721 * HOUR]
+
+    worker.turn(moment - 10, look=False)
+
+    # The job of the first moment still waits.
+    schedule = get_schedule("beat", queue_name)
+    assert moment < schedule.next_moment.timestamp() * 1000 <= moment + 2 * HOUR
+    assert len(waiting_moments(client, queue_name)) == 2
+
+
 @pytest.mark.parametrize("deleted", ["moments", "states"])
 def test_what_somebody_has_deleted_is_missed_at_the_next_moment_at_the_latest(
     client, configure, queue_name, deleted
