@@ -44,7 +44,7 @@ def _urgent(client: redis.Redis, marks: Path, jobs: int) -> None:
     from django_delayq import schedule_many
 
     queue = tasks.noop_flat.options.queue
-    _raise_format(client, queue)
+    raise_format(client, queue)
     low = tasks.noop_flat.using(priority=-5)
     schedule_many(low.prepare(0, i) for i in range(jobs))
     delays_ms: list[float] = []
@@ -80,7 +80,7 @@ def _left(client: redis.Redis, queue: str) -> int:
     return int(client.zcard(QueueKeys.of(queue).timeout_set))
 
 
-def _raise_format(client: redis.Redis, queue: str) -> None:
+def raise_format(client: redis.Redis, queue: str) -> None:
     """Put a queue into the format that has priorities, as its worker does within a minute."""
     from django_delayq.calls.running import run
     from django_delayq.delivery import upgrading
@@ -107,7 +107,7 @@ def _drain(client: redis.Redis, rounds: int) -> None:
     ]
     for number in range(rounds):
         for found, task in ways if number % 2 else reversed(ways):
-            _raise_format(client, queue)
+            raise_format(client, queue)
             found.append(rates.drain(client, task))
             bench.delete_queue(client, queue)
     rows = [

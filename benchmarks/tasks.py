@@ -7,6 +7,12 @@ import time
 
 from django_delayq import current_job, delayed_task
 
+try:
+    from django_delayq import Limit
+except ImportError:
+    # An earlier commit, which `compare` measures with these tasks, has no limits.
+    Limit = None  # type: ignore[assignment, misc]
+
 
 @delayed_task
 def noop(number: int) -> None:
@@ -72,3 +78,13 @@ def tell_late(due_ms: int | None = None) -> None:
         kind, late_ms = "job", now_ms - (due_ms or 0)
     with open(os.environ["DELAYQ_BENCH_MARKS"], "a") as marks:
         marks.write(f"{kind} {late_ms:.3f}\n")
+
+
+if Limit is not None:
+
+    @delayed_task(
+        queue="flat",
+        limit=Limit("bench", concurrency=1, key=lambda number: number % 1_000),
+    )
+    def noop_of_a_key(number: int) -> None:
+        """Do nothing, and never beside another job of the key."""

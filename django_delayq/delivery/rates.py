@@ -15,7 +15,7 @@ SHORTEST_US = 10
 #: The most jobs at a time that a limit may name.
 MOST_AT_A_TIME = 1_000_000
 #: Without a burst, what a rate has in this time may start at once.
-BURST_US = 100_000
+BURST_US = 1_000_000
 RATE_WANTED = (
     "a rate such as '500/s', '10/m', '5/2s' or '100/h burst 20': how many, in how many"
     f" {', '.join(UNITS)}; at most a hundred thousand a second, at least one a week"

@@ -197,7 +197,7 @@ def test_limit_that_nobody_knows_holds_nothing(rig: Rig) -> None:
 
 
 def test_rate_of_a_key_gives_each_job_its_moment(rig: Rig) -> None:
-    declare(rig, rate="10/s")
+    declare(rig, rate="10/s burst 1")
     rig.schedule({f"j{n}": n for n in range(4)}, limit=STRIPE)
     rig.now = 5
 

@@ -479,7 +479,7 @@ def _(rig: Rig) -> Callable[[], object]:
 
 @stop("claim of jobs with a rate", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    limit(rig, rate="10/s")
+    limit(rig, rate="10/s burst 1")
     rig.schedule({"a": 0, "b": 1, "c": 2}, limit="stripe\0k", priority=1)
     rig.now += 3
     return rig.claim
@@ -487,7 +487,7 @@ def _(rig: Rig) -> Callable[[], object]:
 
 @stop("claim of a job that has its moment", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    rig.acknowledge(fill_limit(rig, rate="10/s"))
+    rig.acknowledge(fill_limit(rig, rate="10/s burst 1"))
     rig.now += 100
     return rig.claim
 
@@ -546,7 +546,7 @@ def _(rig: Rig) -> Callable[[], object]:
 
 @stop("reschedule a job that has its moment", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    fill_limit(rig, rate="10/s")
+    fill_limit(rig, rate="10/s burst 1")
     return lambda: rig.reschedule("b", 500)
 
 

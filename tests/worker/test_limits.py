@@ -159,7 +159,7 @@ def test_queue_whose_limit_is_full_costs_no_more_claims_than_an_idle_one(
 def test_burst_runs_what_the_rate_of_its_queue_holds_back(
     configure, work, records, queue_name
 ):
-    configure({"RATE": "20/s"})
+    configure({"RATE": "20/s burst 2"})
     send(tasks.note, 8, queue_name)
 
     worker = work(is_burst=True)
