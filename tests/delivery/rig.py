@@ -482,7 +482,7 @@ class Rig:
             )
         )
 
-    def arrange(
+    def arranging(
         self,
         name: str,
         next_at: int | str | None = KEPT,
@@ -492,28 +492,32 @@ class Rig:
         print: str = "p1",
         insertion_list: bool | None = None,
         **definitions: bytes | str,
-    ) -> int:
-        """Change a schedule; ``job`` is the name of its waiting job."""
+    ) -> Call[int]:
+        """Return a call that changes a schedule; ``job`` is the name of its waiting job. Made twice, it is a repeat."""
         if version is None:
             version = self.version()
         at = next_at if next_at is None or isinstance(next_at, str) else T0 + next_at
         new = NewJob(token(job), f"={at}", "", payload(job)) if job else None
-        return self.run(
-            periods.arrange(
-                self.keys,
-                name,
-                version=version,
-                print=print,
-                next_ms=at,
-                job=new,
-                frame_format=self.frame_format,
-                insertion_list=self.insertion_list
-                if insertion_list is None
-                else insertion_list,
-                now_us=self.now_us,
-                **definitions,
-            )
+        return periods.arrange(
+            self.keys,
+            name,
+            version=version,
+            print=print,
+            next_ms=at,
+            job=new,
+            frame_format=self.frame_format,
+            insertion_list=self.insertion_list
+            if insertion_list is None
+            else insertion_list,
+            now_us=self.now_us,
+            **definitions,
         )
+
+    def arrange(
+        self, name: str, next_at: int | str | None = KEPT, **options: Any
+    ) -> int:
+        """Change a schedule, as `arranging` has it."""
+        return self.run(self.arranging(name, next_at, **options))
 
     def advance(
         self,

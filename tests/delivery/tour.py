@@ -134,14 +134,16 @@ def _(rig: Rig) -> Callable[[], object]:
 
 @stop("arrange a schedule", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
-    return lambda: rig.arrange("s", 50, job="a", code=b"x")
+    call = rig.arranging("s", 50, job="a", code=b"x")
+    return lambda: rig.run(call)
 
 
 @stop("arrange a schedule anew", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"first": 9})
     rig.arrange("s", 50, job="a", code=b"x", change=b"y")
-    return lambda: rig.arrange("s", 5, job="b", print="p2", code=b"z", change="")
+    call = rig.arranging("s", 5, job="b", print="p2", code=b"z", change="")
+    return lambda: rig.run(call)
 
 
 @stop("advance a schedule", drains=True)
