@@ -32,6 +32,7 @@ from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob, Scheduled
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, name_in, payload, token
+from tests.delivery.tour import follower
 
 #: For so long after a gap, leases that ended in it are spared.
 SPARED = LEASE * 5 / 12
@@ -508,16 +509,22 @@ class QueueMachine(RuleBasedStateMachine):
         way=st.sampled_from("AAAARRSBGHHN"),
         wait=waits,
         again=st.booleans(),
+        followers=st.sampled_from([0, 0, 1, 3]),
     )
-    def settle(self, data: Any, way: str, wait: int, again: bool) -> None:
+    def settle(
+        self, data: Any, way: str, wait: int, again: bool, followers: int
+    ) -> None:
         name = data.draw(st.sampled_from(sorted(self.leases)))
+        # Jobs that follow it are stored with its end, or not at all.
+        names = [self.new_name("j") for _ in range(followers if way in "AB" else 0)]
+        follow = [(0, follower(each, f"+{wait}")) for each in names]
         job = self.leases[name]
         is_held = self.places.get(name) == "leased"
         call = {
-            "A": lambda: self.rig.acknowledge(job),
+            "A": lambda: self.rig.acknowledge(job, followers=follow),
             "R": lambda: self.rig.retry(job, wait=wait),
             "S": lambda: self.rig.snooze(job, wait=wait),
-            "B": lambda: self.rig.bury(job),
+            "B": lambda: self.rig.bury(job, followers=follow),
             "G": lambda: self.rig.give_back(job),
             "H": lambda: self.rig.hold(job, task=f"paused {TASK}", hold_ms=None),
             "N": lambda: self.rig.renew(job),
@@ -530,6 +537,9 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.rig.state() == before
         if not is_held:
             return
+        for each in names:
+            self.places[each], self.due[each] = "waiting", self.rig.at(wait) - T0
+            self.priorities[each] = 0
         if way == "N":
             self.due[name] = self.rig.at(LEASE) - T0
             return
