@@ -99,6 +99,9 @@ reveal_type(schedule("app.tasks.add", 5, 1, anything="goes"))  # R: Job[Any]
 reveal_type(get_job("default:x"))  # R: Job[Any]
 reveal_type(add.schedule(5, 1).created)  # R: bool
 reveal_type(add.schedule(5, 1).replaced)  # R: bool
+reveal_type(add.prepare(5, 1).then(greet.prepare(5, "x")))  # R: Job[int]
+reveal_type(greet.prepare(5, "x").on_dead(add.prepare(5, 1)))  # R: Job[str]
+add.prepare(5, 1).then(greet)  # E: arg-type
 jobs: list[Job[Any]] = [greet.prepare(5, "x"), add.prepare(5, 1)]
 reveal_type(schedule_many(jobs))  # R: list[Job[Any]]
 
