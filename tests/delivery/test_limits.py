@@ -277,6 +277,22 @@ def test_new_job_that_drops_is_cancelled_while_its_limit_is_full(rig: Rig) -> No
     assert names_of(rig.claim()) == ["d"]
 
 
+def test_slot_whose_lease_was_deleted_drops_no_later_job(rig: Rig) -> None:
+    rig.schedule({"a": 0}, limit="periodic\0", drops=True)
+    rig.claim()
+    rig.client.delete(rig.keys.leases)
+    rig.now = 1
+    rig.schedule({"b": 0, "c": 0}, limit="periodic\0", drops=True)
+    rig.now = 2
+
+    claimed = rig.claim()
+
+    assert names_of(claimed) == ["b"]
+    assert rig.inspect("c").state is State.CANCELLED
+    assert slots(rig) == 1
+    rig.is_checked = False
+
+
 def test_repeat_of_a_claim_says_that_there_are_limits(rig: Rig) -> None:
     declare(rig, concurrency=1)
     rig.schedule({"a": 0, "b": 0}, limit=STRIPE)

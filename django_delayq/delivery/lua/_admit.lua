@@ -43,6 +43,14 @@ for _, job in ipairs(leased) do
       is_paid, job.tail = false, limited.with_paid(job.tail, false)
     end
     local most = its.most or (flags % 2 == 1 and not its.is_known and 1)
+    if most and its.count >= most and drops and not its.is_looked_through then
+      -- Nothing is held for such a limit, so nobody else would ever free a slot whose lease was deleted.
+      its.is_looked_through = true
+      for _, member in ipairs(limited.stale_slots(limit)) do
+        freed[#freed + 1] = member
+        its.count, its.freed = its.count - 1, its.freed + 1
+      end
+    end
     if most and its.count >= most then
       why = string.format('%.0f of %.0f', its.count, most)
     elseif its.interval and not is_paid then

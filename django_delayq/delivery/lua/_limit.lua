@@ -66,6 +66,18 @@ local function of_limits()
     return redis.call('ZLEXCOUNT', keys.slots, '[' .. limit .. '\0', '(' .. limit .. '\1')
   end
 
+  -- Slots of a limit whose leases somebody has deleted, among 100 of them.
+  local function stale_slots(limit)
+    local slots = redis.call('ZRANGEBYLEX', keys.slots, '[' .. limit .. '\0', '(' .. limit .. '\1', 'LIMIT', 0, 100)
+    local tokens, stale = {}, {}
+    if #slots == 0 then return stale end
+    for i, slot in ipairs(slots) do tokens[i] = slot:match('[^%z]*$') end
+    for i, lease in ipairs(redis.call('ZMSCORE', keys.leases, unpack(tokens))) do
+      if not lease then stale[#stale + 1] = slots[i] end
+    end
+    return stale
+  end
+
   local function check_limits()
     check_sets(keys.leases, keys.slots, keys.held, keys.held_tasks, keys.paces, keys.retries, keys.returned, keys.ranked)
     check_hashes(keys.control, keys.errors, keys.headers)
@@ -128,7 +140,7 @@ local function of_limits()
 
   return { in_force = in_force, read = read_limit, arrival = arrival, held_under = held_under, count_slots = count_slots,
     check = check_limits, keep_paces = keep_paces, let_go = let_go, with_paid = with_paid, is_paid = is_paid,
-    is_in_time = is_in_time }
+    is_in_time = is_in_time, stale_slots = stale_slots }
 end
 
 -- Free the slots of jobs whose leases end, and let those go on that wait for them; wake whoever waits because the queue

@@ -31,15 +31,8 @@ while names_left > 0 and count < most do
     cursor = member .. '\0'
   else
     local limit = limit_named(name) or '\0'
-    local slots = redis.call('ZRANGEBYLEX', keys.slots, '[' .. limit .. '\0', '(' .. limit .. '\1', 'LIMIT', 0, 100)
-    if #slots > 0 then
-      local tokens, stale = {}, {}
-      for i, slot in ipairs(slots) do tokens[i] = slot:match('[^%z]*$') end
-      for i, lease in ipairs(redis.call('ZMSCORE', keys.leases, unpack(tokens))) do
-        if not lease then stale[#stale + 1] = slots[i] end
-      end
-      if #stale > 0 then redis.call('ZREM', keys.slots, unpack(stale)) end
-    end
+    local stale = limited.stale_slots(limit)
+    if #stale > 0 then redis.call('ZREM', keys.slots, unpack(stale)) end
     local room = most - count
     local went = limited.let_go(limit, room, now_ms)
     count = count + went
