@@ -9,13 +9,12 @@ from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.wire import signing
 from django_delayq.wire.publishing import read_published
 
 #: How long a limit counts after a worker said that its code has it. Workers say so each minute.
 KEPT_MS = 600_000
-#: How many limits and keys one `loosen` looks at.
+#: How many limits and keys one `loosen` looks at, and how many jobs it lets go on.
 LOOSENED = 100
 #: What is set in the place of no limit.
 UNLIMITED: Mapping[str, dict[str, int | str]] = {
@@ -111,7 +110,7 @@ def loosen(
     name: str = "",
     cursor: bytes = b"",
     name_limit: int = LOOSENED,
-    limit: int = MAX_BATCH,
+    limit: int = LOOSENED,
     now_us: int | None = None,
 ) -> Call[Loosened]:
     """Let up to ``limit`` jobs go on that are held for a limit, or for any, and that it admits now."""

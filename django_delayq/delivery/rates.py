@@ -20,7 +20,7 @@ RATE_WANTED = (
     "a rate such as '500/s', '10/m', '5/2s' or '100/h burst 20': how many, in how many"
     f" {', '.join(UNITS)}; at most a hundred thousand a second, at least one a week"
 )
-_RATE = re.compile(r"(\d{1,7})/(\d{0,7})([smhd])(?: burst (\d{1,7}))?")
+_RATE = re.compile(r"(\d{1,7})/(\d{0,7})([smhd])(?: burst (\d{1,7}))?", re.ASCII)
 
 
 class Rate(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 
 from django_delayq.delivery import limiting
 from django_delayq.delivery.claiming import Limited, Mode
-from django_delayq.delivery.rates import limit_text, numbers_of
+from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.states import State
 from tests.delivery.rig import LEASE, Rig, names_of, token
 
@@ -311,3 +311,46 @@ def test_claim_of_a_few_leaves_limits_to_the_whole_claim(rig: Rig) -> None:
     rig.schedule({"a": 0, "b": 0}, limit=STRIPE, insertion_list=False)
 
     assert rig.claim_few() is None
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [b"x", b"[]", b'{"code":[],"set":1}', b'{"code":{"concurrency":1e999,"rate":5}}'],
+)
+def test_limits_and_paces_that_no_script_has_written_stop_nothing(
+    rig: Rig, stored: bytes
+) -> None:
+    keys = rig.keys
+    written = {"limit:stripe": stored, "queue_limit": stored, "pace": "nan"}
+    rig.client.hset(keys.control, mapping=written)
+    rig.client.zadd(keys.paces, {STRIPE: float("inf")})
+    rig.schedule({"a": 0, "b": 0}, limit=STRIPE)
+
+    assert len(rig.claim(limit_text=limit_text(rate="10/s")).jobs) == 2
+    declared = [("stripe", numbers_of(rate="10/s"))]
+    call = limiting.declare(keys, declared, is_new=True, now_us=rig.now_us)
+    assert rig.run(call) == 1
+    rig.schedule({"c": 0}, limit=STRIPE)
+    rig.now += 1
+    assert len(rig.claim().jobs) == 1
+    assert rig.run(limiting.set_limit(keys, numbers_of(concurrency=1))) == 1
+    assert next(each.set for each in rig.run(limiting.limits(keys)))["concurrency"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fast",
+        "0/s",
+        "-1/s",
+        "1/0s",
+        "1/8d",
+        "100001/s",
+        "1/s burst 0",
+        "１/s",
+        "1/s\n",
+        5,
+    ],
+)
+def test_what_is_no_rate_is_not_read(text: object) -> None:
+    assert read_rate(text) is None

@@ -53,7 +53,9 @@ local function of_limits()
   -- The arrival time of a pace, never before now. If the clock was set back, or the rate was slower before, it is too far
   -- off: nobody waits for longer than behind a burst and one job that has its moment.
   local function arrival(score, limit, now_us)
-    return math.min(math.max(tonumber(score or nil) or 0, now_us), now_us + limit.slack + 2 * limit.interval)
+    local number = tonumber(score or nil)
+    if not number or not is_score(number) then return now_us end
+    return math.min(math.max(number, now_us), now_us + limit.slack + 2 * limit.interval)
   end
 
   -- The name that a limit holds jobs under.

@@ -20,8 +20,10 @@ end
 
 local own, values, over, changed = {}, {}, {}, 0
 local function keep(name, limit)
+  -- Somebody may have written numbers that JSON does not have: then that counts for nothing.
+  local is_json, text = pcall(cjson.encode, limit)
   values[#values + 1] = 'limit:' .. name
-  values[#values + 1] = cjson.encode(limit)
+  values[#values + 1] = is_json and text or cjson.encode({ code = own[name], at = decimal(now_ms) })
 end
 
 local function is_old(limit)

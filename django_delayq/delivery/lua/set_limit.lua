@@ -21,13 +21,17 @@ redis.call('HDEL', keys.control, '')
 if change == '' then
   redis.call('HDEL', keys.control, field)
   stored.set, stored.by, stored.since = nil, nil, nil
-  if stored.code then redis.call('HSET', keys.control, field, cjson.encode(stored)) end
+  local is_json, text = pcall(cjson.encode, stored)
+  if stored.code and is_json then redis.call('HSET', keys.control, field, text) end
   redis.call('HSET', keys.control, 'cleared', id)
 else
   local set = type(stored.set) == 'table' and stored.set or {}
   for key, value in pairs(decode_table(change)) do set[key] = value end
   stored.set, stored.by, stored.since = set, ARGV[4], decimal(now_ms)
-  redis.call('HSET', keys.control, field, cjson.encode(stored))
+  local is_json, text = pcall(cjson.encode, stored)
+  -- Somebody may have written numbers that JSON does not have: then that counts for nothing.
+  if not is_json then text = cjson.encode({ set = decode_table(change), by = ARGV[4], since = decimal(now_ms) }) end
+  redis.call('HSET', keys.control, field, text)
 end
 local refusal = publish(keys.channel, now_ms)
 return refusal and { 1, refusal } or 1
