@@ -497,6 +497,31 @@ def test_jobs_after_one_that_waits_behind_another_are_not_held_up(rig: Rig) -> N
     assert claimed == ["x"]
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_one_claim_looks_at_all_jobs_that_wait_behind_others(
+    rig: Rig, is_over: bool
+) -> None:
+    for n in range(30):
+        rig.schedule({f"a{n}": 0}, unique=f"e{n}")
+    running = rig.claim(30).jobs
+    for n in range(30):
+        rig.schedule({f"b{n}": n}, unique=f"e{n}", may_go_behind=True)
+    rig.now = 40
+    rig.claim(30)
+    if is_over:
+        rig.acknowledge(*running)
+    rig.now = 3_000
+
+    claimed = rig.claim(1)
+
+    assert len(claimed.jobs) == is_over
+    if not is_over:
+        found = rig.client.zrange(rig.keys.returned, 0, -1, withscores=True)
+        assert len(found) == 30
+        # All are looked at together once more.
+        assert len({score for _, score in found}) == 1
+
+
 def test_next_call_meets_the_job_that_waits_behind(rig: Rig) -> None:
     rig.schedule({"a": 0}, unique=KEY)
     running = rig.lease()

@@ -10,14 +10,16 @@ end
 
 -- A job waits behind another that held its unique key and ran already, until that one has ended and no longer holds the
 -- key. Nothing tells when, so it is looked at again and again: after an eighth of the time by which it is late
--- already, 2 s at most while the other runs, and 30 s while the other waits for its next attempt.
+-- already, 2 s at most while the other runs, and 30 s while the other waits for its next attempt. Jobs of many keys are
+-- looked at together, 20 times a second, so that their number makes no more calls.
 local function must_wait(job)
   local _, ahead = run_of(job.tail)
   if not ahead then return false end
   local _, _, _, fence, _, tail = read_header(redis.call('HGET', keys.headers, ahead))
   if not fence or unique_of(tail):sub(2) ~= unique_of(job.tail):sub(2) then return false end
   local most_ms = fence == NOBODY and 30000 or 2000
-  job.again = now_ms + math.max(50, math.min(math.floor((now_ms - job.start) / 8), most_ms))
+  local again = now_ms + math.max(50, math.min(math.floor((now_ms - job.start) / 8), most_ms))
+  job.again = again - again % 50
   byte_count, seen[job.token] = byte_count + #job.payload, job.payload
   behind[#behind + 1] = job
   return true

@@ -1,10 +1,10 @@
 -- Part of claim: take up jobs that were with us before: expired leases, due retries, returned jobs.
 --
--- Uses     now_ms, mode, is_ranked, limit, max_kills, safe_kills, service, count, is_full, lease, head_of
+-- Uses     now_ms, mode, is_ranked, limit, max_kills, safe_kills, service, count, is_full, lease, head_of, behind
 -- Fills    seen, expired, retried, returned, put_off, vanished, vanished_tails, buried, killed, left
 -- Sets     suspects, byte_count, told
 
--- How many suspects one call puts off.
+-- How many jobs one call puts off: suspects, and jobs that have to wait for the end of another.
 local PUT_OFF = 500
 
 -- Somebody may have deleted a key of ours. Without its header, a job begins anew; without its payload it cannot run, so
@@ -49,14 +49,14 @@ local function take_up(token, lease_end)
   end
 end
 
--- Suspects that are put off must not hide the jobs behind them, so this reads on.
+-- Jobs that are put off must not hide the jobs behind them, so this reads on.
 local function take_up_due(set, till, taken, is_lease)
   local before
-  while not is_full() and #put_off < PUT_OFF and #put_off ~= before do
-    before = #put_off
+  while not is_full() and #put_off + #behind < PUT_OFF and #put_off + #behind ~= before do
+    before = #put_off + #behind
     local found = redis.call('ZRANGEBYSCORE', set, '-inf', till, 'WITHSCORES', 'LIMIT', #taken, limit - count)
     for i = 1, #found, 2 do
-      if is_full() or #put_off == PUT_OFF then break end
+      if is_full() or #put_off + #behind == PUT_OFF then break end
       taken[#taken + 1] = found[i]
       take_up(found[i], is_lease and tonumber(found[i + 1]) or nil)
     end
