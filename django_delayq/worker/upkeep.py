@@ -115,6 +115,10 @@ class Upkeep:
     def begin(self) -> None:
         """Do what has to be done before the first claim."""
         if all_limits():
+            found = run(self._client, upgrading.read_format(self._settings.keys))
+            if found.format > signing.FORMAT:
+                # The first claim says so, and this process leaves the queue alone.
+                return
             # Only a queue in the format that has limits keeps them.
             self._enroll()
             self._declare_limits(is_new=True)
