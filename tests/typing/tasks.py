@@ -16,13 +16,17 @@ from django_delayq import (
     aget_job,
     aschedule,
     aschedule_many,
+    cron,
     current_job,
     delayed_task,
     ended_jobs,
+    every,
     find_jobs,
     get_job,
+    get_schedule,
     pause,
     paused,
+    periodic,
     queue_handler,
     resume,
     schedule,
@@ -169,6 +173,23 @@ pause(add)  # E: arg-type
 pause(task=5)  # E: arg-type
 reveal_type(resume("mail"))  # R: bool
 reveal_type(paused()[0].until)  # R: datetime | None
+
+
+# A periodic task is the task that it was.
+
+
+@periodic(cron("0 9 * * 1-5", tz="UTC"), name="report", args=[1])
+@periodic(every(timedelta(minutes=5)), catch_up="all", overlap=False, priority=5)
+@delayed_task
+def count(first: int = 0) -> int:
+    return first
+
+
+reveal_type(count)  # R: DelayedTask[[first: int =], int]
+reveal_type(get_schedule("report").pause(reason="r").next_moment)  # R: datetime | None
+reveal_type(get_schedule("report").fire())  # R: Job[Any]
+periodic("0 9 * * *")  # E: arg-type
+periodic(every(5), catch_up="some")  # E: arg-type
 
 
 # A job of an async task brings what its coroutine returns.
