@@ -49,7 +49,6 @@ class Ends:
         now_ms = monotonic_ms()
         if now_ms >= recording.due_ms:
             recording.tell()
-            self._has_told = True
         if not settlement:
             return
         if not force and self._crew.queued() and len(settlement.ended) < SETTLE_BATCH:
@@ -68,11 +67,13 @@ class Ends:
 
     def learn(self) -> None:
         """Take in the replies to `tell`."""
+        if self._recording.has_told:
+            # It says nothing of how fast jobs run.
+            self._recording.learn()
         if not self._has_told:
             return
         self._has_told = False
         settled, failure = self.settlement.learn()
-        self._recording.learn()
         count = 0
         running, is_told = self._crew.running, logger.isEnabledFor(logging.INFO)
         for attempt in settled:

@@ -63,6 +63,11 @@ class Recording:
         # What was logged of each queue.
         self._problems: dict[str, str] = {}
 
+    @property
+    def has_told(self) -> bool:
+        """Whether replies to `tell` are still to be read."""
+        return bool(self._told)
+
     def note(self, attempts: Sequence[Attempt]) -> None:
         """Take in attempts of one queue with one verdict, which the server has settled."""
         first = attempts[0]
