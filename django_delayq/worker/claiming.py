@@ -35,6 +35,8 @@ NOTICEABLE = 0.1
 HELD_PATIENCE_MS = 1_000.0
 #: For so long the loop lets threads go first before it moves schedules on.
 BEGIN_FIRST_S = 0.0003
+#: When to look at schedules again after the server was away.
+AWAY_MS = 1_000.0
 
 
 class Claiming:
@@ -347,5 +349,7 @@ class Claiming:
             if queue.periods.turn(now_ms, now_us):
                 queue.is_ready = True
         except RedisError as error:
-            queue.periods.wait(now_ms + ROUND_MS)
+            # A server that is away for a moment is no reason for a schedule to rest for a minute.
+            pause_ms = ROUND_MS if is_queues_own(error) else AWAY_MS
+            queue.periods.wait(now_ms + pause_ms)
             queue.upkeep.note(error)

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import (
     InvalidSchedule,
@@ -22,7 +23,7 @@ from django_delayq import (
     resume,
     store_schedule,
 )
-from django_delayq.clock import epoch_ms
+from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from django_delayq.jobs import moments, registry
@@ -160,6 +161,32 @@ def test_schedule_whose_waiting_job_was_cancelled_goes_on(work, records, queue_n
     if get_job(schedule.job_id).cancel():
         wait_until(lambda: records.count("run"), description="a later moment")
         assert moments_of(records)[0] > schedule.next_moment.timestamp() * 1000
+
+
+def test_schedule_goes_on_soon_after_its_connection_was_lost(work, queue_name):
+    make(queue_name, every(1))
+    worker = work()
+    periods = worker.loop.queues[queue_name].periods
+    wait_until(lambda: periods._moments, description="it has looked")
+    waits = []
+
+    def lose(name, now_ms):
+        del periods._advance
+        raise RedisConnectionError("gone")
+
+    wait = periods.wait
+
+    def note(until_ms):
+        waits.append(until_ms - monotonic_ms())
+        wait(until_ms)
+
+    periods.wait = note
+    periods._advance = lose
+
+    wait_until(lambda: waits, description="its connection was lost")
+
+    assert waits[0] <= 1_000
+    wait_until(lambda: periods._known is not None, description="it has looked again")
 
 
 def test_several_schedules_of_one_task(work, queue_name):
