@@ -9,7 +9,7 @@ from django_delayq.delivery import limiting
 from django_delayq.delivery.claiming import Limited, Mode
 from django_delayq.delivery.rates import limit_text, numbers_of, read_rate
 from django_delayq.delivery.states import State
-from tests.delivery.rig import LEASE, Rig, names_of, token
+from tests.delivery.rig import LEASE, T0, Rig, names_of, token
 
 STRIPE = "stripe\0acct"
 
@@ -94,9 +94,38 @@ def test_rate_of_a_queue_survives_a_clock_that_is_set_back(rig: Rig) -> None:
     rig.schedule({"c": 0})
     rig.is_checked = False
 
-    wait_us = rig.claim(10, limit_text=text).wait_us
+    claimed = rig.claim(10, limit_text=text)
 
-    assert 0 <= wait_us <= 18_000_000
+    assert names_of(claimed) == ["c"]
+    assert claimed.wait_us >= 0
+
+
+def test_raised_rate_of_a_queue_counts_at_once(rig: Rig) -> None:
+    rig.schedule({f"j{n}": 0 for n in range(5)})
+    slow = limit_text(rate="1/h")
+    assert names_of(rig.claim(10, limit_text=slow)) == ["j0"]
+    assert rig.claim(10, limit_text=slow).jobs == []
+
+    raised = limit_text(rate="10/s burst 3")
+    assert names_of(rig.claim(10, limit_text=raised)) == ["j1"]
+    rig.now = 100
+    assert names_of(rig.claim(10, limit_text=raised)) == ["j2"]
+
+
+def test_raised_rate_of_a_limit_lets_held_jobs_go_on_at_once(rig: Rig) -> None:
+    declare(rig, rate="1/h burst 1")
+    rig.schedule({f"j{n}": n for n in range(5)}, limit=STRIPE)
+    rig.now = 5
+    assert names_of(rig.claim()) == ["j0"]
+
+    declare(rig, rate="10/s burst 1")
+    loosen(rig)
+
+    assert names_of(rig.claim()) == ["j2"]
+    rig.now += 100
+    assert names_of(rig.claim()) == ["j3"]
+    # It has its moment, and keeps it.
+    assert rig.inspect("j1").score_ms == T0 + 3_600_005
 
 
 def test_shared_queue_goes_on_transferring_while_its_limit_is_full(rig: Rig) -> None:

@@ -50,12 +50,13 @@ local function of_limits()
     return found
   end
 
-  -- The arrival time of a pace, never before now. If the clock was set back, or the rate was slower before, it is too far
-  -- off: nobody waits for longer than behind a burst and one job that has its moment.
+  -- The arrival time of a pace, never before now. No rate goes further ahead than a burst and one job that has its moment.
+  -- If it is further off, the clock was set back, or the rate was slower before: one job may start now.
   local function arrival(score, limit, now_us)
     local number = tonumber(score or nil)
     if not number or not is_score(number) then return now_us end
-    return math.min(math.max(number, now_us), now_us + limit.slack + 2 * limit.interval)
+    if number > now_us + limit.slack + 2 * limit.interval then return now_us + limit.slack end
+    return math.max(number, now_us)
   end
 
   -- The name that a limit holds jobs under.
