@@ -50,12 +50,13 @@ local function of_limits()
     return found
   end
 
-  -- The arrival time of a pace, never before now. No rate goes further ahead than a burst and one job that has its moment.
-  -- If it is further off, the clock was set back, or the rate was slower before: one job may start now.
+  -- The arrival time of a pace, never before now. No rate goes further ahead than a burst and one job that has its moment,
+  -- but for what clocks differ. If it is a second further off, the clock was set back, or the rate was slower before: one
+  -- job may start now.
   local function arrival(score, limit, now_us)
     local number = tonumber(score or nil)
     if not number or not is_score(number) then return now_us end
-    if number > now_us + limit.slack + 2 * limit.interval then return now_us + limit.slack end
+    if number > now_us + limit.slack + 2 * limit.interval + 1000000 then return now_us + limit.slack end
     return math.max(number, now_us)
   end
 
