@@ -140,7 +140,7 @@ def _check_schedules() -> Sequence[checks.CheckMessage]:
             found.append(
                 checks.Error(
                     f"Schedule {schedule.name!r} of task {schedule.task.name!r} cannot go on: {error}.",
-                    hint="Correct its @periodic; until then, workers leave this schedule out.",
+                    hint="Correct its @periodic. A worker that starts with --skip-checks leaves this schedule out.",
                     id="django_delayq.E013",
                 )
             )

@@ -166,6 +166,8 @@ class Cron(When):
             text = CronSim(self.expression, _ANY_MOMENT).explain()
         except CronSimError:
             return "never"
+        # Of a day of the month and one of the week, one is enough, where cronsim's words ask for both.
+        text = text.replace(" and on ", " or on ")
         return f"{text} ({self.zone_name})"
 
 

@@ -1,5 +1,6 @@
 """The options of a task, set by the decorator and changed for single calls."""
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -180,8 +181,10 @@ class TaskOptions:
         """
         known = [item.name for item in fields(self)]
         if unknown := set(options) - set(known):
+            close = difflib.get_close_matches(min(unknown), known, n=1)
             raise InvalidTask(
-                f"unknown task option {min(unknown)!r}; known are {', '.join(known)}, and name for the decorator"
+                f"unknown task option {min(unknown)!r}; known are {', '.join(known)}, and name for the decorator."
+                + (f" Did you mean {close[0]!r}?" if close else "")
             )
         return replace(self, **options)
 

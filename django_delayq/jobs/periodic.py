@@ -225,6 +225,11 @@ def periodic(
         InvalidSchedule, InvalidTask, InvalidArguments: it cannot be. What depends on the machine and its settings is
             told by ``manage.py check``.
     """
+    if callable(when):
+        raise InvalidSchedule(
+            f"@periodic has no moments, but {show(when)}; write @periodic(cron('0 9 * * 1-5')) or"
+            " @periodic(every(timedelta(minutes=5)))"
+        )
 
     def decorate(task: T) -> T:
         if not isinstance(task, DelayedTask):

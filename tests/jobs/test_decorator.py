@@ -176,6 +176,7 @@ def test_function_of_main_is_warned_about_and_still_registered() -> None:
     ("options", "said"),
     [
         ({"max_atempts": 3}, "unknown task option 'max_atempts'; known are queue,"),
+        ({"max_atempts": 3}, "Did you mean 'max_attempts'?"),
         ({"max_attempts": 0}, r"max_attempts=0: give a whole number, 1 or more"),
         ({"max_attempts": True}, "max_attempts=True"),
         ({"max_attempts": 1.5}, "max_attempts=1.5"),

@@ -123,6 +123,14 @@ def test_interval_counts_from_the_epoch():
         (every(timedelta(days=1)), "Every day"),
         (cron("0 9 * * 1-5", tz="UTC"), "At 09:00 on Monday through Friday (UTC)"),
         (cron("0 0 31 2 *", tz="UTC"), "never"),
+        (
+            cron("0 9 1,15 * mon", tz="UTC"),
+            "At 09:00 on the first and the 15th day of month or on Monday (UTC)",
+        ),
+        (
+            cron("0 9 */2 * mon", tz="UTC"),
+            "At 09:00 on every second day of month if it's on Monday (UTC)",
+        ),
     ],
 )
 def test_moments_in_words(when, words):

@@ -82,6 +82,15 @@ def test_decorated_task_is_the_task_with_a_schedule(queue):
     assert (definition.priority, definition.options) == (5, {"expires": 60.0})
 
 
+def test_decorator_without_moments_is_told():
+    with pytest.raises(InvalidSchedule, match="@periodic has no moments, but "):
+
+        @periodic
+        @delayed_task
+        def beat():
+            """Do nothing."""
+
+
 def test_decorators_in_the_wrong_order_are_told():
     with pytest.raises(InvalidTask, match="@periodic stands above @delayed_task"):
 

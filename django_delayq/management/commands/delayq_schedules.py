@@ -124,7 +124,7 @@ def _lines(schedule: Schedule) -> list[str]:
         moments = ", ".join(map(_text, schedule.moments(SHOWN))) or "never"
     except InvalidSchedule as error:
         moments = str(error)
-    return [*lines, f"  next: {moments}"]
+    return [*lines, f"  {'would come' if schedule.is_paused else 'next'}: {moments}"]
 
 
 def _text(moment: datetime) -> str:
