@@ -120,6 +120,7 @@ _ZSETS = (
     "slots",
     "paces",
     "ended",
+    "sent",
 )
 
 
@@ -129,6 +130,7 @@ def kinds_of(keys: DeliveryKeys) -> dict[str, str]:
         keys.queue.timeout_set: "zset",
         keys.queue.delay_queue: "list",
         keys.queue.destination: "list",
+        keys.last_ended: "list",
     }
     kinds |= {getattr(keys, name): "hash" for name in _HASHES}
     kinds |= {getattr(keys, name): "zset" for name in _ZSETS}

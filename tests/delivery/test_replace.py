@@ -306,7 +306,7 @@ def test_job_whose_worker_died_leaves_its_slot_when_it_is_changed(
 def paced(rig: Rig) -> Rig:
     """Job a of a limit with a rate has its moment at 100, and b is held behind it."""
     rig.client.hset(rig.keys.control, "format", 2)
-    declare(rig, rate="10/s")
+    declare(rig, rate="10/s burst 1")
     rig.schedule({"x": 0}, limit=STRIPE)
     rig.lease()
     rig.schedule({"a": 0}, unique=KEY, limit=STRIPE)

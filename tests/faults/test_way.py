@@ -148,7 +148,10 @@ def test_busy_threads_keep_no_async_job_waiting(
     waiting = counts(queue_name)
     assert (waiting.retrying, waiting.quarantined, waiting.dead) == (0, 0, 0)
     records.let_go()
-    wait_until(lambda: records.count("run") == 53, description="the sync ones have run")
+    wait_until(
+        lambda: (records.count("run"), records.count("end")) == (53, 2),
+        description="the sync ones have run, and the busy ones have ended",
+    )
     assert {job.id for job in sync} < set(records.jobs("run"))
     assert {job.id for job in busy} == set(records.jobs("end"))
     assert {(line["attempt"], line["kills"]) for line in records.all()} == {(1, 0)}

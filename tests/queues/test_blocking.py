@@ -12,7 +12,7 @@ import redis
 
 from django_delayq.calls import running
 from django_delayq.calls.running import run
-from django_delayq.calls.script import load_script
+from django_delayq.calls.script import bind
 from django_delayq.delivery import binding, changing, claiming, looking, storing
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.keys import DeliveryKeys
@@ -906,4 +906,5 @@ def commands(client: redis.Redis) -> int:
 
 def sha_of(name: str) -> bytes:
     packages = binding.PACKAGES if name == "claim" else calls.PACKAGES
-    return load_script(packages, name).sha.encode()
+    script, _ = bind(packages, name, DeliveryKeys.of("q"))
+    return script.sha.encode()

@@ -378,7 +378,7 @@ def test_a_worker_under_reload_ends_gracefully_with_its_reloader(
     program, records, queue_name
 ):
     worker = program("--queue", queue_name, "--reload", "--grace", "20")
-    job = schedule(tasks.nap.using(queue=queue_name), 0, 1)
+    schedule(tasks.nap.using(queue=queue_name), 0, 1)
     wait_until(lambda: records.count("start") == 1, description="it runs")
     children = worker.children()
 
@@ -388,7 +388,8 @@ def test_a_worker_under_reload_ends_gracefully_with_its_reloader(
     worker.wait()
 
     wait_until(lambda: not any(map(is_alive, children)), description="they end")
-    assert job.refresh() is State.SUCCEEDED
+    # By then the server may have forgotten the job itself.
+    assert counts(queue_name).counters["succeeded"] == 1
 
 
 # The embedded server.

@@ -24,9 +24,10 @@ from django_delayq import (
     queue_handler,
     schedule,
 )
-from django_delayq.calls.script import load_script
+from django_delayq.calls.script import bind
 from django_delayq.conf import Backoff
 from django_delayq.delivery import binding
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.worker import process
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
@@ -517,7 +518,7 @@ def proxied(server, settings, queue_name, configure):
 def test_decision_whose_call_breaks_off_is_told_again_and_counted_once(
     proxied, work, records, queue_name, what, script, counter, is_reply_lost
 ):
-    sha = load_script(binding.PACKAGES, script).sha.encode()
+    sha = bind(binding.PACKAGES, script, DeliveryKeys.of(queue_name))[0].sha.encode()
     task = decide.using(queue=queue_name)
     schedule(task, 0, what, 9)
     work()
