@@ -87,7 +87,7 @@ def _read_limits(reply: list[bytes]) -> list[StoredLimit]:
             code, changed = (part if isinstance(part, dict) else {} for part in parts)
             by = str(stored.get("by", ""))
             found.append(StoredLimit(name.decode(errors="replace"), code, changed, by))
-    return sorted(found)
+    return sorted(found, key=lambda each: each.name)
 
 
 def held_name(limit: str) -> str:

@@ -98,19 +98,18 @@ class Claiming:
             is_transfer = queue.is_due and queue.mode is Mode.SHARED
             if not plan.limit and not is_transfer and queue.under_way is None:
                 # The queue stays ready. Its schedules go on without room.
-                if queue.periods.is_due(monotonic_ms()):
-                    self._move_on(queue, monotonic_ms(), None)
+                if self._may_move_on(queue) and queue.periods.is_due(monotonic_ms()):
+                    try:
+                        self._move_on(queue, monotonic_ms(), None)
+                    except Exception as error:
+                        self._set_aside_or_raise(queue, error)
                 continue
             # Threads work while we wait for the reply.
             self._crew.threads.wake()
             try:
                 self._claim(queue, plan)
             except Exception as error:
-                if isinstance(error, (RedisError, OSError)) and not is_queues_own(
-                    error
-                ):
-                    raise
-                self._set_aside(queue, error)
+                self._set_aside_or_raise(queue, error)
                 continue
             if plan.limit and queue.is_ready and plan.only is None:
                 # The queue has more. The next round decides whose turn it is; until then later queues only transfer.
@@ -133,6 +132,11 @@ class Claiming:
         # one.
         ready.sort(key=lambda queue: queue.under_way is None)
         return ready
+
+    def _set_aside_or_raise(self, queue: QueueState, error: Exception) -> None:
+        if isinstance(error, (RedisError, OSError)) and not is_queues_own(error):
+            raise error
+        self._set_aside(queue, error)
 
     def _set_aside(self, queue: QueueState, error: Exception) -> None:
         """Leave out a queue whose keys have the wrong type or are forbidden, and retry it later; the others go on."""
@@ -333,11 +337,15 @@ class Claiming:
                 queue.upkeep.note(error)
         if is_kept_up:
             queue.upkeep.turn(now_ms)
+        is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
+        if is_due and self._may_move_on(queue):
+            self._move_on(queue, now_ms, now_us)
+
+    def _may_move_on(self, queue: QueueState) -> bool:
         # After the first upkeep, which raises the queue's format: only then jobs have priorities and limits. What comes
         # while the queue is paused is missed, or all of it would run at its end.
-        is_due = now_us >= queue.periods.due_us or now_ms >= queue.periods.next_ms
-        if is_due and not queue.pauses.is_paused:
-            self._move_on(queue, now_ms, now_us)
+        is_ours = queue.has_begun and not queue.newer_format
+        return is_ours and not queue.pauses.is_paused
 
     def _move_on(self, queue: QueueState, now_ms: float, now_us: int | None) -> None:
         """Move schedules on whose moments have come. ``now_us`` is the server's time, if it has just been told."""

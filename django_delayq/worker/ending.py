@@ -10,6 +10,7 @@ from django_delayq.calls.several import run_all
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.jobs.following import MOST_FOLLOWERS
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.worker.crew import Crew
@@ -96,6 +97,10 @@ class Ending:
         before_giving_back()
         if settlement:
             settlement.settle(force=True)
+        # What follows a job in other queues takes a call for each, and then its end is told.
+        for _ in range(MOST_FOLLOWERS):
+            if settlement.ended:
+                settlement.settle(force=True)
         self._ends.record()
 
 

@@ -5,6 +5,7 @@ as Django treats them around a request.
 """
 
 import asyncio
+import asyncio.timeouts
 import functools
 import sys
 import threading
@@ -681,10 +682,10 @@ class LoopExecutor:
             if not timeout.expired():
                 raise
             exceeded = exceeds(task.name, limit_s)
-            if isinstance(error, TimeoutError) and error.__cause__ is not None:
-                # This error is asyncio's own; its cause shows the line where the task was cancelled.
-                where = error.__cause__.__traceback__
-                raise exceeded.with_traceback(where) from None
+            cut = _cut_by_timeout(error)
+            if cut is not None:
+                # This error is asyncio's own, and `cut` shows the line where the task was cancelled.
+                raise exceeded.with_traceback(cut.__traceback__) from None
             raise exceeded from error
         if timeout.expired():
             raise exceeds(task.name, limit_s)
@@ -723,3 +724,20 @@ class LoopExecutor:
         if tasks:
             await asyncio.wait(tasks)
         ended.set()
+
+
+def _cut_by_timeout(error: BaseException) -> BaseException | None:
+    """Return the cancellation that `asyncio.timeout` has turned into this error; None: the error is another's."""
+    if not isinstance(error, TimeoutError):
+        return None
+    if error.__cause__ is None and _raised_in(error) == asyncio.timeouts.__file__:
+        # The first versions of 3.11 name no cause.
+        return error.__context__
+    return error.__cause__
+
+
+def _raised_in(error: BaseException) -> str:
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return "" if traceback is None else traceback.tb_frame.f_code.co_filename

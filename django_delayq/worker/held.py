@@ -58,7 +58,10 @@ class HeldJobs:
         )
         reply = run(self._client, call)
         self._cursor = reply.cursor
-        if reply.released >= limit or (reply.released and reply.cursor):
+        if any(
+            found.released >= limit or (found.released and found.cursor)
+            for found in (loosened, reply)
+        ):
             # More may be held. The next claim finds out once there is room again.
             self.next_ms = now_ms
         if reply.quarantined:

@@ -136,9 +136,10 @@ class Settlement:
         if repeated:
             batches += self._batches(repeated, is_repeat=True)
         self._unsure = repeated + fresh
-        self._told = [(batch, self._line.ask(batch.call)) for batch in batches]
-        if self._unneeded:
+        if self._unneeded and batches:
+            # Before the others, whose replies are read: one that stays unread keeps the line from its rest.
             self._forget_sent()
+        self._told = [(batch, self._line.ask(batch.call)) for batch in batches]
 
     def learn(self) -> tuple[list[Attempt], Exception | None]:
         """Take in the replies to `tell`; return and raise as `settle` does."""
@@ -163,13 +164,13 @@ class Settlement:
                         batch.attempts[index].is_lost = True
                 settled += batch.attempts
                 self.recording.note(batch.attempts)
-                if self._forwarded:
-                    self._note_unneeded(batch.attempts)
             elif is_queues_own(reply):
                 self._refuse(batch, reply)
             else:
                 failure = reply
                 self._unsure += batch.attempts
+        if self._forwarded:
+            self._note_unneeded(settled)
         return settled, failure
 
     def _batches(self, attempts: Sequence[Attempt], *, is_repeat: bool) -> list[_Batch]:
@@ -303,12 +304,17 @@ def _sizes(attempts: list[Attempt]) -> list[int]:
     if attempts[0].verdict in (Verdict.GIVE_BACK, Verdict.HOLD):
         # Giving back puts a foreign payload at the head of its list; holding looks once more at the key of each.
         return [len(attempt.leased.payload) for attempt in attempts]
+    is_end = attempts[0].verdict in _ENDS
     return [
         len(attempt.result)
         + len(attempt.error)
         + attempt.extra_bytes
         # It is kept with the result.
-        + (len(attempt.leased.payload) if attempt.result else 0)
+        + (
+            len(attempt.leased.payload)
+            if is_end and attempt.result_ttl_ms is not None
+            else 0
+        )
         for attempt in attempts
     ]
 

@@ -334,6 +334,16 @@ def test_repeat_of_a_claim_says_that_there_are_limits(rig: Rig) -> None:
     assert again.limits.has_slots
 
 
+def test_limits_of_one_name_are_read_whatever_stands_beside_them(rig: Rig) -> None:
+    control = rig.keys.control
+    rig.client.hset(control, "queue_limit", '{"set":{"concurrency":2}}')
+    rig.client.hset(control, "limit:", '{"code":{"concurrency":3}}')
+
+    found = rig.run(limiting.limits(rig.keys))
+
+    assert [each.name for each in found] == ["", ""]
+
+
 def test_claim_of_a_few_leaves_limits_to_the_whole_claim(rig: Rig) -> None:
     rig.schedule({"z": 0}, insertion_list=False)
     rig.claim()

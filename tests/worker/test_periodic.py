@@ -666,6 +666,38 @@ def test_worker_without_room_moves_its_schedules_on(work, records, client, queue
     wait_until(look, description="three moments are stored")
 
 
+def test_schedules_of_a_paused_queue_rest_while_another_queue_has_all_threads(
+    configure, work, records, client, queue_name
+):
+    configure(other={})
+    make(queue_name, every(1), catch_up="all")
+
+    @delayed_task(name="tests.long", queue=f"{queue_name}-other")
+    def long():
+        record("start")
+        wait_until(gate_of_test().exists, description="the test lets go")
+
+    worker = work([queue_name, f"{queue_name}-other"], threads=1)
+    wait_until(lambda: records.count("run"), description="a moment")
+    pause(queue_name)
+    queue = worker.loop.queues[queue_name]
+    wait_until(lambda: queue.pauses.is_paused, description="the worker knows")
+    long.schedule(0)
+    wait_until(lambda: records.count("start"), description="it has the thread")
+    periods = queue.periods
+    wait_until(lambda: periods.is_due(monotonic_ms()), description="a moment has come")
+    stored = waiting_moments(client, queue_name)
+
+    for _ in range(3):
+        turns = worker.loop.turns
+        # A message wakes the loop, which has no room and does not learn anew that the queue is paused.
+        client.publish(keys_of(queue_name).channel, 0)
+        wait_until(lambda: worker.loop.turns >= turns + 2, description="it looked")
+
+    assert waiting_moments(client, queue_name) == stored
+    gate_of_test().touch()
+
+
 def test_next_job_is_dropped_while_one_runs_if_they_may_not_overlap(
     work, records, client, queue_name
 ):

@@ -99,7 +99,7 @@ end
 -- What is left of a tail once its unique key is free.
 local function without_unique(tail)
   local extras = tail:sub(1, unique_at(tail) - 1)
-  if run_of(extras) then return with_run(extras) end
+  if #extras >= 5 and extras:byte(2) >= 64 then return with_run(extras) end
   return extras
 end
 

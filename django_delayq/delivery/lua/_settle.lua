@@ -38,7 +38,7 @@ local function tokens_of(jobs)
   return tokens
 end
 
--- record: what else is kept of the job.
+-- Behind these: what else is kept of the job.
 local function keep_result(key, text, ttl_ms, ...)
   redis.call('DEL', key)
   redis.call('RPUSH', key, text, ...)

@@ -29,8 +29,8 @@
 --          transferred; payloads dropped as double; jobs dropped whose payload is gone; suspects put off; then six a
 --          job: token, attempts that failed, leases that expired, start time (epoch ms), payload, and the sum of 1 if
 --          the token is not the payload's own, 2 if the job was given back because its lease had ended before it
---          began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit. If the queue's format is too late for
---          the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
+--          began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit. If the queue's
+--          format is too late for the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
 --          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
 --          queue hold jobs back, 2 if a job has a limit, 4 if there is a limit to the leases of the queue; and how many
 --          jobs were cancelled as their limits were full. While the queue is paused, nothing is leased.

@@ -1,6 +1,7 @@
 -- Lease a few due frames if there is nothing else to do, at a part of claim.lua's cost: the queue is not paused, and has
--- neither priorities nor limits of its own, no lease is over, no retry is due, the destination queue is empty, and each frame is a job of ours that
--- was never in the delay queue and begins for the first time. Otherwise do nothing: the caller has to use claim.lua.
+-- neither priorities nor limits of its own, no lease is over, no retry is due, the destination queue is empty, and each
+-- frame is a job of ours that was never in the delay queue and begins for the first time. Otherwise do nothing: the
+-- caller has to use claim.lua.
 --
 -- Prelude  clock, count, window, frame, job, service
 -- Keys     timeout_set, destination, leases, retries, returned, headers, payloads, locators, ended, claims, control

@@ -20,17 +20,17 @@ if change == '' and not stored.set then return 0 end
 redis.call('HDEL', keys.control, '')
 if change == '' then
   redis.call('HDEL', keys.control, field)
-  stored.set, stored.by, stored.since = nil, nil, nil
+  stored.set, stored.by = nil, nil
   local is_json, text = pcall(cjson.encode, stored)
   if stored.code and is_json then redis.call('HSET', keys.control, field, text) end
   redis.call('HSET', keys.control, 'cleared', id)
 else
   local set = type(stored.set) == 'table' and stored.set or {}
   for key, value in pairs(decode_table(change)) do set[key] = value end
-  stored.set, stored.by, stored.since = set, ARGV[4], decimal(now_ms)
+  stored.set, stored.by = set, ARGV[4]
   local is_json, text = pcall(cjson.encode, stored)
   -- Somebody may have written numbers that JSON does not have: then that counts for nothing.
-  if not is_json then text = cjson.encode({ set = decode_table(change), by = ARGV[4], since = decimal(now_ms) }) end
+  if not is_json then text = cjson.encode({ set = decode_table(change), by = ARGV[4] }) end
   redis.call('HSET', keys.control, field, text)
 end
 local refusal = publish(keys.channel, now_ms)
