@@ -6,7 +6,14 @@ has changed. `find_problems` collects what is wrong; ``manage.py check`` prints 
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -242,7 +249,7 @@ class Settings:
         except KeyError:
             raise QueueNotFound(
                 f"queue {show(name)} is not configured; DELAYQ['QUEUES'] has {', '.join(map(repr, sorted(self.queues)))}."
-                + _suggestion(name, self.queues)
+                + suggestion(name, self.queues)
                 + f" Add {show(name)}: {{}} to DELAYQ['QUEUES'] if it is meant."
             ) from None
 
@@ -557,7 +564,7 @@ def _check_keys(
             yield Problem(
                 "E002",
                 f"{path} has an unknown key {show(key)}.",
-                (_suggestion(key, known).strip() or f"Known are {', '.join(known)}."),
+                (suggestion(key, known).strip() or f"Known are {', '.join(known)}."),
             )
         elif not known[key][1](item):
             yield Problem(
@@ -604,7 +611,8 @@ def override_worker(worker: WorkerSettings, options: dict[str, Any]) -> WorkerSe
     return replace(worker, **{_WORKER[key][0]: value for key, value in options.items()})
 
 
-def _suggestion(name: object, known: Mapping[str, object]) -> str:
+def suggestion(name: object, known: Collection[str]) -> str:
+    """Return a question about the known name that this is most like, to stand behind an error; empty if none is."""
     close = difflib.get_close_matches(
         str(name), known, n=1
     ) or difflib.get_close_matches(str(name).upper(), known, n=1)

@@ -1,6 +1,7 @@
 """The admin's pages: the queues, a queue in pages, a job in full, and what can be done to it.
 
-Every page takes a fixed number of bounded calls to the server, however much waits. The model is never queried.
+Every page takes a fixed number of bounded calls to the server, however much waits; that of a queue's schedules reads
+all of these. The model is never queried.
 ``display`` formats payloads and times, and ``pages`` cuts a page out of a set.
 """
 
@@ -41,9 +42,7 @@ from django_delayq.delivery.looking import Counts, Inspected
 from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import (
     DelayqError,
-    InvalidSchedule,
     QueueNotFound,
-    ScheduleNotFound,
     TaskNotFound,
 )
 from django_delayq.faults import describe_fault
@@ -277,6 +276,8 @@ class JobAdmin(_ModelAdmin):
             "queue": settings,
             "tabs": self._tabs(settings, counts),
             "ended_url": self._ended_url(settings.name),
+            "schedules_url": self._reverse("schedules", settings.name),
+            "is_ended": True,
             "rows": [
                 (
                     record,
@@ -500,7 +501,7 @@ class JobAdmin(_ModelAdmin):
         name, by = str(posted.get("name")), request.user.get_username()
         try:
             done = action.act(get_schedule(name, settings.name), posted, by)
-        except (InvalidSchedule, ScheduleNotFound) as error:
+        except DelayqError as error:
             self.message_user(request, str(error), messages.WARNING)
             return
         text = f"Schedule {name} {done}."

@@ -113,8 +113,7 @@ def _take_back(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
 
 
 def _delete(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
-    schedule.delete()
-    return "is deleted"
+    return "is deleted" if schedule.delete() else "was gone already"
 
 
 ACTIONS = {

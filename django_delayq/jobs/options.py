@@ -1,12 +1,11 @@
 """The options of a task, set by the decorator and changed for single calls."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Literal, cast
 
-from django_delayq.conf import Backoff, get_settings
+from django_delayq.conf import Backoff, get_settings, suggestion
 from django_delayq.exceptions import InvalidSettings, InvalidTask
 from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
@@ -181,10 +180,9 @@ class TaskOptions:
         """
         known = [item.name for item in fields(self)]
         if unknown := set(options) - set(known):
-            close = difflib.get_close_matches(min(unknown), known, n=1)
             raise InvalidTask(
                 f"unknown task option {min(unknown)!r}; known are {', '.join(known)}, and name for the decorator."
-                + (f" Did you mean {close[0]!r}?" if close else "")
+                + suggestion(min(unknown), known)
             )
         return replace(self, **options)
 

@@ -20,6 +20,7 @@ from django_delayq.delivery import periods, storing
 from django_delayq.delivery.periods import KEPT, Entry
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
+    DelayqError,
     InvalidSchedule,
     NotSigned,
     ScheduleNotFound,
@@ -453,7 +454,12 @@ def _listing(queue: str | None) -> Steps[list[Schedule]]:
         enrolled = {
             schedule.name for schedule in schedules if schedule.queue == each.name
         }
-        schedules += [_shown_code(code[name]) for name in code.keys() - enrolled]
+        for name in code.keys() - enrolled:
+            try:
+                schedules.append(_shown_code(code[name]))
+            except DelayqError as error:
+                # Workers leave it out as well, and say so.
+                logger.error("schedule %s is left out: %s", name, error)
     return sorted(schedules, key=lambda schedule: (schedule.name, schedule.queue))
 
 
@@ -653,7 +659,9 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
         is_ranked=definitions.is_ranked(queue.name, definition),
     )
     job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
-    job.take_headers({definitions.SCHEDULE: found.name})
+    job.take_headers(
+        {definitions.SCHEDULE: found.name, definitions.MOMENT: str(known.now_ms)}
+    )
     return job
 
 

@@ -282,6 +282,17 @@ def test_wrong_reason_is_refused(queue, reason):
         get_schedule("tests.periodic").pause(reason=reason)
 
 
+def test_schedule_whose_limit_has_no_key_hides_no_other(queue, caplog):
+    define(queue)
+    bad = Limit("stripe", concurrency=1, key=lambda account, **_: account)
+    define(queue, task="tests.keyless", limit=bad)
+
+    found = get_schedules()
+
+    assert [schedule.name for schedule in found] == ["tests.periodic"]
+    assert "schedule tests.keyless is left out" in caplog.text
+
+
 def test_fired_job_is_due_at_once_and_moves_nothing(queue, hand):
     define(queue, args=[7], priority=5)
     enroll(queue)
@@ -295,6 +306,7 @@ def test_fired_job_is_due_at_once_and_moves_nothing(queue, hand):
     call = envelopes.claimed_call(leased.payload)
     assert (leased.token, call.args) == (job.token, [7])
     assert call.headers["schedule"] == "tests.periodic"
+    assert job.moment == get_job(job.id).moment is not None
 
 
 def test_fired_job_enters_a_full_queue(settings, queue, client):

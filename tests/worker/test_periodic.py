@@ -3,6 +3,7 @@
 import itertools
 import logging
 from datetime import timedelta
+from functools import partial
 from zoneinfo import ZoneInfoNotFoundError
 
 import msgspec
@@ -666,6 +667,10 @@ def test_worker_without_room_moves_its_schedules_on(work, records, client, queue
     wait_until(look, description="three moments are stored")
 
 
+def _has_turned(worker, enough):
+    return worker.loop.turns >= enough
+
+
 def test_schedules_of_a_paused_queue_rest_while_another_queue_has_all_threads(
     configure, work, records, client, queue_name
 ):
@@ -689,10 +694,10 @@ def test_schedules_of_a_paused_queue_rest_while_another_queue_has_all_threads(
     stored = waiting_moments(client, queue_name)
 
     for _ in range(3):
-        turns = worker.loop.turns
+        enough = worker.loop.turns + 2
         # A message wakes the loop, which has no room and does not learn anew that the queue is paused.
         client.publish(keys_of(queue_name).channel, 0)
-        wait_until(lambda: worker.loop.turns >= turns + 2, description="it looked")
+        wait_until(partial(_has_turned, worker, enough), description="it looked")
 
     assert waiting_moments(client, queue_name) == stored
     gate_of_test().touch()
