@@ -204,7 +204,8 @@ def test_newest_of_all_queues_come_first_and_pages_join(
         run(own_clients.of_thread(), note_ended(keys[n % 2], [end], keep=100))
 
     # Another test's worker may have ended a job of queue default here.
-    del settings.DELAYQ["QUEUES"]["default"]
+    queues = {queue_name: {}, f"{queue_name}-other": {}}
+    settings.DELAYQ = settings.DELAYQ | {"QUEUES": queues}
     found = ended_jobs()
 
     assert [int(job.id[-22:]) for job in found] == [*range(19, -1, -1)]
