@@ -9,6 +9,10 @@ from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, ProxyHandler, Request, build_opener
 
 from failure import Failure
+from signals import without_signals
+
+#: How long a page may take. Ctrl-C waits for it.
+PAGE_TIMEOUT_S = 30
 
 TOKEN = re.compile(r'name="csrfmiddlewaretoken" value="(\w+)"')
 TITLE = re.compile(r"<title>\s*(.*?)\s*</title>", re.DOTALL)
@@ -41,11 +45,14 @@ class Browser:
     def _request(self, path: str, data: bytes | None, accept: str) -> str:
         request = Request(self.url + path, data, {"Accept": accept})
         try:
-            with self._opener.open(request, timeout=30) as answer:
+            with (
+                without_signals(),
+                self._opener.open(request, timeout=PAGE_TIMEOUT_S) as answer,
+            ):
                 text: str = answer.read().decode()
                 return text
         except HTTPError as error:
-            with error:
+            with without_signals(), error:
                 text = error.read().decode(errors="replace")
             title = TITLE.search(text)
             why = title[1] if title else text[:500]

@@ -1,17 +1,16 @@
 """The site and the worker as child processes: started, watched, and ended with us."""
 
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
 from browser import Browser
 from failure import Failure
+from signals import without_signals
 
 #: How long a process may take to answer after its start.
 START_TIMEOUT_S = 60.0
@@ -85,18 +84,6 @@ def stop(children: list[Child]) -> None:
             time.sleep(POLL_S)
     for child in children:
         child.end()
-
-
-@contextmanager
-def without_signals() -> Iterator[None]:
-    """Hold back the signals that end a demo."""
-    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, held)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def manage(manage: Path, *command: str) -> None:
