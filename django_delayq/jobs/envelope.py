@@ -7,7 +7,7 @@ decode and encode the envelope without changing the signed text. The scripts rea
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -102,20 +102,13 @@ class Format(NamedTuple):
     write: Callable[[Envelope], bytes]
     #: Raises msgspec.MsgspecError if the body is not a call.
     read: Callable[[bytes], Envelope]
-
-
-def _write_first(envelope: Envelope) -> bytes:
-    if envelope.follow is not None:
-        raise EncodeError(
-            f"the job of {envelope.task!r} is followed by others, which format 1 cannot hold"
-        )
-    return _encoder.encode(envelope)
+    has_followers: bool = True
 
 
 #: Every format from `signing.OLDEST` to `signing.FORMAT`. To add a format, extend this and raise that. Format 2 changes
 #: what stands beside a payload, and adds the jobs that follow one.
 FORMATS = {
-    1: Format(_write_first, _decoder.decode),
+    1: Format(_encoder.encode, _decoder.decode, has_followers=False),
     2: Format(_encoder.encode, _decoder.decode),
 }
 _unsealer = msgspec.json.Decoder(_Sealed)
@@ -125,9 +118,10 @@ PEEK_BYTES = 512
 _SHOWN = re.compile(
     rb'"delayq":".{%d}","mac":"(.{%d})"' % (TOKEN_LENGTH, LENGTH), re.DOTALL
 )
-# Where a payload as we write it has its format, and where its task's name begins.
-_FORMAT_AT = len(JOB_START) + TOKEN_LENGTH + len('","mac":"')
-_TASK_AT = _FORMAT_AT + LENGTH + len('","body":"{')
+# Where a payload as we write it has its task's name.
+_TASK_AT = (
+    len(JOB_START) + TOKEN_LENGTH + len('","mac":"') + LENGTH + len('","body":"{')
+)
 _TASK_KEY = b'\\"task\\":\\"'
 _TASK = re.compile(rb'"body":"\{\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.))*)\\"')
 # Codecs that write a JSON object as plain JSON.
@@ -172,7 +166,12 @@ def encode(
 def _seal(
     envelope: Envelope, token: str, queue: str, keyring: Keyring, format: int
 ) -> _Sealed:
-    body = FORMATS[format].write(envelope)
+    written = FORMATS[format]
+    if envelope.follow is not None and not written.has_followers:
+        raise EncodeError(
+            f"the job of {envelope.task!r} is followed by others, which format {format} cannot hold"
+        )
+    body = written.write(envelope)
     return _Sealed(
         token, keyring.signers[format].sign(queue, token, body), body.decode()
     )
@@ -303,7 +302,7 @@ def signed_for(payload: bytes, source: str, target: str) -> bytes:
     try:
         codec = origin.payload_codec if origin else None
         sealed = _unseal(payload, codec)
-        new = _reseal(sealed, source, target, keyring, formats.known(target))
+        new = _reseal(sealed, source, target, keyring, formats.known(target).format)
     except DecodeError:
         return payload
     shared = other is not None and other.is_shared
@@ -333,19 +332,6 @@ def signed_anew(
     if new.mac == sealed.mac:
         return None
     return _wrap(new, None if payload.startswith(JOB_START) else queue.payload_codec)
-
-
-def not_plainly_in(payloads: Iterable[bytes], format: int) -> list[int]:
-    """Return the indexes of payloads that do not name this format at its usual place, which proves nothing.
-
-    It looks at all in one call: `schedule_many` pays for this with every job.
-    """
-    mark = ord(str(format))
-    return [
-        index
-        for index, payload in enumerate(payloads)
-        if not payload.startswith(JOB_START) or payload[_FORMAT_AT] != mark
-    ]
 
 
 def _seal_in(value: object) -> _Sealed:

@@ -37,8 +37,8 @@ def links(follow: Follow | None) -> int:
     return 1 + max(links(each.call.follow) for each in (*follow.then, *follow.dead))
 
 
-def carrying(queue: str, new: NewJob, follow: Follow) -> NewJob:
-    """Return a job that carries others.
+def carrying(queue: str, new: NewJob, follow: Follow, format: int) -> bytes:
+    """Return the payload of a job that carries others.
 
     Raises:
         InvalidTask: they are too many in a row, or the queue is shared.
@@ -61,14 +61,14 @@ def carrying(queue: str, new: NewJob, follow: Follow) -> NewJob:
         new.token,
         queue,
         conf.get_keyring(),
-        format=max(formats.known(queue), formats.FOLLOWERS),
+        format=format,
     )
     if len(payload) > settings.max_payload_bytes:
         raise EncodeError(
             f"job of {call.task!r} and all that follows it have {len(payload):,} bytes, more than"
             f" DELAYQ['MAX_PAYLOAD_BYTES'], {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
         )
-    return new._replace(payload=payload)
+    return payload
 
 
 @dataclass(slots=True)

@@ -5,7 +5,8 @@ sends, and keeps the answer for a while. Without an answer it writes the oldest 
 docs/wire-format.md, "Formats".
 """
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from django.core.signals import setting_changed
 from redis.exceptions import RedisError
@@ -25,35 +26,51 @@ PRIORITIES = 2
 #: read only the one before it hold the job for others, and would otherwise drop what follows.
 FOLLOWERS = 2
 
-# By queue: the format that the server named, whether the queue has priorities, and until when that answer counts, by
-# `monotonic_ms`.
-_known: dict[str, tuple[int, bool, float]] = {}
+
+class Known(NamedTuple):
+    """What the server says of a queue's format."""
+
+    #: The one to write.
+    format: int
+    #: Whether a job of the queue has a priority.
+    is_ranked: bool
+    #: Until when the answer counts, by `monotonic_ms`.
+    until_ms: float
+
+    @property
+    def has_priorities(self) -> bool:
+        return self.format >= PRIORITIES
+
+
+_known: dict[str, Known] = {}
 #: What counts while nothing is known: the format that every version reads.
-_NOTHING = signing.OLDEST, False, 0.0
+_OLDEST = Known(signing.OLDEST, False, math.inf)
 
 
-def known(queue: str) -> int:
-    """Return the format to write, without asking the server."""
-    if not _known:
-        return signing.OLDEST
-    format, _, until_ms = _known.get(queue, _NOTHING)
-    return format if monotonic_ms() < until_ms else signing.OLDEST
+def answer(queue: str) -> Known | None:
+    """Return what the server said of a queue; None if it has to be asked before a job is sent."""
+    found = _known.get(queue)
+    if found is not None and monotonic_ms() < found.until_ms:
+        return found
+    return _OLDEST if signing.FORMAT == signing.OLDEST else None
 
 
-def is_ranked(queue: str) -> bool:
-    """Return whether the queue had priorities when the server was last asked for its format."""
-    format, is_ranked, _ = _known.get(queue, _NOTHING)
-    return is_ranked and format >= PRIORITIES
+def known(queue: str) -> Known:
+    """Return what counts for a queue now, without asking the server."""
+    return answer(queue) or _OLDEST
 
 
-def is_known(queue: str) -> bool:
-    """Return whether a job can be sent without asking for the format."""
-    if signing.FORMAT == signing.OLDEST:
-        return True
-    return monotonic_ms() < _known.get(queue, _NOTHING)[2]
+def last_known(queue: str) -> int:
+    """Return the format that the server named last, however long ago: a guess, which sending puts right."""
+    return _known.get(queue, _OLDEST).format
 
 
-def asking(queue: str) -> Steps[int]:
+def finding(queue: str) -> Steps[Known]:
+    """Return what counts for a queue, and ask the server if need be; see `asking`."""
+    return answer(queue) or (yield from asking(queue))
+
+
+def asking(queue: str) -> Steps[Known]:
     """Ask the server which format to write.
 
     Raises:
@@ -67,8 +84,9 @@ def asking(queue: str) -> Steps[int]:
         raise
     # This version cannot write below its oldest format; jobs in that format then wait for workers that read it.
     format = max(signing.OLDEST, min(int(found.written), signing.FORMAT))
-    _known[queue] = format, found.is_ranked, asked_ms + KEPT_MS
-    return format
+    is_ranked = found.is_ranked and format >= PRIORITIES
+    _known[queue] = known = Known(format, is_ranked, asked_ms + KEPT_MS)
+    return known
 
 
 def forget(**kwargs: Any) -> None:

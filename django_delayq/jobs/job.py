@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import msgspec
+from msgspec.structs import replace
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -59,13 +60,9 @@ WAIT_SLICE_S = 3.0
 FULL_PAUSE_S = 0.1
 
 
-# A draft is in no reference cycle; tracking it for the garbage collector would cost `schedule_many` 3 %.
-class Draft(msgspec.Struct, gc=False):
-    """What this process has prepared to send, and whether it was sent."""
+class Extras(msgspec.Struct, frozen=True, gc=False):
+    """What few jobs have."""
 
-    #: Its tail is the unique key; `sending` adds priority and limit, if the queue's format has them, and what `duplicates`
-    #: needs.
-    new: NewJob
     priority: int = 0
     #: As `tail_of` takes it.
     limit: str = ""
@@ -73,6 +70,20 @@ class Draft(msgspec.Struct, gc=False):
     duplicates: OnHolder | None = None
     #: The jobs that follow it; its payload carries them.
     follow: Follow | None = None
+
+
+NO_EXTRAS = Extras()
+
+
+# A draft is in no reference cycle; tracking it for the garbage collector would cost `schedule_many` 3 %.
+class Draft(msgspec.Struct, gc=False):
+    """What this process has prepared to send, and whether it was sent."""
+
+    #: Its tail is the unique key; `sending` adds what the extras need, as far as the queue's format has it.
+    new: NewJob
+    #: In which its payload is written.
+    format: int
+    extras: Extras = NO_EXTRAS
     #: When the server may first have received it, by `boottime_ms`; None: nothing was sent.
     sent_ms: float | None = None
     #: Whether its commit is still to come; None: it does not wait for a commit.
@@ -253,7 +264,7 @@ class Job(Generic[R_co]):
 
     def _be_followed(self: J, name: str, jobs: tuple["Job[Any]", ...]) -> J:
         draft = self._draft_to_follow(self, name)
-        before = draft.follow or Follow()
+        before = draft.extras.follow or Follow()
         if before.then if name == "then" else before.dead:
             raise InvalidTask(
                 f"job {self.id} has its {name}() already: {name}(a, b) has several jobs follow, and for a chain the next"
@@ -265,10 +276,10 @@ class Job(Generic[R_co]):
             if name == "then"
             else Follow(before.then, followers)
         )
-        draft.new, draft.follow = (
-            following.carrying(self.queue, draft.new, follow),
-            follow,
-        )
+        format = max(formats.known(self.queue).format, formats.FOLLOWERS)
+        payload = following.carrying(self.queue, draft.new, follow, format)
+        draft.new, draft.format = draft.new._replace(payload=payload), format
+        draft.extras = replace(draft.extras, follow=follow)
         for job in jobs:
             # From now on only the server can say where it is.
             job._draft = None
@@ -286,8 +297,11 @@ class Job(Generic[R_co]):
         followers = []
         for job in jobs:
             draft = self._draft_to_follow(job, name)
+            extras = draft.extras
             followers.append(
-                following.follower_of(job.queue, draft.new, draft.priority, draft.limit)
+                following.follower_of(
+                    job.queue, draft.new, extras.priority, extras.limit
+                )
             )
         return followers
 
@@ -314,7 +328,7 @@ class Job(Generic[R_co]):
             raise InvalidTask(
                 f"job {job.id} cannot be used with {name}(): it is cancelled"
             )
-        if draft.duplicates is not None:
+        if draft.extras.duplicates is not None:
             raise InvalidTask(
                 f"job {job.id} cannot be used with {name}(): its task has on_duplicate, and what follows or is followed"
                 " changes no job that waits; use task.using(on_duplicate='keep')"
@@ -496,7 +510,9 @@ class Job(Generic[R_co]):
         if self.is_unsent:
             if self._look_here() is not State.UNCOMMITTED:
                 return False
-            self.priority = self.draft.priority = priority
+            draft = self.draft
+            draft.extras = replace(draft.extras, priority=priority)
+            self.priority = priority
             return True
         reply = yield changing.reprioritize(self._keys, self.token, priority)
         if reply.format < formats.PRIORITIES:

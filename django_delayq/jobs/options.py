@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Literal, cast
 
 from django_delayq.conf import Backoff, get_settings, suggestion
@@ -171,6 +172,16 @@ class TaskOptions:
         if what == "keep":
             return ()
         return what if isinstance(what, tuple) else (what,)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether a job is its call and its start time, and nothing beside."""
+        return (
+            self.spread is None
+            and not self.unique
+            and not self.priority
+            and self.limit is None
+        )
 
     def changed(self, **options: Any) -> "TaskOptions":
         """Return a copy with some options changed.

@@ -430,7 +430,7 @@ def _job(
     options: dict[str, Any],
     moment_ms: int,
 ) -> NewJob:
-    format = formats.known(queue.name)
+    known = formats.known(queue.name)
     payload = envelopes.encode(
         envelopes.Envelope(
             definition.task,
@@ -443,10 +443,10 @@ def _job(
         queue.name,
         conf.get_keyring(),
         queue.payload_codec if queue.is_shared else None,
-        format,
+        known.format,
     )
     tail: str | bytes = ""
-    if format >= formats.PRIORITIES:
+    if known.has_priorities:
         tail = storing.tail_of(
             "", definition.priority, definition.limit, drops=definition.drops
         )
@@ -455,6 +455,5 @@ def _job(
 
 def is_ranked(queue: str, definition: Definition) -> bool:
     """Return whether jobs of a schedule are stored with a rank."""
-    if formats.known(queue) < formats.PRIORITIES:
-        return False
-    return bool(definition.priority) or formats.is_ranked(queue)
+    known = formats.known(queue)
+    return known.is_ranked or (known.has_priorities and definition.priority != 0)

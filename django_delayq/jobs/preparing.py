@@ -16,7 +16,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.duplicates import on_holder
-from django_delayq.jobs.job import Draft, Job, is_unicode
+from django_delayq.jobs.job import Draft, Extras, Job, is_unicode
 from django_delayq.jobs.options import Seconds, check_priority, seconds
 from django_delayq.redaction import show
 from django_delayq.wire.delay import (
@@ -41,47 +41,58 @@ def prepare(
     when = parse_delay(delay, FIRST)
     settings = conf.get_settings()
     options = task.options
-    if options.spread is not None:
-        when = spread(when, options.spread)
     queue = settings.queue(options.queue)
-    if options.priority:
-        check_priority(options.priority, queue.name)
     _check_call(task, delay, args, kwargs)
     plain_args, plain_kwargs = envelopes.plain(args, kwargs)
     carried = None if options is task.base else options.carried(task.base)
     token = storing.new_token()
+    format = formats.last_known(queue.name)
     payload = envelopes.encode(
         envelopes.Envelope(task.name, plain_args, plain_kwargs, carried),
         token,
         queue.name,
         conf.get_keyring(),
         queue.payload_codec if queue.is_shared else None,
-        formats.known(queue.name),
+        format,
     )
     if len(payload) > settings.max_payload_bytes:
         raise EncodeError(
             f"job of {task.name!r} has {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'],"
             f" {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
         )
-    key = _unique_key(task, args, kwargs) if options.unique else ""
-    unique = options.unique_until[0] + key if key else ""
-    new = NewJob(token, when, unique, payload)
-    limit = options.limit
-    job: Job[Any] = Job(
-        queue.name,
-        token,
-        task.name,
-        plain_args,
-        plain_kwargs,
-        Draft(
-            new,
-            options.priority,
-            "" if limit is None else limit.of_call(task.name, args, kwargs),
-            on_holder(options) if options.duplicates else None,
-        ),
-    )
-    job.options, job.unique, job.priority = carried, key, options.priority
+    draft = Draft(NewJob(token, when, "", payload), format)
+    job: Job[Any] = Job(queue.name, token, task.name, plain_args, plain_kwargs, draft)
+    job.options = carried
+    if not options.is_plain:
+        _add_extras(job, draft, task, args, kwargs)
     return job
+
+
+def _add_extras(
+    job: Job[Any],
+    draft: Draft,
+    task: TaskDefinition,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Add to a new job what the options of its task ask for beside the call."""
+    options = task.options
+    token, when, unique, payload = draft.new
+    if options.spread is not None:
+        when = spread(when, options.spread)
+    if options.unique:
+        job.unique = _unique_key(task, args, kwargs)
+        unique = options.unique_until[0] + job.unique
+    if options.priority:
+        check_priority(options.priority, job.queue)
+        job.priority = options.priority
+    draft.new = NewJob(token, when, unique, payload)
+    limit = options.limit
+    draft.extras = Extras(
+        options.priority,
+        "" if limit is None else limit.of_call(task.name, args, kwargs),
+        on_holder(options) if options.duplicates else None,
+    )
 
 
 def spread(when: str, longest: Seconds) -> str:

@@ -204,8 +204,7 @@ def arranging(
     Returns the version from now on; 0 if somebody else was quicker.
     """
     queue = known.queue
-    if not formats.is_known(queue.name):
-        yield from formats.asking(queue.name)
+    yield from formats.finding(queue.name)
     moment_ms = found.next_ms(known.now_ms)
     job = None
     if moment_ms is not None:
@@ -639,8 +638,7 @@ def _overriding(schedule: Schedule, when: When | None) -> Steps[Schedule]:
 def _firing(schedule: Schedule) -> Steps[Job[Any]]:
     known, found, _ = yield from _finding(schedule)
     queue, definition = known.queue, found.definition
-    if not formats.is_known(queue.name):
-        yield from formats.asking(queue.name)
+    known_format = yield from formats.finding(queue.name)
     new = definitions.extra(queue, found.name, definition, known.now_ms)
     job: Job[Any] = Job(
         queue.name,
@@ -648,7 +646,7 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
         definition.task,
         definition.args,
         definition.kwargs,
-        Draft(new, definition.priority, sent_ms=boottime_ms()),
+        Draft(new, known_format.format, sent_ms=boottime_ms()),
     )
     job.options, job.priority = definition.options or None, definition.priority
     (stored,) = yield storing.schedule(

@@ -6,7 +6,7 @@ from itertools import compress, islice
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from redis.client import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
@@ -29,9 +29,8 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.commit import send_with_commit
 from django_delayq.jobs.duplicates import OnHolder
-from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.job import NO_EXTRAS, Draft, Job
 from django_delayq.redaction import show
-from django_delayq.wire import signing
 
 R = TypeVar("R")
 #: Bytes of payload in one call of the schedule script, about.
@@ -59,16 +58,17 @@ def send(
     sent_ms = draft.sent_ms
     try:
         client = _connected(own_clients.of_thread)
-        if not formats.is_known(job.queue):
-            perform(client, formats.asking(job.queue))
-        _take(job, run(client, _store(job.queue, draft, is_promised))[0])
-        if not job.created and draft.duplicates is not None:
-            perform(client, _meeting(job, draft.duplicates, is_promised))
+        known = formats.answer(job.queue)
+        if known is None:
+            known = perform(client, formats.asking(job.queue))
+        _take(job, run(client, _store(job.queue, draft, known, is_promised))[0])
+        if not job.created and draft.extras.duplicates is not None:
+            perform(client, _meeting(job, draft.extras.duplicates, is_promised))
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
         raise
-    if not job.created and draft.duplicates is None:
+    if not job.created and draft.extras.duplicates is None:
         job.refresh()
     return job
 
@@ -81,16 +81,17 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
     sent_ms = draft.sent_ms
     try:
         client = await own_clients.of_loop()
-        if not formats.is_known(job.queue):
-            await aperform(client, formats.asking(job.queue))
-        _take(job, (await arun(client, _store(job.queue, draft)))[0])
-        if not job.created and draft.duplicates is not None:
-            await aperform(client, _meeting(job, draft.duplicates))
+        known = formats.answer(job.queue)
+        if known is None:
+            known = await aperform(client, formats.asking(job.queue))
+        _take(job, (await arun(client, _store(job.queue, draft, known)))[0])
+        if not job.created and draft.extras.duplicates is not None:
+            await aperform(client, _meeting(job, draft.extras.duplicates))
     except RedisError as error:
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
         raise
-    if not job.created and draft.duplicates is None:
+    if not job.created and draft.extras.duplicates is None:
         await job.arefresh()
     return job
 
@@ -105,7 +106,8 @@ def _meeting(job: Job[Any], wanted: OnHolder, is_promised: bool = False) -> Step
     for _ in range(MOST_MEETINGS):
         if (yield from _changing_holder(job, wanted)):
             return
-        _take(job, (yield _store(job.queue, job.draft, is_promised))[0])
+        known = yield from formats.finding(job.queue)
+        _take(job, (yield _store(job.queue, job.draft, known, is_promised))[0])
         if job.created:
             return
     raise MaybeScheduled(
@@ -118,6 +120,7 @@ def _meeting(job: Job[Any], wanted: OnHolder, is_promised: bool = False) -> Step
 def _changing_holder(job: Job[Any], wanted: OnHolder) -> Steps[bool]:
     """Change the job that holds the unique key, unless it runs or has gone; return whether that is done."""
     draft, settings = job.draft, conf.get_settings().queues[job.queue]
+    known = yield from formats.finding(job.queue)
     payload = b""
     if wanted.replaces:
         payload = envelopes.signed_as(
@@ -125,9 +128,9 @@ def _changing_holder(job: Job[Any], wanted: OnHolder) -> Steps[bool]:
             job.token,
             settings,
             conf.get_keyring(),
-            formats.known(job.queue),
+            known.format,
         )
-    (new,), _ = _ranked([draft], job.queue)
+    (new,), _ = _written([draft], settings, known)
     reply = yield replacing.replace(
         settings.keys,
         job.token,
@@ -185,10 +188,14 @@ def explain(error: RedisError, jobs: Sequence[Job[Any]]) -> None:
 
 
 def _store(
-    queue: str, draft: Draft, is_promised: bool = False
+    queue: str, draft: Draft, known: formats.Known, is_promised: bool = False
 ) -> Call[list[Scheduled]]:
-    settings = _settings_for(queue, [draft])
-    (new,), is_ranked = _ranked([draft], queue)
+    settings = conf.get_settings().queues[queue]
+    if draft.format == known.format and draft.extras is NO_EXTRAS:
+        # Almost every job.
+        new, is_ranked = draft.new, known.is_ranked
+    else:
+        (new,), is_ranked = _written([draft], settings, known)
     call = storing.store(
         settings.keys,
         new,
@@ -203,9 +210,11 @@ def _store(
     return _noted(call, [draft])
 
 
-def _call(queue: str, drafts: Sequence[Draft]) -> Call[list[Scheduled]]:
-    settings = _settings_for(queue, drafts)
-    new, is_ranked = _ranked(drafts, queue)
+def _call(
+    queue: str, drafts: Sequence[Draft], known: formats.Known
+) -> Call[list[Scheduled]]:
+    settings = conf.get_settings().queues[queue]
+    new, is_ranked = _written(drafts, settings, known)
     call = storing.schedule(
         settings.keys,
         new,
@@ -217,37 +226,33 @@ def _call(queue: str, drafts: Sequence[Draft]) -> Call[list[Scheduled]]:
     return _noted(call, drafts)
 
 
-def _settings_for(queue: str, drafts: Sequence[Draft]) -> conf.QueueSettings:
-    """Return the settings of a queue, after writing the drafts in its format."""
-    settings = conf.get_settings().queues[queue]
-    if signing.FORMAT != signing.OLDEST:
-        _write_as_known(drafts, settings)
-    return settings
+def _written(
+    drafts: Sequence[Draft], settings: conf.QueueSettings, known: formats.Known
+) -> tuple[list[NewJob], bool]:
+    """Return what to store, in the queue's format, and whether to rank it.
 
-
-def _ranked(drafts: Sequence[Draft], queue: str) -> tuple[list[NewJob], bool]:
-    """Return what to store, and whether to rank it.
-
-    While the queue's format has neither priorities nor limits, no job gets one.
+    While that format has neither priorities nor limits, no job gets one.
     """
+    format = known.format
+    stale = [draft for draft in drafts if draft.format != format]
+    if stale:
+        _write_anew(stale, settings, format)
+    is_ranked = known.is_ranked
     new = [draft.new for draft in drafts]
-    has_priorities = formats.known(queue) >= formats.PRIORITIES
-    is_ranked = has_priorities and formats.is_ranked(queue)
-    for i, draft in enumerate(drafts):
-        wanted = draft.duplicates
-        is_plain = not draft.priority and not draft.limit
-        if is_plain and wanted is None and draft.follow is None:
-            continue
-        priority = draft.priority if has_priorities else 0
+    # `schedule_many` pays with each job for what is here, so few lines look at all of them.
+    for i in [i for i, draft in enumerate(drafts) if draft.extras is not NO_EXTRAS]:
+        priority, limit, wanted, follow = astuple(drafts[i].extras)
+        if not known.has_priorities:
+            priority, limit = 0, ""
         is_ranked = is_ranked or priority != 0
         tail = tail_of(
-            str(draft.new.tail),
+            str(new[i].tail),
             priority,
-            draft.limit if has_priorities else "",
+            limit,
             notes_first=wanted is not None and wanted.max_wait_ms is not None,
             # Even a task whose key is free from the start on: Java may have its job, or it had another unique_until.
             may_go_behind=wanted is not None,
-            has_on_dead=draft.follow is not None and bool(draft.follow.dead),
+            has_on_dead=follow is not None and bool(follow.dead),
         )
         new[i] = new[i]._replace(tail=tail)
     return new, is_ranked
@@ -271,16 +276,17 @@ def _noted(
     return call
 
 
-def _write_as_known(drafts: Sequence[Draft], settings: conf.QueueSettings) -> None:
+def _write_anew(
+    drafts: Iterable[Draft], settings: conf.QueueSettings, format: int
+) -> None:
     """Rewrite payloads that were prepared while the queue was in another format."""
-    format, keyring = formats.known(settings.name), conf.get_keyring()
-    payloads = [draft.new.payload for draft in drafts]
-    for index in envelopes.not_plainly_in(payloads, format):
-        draft = drafts[index]
-        least = formats.FOLLOWERS if draft.follow is not None else format
-        payload = envelopes.signed_anew(
-            draft.new.payload, settings, keyring, max(format, least)
-        )
+    keyring = conf.get_keyring()
+    for draft in drafts:
+        wanted = format
+        if draft.extras.follow is not None:
+            wanted = max(format, formats.FOLLOWERS)
+        payload = envelopes.signed_anew(draft.new.payload, settings, keyring, wanted)
+        draft.format = wanted
         if payload is not None:
             draft.new = draft.new._replace(payload=payload)
 
@@ -296,7 +302,10 @@ def _take(job: Job[Any], scheduled: Scheduled) -> None:
     Raises:
         QueueFull: it was not stored.
     """
-    if scheduled.beyond is State.TAKEN and job.draft.duplicates is not None:
+    if scheduled.beyond is None and not scheduled.holder and job.created:
+        job.start_time_ms, job.state = scheduled.start_time_ms, State.SCHEDULED
+        return
+    if scheduled.beyond is State.TAKEN and job.draft.extras.duplicates is not None:
         # This was a repeat: the first time, the call changed the job that held its unique key.
         job.created, job.replaced = False, True
         return
@@ -383,6 +392,16 @@ async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     return sending.finish()
 
 
+def _have_duplicates(drafts: Sequence[Draft]) -> bool:
+    return any(
+        [
+            draft.extras.duplicates is not None
+            for draft in drafts
+            if draft.extras is not NO_EXTRAS
+        ]
+    )
+
+
 def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
     try:
         return run(_connected(own_clients.of_thread), call)
@@ -417,16 +436,17 @@ class _Sending:
         """
         try:
             for queue, drafts in self._batches():
-                if any(draft.duplicates is not None for draft in drafts):
+                if _have_duplicates(drafts):
                     # What an earlier job of a key has met is changed before a later one can make a job behind it.
                     yield None
                     if self._is_stopped:
                         self._forget_last()
                         return
-                if not formats.is_known(queue):
+                known = formats.answer(queue)
+                if known is None:
                     # The stream occupies this thread's client, so another client asks.
-                    perform(own_clients.of_thread, formats.asking(queue))
-                yield _call(queue, drafts)
+                    known = perform(own_clients.of_thread, formats.asking(queue))
+                yield _call(queue, drafts, known)
                 if self._is_stopped:
                     return
         except Exception as error:
@@ -441,9 +461,8 @@ class _Sending:
                 if batch is None:
                     return
                 queue, drafts = batch
-                if not formats.is_known(queue):
-                    yield from formats.asking(queue)
-                call = _call(queue, drafts)
+                known = yield from formats.finding(queue)
+                call = _call(queue, drafts, known)
             except Exception as error:
                 self._fail_to_make(error)
                 return
@@ -546,14 +565,16 @@ class _Sending:
 
     def _note_met(self, jobs: Iterable[Job[Any]]) -> None:
         self._met += [
-            job for job in jobs if not job.created and job.draft.duplicates is not None
+            job
+            for job in jobs
+            if not job.created and job.draft.extras.duplicates is not None
         ]
 
     def meeting(self) -> Steps[None]:
         """Change the jobs that hold the unique keys of jobs whose reply was taken in, one after the other."""
         met, self._met = self._met, []
         for n, job in enumerate(met):
-            wanted = job.draft.duplicates
+            wanted = job.draft.extras.duplicates
             assert wanted is not None
             try:
                 yield from _meeting(job, wanted)

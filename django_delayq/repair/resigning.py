@@ -112,7 +112,8 @@ class Resigning:
     def steps(self) -> Iterator[None]:
         """Sign all jobs that wait, are due, were tried, are held or were given up."""
         if self._format is None:
-            self._format = perform(self._client, formats.asking(self._queue.name))
+            known = perform(self._client, formats.asking(self._queue.name))
+            self._format = known.format
         for _ in range(LOOKS):
             self._signed += self._seen.signed
             self._seen = Tally()

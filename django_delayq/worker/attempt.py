@@ -138,6 +138,8 @@ class Attempt:
     final: Verdict | None = None
     #: The job lost its worker too often, and is leased only to be buried.
     is_out_of_kills = False
+    #: A job gets the limit of its task here, if it has none yet: `worker.limited`.
+    gives_limits = False
     #: The attempt belongs on the event loop, as far as its undecoded payload shows.
     is_async = False
 
@@ -302,7 +304,13 @@ class Attempt:
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
+        if self.options.limit is not None and self.gives_limits:
+            return self._take_limited()
         return self.task
+
+    def _take_limited(self) -> TaskDefinition | None:
+        """Do as `take` for a task with a limit, if the attempt gives its job that limit."""
+        raise NotImplementedError
 
     def _bury_unrun(self) -> None:
         """Record that the job lost its worker too often. A claim leaves that to a worker if others follow the job then."""
@@ -449,7 +457,10 @@ class Attempt:
                 self.result = envelopes.result_text(
                     State.SUCCEEDED, error=text, last=self._last()
                 )
-        self._conclude(Verdict.SUCCEED)
+        if self.follow is None:
+            self.verdict = Verdict.SUCCEED
+        else:
+            self._conclude(Verdict.SUCCEED)
 
     def _last(self) -> dict[str, Any]:
         """Return what is kept with a result of the attempt that has just ended."""

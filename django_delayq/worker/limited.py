@@ -3,19 +3,20 @@
 from django_delayq.clock import boottime_ms
 from django_delayq.delivery.limiting import held_name
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.worker.attempt import Attempt, Read, Verdict
+from django_delayq.worker.attempt import Attempt, Verdict
 
 
 class LimitedAttempt(Attempt):
     """An attempt that gives the job its limit instead of running it; the next claim decides whether there is room."""
 
-    def take(self, read: Read | BaseException) -> TaskDefinition | None:
-        task = super().take(read)
-        if task is None or self.leased.has_limit:
+    gives_limits = True
+
+    def _take_limited(self) -> TaskDefinition | None:
+        task = self.task
+        if task is None or self.leased.has_limit or self.leased.is_foreign:
             return task
         limit = task.options.limit
-        if limit is None or self.leased.is_foreign:
-            return task
+        assert limit is not None
         try:
             found = limit.of_call(task.name, tuple(self.args), self.kwargs)
         except Exception as error:

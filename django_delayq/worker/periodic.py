@@ -276,8 +276,7 @@ class Periods:
         """Move one schedule on from a moment that has come."""
         found, seen_ms = self._ours[name], self._moments[name]
         queue = self._settings
-        if not formats.is_known(queue.name):
-            perform(self._client, formats.asking(queue.name))
+        perform(self._client, formats.finding(queue.name))
         try:
             jobs, moments, behind = self._plan(found, seen_ms, now_ms)
         except DelayqError as error:

@@ -304,19 +304,16 @@ def _sizes(attempts: list[Attempt]) -> list[int]:
     if attempts[0].verdict in (Verdict.GIVE_BACK, Verdict.HOLD):
         # Giving back puts a foreign payload at the head of its list; holding looks once more at the key of each.
         return [len(attempt.leased.payload) for attempt in attempts]
-    is_end = attempts[0].verdict in _ENDS
-    return [
-        len(attempt.result)
-        + len(attempt.error)
-        + attempt.extra_bytes
-        # It is kept with the result.
-        + (
-            len(attempt.leased.payload)
-            if is_end and attempt.result_ttl_ms is not None
-            else 0
-        )
+    sizes = [
+        len(attempt.result) + len(attempt.error) + attempt.extra_bytes
         for attempt in attempts
     ]
+    if attempts[0].verdict in _ENDS:
+        for i, attempt in enumerate(attempts):
+            if attempt.result and attempt.result_ttl_ms is not None:
+                # It is kept with the result.
+                sizes[i] += len(attempt.leased.payload)
+    return sizes
 
 
 #: The state of a job that has ended.

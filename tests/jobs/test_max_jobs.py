@@ -251,9 +251,9 @@ def test_after_a_refusal_no_further_call_is_made(
     made: list[str] = []
     call = sending._call
 
-    def counted(queue: str, drafts: Any) -> Any:
+    def counted(queue: str, drafts: Any, known: Any) -> Any:
         made.append(queue)
-        return call(queue, drafts)
+        return call(queue, drafts, known)
 
     monkeypatch.setattr(sending, "_call", counted)
 

@@ -31,10 +31,12 @@ local function store_new(places, starts, format, listed, now_ms, is_ranked)
     end
     members[2 * n - 1], members[2 * n], frames[n] = score, frame, frame
     located[2 * n - 1], located[2 * n] = token, place .. tail
-    local key = tail == '' and '' or unique_of(tail)
-    if key ~= '' then
-      holders[#holders + 1] = key:sub(2)
-      holders[#holders + 1] = token
+    if tail ~= '' then
+      local key = unique_of(tail)
+      if key ~= '' then
+        holders[#holders + 1] = key:sub(2)
+        holders[#holders + 1] = token
+      end
     end
     if start < first then first = start end
     if ranks then ranks[n] = { token = token, tail = tail, start = start } end

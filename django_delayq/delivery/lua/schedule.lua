@@ -51,8 +51,12 @@ local function has_begun(token)
 end
 
 local reply, fresh, starts, claimed, displaced = {}, {}, {}, {}, {}
+-- Of many jobs, most wait equally long.
+local count, last_when, last_start = 0, nil, nil
 for i = 5, #ARGV - 3, 4 do
-  local token, start, tail = ARGV[i], start_time(ARGV[i + 1], now_us), ARGV[i + 2]
+  local token, when, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if when ~= last_when then last_when, last_start = when, start_time(when, now_us) end
+  local start = last_start
   local key = tail == '' and '' or unique_of(tail)
   local holder, known, beyond = '', false, nil
   if is_repeat then
@@ -78,22 +82,25 @@ for i = 5, #ARGV - 3, 4 do
     if holder == '' then claimed[name] = token end
     if first or ahead then ARGV[i + 2] = with_run(tail, first and now_ms, ahead and other) end
   end
-  local n = #reply
+  local n = (i - 5) / 2
   reply[n + 1], reply[n + 2] = start, holder
-  if not known and holder == '' then fresh[#fresh + 1], starts[#fresh + 1] = i, start end
-end
-if #fresh == 0 then return reply end
-if keys.leases then
-  local most, count = tonumber(ARGV[#ARGV]), redis.call('LLEN', keys.destination)
-  for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries, keys.held, keys.leases }) do
-    count = count + redis.call('ZCARD', set)
+  if not known and holder == '' then
+    count = count + 1
+    fresh[count], starts[count] = i, start
   end
-  if count + #fresh > most then
+end
+if count == 0 then return reply end
+if keys.leases then
+  local most, held = tonumber(ARGV[#ARGV]), redis.call('LLEN', keys.destination)
+  for _, set in ipairs({ keys.timeout_set, keys.returned, keys.retries, keys.held, keys.leases }) do
+    held = held + redis.call('ZCARD', set)
+  end
+  if held + count > most then
     local refused = {}
     for _, i in ipairs(fresh) do refused[ARGV[i]] = true end
     for n = 1, #reply, 2 do
       -- A job that gave way to a refused one of its unique key has nobody to wait for.
-      if refused[ARGV[2 * n + 3]] or refused[reply[n + 1]] then reply[n], reply[n + 1] = count, '=uncommitted' end
+      if refused[ARGV[2 * n + 3]] or refused[reply[n + 1]] then reply[n], reply[n + 1] = held, '=uncommitted' end
     end
     return reply
   end

@@ -49,7 +49,8 @@ local function unlisted_number(frame)
 end
 
 local function is_foreign(frame)
-  return not listed_number(frame) and not unlisted_number(frame)
+  local mark = frame:byte(1) == 8 and frame:sub(2, 3) or frame:sub(1, 2)
+  return #frame < 9 or mark ~= LISTED and mark ~= UNLISTED
 end
 
 -- The server orders members of one score by their bytes; Lua would compare strings by the server's locale.
