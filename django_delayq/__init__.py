@@ -29,6 +29,7 @@ from django_delayq.exceptions import (
     TaskNotFound,
     TimeLimitExceeded,
 )
+from django_delayq.jobs.batch import Batch
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.decisions import Cancel, Retry, Snooze
@@ -71,6 +72,7 @@ __version__ = "0.1.0"
 __all__ = [
     # tasks and jobs
     "Backoff",
+    "Batch",
     "Cancel",
     "Changed",
     "DelayedTask",

@@ -217,7 +217,7 @@ def claim(
 
 
 def _slot_keys(keys: DeliveryKeys) -> dict[str, str]:
-    names = ("held", "held_tasks", "slots", "paces")
+    names = ("held", "held_tasks", "slots", "paces", "batches")
     return {name: keys.key(name) for name in names}
 
 

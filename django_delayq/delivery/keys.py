@@ -53,6 +53,8 @@ class DeliveryKeys:
     ranked: str = field(init=False)
     #: ZSET of the leased jobs that have a limit, ordered by limit, its key and token.
     slots: str = field(init=False)
+    #: HASH id of a batch → how many of its jobs have not ended; and ``then:`` and the id → when its callback starts.
+    batches: str = field(init=False)
     #: ZSET limit and key → the moment, epoch us, by which the next job would start if all came evenly.
     paces: str = field(init=False)
     #: ZSET token → when the job was given up, epoch ms.

@@ -30,6 +30,7 @@ _FOR_WAITERS = (
     "ranked",
     "control",
     "channel",
+    "batches",
 )
 
 
@@ -54,7 +55,7 @@ def acknowledge(
 ) -> Call[list[int]]:
     """End jobs, and store those that follow them; returns the indexes of those whose lease was lost.
 
-    ``has_slots``, here and below: a claim has said that the queue or a job of it has a limit.
+    ``has_slots``, here and below: a claim has said that the queue or a job of it has a limit, or that one is in a batch.
     """
     args: list[Argument] = [now_argument(now_us), state, len(jobs)]
     kept: list[Argument] = []

@@ -52,7 +52,7 @@ class NewJob(NamedTuple):
 
 
 #: Flags of a tail, as `_job.lua` has them.
-_DROPS, _HAS_ON_DEAD, _HAS_FIRST, _BEHIND = 1, 32, 64, 128
+_DROPS, _IN_BATCH, _HAS_ON_DEAD, _HAS_FIRST, _BEHIND = 1, 16, 32, 64, 128
 
 
 def tail_of(
@@ -64,6 +64,7 @@ def tail_of(
     notes_first: bool = False,
     may_go_behind: bool = False,
     has_on_dead: bool = False,
+    batch: str = "",
 ) -> str | bytes:
     """Return a tail as `_job.lua` reads it.
 
@@ -74,10 +75,11 @@ def tail_of(
 
     ``notes_first``: the job keeps when it was scheduled, whatever calls of its key come later. ``may_go_behind``: if the
     holder of the key runs, the job is stored all the same, takes the key, and starts after the other's end.
-    ``has_on_dead``: others follow the job once it is a dead letter.
+    ``has_on_dead``: others follow the job once it is a dead letter. ``batch``: the token of the callback of its batch.
     """
     flags = (
         _DROPS * drops
+        + _IN_BATCH * bool(batch)
         + _HAS_ON_DEAD * has_on_dead
         + _HAS_FIRST * notes_first
         + _BEHIND * may_go_behind
@@ -88,7 +90,7 @@ def tail_of(
     # `schedule.lua` writes over these zeros.
     run = bytes(6 * notes_first + TOKEN_LENGTH * may_go_behind)
     extras = bytes((flags, 100 + priority, *divmod(len(named), 256)))
-    return b"x" + extras + named + run + unique.encode()
+    return b"x" + extras + named + run + batch.encode() + unique.encode()
 
 
 def new_token() -> str:
@@ -109,6 +111,7 @@ def schedule(
     max_jobs: int | None = None,
     is_ranked: bool = False,
     is_forwarded: bool = False,
+    has_batches: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Store up to `SCHEDULE_BATCH` jobs. Safe to repeat.
@@ -116,7 +119,8 @@ def schedule(
     With ``max_jobs``, either all new jobs are stored or none is: a queue of that many takes no more. Whatever waits or
     runs counts, whoever offered it; dead letters and quarantined payloads do not.
 
-    ``is_ranked``: rank them by priority, because one of them has a priority, or a job that waits has.
+    ``is_ranked``: rank them by priority, because one of them has a priority, or a job that waits has. ``has_batches``:
+    one of them is in a batch.
     """
     args: list[Argument] = [
         now_argument(now_us),
@@ -134,6 +138,8 @@ def schedule(
         named |= {"ranked": keys.ranked, "control": keys.control}
     if is_forwarded:
         named["sent"] = keys.sent
+    if has_batches:
+        named["batches"] = keys.batches
     return Call(
         *bind(PACKAGES, "schedule", keys, **named),
         args,
@@ -181,6 +187,7 @@ def store(
     insertion_list: bool = True,
     max_jobs: int | None = None,
     is_ranked: bool = False,
+    has_batches: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Do as `schedule` for one job, in half the server's time if nothing has to be looked up for it.
@@ -196,6 +203,7 @@ def store(
             insertion_list=insertion_list,
             max_jobs=max_jobs,
             is_ranked=is_ranked,
+            has_batches=has_batches,
             now_us=now_us,
         )
 

@@ -22,7 +22,7 @@ R = TypeVar("R")
 #: The longest name of a task, bytes.
 MAX_NAME = 512
 #: How the names begin under which jobs are held for something else than their task.
-HELD_FOR = ("key ", "format ", "paused ", "limit ")
+HELD_FOR = ("key ", "format ", "paused ", "limit ", "batch ")
 #: Methods that the tasks of other libraries have, and what to write here instead.
 HINTS = {
     "delay": ".schedule(0, …) has a worker run it at once, .schedule(90, …) in 90 seconds",
@@ -193,7 +193,7 @@ def _check_name(name: object) -> None:
         )
     if name.startswith(HELD_FOR):
         raise InvalidTask(
-            f"name={show(name)}: jobs that are held for a key, a format, a limit or the end of a pause are told by such a beginning;"
+            f"name={show(name)}: jobs that are held for a key, a format, a limit, a batch or the end of a pause are told by such a beginning;"
             " give another name"
         )
 

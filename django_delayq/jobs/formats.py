@@ -22,8 +22,8 @@ from django_delayq.wire import signing
 KEPT_MS = 5_000.0
 #: The first format in which a job has a priority.
 PRIORITIES = 2
-#: The first format in which a job carries those that follow it. It is written in that format wherever it goes: workers that
-#: read only the one before it hold the job for others, and would otherwise drop what follows.
+#: The first format in which a job carries those that follow it, or is in a batch. It is written in that format wherever it
+#: goes: workers that read only the one before it hold the job for others, and would otherwise drop what follows.
 FOLLOWERS = 2
 
 

@@ -42,6 +42,7 @@ from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.redaction import show
+from django_delayq.wire import signing
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
     MIN_START_TIME_MS,
@@ -70,6 +71,17 @@ class Extras(msgspec.Struct, frozen=True, gc=False):
     duplicates: OnHolder | None = None
     #: The jobs that follow it; its payload carries them.
     follow: Follow | None = None
+    #: The token of the callback of its batch.
+    batch: str = ""
+
+    @property
+    def least_format(self) -> int:
+        """The first format in which a payload can be written: workers that know no later one hold the job for others."""
+        return (
+            formats.FOLLOWERS
+            if self.follow is not None or self.batch
+            else signing.OLDEST
+        )
 
 
 NO_EXTRAS = Extras()
@@ -327,6 +339,10 @@ class Job(Generic[R_co]):
         if job.state is State.CANCELLED:
             raise InvalidTask(
                 f"job {job.id} cannot be used with {name}(): it is cancelled"
+            )
+        if draft.extras.batch:
+            raise InvalidTask(
+                f"job {job.id} cannot be used with {name}(): it is part of a batch; say what follows it before it joins one"
             )
         if draft.extras.duplicates is not None:
             raise InvalidTask(

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from asgiref.sync import sync_to_async
 from msgspec.structs import astuple, replace
@@ -130,7 +130,7 @@ def _changing_holder(job: Job[Any], wanted: OnHolder) -> Steps[bool]:
             conf.get_keyring(),
             known.format,
         )
-    (new,), _ = _written([draft], settings, known)
+    new = written([draft], settings, known).jobs[0]
     reply = yield replacing.replace(
         settings.keys,
         job.token,
@@ -193,9 +193,9 @@ def _store(
     settings = conf.get_settings().queues[queue]
     if draft.format == known.format and draft.extras is NO_EXTRAS:
         # Almost every job.
-        new, is_ranked = draft.new, known.is_ranked
+        new, is_ranked, has_batches = draft.new, known.is_ranked, False
     else:
-        (new,), is_ranked = _written([draft], settings, known)
+        (new,), is_ranked, has_batches = written([draft], settings, known)
     call = storing.store(
         settings.keys,
         new,
@@ -203,6 +203,7 @@ def _store(
         insertion_list=settings.keeps_list,
         max_jobs=None if is_promised else settings.max_jobs,
         is_ranked=is_ranked,
+        has_batches=has_batches,
     )
     if draft.sent_ms is None:
         draft.sent_ms = boottime_ms()
@@ -214,7 +215,7 @@ def _call(
     queue: str, drafts: Sequence[Draft], known: formats.Known
 ) -> Call[list[Scheduled]]:
     settings = conf.get_settings().queues[queue]
-    new, is_ranked = _written(drafts, settings, known)
+    new, is_ranked, has_batches = written(drafts, settings, known)
     call = storing.schedule(
         settings.keys,
         new,
@@ -222,14 +223,25 @@ def _call(
         insertion_list=settings.keeps_list,
         max_jobs=settings.max_jobs,
         is_ranked=is_ranked,
+        has_batches=has_batches,
     )
     return _noted(call, drafts)
 
 
-def _written(
+class Written(NamedTuple):
+    """What a call stores."""
+
+    jobs: list[NewJob]
+    #: Whether they are ranked.
+    is_ranked: bool
+    #: Whether one of them is in a batch.
+    has_batches: bool
+
+
+def written(
     drafts: Sequence[Draft], settings: conf.QueueSettings, known: formats.Known
-) -> tuple[list[NewJob], bool]:
-    """Return what to store, in the queue's format, and whether to rank it.
+) -> Written:
+    """Write drafts in the queue's format.
 
     While that format has neither priorities nor limits, no job gets one.
     """
@@ -237,14 +249,15 @@ def _written(
     stale = [draft for draft in drafts if draft.format != format]
     if stale:
         _write_anew(stale, settings, format)
-    is_ranked = known.is_ranked
+    is_ranked, has_batches = known.is_ranked, False
     new = [draft.new for draft in drafts]
     # `schedule_many` pays with each job for what is here, so few lines look at all of them.
     for i in [i for i, draft in enumerate(drafts) if draft.extras is not NO_EXTRAS]:
-        priority, limit, wanted, follow = astuple(drafts[i].extras)
+        priority, limit, wanted, follow, batch = astuple(drafts[i].extras)
         if not known.has_priorities:
             priority, limit = 0, ""
         is_ranked = is_ranked or priority != 0
+        has_batches = has_batches or batch != ""
         tail = tail_of(
             str(new[i].tail),
             priority,
@@ -253,9 +266,10 @@ def _written(
             # Even a task whose key is free from the start on: Java may have its job, or it had another unique_until.
             may_go_behind=wanted is not None,
             has_on_dead=follow is not None and bool(follow.dead),
+            batch=batch,
         )
         new[i] = new[i]._replace(tail=tail)
-    return new, is_ranked
+    return Written(new, is_ranked, has_batches)
 
 
 def _noted(
@@ -282,9 +296,7 @@ def _write_anew(
     """Rewrite payloads that were prepared while the queue was in another format."""
     keyring = conf.get_keyring()
     for draft in drafts:
-        wanted = format
-        if draft.extras.follow is not None:
-            wanted = max(format, formats.FOLLOWERS)
+        wanted = max(format, draft.extras.least_format)
         payload = envelopes.signed_anew(draft.new.payload, settings, keyring, wanted)
         draft.format = wanted
         if payload is not None:

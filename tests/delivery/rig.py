@@ -17,7 +17,9 @@ import redis
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
+from django_delayq.calls.steps import Steps, perform
 from django_delayq.delivery import (
+    batching,
     changing,
     claiming,
     ended,
@@ -30,6 +32,7 @@ from django_delayq.delivery import (
     settling,
     storing,
 )
+from django_delayq.delivery.batching import Closed
 from django_delayq.delivery.claiming import (
     LOOKS_A_LEASE,
     Claimed,
@@ -185,6 +188,7 @@ class Rig:
         may_go_behind: bool = False,
         limit: str = "",
         drops: bool = False,
+        batch: str = "",
     ) -> list[Scheduled]:
         """Schedule jobs by name. A number is a wait in ms; text goes to the script as it is.
 
@@ -195,7 +199,12 @@ class Rig:
                 token(name),
                 wait if isinstance(wait, str) else f"+{wait}",
                 tail_of(
-                    unique, priority, limit, drops=drops, may_go_behind=may_go_behind
+                    unique,
+                    priority,
+                    limit,
+                    drops=drops,
+                    may_go_behind=may_go_behind,
+                    batch=token(batch) if batch else "",
                 ),
                 payload(name, size),
             )
@@ -208,6 +217,7 @@ class Rig:
             max_jobs=max_jobs,
             again=again,
             is_ranked=bool(priority) if is_ranked is None else is_ranked,
+            has_batches=bool(batch),
         )
 
     def send(
@@ -219,6 +229,7 @@ class Rig:
         max_jobs: int | None = None,
         again: bool = False,
         is_ranked: bool = False,
+        has_batches: bool = False,
     ) -> list[Scheduled]:
         """Send jobs; of one that a full queue refused, the reply is as the script gave it."""
         listed = self.insertion_list if insertion_list is None else insertion_list
@@ -227,6 +238,7 @@ class Rig:
             "insertion_list": listed,
             "max_jobs": max_jobs,
             "is_ranked": is_ranked,
+            "has_batches": has_batches,
             "now_us": self.now_us,
         }
         call = (
@@ -240,6 +252,18 @@ class Rig:
             else Scheduled(reply.start_time_ms - T0, reply.holder.rstrip("-"))
             for reply in self.run(call.again() if again else call)
         ]
+
+    def close(
+        self, name: str, wait: int | str = 0, *, priority: int = 0, limit: str = ""
+    ) -> Closed:
+        """Close the batch that has this callback."""
+        when = wait if isinstance(wait, str) else f"+{wait}"
+        new = NewJob(token(name), when, tail_of("", priority, limit), payload(name))
+        return self.run(batching.close(self.keys, new, "why", now_us=self.now_us))
+
+    def left(self, name: str) -> int:
+        """Return how many jobs of a batch have not ended."""
+        return perform(self.client, _counting(self.keys, token(name)))
 
     def forward(self, *names: str) -> list[Scheduled]:
         """Send jobs that follow one of another queue."""
@@ -845,6 +869,16 @@ class Rig:
             "a slot belongs to a lease"
         )
 
+        tails = [_tail_of_header(each) for each in client.hvals(keys.headers)]
+        tails += [each[21:] for each in client.hvals(keys.locators)]
+        open_ = Counter(filter(None, map(batch_in, tails)))
+        counts = {
+            batch: int(count)
+            for batch, count in client.hgetall(keys.batches).items()
+            if not batch.startswith(b"then:")
+        }
+        assert counts == open_, "a batch counts its jobs that have not ended"
+
         locators = set(client.hkeys(keys.locators))
         bodies = [_payload_of(frame) for frame in waiting]
         bodies += client.lrange(keys.queue.destination, 0, -1)
@@ -852,6 +886,24 @@ class Rig:
         assert locators <= there, "a locator belongs to a job that waits"
         holders = set(client.hvals(keys.unique))
         assert holders <= there | headers, "a unique key belongs to a job"
+
+
+def _counting(keys: DeliveryKeys, batch: str) -> Steps[int]:
+    left: int = yield batching.count_left(keys, batch)
+    return left
+
+
+def _tail_of_header(header: bytes) -> bytes:
+    return header[39:] if header[32:33] == b"c" else header[32:]
+
+
+def batch_in(tail: bytes) -> bytes:
+    """Return the batch of a tail, or nothing."""
+    if tail[:1] != b"x" or not tail[1] & 16:
+        return b""
+    at = 5 + int.from_bytes(tail[3:5], "big")
+    at += 6 * (tail[1] & 64 != 0) + 22 * (tail[1] & 128 != 0)
+    return tail[at : at + 22]
 
 
 def _payload_of(frame: bytes) -> bytes:

@@ -31,6 +31,7 @@ OWN = {
     "periods": "delayq_periods:{q}",
     "slots": "delayq_slots:{q}",
     "paces": "delayq_paces:{q}",
+    "batches": "delayq_batches:{q}",
     "channel": "delayq_channel:{q}",
 }
 

@@ -1,6 +1,6 @@
 -- Prelude: taking jobs that do not run out of a queue.
 --
--- Needs _clock, _count, _window, _frame, _list, _job, _find, _held, _pause, _limit.
+-- Needs _clock, _count, _window, _frame, _list, _job, _find, _held, _pause, _limit, _batch.
 
 -- A job that waits behind another gives the unique key back to it, if that has not ended.
 local function return_unique(tail)
@@ -15,7 +15,7 @@ end
 -- their tokens. Returns for each 'cancelled'; 'noted' if it lies in a long destination queue; or the state in which it
 -- was left. Nothing was written before it is called. each: called with token and payload of what is cancelled, or nil.
 local function cancel_found(found, tokens, now_ms, each)
-  local frames, replies, is_removal, limited = {}, {}, false, {}
+  local frames, replies, is_removal, limited, over = {}, {}, false, {}, {}
   for i, job in ipairs(found) do
     job.waits = job.waits or (is_given_up(job) and keys.leases)
     if job.frame then frames[#frames + 1] = job.frame end
@@ -26,6 +26,7 @@ local function cancel_found(found, tokens, now_ms, each)
     redis.call('LLEN', keys.delay_queue)
     check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
     check_sets(keys.ended, keys.held_tasks, keys.ranked)
+    check_batches()
   end
   if #limited > 0 then free_slots(limited, now_ms) end
 
@@ -65,6 +66,7 @@ local function cancel_found(found, tokens, now_ms, each)
     if not replies[i] then
       release_unique(keys.unique, tail, token)
       return_unique(tail)
+      over[#over + 1] = { tail = tail }
       cancelled[#cancelled + 1] = token
       if each then each(token, payload) end
       replies[i] = 'cancelled'
@@ -74,6 +76,7 @@ local function cancel_found(found, tokens, now_ms, each)
     redis.call('ZREM', keys.ranked, unpack(cancelled))
     remember(keys.ended, now_ms, 'cancelled', cancelled)
     add_to(keys.counters, 'cancelled', #cancelled)
+    leave_batches(over, now_ms * 1000)
   end
   return replies
 end

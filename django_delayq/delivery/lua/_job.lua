@@ -13,7 +13,8 @@
 -- A tail is what the job keeps from locator to header and back: its unique key, or nothing. A unique key starts with
 -- 'e', held to the job's end, or with 's', held to its start. In format 2, extras may stand before it:
 --   'x' | u8 flags | u8 100 + priority | u16 big-endian, bytes of the limit | limit | with flag 64, u48 big-endian, when
---   the first call of its unique key was scheduled | with flag 128, the token of the job that it waits behind
+--   the first call of its unique key was scheduled | with flag 128, the token of the job that it waits behind | with
+--   flag 16, the token of the callback of its batch
 -- The limit is its name, '\0', and a key or nothing. The flags are the sum of 1, DROPS: while its limit is full, a new
 -- job is cancelled and not held; 2, PAID: the job waits for a moment that the rate of its limit has given to it; and 32:
 -- others follow the job once it is a dead letter.
@@ -59,8 +60,27 @@ end
 local function unique_at(tail)
   if tail:byte(1) ~= 120 or #tail < 5 then return 1 end
   local flags, at = tail:byte(2), 6 + (struct.unpack('>I2', tail, 4))
-  if flags < 64 then return at end
-  return at + (flags % 128 >= 64 and 6 or 0) + (flags >= 128 and 22 or 0)
+  if flags < 16 then return at end
+  return at + (flags % 128 >= 64 and 6 or 0) + (flags >= 128 and 22 or 0) + (flags % 32 >= 16 and 22 or 0)
+end
+
+-- The batch of a tail, nil if it has none.
+local function batch_of(tail)
+  if tail:byte(1) ~= 120 or #tail < 5 or tail:byte(2) % 32 < 16 then return nil end
+  local at = unique_at(tail)
+  return tail:sub(at - 22, at - 1)
+end
+
+-- A tail with another batch, or with none. Without extras it is as format 1 has it.
+local function with_batch(tail, batch)
+  local at, flags, middle = unique_at(tail), 0, 'd\0\0'
+  if at > 1 then
+    flags, middle = tail:byte(2), tail:sub(3, at - 1)
+    if flags % 32 >= 16 then flags, middle = flags - 16, middle:sub(1, -23) end
+  end
+  if batch then flags, middle = flags + 16, middle .. batch end
+  if flags == 0 and middle == 'd\0\0' then return tail:sub(at) end
+  return 'x' .. string.char(flags) .. middle .. tail:sub(at)
 end
 
 -- The unique key of a tail, with its letter, or ''.
@@ -89,11 +109,13 @@ end
 -- A tail that says this instead. Without extras it is as format 1 has it.
 local function with_run(tail, first, ahead)
   local at, flags, middle = unique_at(tail), 0, 'd\0\0'
+  local batch = batch_of(tail) or ''
   if at > 1 then flags, middle = tail:byte(2) % 64, tail:sub(3, 5 + (struct.unpack('>I2', tail, 4))) end
   if first then flags = flags + 64 end
   if ahead then flags = flags + 128 end
   if flags == 0 and middle == 'd\0\0' then return tail:sub(at) end
-  return 'x' .. string.char(flags) .. middle .. (first and struct.pack('>I6', first) or '') .. (ahead or '') .. tail:sub(at)
+  return 'x' .. string.char(flags) .. middle .. (first and struct.pack('>I6', first) or '') .. (ahead or '') .. batch
+    .. tail:sub(at)
 end
 
 -- What is left of a tail once its unique key is free.

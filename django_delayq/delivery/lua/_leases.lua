@@ -25,6 +25,11 @@ local function must_wait(job)
   return true
 end
 
+-- Notes if a job has a limit, or is in a batch: then whoever ends its lease needs more keys.
+local function tell_of(tail)
+  if limit_of(tail) or batch_of(tail) then told = 2 end
+end
+
 -- job: .turn, its place in the reply on a queue with priorities; .token, .attempts, .kills, .start, .tail, .payload; .is_new if no hash of ours has its payload yet; .is_spared if
 -- the end of a lease counted no kill; .flags as in the reply: 0, or the sum of 1 and 2.
 local function lease(job)
@@ -33,7 +38,7 @@ local function lease(job)
   leased[count] = job
   job.turn = job.turn or turn
   seen[job.token] = job.payload
-  if job.tail ~= '' and limit_of(job.tail) then told = 2 end
+  if job.tail ~= '' then tell_of(job.tail) end
 end
 
 -- Whether a payload that says that it is a certain job equals, to the last byte, the payload that we already have of

@@ -2,12 +2,14 @@
 -- wait behind another.
 --
 -- Uses     now_ms, is_ranked, seen, buried, moved, cancelled, behind
+-- Fills    over
 
 local records = {}
 for _, job in ipairs(buried) do
+  over[#over + 1] = job
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. without_unique(job.tail))
+    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. with_batch(without_unique(job.tail)))
   local why = string.format('its worker died or lost the lease %d times while it ran', job.kills)
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'killed', at = now_ms, error = why }))
   if keys.last_ended then
@@ -33,6 +35,7 @@ if #behind > 0 then add_ranks(behind, is_ranked, function(job) return job.again 
 if #cancelled > 0 then
   local tokens = {}
   for i, job in ipairs(cancelled) do
+    over[#over + 1] = job
     release_unique(keys.unique, job.tail, job.token)
     tokens[i] = job.token
     if keys.last_ended then records[#records + 1] = end_record(job.token, job.payload, 'cancelled', now_ms, nil, job.why) end

@@ -43,6 +43,7 @@ local function pop(payload)
   end
   seen[token], byte_count = payload, byte_count + #payload
   if note == 'cancel' then
+    if tail ~= '' then tell_of(tail) end
     cancelled[#cancelled + 1] = job
   else
     job.start = tonumber(note)

@@ -12,10 +12,10 @@ local PUT_OFF = 500
 local function take_up(token, lease_end)
   local attempts, kills, start, _, holder, tail, was_spared, claimed = read_header(redis.call('HGET', keys.headers, token))
   attempts, kills, start, tail = attempts or 0, kills or 0, start or now_ms, tail or ''
+  if tail ~= '' then tell_of(tail) end
   local had_limit = lease_end and tail ~= '' and limit_of(tail)
   if had_limit then
     left[#left + 1] = { token, had_limit }
-    told = 2
   end
   local spare = was_spared or lease_end and is_spared(service, lease_end)
   -- A job is spared only once: otherwise one that takes its whole machine down each time would run for ever.

@@ -1,10 +1,10 @@
 -- End jobs that ran, or will not run, if their lease is still the caller's.
 --
--- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, settle
+-- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, batch, settle
 -- Keys     leases, headers, payloads, errors, unique, ended, counters, slots?limits, held?limits, held_tasks?limits,
 --          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits,
---          timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, results...
--- Where    slots to channel: only if the queue, or one of its jobs, has a limit; timeout_set to redisson_channel: only if
+--          batches?limits, timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, results...
+-- Where    slots to batches: only if the queue, or one of its jobs, has a limit, or one is in a batch; timeout_set to redisson_channel: only if
 --          jobs follow these, and then also ranked and control if one of those has a priority; results: one for each
 --          job that keeps its result, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
@@ -41,6 +41,7 @@ if results_till >= results_from then
     end
   end
 end
+if keys.batches then check_batches() end
 if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens))
 redis.call('HDEL', keys.headers, unpack(tokens))
@@ -56,6 +57,7 @@ else
   add_to(keys.counters, state, #held)
 end
 if keys.timeout_set then store_followers(following, now_ms) end
+if keys.batches then leave_batches(held, now_us) end
 local kept = #keys
 for i = results_from, results_till, 3 do
   kept = kept + 1

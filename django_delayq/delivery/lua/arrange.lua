@@ -1,9 +1,9 @@
 -- Change what defines a schedule, and replace the job of its next moment in the same step.
 --
--- Prelude  clock, count, window, frame, list, job, find, held, pause, limit, cancel, new, schedules
+-- Prelude  clock, count, window, frame, list, job, find, held, pause, limit, batch, cancel, new, schedules
 -- Keys     schedules, periods, channel, redisson_channel, timeout_set, delay_queue, destination, leases, retries, dead,
 --          quarantine, headers, payloads, locators, errors, notes, unique, ended, counters, returned, held, held_tasks,
---          control, ranked, slots, paces
+--          control, ranked, slots, paces, batches
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frame also goes into the delay queue

@@ -1,11 +1,11 @@
 -- End jobs that failed for good, as dead letters; or put jobs that nobody here can read or run into quarantine.
 --
--- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, settle
+-- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, batch, settle
 -- Keys     leases, headers, graves, errors, unique, counters, slots?limits, held?limits, held_tasks?limits,
---          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits,
+--          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits, batches?limits,
 --          timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, ended?follow, results...
--- Where    graves: dead or quarantine; slots to channel: only if the queue, or one of its jobs, has a limit; timeout_set
---          to ended: only if jobs follow these, and then also ranked and control if one of those has a priority;
+-- Where    graves: dead or quarantine; slots to batches: only if the queue, or one of its jobs, has a limit, or one is in a batch;
+--          timeout_set to ended: only if jobs follow these, and then also ranked and control if one of those has a priority;
 --          results: one for each job whose result somebody may wait for, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  counter to raise: dead or quarantined
@@ -25,6 +25,7 @@ check_hashes(keys.errors, keys.unique, keys.counters)
 check_sets(keys.graves)
 local following
 if keys.timeout_set then following = find_followers(by_index(held, 4, 5), now_us) end
+if keys.batches then check_batches() end
 if keys.slots then free_slots(held, now_ms) end
 redis.call('ZREM', keys.leases, unpack(tokens_of(held)))
 local results, kept = {}, #keys
@@ -35,14 +36,17 @@ for i = 4, jobs_till, 5 do
   end
 end
 for _, job in ipairs(held) do
+  local tail = without_unique(job.tail)
+  if keys.batches then tail = with_batch(tail) end
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts + failed, job.kills, job.start, NOBODY, NOBODY) .. without_unique(job.tail))
+    struct.pack(HEADER, job.attempts + failed, job.kills, job.start, NOBODY, NOBODY) .. tail)
   redis.call('HSET', keys.errors, job.token, ARGV[job.at + 2])
   if job.claimed then add_attempt(keys.errors, job.token, ARGV[job.at + 2]) end
   redis.call('ZADD', keys.graves, now_ms, job.token)
   if results[job.at] then keep_result(results[job.at], ARGV[job.at + 4], ARGV[job.at + 3]) end
 end
 add_to(keys.counters, counter, #held)
+if keys.batches then leave_batches(held, now_us) end
 if keys.timeout_set then store_followers(following, now_ms) end
 return lost

@@ -1,9 +1,9 @@
 -- Cancel jobs that are not running. Those in the delay queue share a scan of it.
 --
--- Prelude  clock, count, window, frame, list, job, find, held, pause, limit, cancel, ended
+-- Prelude  clock, count, window, frame, list, job, find, held, pause, limit, batch, cancel, ended
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          errors, notes, unique, ended, counters, returned, held, held_tasks, ranked, control, channel, slots,
---          paces, last_ended?
+--          paces, batches, last_ended?
 -- Where    last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  how many jobs that ended the queue remembers

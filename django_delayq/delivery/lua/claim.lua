@@ -1,11 +1,11 @@
 -- Lease what is waiting, up to a number and a size: expired leases, due retries, due jobs that were returned before
 -- their first attempt, what others put into the destination queue, due frames.
 --
--- Prelude  clock, count, window, frame, list, job, service, transfer, held, pause, limit, ended
+-- Prelude  clock, count, window, frame, list, job, service, transfer, held, pause, limit, batch, ended
 -- Keys     timeout_set, delay_queue, destination, leases, retries, headers, payloads, locators, notes, unique,
 --          ended, counters, claims, dead, quarantine, errors, returned, control, channel, ranked, held?limits,
---          held_tasks?limits, slots?limits, paces?limits, last_ended?
--- Where    held to paces: only if there are limits; last_ended: only if the queue remembers the jobs that ended last
+--          held_tasks?limits, slots?limits, paces?limits, batches?limits, last_ended?
+-- Where    held to batches: only if there are limits, or a job is in a batch; last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  owner, 8 bytes: the process that asks
 -- ARGV[3]  request, 8 random bytes: the fencing token of every lease given; its repeat returns the same leases
@@ -32,7 +32,7 @@
 --          began, 4 if the job of the payload's own token ended a moment ago, 8 if the job has a limit. If the queue's
 --          format is too late for the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
 --          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
---          queue hold jobs back, 2 if a job has a limit, 4 if there is a limit to the leases of the queue; and how many
+--          queue hold jobs back, 2 if a job has a limit or is in a batch, 4 if there is a limit to the leases of the queue; and how many
 --          jobs were cancelled as their limits were full. While the queue is paused, nothing is leased.
 --          Nil if the caller has to say that there are limits; nothing was done
 
@@ -90,8 +90,8 @@ local expired, retried, returned, vanished, vanished_tails, buried, put_off = {}
 local killed = {}
 -- How many elements leave the destination queue; jobs among them that a note moves or cancels.
 local popped, moved, cancelled = 0, {}, {}
--- Jobs that wait for the end of another.
-local behind = {}
+-- Jobs that wait for the end of another; those that have ended, for their batches.
+local behind, over = {}, {}
 -- Due frames, as find_due() returns them; those that are leased or put aside; among these, those that nobody can
 -- unpack.
 local due, frames, bad = {}, {}, {}
@@ -120,7 +120,7 @@ if last:sub(1, 8) == request then
     if payload then
       local flags = (token_of(payload) ~= token and 1 or 0) + (last:find(token, 17, true) and 2 or 0)
       hand_out({ token = token, attempts = attempts, kills = kills, start = start, payload = payload, flags = flags, tail = tail })
-      if tail ~= '' and limit_of(tail) then told = 2 end
+      if tail ~= '' then tell_of(tail) end
     end
   end
   return finish()
@@ -164,7 +164,7 @@ if count == 0 and popped == 0 and #due == 0 and #unranked + #reranked == 0 and #
   return finish()
 end
 
--- Only a job whose tail says so has a limit.
+-- Only a job whose tail says so has a limit, or is in a batch.
 if told > 0 and not keys.slots then return nil end
 if told > 0 then
   (function()
@@ -186,6 +186,7 @@ if #bad + #buried + #vanished + #killed > 0 then
 end
 if #moved + #behind > 0 then check_sets(keys.returned, keys.ranked) end
 if #put_off > 0 then check_sets(keys.retries, keys.ranked) end
+if keys.batches then check_batches() end
 
 -- Writes. Removals first, which a full server does not refuse.
 
@@ -210,7 +211,10 @@ if #returned > 0 then redis.call('ZREM', keys.returned, unpack(returned)) end
 if #vanished > 0 then
   redis.call('HDEL', keys.headers, unpack(vanished))
   forget_errors(keys.errors, vanished)
-  for i, token in ipairs(vanished) do release_unique(keys.unique, vanished_tails[i], token) end
+  for i, token in ipairs(vanished) do
+    release_unique(keys.unique, vanished_tails[i], token)
+    over[#over + 1] = { tail = vanished_tails[i] }
+  end
 end
 if #unranked > 0 then redis.call('ZREM', keys.ranked, unpack(unranked)) end
 if #reranked > 0 then redis.call('ZADD', keys.ranked, unpack(reranked)) end
@@ -242,6 +246,7 @@ end
 if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
 end_ranks()
+if keys.batches then leave_batches(over, now_us) end
 if #retried + #put_off > 0 then firsts[keys.retries] = nil end
 if #returned + #moved + #behind > 0 then firsts[keys.returned] = nil end
 return finish()

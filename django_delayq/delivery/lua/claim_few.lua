@@ -79,9 +79,9 @@ if #frames > 0 then
     local located, kind, id, tail, mac = read_locator(places[i])
     local is_certain = located and kind > 0 and id == job[3] and mac == job[4]
     if not is_certain or begun[i] or over[i] then return nil end
-    -- A unique key that begins with 's' is free from now on, a job may have to wait behind another, and
-    -- a limit may be full.
-    if tail ~= '' and (tail:byte(unique_at(tail)) == 115 or limit_of(tail) or tail:byte(1) == 120 and (tail:byte(2) or 0) >= 128) then
+    -- A unique key that begins with 's' is free from now on, a job may have to wait behind another, a limit may be full,
+    -- and whoever ends a job of a batch has to know.
+    if tail ~= '' and (tail:byte(unique_at(tail)) == 115 or limit_of(tail) or batch_of(tail) or tail:byte(1) == 120 and (tail:byte(2) or 0) >= 128) then
       return nil
     end
     ends[2 * i - 1], ends[2 * i] = lease_end, token

@@ -2,9 +2,9 @@
 -- for too long into quarantine. For a worker nothing is published: it claims next, and a worker that does not know the
 -- tasks would only hold them again.
 --
--- Prelude  clock, count, window, frame, job, held, pause, ended
+-- Prelude  clock, count, window, frame, job, held, pause, batch, ended
 -- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel, ranked,
---          payloads?, last_ended?
+--          batches, payloads?, last_ended?
 -- Where    payloads, last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  most jobs to release, and most to put into quarantine
@@ -63,6 +63,9 @@ while names_left > 0 and #freed < limit do
   elseif name:sub(1, 6) == 'limit ' then
     -- loosen.lua lets these go on.
     cursor = 'limit!'
+  elseif name:sub(1, 6) == 'batch ' then
+    -- The last job of the batch does.
+    cursor = 'batch!'
   elseif may_run(name) then
     local room = limit - #freed
     local page = redis.call('ZRANGEBYLEX', keys.held_tasks, '[' .. cursor, '(' .. name .. '\1', 'LIMIT', 0, room)
@@ -81,6 +84,7 @@ if #tokens + #members == 0 then return { 0, 0, cursor } end
 
 check_sets(keys.retries, keys.returned, keys.quarantine)
 check_hashes(keys.unique, keys.counters, keys.errors)
+if #over > 0 then check_batches() end
 local is_ranked = has_ranks()
 local records = {}
 if keys.last_ended and #over > 0 then check_hashes(keys.payloads) end
@@ -94,7 +98,7 @@ add_ranks(freed, is_ranked, function(job) return math.min(job.start, now_ms) end
 for _, job in ipairs(over) do
   release_unique(keys.unique, job.tail, job.token)
   redis.call('HSET', keys.headers, job.token,
-    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. without_unique(job.tail))
+    struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. with_batch(without_unique(job.tail)))
   local why = job.why .. ' It was held, and no worker that knows it came in time.'
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms, error = why }))
   if keys.last_ended then
@@ -103,7 +107,10 @@ for _, job in ipairs(over) do
   end
   redis.call('ZADD', keys.quarantine, now_ms, job.token)
 end
-if #over > 0 then add_to(keys.counters, 'quarantined', #over) end
+if #over > 0 then
+  add_to(keys.counters, 'quarantined', #over)
+  leave_batches(over, now_ms * 1000)
+end
 if #records > 0 then add_records(keys.last_ended, records) end
 if not is_worker and #freed > 0 then publish(keys.channel, now_ms) end
 return { #freed, #over, cursor }

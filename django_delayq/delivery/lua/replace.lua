@@ -66,7 +66,7 @@ elseif mode == 'sooner' and not has_moment then
   target = math.min(start, asked)
 end
 local is_moved = target ~= start
-tail = with_run(payload ~= '' and tail or known, first, ahead)
+tail = with_run(payload ~= '' and with_batch(tail, batch_of(known)) or known, first, ahead)
 
 check_sets(keys.retries, keys.returned, keys.held_tasks)
 check_hashes(keys.payloads, keys.errors, keys.locators, keys.counters)

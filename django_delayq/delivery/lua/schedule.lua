@@ -1,10 +1,11 @@
 -- Store jobs of ours until they are due. Safe to repeat: a known token is not stored again.
 --
--- Prelude  clock, count, window, frame, list, job, new, sent
+-- Prelude  clock, count, window, frame, list, job, new, sent, held, batch
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
---          returned?, retries?, held?, leases?, ranked?, control?, sent?
+--          returned?, retries?, held?, leases?, ranked?, control?, sent?, batches?
 -- Where    returned, retries, held, leases: only if the number of jobs in the queue is limited; ranked, control: only if
---          the queue has priorities, or one of these jobs has one; sent: only if these follow a job of another queue
+--          the queue has priorities, or one of these jobs has one; sent: only if these follow a job of another queue;
+--          batches: only if one of these is in a batch
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames also go into the delay queue
@@ -28,6 +29,7 @@ head = head and tonumber(head) or math.huge
 redis.call('LLEN', keys.delay_queue)
 check_hashes(keys.locators)
 if keys.ranked then has_ranks() end
+if keys.batches then check_hashes(keys.batches) end
 
 -- One look through the destination queue serves all keys that are held: each look may read a megabyte.
 local lying, is_all
@@ -108,6 +110,7 @@ end
 
 if keys.sent then note_sent(fresh, now_ms) end
 local first = store_new(fresh, starts, format, listed, now_ms, true)
+if keys.batches then join_batches(fresh) end
 if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end
 if first < head then reply[#reply + 1] = publish(keys.redisson_channel, first) end
 return reply

@@ -1,0 +1,72 @@
+-- Prelude: jobs that belong together, and one job, the callback, that starts once all of them have ended.
+-- docs/internals.md, "Batches".
+--
+-- Needs _clock, _job, _held. The id of a batch is the token of its callback. Each job of a batch has that in its tail, until
+-- it ends. The hash of batches has a field for each id: how many jobs of it have not ended. From the moment at which no
+-- more jobs come, the callback is held under the name 'batch ' and the id, and the hash has a field THEN and the id: when
+-- the callback starts, as a wait.
+
+local THEN = 'then:'
+
+local function name_of_batch(batch)
+  return 'batch ' .. batch
+end
+
+-- To be called before the first write.
+local function check_batches()
+  check_hashes(keys.batches, keys.headers, keys.errors)
+  check_sets(keys.held, keys.held_tasks, keys.returned)
+end
+
+-- Lets the callback go on, unless it was cancelled, or somebody has started it.
+local function start_callback(token, when, now_us, is_ranked)
+  local name = read_held(redis.call('HGET', keys.errors, token))
+  local _, _, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
+  if name ~= name_of_batch(token) or not start or redis.call('ZREM', keys.held, token) == 0 then return end
+  local due = start_time(when, now_us)
+  redis.call('ZREM', keys.held_tasks, held_member(name, start, token))
+  redis.call('HDEL', keys.errors, token)
+  redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY) .. tail)
+  redis.call('ZADD', keys.returned, due, token)
+  add_ranks({ { token = token, tail = tail } }, is_ranked, function() return due end)
+  publish(keys.channel, due)
+end
+
+-- Counts jobs out that have ended. jobs: each with .tail.
+local function leave_batches(jobs, now_us)
+  local batches, leaving = {}, {}
+  for _, job in ipairs(jobs) do
+    local batch = job.tail and job.tail ~= '' and batch_of(job.tail)
+    if batch then
+      if not leaving[batch] then batches[#batches + 1] = batch end
+      leaving[batch] = (leaving[batch] or 0) + 1
+    end
+  end
+  if #batches == 0 then return end
+  local is_ranked = has_ranks()
+  for _, batch in ipairs(batches) do
+    -- If somebody has spoilt or deleted the number, the callback stays held until somebody starts it.
+    local left = redis.pcall('HINCRBY', keys.batches, batch, -leaving[batch])
+    if type(left) == 'number' and left <= 0 then
+      redis.call('HDEL', keys.batches, batch)
+      local when = left == 0 and redis.call('HGET', keys.batches, THEN .. batch)
+      if when then
+        redis.call('HDEL', keys.batches, THEN .. batch)
+        start_callback(batch, when, now_us, is_ranked)
+      end
+    end
+  end
+end
+
+-- Counts new jobs in. places: where among the arguments they begin.
+local function join_batches(places)
+  local batches, joining = {}, {}
+  for _, i in ipairs(places) do
+    local batch = batch_of(ARGV[i + 2])
+    if batch then
+      if not joining[batch] then batches[#batches + 1] = batch end
+      joining[batch] = (joining[batch] or 0) + 1
+    end
+  end
+  for _, batch in ipairs(batches) do redis.call('HINCRBY', keys.batches, batch, joining[batch]) end
+end
