@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+from redis.exceptions import ResponseError
 
 from django_delayq.delivery.claiming import Mode
 from django_delayq.delivery.states import Change, State
@@ -283,6 +284,44 @@ def test_callback_stays_held_if_somebody_spoils_the_number(
 
     assert rig.inspect("a").state is State.SUCCEEDED
     assert is_waiting(rig)
+
+
+@pytest.mark.parametrize("end", ["loses its worker too often", "loses its payload"])
+def test_claim_that_ends_the_last_job_says_that_the_callback_is_due(
+    rig: Rig, end: str
+) -> None:
+    rig.schedule({"a": 0}, batch="cb")
+    rig.close("cb")
+    rig.lease()
+    if end == "loses its payload":
+        rig.client.hdel(rig.keys.payloads, token("a"))
+    rig.now += LEASE
+
+    claimed = rig.claim(max_kills=0 if end == "loses its worker too often" else -1)
+
+    assert (claimed.jobs, claimed.wait_us) == ([], 0)
+    assert names_of(rig.claim()) == ["cb"]
+
+
+@pytest.mark.parametrize("name", ["control", "ranked", "batches", "returned"])
+def test_end_that_meets_a_key_of_the_wrong_type_changes_nothing(
+    rig: Rig, name: str
+) -> None:
+    rig.schedule({"a": 60_000}, batch="cb")
+    rig.close("cb")
+    key = rig.keys.key(name)
+    stored = rig.client.dump(key)
+    rig.client.set(key, "wrong")
+
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        rig.cancel("a")
+
+    rig.client.delete(key)
+    if stored is not None:
+        rig.client.restore(key, 0, stored)
+    assert rig.inspect("a").state is State.SCHEDULED
+    assert rig.cancel("a") is Change.CANCELLED
+    assert names_of(rig.claim()) == ["cb"]
 
 
 def test_walk_of_random_steps_starts_each_callback_once_all_have_ended(

@@ -14,8 +14,8 @@ end
 
 -- To be called before the first write.
 local function check_batches()
-  check_hashes(keys.batches, keys.headers, keys.errors)
-  check_sets(keys.held, keys.held_tasks, keys.returned)
+  check_hashes(keys.batches, keys.headers, keys.errors, keys.control)
+  check_sets(keys.held, keys.held_tasks, keys.returned, keys.ranked)
 end
 
 -- Lets the callback go on, unless it was cancelled, or somebody has started it.

@@ -248,5 +248,6 @@ if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
 end_ranks()
 if keys.batches then leave_batches(over, now_us) end
 if #retried + #put_off > 0 then firsts[keys.retries] = nil end
-if #returned + #moved + #behind > 0 then firsts[keys.returned] = nil end
+-- The last job of a batch that is over lets its callback go on, among the returned.
+if #returned + #moved + #behind + #over > 0 then firsts[keys.returned] = nil end
 return finish()
