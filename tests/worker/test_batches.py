@@ -143,12 +143,13 @@ def test_batch_that_meets_a_full_queue_goes_on_with_what_was_not_stored(
         batch.schedule([note(queue_name, n) for n in range(5)])
     worker = work(is_burst=True)
     finish(worker)
-    assert texts(records) == [0, 1, 2]
+    assert sorted(texts(records)) == [0, 1, 2]
 
     batch.schedule(full.value.unsent)
 
     finish(work(is_burst=True))
-    assert texts(records) == [0, 1, 2, 3, 4, "last"]
+    *ran, last = texts(records)
+    assert (sorted(ran), last) == ([0, 1, 2, 3, 4], "last")
 
 
 def test_wrong_batches_are_refused_before_anything_is_sent(

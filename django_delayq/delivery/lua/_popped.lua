@@ -1,6 +1,6 @@
 -- Part of claim: take what others put or transferred into the destination queue.
 --
--- Uses     now_ms, mode, format, seed, waiting, is_full, lease, is_copy
+-- Uses     now_ms, mode, format, seed, waiting, is_full, lease, is_copy, tell_of
 -- Fills    seen, gone, cancelled, moved
 -- Sets     popped, doubles, byte_count
 

@@ -1,8 +1,8 @@
 -- Part of claim: take up jobs that were with us before: expired leases, due retries, returned jobs.
 --
--- Uses     now_ms, mode, is_ranked, limit, max_kills, safe_kills, service, count, is_full, lease, head_of, behind
+-- Uses     now_ms, mode, is_ranked, limit, max_kills, safe_kills, service, count, is_full, lease, head_of, behind, tell_of
 -- Fills    seen, expired, retried, returned, put_off, vanished, vanished_tails, buried, killed, left
--- Sets     suspects, byte_count, told
+-- Sets     suspects, byte_count
 
 -- How many jobs one call puts off: suspects, and jobs that have to wait for the end of another.
 local PUT_OFF = 500
