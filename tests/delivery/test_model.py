@@ -102,6 +102,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.slotted: set[str] = set()
         #: Payloads in the destination queue whose jobs are elsewhere, or over.
         self.doubles: list[str] = []
+        #: The jobs of the batch that have not ended; and how many of it Java took, which never end.
+        self.batched: set[str] = set()
+        self.strayed = 0
 
     @initialize(
         mode=st.sampled_from([Mode.DIRECT, Mode.SHARED]), has_priorities=st.booleans()
@@ -136,6 +139,7 @@ class QueueMachine(RuleBasedStateMachine):
         many=st.integers(1, 12),
         priority=st.sampled_from([0, 0, -5, 5]),
         key=st.sampled_from(["", "", "k", "l"]),
+        is_batched=st.booleans(),
     )
     def schedule(
         self,
@@ -145,6 +149,7 @@ class QueueMachine(RuleBasedStateMachine):
         many: int,
         priority: int,
         key: str,
+        is_batched: bool,
     ) -> None:
         priority = priority if self.has_priorities else 0
         names = [self.new_name("j") for _ in range(many)]
@@ -155,7 +160,10 @@ class QueueMachine(RuleBasedStateMachine):
             insertion_list=listed,
             priority=priority,
             limit=f"{LIMIT}\0{key}" if key else "",
+            batch="cb" if is_batched else "",
         )
+        if is_batched:
+            self.batched |= set(names)
         for name, reply in zip(names, replies, strict=True):
             self.priorities[name] = priority
             self.places[name], self.due[name] = "waiting", reply.start_time_ms
@@ -333,6 +341,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.places.pop(name) == "destination"
             if name.startswith("j"):
                 self.rig.reschedule(name, 0)  # as the sweep would, sooner or later
+                self.strayed += name in self.batched
+                self.batched.discard(name)
                 self.end(name)
 
     # Consumers.
@@ -884,6 +894,13 @@ class QueueMachine(RuleBasedStateMachine):
             assert sorted(names) == sorted(expected), place
 
     @invariant()
+    def batch_counts_its_jobs_that_have_not_ended(self) -> None:
+        self.batched = {
+            name for name in self.batched if self.places.get(name, "dead") != "dead"
+        }
+        assert self.rig.left("cb") == len(self.batched) + self.strayed
+
+    @invariant()
     def each_job_with_a_limit_has_a_slot_while_it_is_leased(self) -> None:
         slots = self.client.zrange(self.rig.keys.slots, 0, -1)
         found = [
@@ -946,12 +963,18 @@ class QueueMachine(RuleBasedStateMachine):
             )
             assert len(tokens) == len(dead)
         ran: list[str] = []
+        rig.close("cb")
         self.run_all_into(ran)
         rig.now = max([rig.now, *self.due.values()]) + 10 * LEASE
         self.run_all_into(ran)
         # Those behind others are looked at again.
         rig.now += 30_000
         self.run_all_into(ran)
+        if self.strayed:
+            assert rig.cancel("cb") is Change.CANCELLED
+            rig.client.delete(rig.keys.batches)
+        else:
+            ran.remove("cb")
         assert sorted(ran) == sorted(self.places)
         rig.recover()
         assert rig.leftovers() == []
