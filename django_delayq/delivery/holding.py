@@ -100,7 +100,8 @@ def release(
 class HeldNames(NamedTuple):
     """The reply to a `held_names` call."""
 
-    #: How many are held for each name: that of a task, ``key `` and the id of a key, or ``format `` and its number.
+    #: How many are held for each name: that of a task, ``key `` and the id of a key, ``format `` and its number, or ``batch ``
+    #: for all batches together.
     counts: dict[str, int]
     #: How many are held for further names.
     rest: int

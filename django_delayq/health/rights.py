@@ -106,6 +106,7 @@ _HASHES = (
     "control",
     "counters",
     "schedules",
+    "batches",
 )
 _ZSETS = (
     "leases",

@@ -1,6 +1,7 @@
 """Batches: jobs that belong together, and a callback that starts once all of them have ended."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,10 +13,10 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import batching
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import InvalidTask
+from django_delayq.exceptions import EncodeError, InvalidTask, MaybeScheduled, QueueFull
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
-from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.job import Draft, Job, handle_of
 from django_delayq.jobs.sending import aschedule_many, schedule_many, written
 from django_delayq.redaction import show
 
@@ -26,18 +27,18 @@ WHY = "It starts once all jobs of its batch have ended."
 class Batch:
     """Jobs of one queue that belong together, and their callback: a job that starts once all of them have ended.
 
-    ``Batch(report.prepare(0, 2026)).schedule([resize.prepare(0, photo) for photo in photos])``: all jobs are prepared,
-    and none was sent. A job ends when it succeeds, becomes a dead letter, expires, is cancelled or is put into
-    quarantine. Until then the callback is held; its delay counts from the last end. Nobody sends it but the batch.
+    ``Batch(report.prepare(0, 2026)).schedule([resize.prepare(0, photo) for photo in photos])``: the callback and all jobs
+    are prepared, and only the batch sends them. A job ends when it succeeds, becomes a dead letter, expires, is cancelled
+    or is put into quarantine. Until all have ended the callback is held; its delay counts from the last end.
     """
 
     def __init__(self, callback: Job[Any]) -> None:
         """Take the callback.
 
         Raises:
-            InvalidTask: it was sent, follows another job, can be held by a unique key, or its queue is shared.
+            InvalidTask: it was sent, belongs to others, has a unique key, or its queue is shared with Redisson.
         """
-        draft = _draft_of(callback, "callback")
+        draft = _draft_of(callback, "the callback")
         if callback.unique:
             raise InvalidTask(
                 f"job {callback.id} cannot be the callback of a batch: its task has unique=, so another job may hold its key"
@@ -50,44 +51,53 @@ class Batch:
             )
         #: The job that starts in the end. Its id is that of the batch.
         self.callback = callback
-        self._draft = draft
-        self._count = 0
-        self._is_closed = False
-        # From now on only the server can say where it is.
-        callback._draft = None
+        # None: the batch was found by its id.
+        self._draft: Draft | None = draft
+        # Whether the server may have the callback; whether it has; and whether no more jobs come.
+        self._is_sent = self._is_begun = self._is_closed = False
+
+    @classmethod
+    def of(cls, callback_id: str) -> "Batch":
+        """Return a batch by the id of its callback, to ask what is left of it. It takes no jobs.
+
+        Raises:
+            JobNotFound, QueueNotFound: this is not the id of a job.
+        """
+        batch = cls.__new__(cls)
+        batch.callback = handle_of(callback_id)
+        batch._draft = None
+        batch._is_sent = batch._is_begun = batch._is_closed = True
+        return batch
 
     def __repr__(self) -> str:
         return f"<Batch {self.callback.id}>"
 
     def schedule(self, jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
-        """Send all jobs of the batch as `schedule_many` does, and then leave the callback to their ends.
+        """Store the callback, send all jobs of the batch as `schedule_many` does, and say that no more come.
 
-        It returns the stored jobs. A job that is not stored, because another holds its unique key, does not count. After
-        an error, the jobs that were stored run, and the callback waits for this to be called again, with ``error.unsent``.
+        It returns the jobs that `schedule_many` returns. One that is not stored, because another holds its unique key, does
+        not count. After an error, the jobs that were stored run, and the callback stays held until this is called again
+        with ``error.unsent``, or with ``[]`` to do without those.
 
         Raises:
-            InvalidTask: there is no job; or one of them was sent, is in another queue, or cannot be in a batch. None was
-                sent.
+            InvalidTask: there is no job; or one of them was sent, is in another queue, or cannot be part of a batch.
+                Nothing was sent.
             MaybeScheduled, QueueFull: not all are stored, as `schedule_many` says.
         """
         joined = self._join(jobs)
-        stored = schedule_many(joined)
-        try:
+        with self._explaining():
+            perform(own_clients.of_thread, self._beginning())
+            stored = schedule_many(joined)
             perform(own_clients.of_thread, self._closing())
-        except RedisError as error:
-            self._explain(error)
-            raise
         return stored
 
     async def aschedule(self, jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
         """`schedule` on the event loop."""
         joined = self._join(jobs)
-        stored = await aschedule_many(joined)
-        try:
+        with self._explaining():
+            await aperform(own_clients.of_loop, self._beginning())
+            stored = await aschedule_many(joined)
             await aperform(own_clients.of_loop, self._closing())
-        except RedisError as error:
-            self._explain(error)
-            raise
         return stored
 
     def left(self) -> int:
@@ -109,79 +119,110 @@ class Batch:
             raise InvalidTask(
                 f"batch {self.callback.id} was scheduled already, and its callback may have started: make a new Batch"
             )
+        if not self._is_sent:
+            # Somebody may have used it meanwhile.
+            _draft_of(self.callback, "the callback")
         found = list(jobs)
-        if not found and not self._count:
+        if not found and not self._is_sent:
             raise InvalidTask(
-                f"batch {self.callback.id} has no job, so none would ever end and start its callback; give it one, or schedule"
-                " the callback by itself"
+                f"batch {self.callback.id} has no job, so none would ever end and start its callback; give it one, or send the"
+                " callback by itself, schedule_many([callback])"
             )
         joining = []
         for job in found:
             if isinstance(job, Job) and self._has(job):
                 continue
             draft = _draft_of(job, "part")
+            if job is self.callback:
+                raise InvalidTask(
+                    f"job {job.id} is the callback of the batch, so it cannot be part of it as well"
+                )
             if job.queue != self.callback.queue:
                 raise InvalidTask(
                     f"job {job.id} cannot be part of batch {self.callback.id}: all jobs of a batch are in one queue, that of its"
                     f" callback, {self.callback.queue!r}; prepare it with task.using(queue={self.callback.queue!r})"
                 )
-            joining.append(draft)
-        for draft in joining:
-            self._mark(draft)
-        self._count += len(joining)
+            joining.append((draft, self._payload_of(draft)))
+        for draft, (payload, format) in joining:
+            draft.new, draft.format = draft.new._replace(payload=payload), format
+            draft.extras = replace(draft.extras, batch=self.callback.token)
         return found
 
     def _has(self, job: Job[Any]) -> bool:
         draft = job._draft
         return draft is not None and draft.extras.batch == self.callback.token
 
-    def _mark(self, draft: Draft) -> None:
-        draft.extras = replace(draft.extras, batch=self.callback.token)
-        least = draft.extras.least_format
-        if draft.format < least:
-            queue = conf.get_settings().queue(self.callback.queue)
-            payload = envelopes.signed_anew(
-                draft.new.payload, queue, conf.get_keyring(), least
+    def _payload_of(self, draft: Draft) -> tuple[bytes, int]:
+        """Return the payload of a job that says that it is part of this batch, and its format."""
+        settings, queue = conf.get_settings(), self.callback.queue
+        call = envelopes.claimed_call(draft.new.payload)
+        call.batch = self.callback.token
+        format = max(formats.last_known(queue), formats.FOLLOWERS)
+        payload = envelopes.encode(
+            call, draft.new.token, queue, conf.get_keyring(), format=format
+        )
+        if len(payload) > settings.max_payload_bytes:
+            raise EncodeError(
+                f"job of {call.task!r} has {len(payload):,} bytes as part of a batch, more than DELAYQ['MAX_PAYLOAD_BYTES'],"
+                f" {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
             )
-            draft.format = least
-            if payload is not None:
-                draft.new = draft.new._replace(payload=payload)
+        return payload, format
 
-    def _closing(self) -> Steps[None]:
+    def _beginning(self) -> Steps[None]:
         callback, draft = self.callback, self._draft
+        if self._is_begun or draft is None:
+            return
         settings = conf.get_settings().queues[callback.queue]
         known = yield from formats.finding(callback.queue)
         (new,), _, _ = written([draft], settings, known)
-        closed = yield batching.close(settings.keys, new, WHY)
-        self._is_closed = True
-        callback.state = State.HELD if closed.start_time_ms is None else State.SCHEDULED
-        callback.start_time_ms = closed.start_time_ms
+        # From now on only the server can say where it is.
+        self._is_sent, callback._draft = True, None
+        yield batching.open_batch(settings.keys, new, WHY)
+        callback.state = State.HELD
+        self._is_begun = True
 
-    def _explain(self, error: RedisError) -> None:
-        error.add_note(
-            f"django-delayq: all jobs of batch {self.callback.id} are scheduled; whether its callback waits for them is not"
-            " known. Call schedule([]) of the same Batch again, which is safe for 20 s."
-        )
+    def _closing(self) -> Steps[None]:
+        keys = DeliveryKeys.of(self.callback.queue)
+        yield batching.close_batch(keys, self.callback.token)
+        self._is_closed = True
+        yield from self.callback._refreshing()
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except (RedisError, MaybeScheduled, QueueFull) as error:
+            unsent = isinstance(error, MaybeScheduled | QueueFull) and error.unsent
+            error.add_note(
+                f"django-delayq: the callback of batch {self.callback.id} does not start before all is sent: pass"
+                f" {'error.unsent' if unsent else '[]'} to schedule() of the same Batch, and not to schedule_many, or [] to do"
+                " without what is left"
+            )
+            raise
 
 
 def _draft_of(job: object, what: str) -> Draft:
-    """Return what was prepared of a job, if it can be the ``what`` of a batch."""
+    """Return what was prepared of a job, if it can be ``what`` of a batch: the callback, or part."""
     if not isinstance(job, Job):
         raise InvalidTask(
-            f"the {what} of a batch is a job that was prepared, task.prepare(delay, …), and not {show(job)}"
+            f"{what} of a batch has to be a job that was prepared, task.prepare(delay, …), and not {show(job)}"
         )
     draft = job._draft
-    if draft is None or draft.sent_ms is not None or draft.awaits_commit is not None:
-        why = "it was sent" if draft is not None else "it is sent or follows others"
+    why = ""
+    if draft is None:
+        why = "it was sent, follows another job, or is the callback of a batch, already"
+    elif draft.awaits_commit is not None:
+        why = "it waits for a commit already"
+    elif draft.sent_ms is not None:
+        why = "it was sent already"
+    elif draft.extras.batch:
+        why = "it is part of another one"
+    elif job.state is State.CANCELLED:
+        why = "it is cancelled"
+    if draft is None or why:
         raise InvalidTask(
-            f"job {job.id} cannot be {what} of a batch, as {why} already: prepare a new one"
+            f"job {job.id} cannot be {what} of a batch, as {why}; prepare a new one"
         )
-    if draft.extras.batch:
-        raise InvalidTask(
-            f"job {job.id} cannot be {what} of a batch: it is part of another one"
-        )
-    if job.state is State.CANCELLED:
-        raise InvalidTask(f"job {job.id} cannot be {what} of a batch: it is cancelled")
     if draft.extras.duplicates is not None:
         raise InvalidTask(
             f"job {job.id} cannot be {what} of a batch: its task has on_duplicate, and would change a job that waits instead"

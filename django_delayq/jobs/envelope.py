@@ -81,8 +81,10 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     headers: dict[str, str] = {}
     #: Bits that change the meaning of the rest.
     flags: int = 0
-    #: From format 2 on.
+    #: From format 2 on, as is the next one.
     follow: Follow | None = None
+    #: The token of the callback of its batch.
+    batch: str = ""
 
 
 class _Sealed(msgspec.Struct):
@@ -102,13 +104,14 @@ class Format(NamedTuple):
     write: Callable[[Envelope], bytes]
     #: Raises msgspec.MsgspecError if the body is not a call.
     read: Callable[[bytes], Envelope]
-    has_followers: bool = True
+    #: Whether it holds the jobs that follow one, and its batch.
+    has_links: bool = True
 
 
 #: Every format from `signing.OLDEST` to `signing.FORMAT`. To add a format, extend this and raise that. Format 2 changes
 #: what stands beside a payload, and adds the jobs that follow one.
 FORMATS = {
-    1: Format(_encoder.encode, _decoder.decode, has_followers=False),
+    1: Format(_encoder.encode, _decoder.decode, has_links=False),
     2: Format(_encoder.encode, _decoder.decode),
 }
 _unsealer = msgspec.json.Decoder(_Sealed)
@@ -167,9 +170,9 @@ def _seal(
     envelope: Envelope, token: str, queue: str, keyring: Keyring, format: int
 ) -> _Sealed:
     written = FORMATS[format]
-    if envelope.follow is not None and not written.has_followers:
+    if not written.has_links and (envelope.follow is not None or envelope.batch):
         raise EncodeError(
-            f"the job of {envelope.task!r} is followed by others, which format {format} cannot hold"
+            f"the job of {envelope.task!r} is followed by others, or part of a batch, which format {format} cannot hold"
         )
     body = written.write(envelope)
     return _Sealed(

@@ -238,7 +238,7 @@ class Job(Generic[R_co]):
         """
         if self._draft is None:
             raise InvalidTask(
-                f"job {self.id} was not made by prepare(), or follows another job, so it cannot be sent by itself;"
+                f"job {self.id} was not made by prepare(), follows another job, or is the callback of a batch, so it cannot be sent by itself;"
                 " use reschedule() or run_now() once the server has it"
             )
         return self._draft
@@ -795,7 +795,7 @@ async def aget_job(job_id: str) -> Job[Any]:
 
 
 def _finding(job_id: str) -> Steps[Job[Any]]:
-    job = _handle(job_id)
+    job = handle_of(job_id)
     if (yield from job._refreshing()) is State.MISSING:
         # The job may have ended. Its result may be kept for longer than the server remembers the end.
         if not (yield from job._reading_record()):
@@ -808,7 +808,7 @@ def _finding(job_id: str) -> Steps[Job[Any]]:
     return job
 
 
-def _handle(job_id: str) -> Job[Any]:
+def handle_of(job_id: str) -> Job[Any]:
     queue, colon, token = (
         job_id.rpartition(":") if isinstance(job_id, str) else ("", "", "")
     )

@@ -297,6 +297,8 @@ def _write_anew(
     keyring = conf.get_keyring()
     for draft in drafts:
         wanted = max(format, draft.extras.least_format)
+        if draft.format == wanted:
+            continue
         payload = envelopes.signed_anew(draft.new.payload, settings, keyring, wanted)
         draft.format = wanted
         if payload is not None:
@@ -352,11 +354,15 @@ def _queue_full(queue: str, count: int, refused: list[Job[Any]]) -> QueueFull:
     )
 
 
-def _most_in_a_call(queue: str) -> int:
-    """Return how many jobs one call sends to a queue: never more than the queue may hold, or none would ever be stored."""
-    settings = conf.get_settings().queues.get(queue)
+def _most_in_a_call(job: Job[Any]) -> int:
+    """Return how many jobs one call sends to its queue: never more than the queue may hold, or none would ever be stored."""
+    settings = conf.get_settings().queues.get(job.queue)
     limit = settings.max_jobs if settings else None
-    return min(storing.SCHEDULE_BATCH, limit or storing.SCHEDULE_BATCH)
+    if limit is None:
+        return storing.SCHEDULE_BATCH
+    # The callback of a batch takes a place.
+    room = limit - 1 if job.draft.extras.batch else limit
+    return max(1, min(storing.SCHEDULE_BATCH, room))
 
 
 def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
@@ -516,7 +522,7 @@ class _Sending:
                 continue
             full = None
             if not self._batch:
-                most = _most_in_a_call(job.queue)
+                most = _most_in_a_call(job)
             elif (
                 len(self._batch) >= most
                 or size + len(new.payload) > SCHEDULE_BYTES
@@ -525,7 +531,7 @@ class _Sending:
                 or new.token in tokens
             ):
                 full = self._begin()
-                size, tokens, most = 0, set(), _most_in_a_call(job.queue)
+                size, tokens, most = 0, set(), _most_in_a_call(job)
             # These are kept before the call is handed out: after an error this generator is not resumed.
             self._batch.append(job)
             self._drafts.append(draft)

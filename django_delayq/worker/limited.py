@@ -13,7 +13,8 @@ class LimitedAttempt(Attempt):
 
     def _take_limited(self) -> TaskDefinition | None:
         task = self.task
-        if task is None or self.leased.has_limit or self.leased.is_foreign:
+        assert task is not None
+        if self.leased.has_limit or self.leased.is_foreign:
             return task
         limit = task.options.limit
         assert limit is not None

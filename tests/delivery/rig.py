@@ -32,7 +32,6 @@ from django_delayq.delivery import (
     settling,
     storing,
 )
-from django_delayq.delivery.batching import Closed
 from django_delayq.delivery.claiming import (
     LOOKS_A_LEASE,
     Claimed,
@@ -253,13 +252,19 @@ class Rig:
             for reply in self.run(call.again() if again else call)
         ]
 
-    def close(
+    def open(
         self, name: str, wait: int | str = 0, *, priority: int = 0, limit: str = ""
-    ) -> Closed:
-        """Close the batch that has this callback."""
+    ) -> bool:
+        """Begin the batch that has this callback."""
         when = wait if isinstance(wait, str) else f"+{wait}"
         new = NewJob(token(name), when, tail_of("", priority, limit), payload(name))
-        return self.run(batching.close(self.keys, new, "why", now_us=self.now_us))
+        return self.run(batching.open_batch(self.keys, new, "why", now_us=self.now_us))
+
+    def close(self, name: str) -> bool:
+        """Say that no more jobs come to a batch."""
+        return self.run(
+            batching.close_batch(self.keys, token(name), now_us=self.now_us)
+        )
 
     def left(self, name: str) -> int:
         """Return how many jobs of a batch have not ended."""
@@ -875,7 +880,7 @@ class Rig:
         counts = {
             batch: int(count)
             for batch, count in client.hgetall(keys.batches).items()
-            if not batch.startswith(b"then:")
+            if not batch.startswith((b"then:", b"open:"))
         }
         assert all(counts.get(batch, 0) >= count for batch, count in open_.items()), (
             "a batch counts its jobs that have not ended"

@@ -77,9 +77,10 @@ def cancel_by_note(rig: Rig, name: str) -> None:
 def test_every_end_of_a_job_counts_once_and_the_last_lets_the_callback_go_on(
     rig: Rig, end: str
 ) -> None:
+    assert rig.open("cb", 5)
     rig.schedule({"a": 0}, batch="cb")
     rig.schedule({"late": 60_000}, batch="cb")
-    assert rig.close("cb", 5) == (True, 2, None)
+    assert rig.close("cb")
     assert rig.left("cb") == 2
 
     ENDS[end](rig, "a")
@@ -100,47 +101,77 @@ def test_every_end_of_a_job_counts_once_and_the_last_lets_the_callback_go_on(
 def test_jobs_that_end_before_the_batch_is_closed_do_not_start_the_callback(
     rig: Rig,
 ) -> None:
+    rig.open("cb", 7)
     rig.schedule({"a": 0}, batch="cb")
     rig.acknowledge(rig.lease())
-    assert rig.claim().jobs == []
+    assert (rig.left("cb"), is_waiting(rig)) == (0, True)
 
-    assert rig.close("cb", 7) == (True, 0, rig.at(7))
+    with rig.listening(rig.keys.channel) as heard:
+        assert rig.close("cb")
+        assert heard() == [7]
 
     assert rig.inspect("cb").state is State.SCHEDULED
     rig.now = 7
     assert names_of(rig.claim()) == ["cb"]
 
 
-def test_batch_can_be_closed_again(rig: Rig) -> None:
-    rig.schedule({"a": 0}, batch="cb")
-    assert rig.close("cb").is_first
-    assert rig.close("cb") == (False, 1, None)
-    rig.acknowledge(rig.lease())
-    assert rig.close("cb") == (False, 0, None)
-    rig.acknowledge(rig.lease())
+def test_callback_with_a_moment_starts_then_or_at_once_if_that_has_passed(
+    rig: Rig,
+) -> None:
+    for name, moment in (("soon", 5), ("late", 900)):
+        rig.open(name, f"={rig.at(moment)}")
+        rig.schedule({f"a-{name}": 10}, batch=name)
+        rig.close(name)
+    rig.now = 10
 
-    assert not rig.close("cb").is_first
+    rig.acknowledge(*rig.claim().jobs)
+
+    assert names_of(rig.claim()) == ["soon"]
+    rig.now = 900
+    assert names_of(rig.claim()) == ["late"]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 31_000])
+def test_batch_can_be_begun_and_closed_again_however_late(
+    rig: Rig, wait_ms: int
+) -> None:
+    assert rig.open("cb")
+    assert not rig.open("cb")
+    rig.schedule({"a": 0}, batch="cb")
+    assert rig.close("cb")
+    rig.now += wait_ms
+    assert not rig.close("cb")
+    assert rig.left("cb") == 1
+    rig.acknowledge(rig.lease())
+    assert not rig.close("cb")
+    rig.acknowledge(rig.lease())
+    rig.now += wait_ms
+
+    assert not rig.close("cb")
 
     assert rig.claim().jobs == []
 
 
 def test_repeat_of_a_schedule_call_counts_no_job_twice(rig: Rig) -> None:
+    rig.open("cb")
     rig.schedule({"a": 0, "b": 0}, batch="cb")
     rig.schedule({"a": 0, "b": 0}, batch="cb", again=True)
 
-    assert rig.close("cb").left == 2
+    assert rig.left("cb") == 2
 
 
 def test_job_that_gives_way_to_the_holder_of_its_key_does_not_count(rig: Rig) -> None:
+    rig.open("cb")
     rig.schedule({"holder": 60}, unique="ek")
 
     rig.schedule({"a": 0}, unique="ek", batch="cb")
     rig.schedule({"b": 0}, batch="cb")
 
-    assert rig.close("cb").left == 1
+    assert rig.left("cb") == 1
 
 
 def test_job_that_a_full_queue_refuses_does_not_count(rig: Rig) -> None:
+    rig.open("cb")
     rig.schedule({"x": 0, "y": 0})
 
     rig.schedule({"a": 0, "b": 0}, batch="cb", max_jobs=3)
@@ -149,6 +180,7 @@ def test_job_that_a_full_queue_refuses_does_not_count(rig: Rig) -> None:
 
 
 def test_dead_letter_that_is_replayed_does_not_count_again(rig: Rig) -> None:
+    rig.open("cb")
     rig.schedule({"a": 0, "b": 0}, batch="cb")
     rig.close("cb")
     a, b = rig.claim().jobs
@@ -164,6 +196,7 @@ def test_dead_letter_that_is_replayed_does_not_count_again(rig: Rig) -> None:
 
 @pytest.mark.parametrize("way", ["retry", "give_back", "hold", "snooze", "move"])
 def test_job_that_goes_on_stays_in_its_batch(rig: Rig, way: str) -> None:
+    rig.open("cb")
     rig.schedule({"a": 0}, batch="cb")
     rig.close("cb")
     job = rig.lease()
@@ -187,6 +220,7 @@ def test_job_that_goes_on_stays_in_its_batch(rig: Rig, way: str) -> None:
 
 
 def test_lost_lease_ends_nothing(rig: Rig) -> None:
+    rig.open("cb")
     rig.schedule({"a": 0}, batch="cb")
     rig.close("cb")
     job = rig.lease()
@@ -201,9 +235,10 @@ def test_lost_lease_ends_nothing(rig: Rig) -> None:
 
 
 def test_unique_key_limit_and_priority_go_with_a_batch(rig: Rig) -> None:
+    rig.open("cb", priority=9)
     rig.schedule({"a": 0}, unique="sk", priority=7, limit="l\0key", batch="cb")
     rig.schedule({"b": 0}, batch="cb")
-    rig.close("cb", priority=9)
+    rig.close("cb")
     assert rig.inspect("a").priority == 7
 
     a, b = rig.claim().jobs
@@ -217,6 +252,8 @@ def test_unique_key_limit_and_priority_go_with_a_batch(rig: Rig) -> None:
 
 
 def test_many_batches_end_in_one_call(rig: Rig) -> None:
+    for name in ("one", "two", "three"):
+        rig.open(name)
     rig.schedule({"a": 0, "b": 1}, batch="one")
     rig.schedule({"c": 2}, batch="two")
     rig.schedule({"d": 3, "e": 60}, batch="three")
@@ -231,6 +268,7 @@ def test_many_batches_end_in_one_call(rig: Rig) -> None:
 
 
 def test_callback_that_was_cancelled_does_not_start(rig: Rig) -> None:
+    rig.open("cb")
     rig.schedule({"a": 0}, batch="cb")
     rig.close("cb")
 
@@ -243,6 +281,7 @@ def test_callback_that_was_cancelled_does_not_start(rig: Rig) -> None:
 
 
 def test_callback_that_somebody_started_does_not_start_again(rig: Rig) -> None:
+    rig.open("cb")
     rig.schedule({"a": 60_000}, batch="cb")
     rig.close("cb")
     rig.reschedule("cb", 0)
@@ -258,6 +297,7 @@ def test_callback_that_somebody_started_does_not_start_again(rig: Rig) -> None:
 
 
 def test_no_worker_releases_a_callback(rig: Rig) -> None:
+    rig.open("cb")
     rig.schedule({"a": 60_000}, batch="cb")
     rig.close("cb")
     rig.now = 50_000
@@ -265,13 +305,15 @@ def test_no_worker_releases_a_callback(rig: Rig) -> None:
     assert rig.release("shop.new", f"batch {token('cb')}").released == 0
 
     assert is_waiting(rig)
-    assert rig.held_names().counts == {f"batch {token('cb')}": 1}
+    rig.open("other")
+    assert rig.held_names().counts == {"batch ": 2}
 
 
 @pytest.mark.parametrize("spoilt", [b"many", None])
 def test_callback_stays_held_if_somebody_spoils_the_number(
     rig: Rig, spoilt: bytes | None
 ) -> None:
+    rig.open("cb")
     rig.is_checked = False
     rig.schedule({"a": 0}, batch="cb")
     rig.close("cb")
@@ -331,6 +373,7 @@ def test_walk_of_random_steps_starts_each_callback_once_all_have_ended(
     dice = random.Random(seed)
     batches = {f"cb{n}": {f"j{n}-{i}" for i in range(4)} for n in range(5)}
     for batch, names in batches.items():
+        rig.open(batch)
         rig.schedule({name: dice.randrange(50) for name in names}, batch=batch)
         rig.close(batch)
     left = {batch: set(names) for batch, names in batches.items()}

@@ -963,6 +963,7 @@ class QueueMachine(RuleBasedStateMachine):
             )
             assert len(tokens) == len(dead)
         ran: list[str] = []
+        rig.open("cb")
         rig.close("cb")
         self.run_all_into(ran)
         rig.now = max([rig.now, *self.due.values()]) + 10 * LEASE

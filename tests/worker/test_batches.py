@@ -1,12 +1,16 @@
 """Batches: jobs, and a callback that starts once all of them have ended."""
 
+from io import StringIO
+
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.management import call_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import (
     Batch,
     InvalidTask,
+    JobNotFound,
     QueueFull,
     State,
     delayed_task,
@@ -16,6 +20,7 @@ from django_delayq import (
 )
 from django_delayq.calls.script import bind
 from django_delayq.conf import get_settings
+from django_delayq.delivery import batching
 from django_delayq.delivery.binding import PACKAGES
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
@@ -137,7 +142,7 @@ def test_job_that_is_not_stored_does_not_count(
 def test_batch_that_meets_a_full_queue_goes_on_with_what_was_not_stored(
     work, configure, records, queue_name
 ) -> None:
-    configure({"MAX_JOBS": 3})
+    configure({"MAX_JOBS": 4})  # one of them is the callback
     batch = Batch(note(queue_name, "last"))
     with pytest.raises(QueueFull) as full:
         batch.schedule([note(queue_name, n) for n in range(5)])
@@ -179,15 +184,16 @@ def test_wrong_batches_are_refused_before_anything_is_sent(
     with pytest.raises(InvalidTask, match="cancelled"):
         Batch(note(queue_name, "x")).schedule([good, cancelled])
     callback = note(queue_name, "x")
-    Batch(callback)
-    with pytest.raises(InvalidTask, match="already"):
-        Batch(callback)
-    with pytest.raises(InvalidTask):
-        schedule_many([callback])
+    with pytest.raises(InvalidTask, match="is the callback"):
+        Batch(callback).schedule([good, callback])
     assert not client.exists(keys.queue.timeout_set, keys.batches)
 
-    batch = Batch(note(queue_name, "x"))
+    batch = Batch(callback)
     batch.schedule([good])
+    with pytest.raises(InvalidTask, match="the callback of a batch"):
+        schedule_many([callback])
+    with pytest.raises(InvalidTask, match="the callback of a batch"):
+        Batch(callback)
     with pytest.raises(InvalidTask, match="already"):
         batch.schedule([note(queue_name, "more")])
     with pytest.raises(InvalidTask, match="it was sent"):
@@ -210,11 +216,11 @@ def test_job_of_a_batch_can_neither_follow_nor_join_another(
         Batch(note(queue_name, "y")).schedule(jobs)
 
 
+@pytest.mark.parametrize("what", ["open", "close"])
 @pytest.mark.parametrize("is_reply_lost", [True, False])
-def test_callback_is_stored_once_when_the_closing_breaks_off(
-    server, settings, work, configure, records, queue_name, is_reply_lost
+def test_callback_runs_once_when_a_call_breaks_off(
+    server, settings, work, records, queue_name, is_reply_lost, what
 ) -> None:
-    configure()
     proxy = Proxy(server)
     settings.DELAYQ = {
         "CONNECTION": proxy.url,
@@ -223,18 +229,73 @@ def test_callback_is_stored_once_when_the_closing_breaks_off(
     try:
         Batch(note(queue_name, "first")).schedule([note(queue_name, 0)])
         keys = get_settings().queue(queue_name).keys
-        sha = bind(PACKAGES, "close", keys)[0].sha.encode()
+        sha = bind(PACKAGES, what, keys)[0].sha.encode()
         struck = (proxy.lose_reply_to if is_reply_lost else proxy.lose)(sha, 1)
 
-        try:
-            batch = Batch(note(queue_name, "last"))
-            batch.schedule([note(queue_name, 1)])
-        except RedisConnectionError:
-            batch.schedule([])
+        Batch(note(queue_name, "last")).schedule([note(queue_name, 1)])
 
         wait_until(struck.is_set, description="it breaks off")
-        work()
-        wait_until(lambda: len(texts(records)) == 4, description="all have run")
+        finish(work(is_burst=True))
         assert sorted(map(str, texts(records))) == ["0", "1", "first", "last"]
     finally:
         proxy.close()
+
+
+@pytest.mark.parametrize("name", ["open_batch", "close_batch"])
+def test_batch_that_an_error_cuts_off_goes_on(
+    monkeypatch, work, configure, records, queue_name, name
+) -> None:
+    configure()
+    jobs = [note(queue_name, n) for n in range(3)]
+    batch = Batch(note(queue_name, "last"))
+
+    def fail(*args):
+        raise RedisConnectionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batching, name, fail)
+        with pytest.raises(RedisConnectionError) as cut:
+            batch.schedule(jobs)
+    assert f"batch {batch.callback.id} does not start" in cut.value.__notes__[-1]
+    finish(work(is_burst=True))
+    ran = [] if name == "open_batch" else [0, 1, 2]
+    assert texts(records) == ran
+
+    batch.schedule(jobs if name == "open_batch" else [])
+
+    finish(work(is_burst=True))
+    assert texts(records) == [0, 1, 2, "last"]
+
+
+def test_batch_is_found_by_the_id_of_its_callback(
+    work, configure, records, queue_name
+) -> None:
+    configure()
+    callback = note(queue_name, "last")
+    Batch(callback).schedule([note(queue_name, 0), note(queue_name, 1, 600)])
+
+    found = Batch.of(callback.id)
+
+    assert found.left() == 2
+    finish(work(is_burst=True))
+    assert found.left() == async_to_sync(found.aleft)() == 1
+    with pytest.raises(InvalidTask, match="already"):
+        found.schedule([note(queue_name, 2)])
+    with pytest.raises(JobNotFound):
+        Batch.of("nothing")
+    assert callback.run_now()
+    finish(work(is_burst=True))
+    assert texts(records) == [0, "last"]
+
+
+def test_format_1_cannot_hold_the_job_of_a_batch(configure, queue_name, client) -> None:
+    configure()
+    batch = Batch(note(queue_name, "last"))
+    batch.schedule([note(queue_name, 0, 600)])
+    out = StringIO()
+
+    with pytest.raises(SystemExit):
+        call_command("delayq_resign", queue_name, "--format", "1", stdout=out)
+
+    assert "that the format cannot hold" in out.getvalue()
+    assert batch.left() == 1

@@ -2,11 +2,12 @@
 -- docs/internals.md, "Batches".
 --
 -- Needs _clock, _job, _held. The id of a batch is the token of its callback. Each job of a batch has that in its tail, until
--- it ends. The hash of batches has a field for each id: how many jobs of it have not ended. From the moment at which no
--- more jobs come, the callback is held under the name 'batch ' and the id, and the hash has a field THEN and the id: when
--- the callback starts, as a wait.
+-- it ends. The callback is held under the name 'batch ' and the id. The hash of batches has up to three fields for each
+-- id: how many jobs of it have not ended, and one more while it is open; THEN and the id: when the callback starts after
+-- that, as a wait; OPEN and the id while more jobs may come.
 
 local THEN = 'then:'
+local OPEN = 'open:'
 
 local function name_of_batch(batch)
   return 'batch ' .. batch
@@ -56,6 +57,11 @@ local function leave_batches(jobs, now_us)
       end
     end
   end
+end
+
+-- Forgets the batch of a callback that is cancelled while it is held. name: what it is held under.
+local function forget_batch(token, name)
+  if name == name_of_batch(token) then redis.call('HDEL', keys.batches, token, THEN .. token, OPEN .. token) end
 end
 
 -- Counts new jobs in. places: where among the arguments they begin.

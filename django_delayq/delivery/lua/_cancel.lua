@@ -44,7 +44,10 @@ local function cancel_found(found, tokens, now_ms, each)
       _, _, start, _, _, tail = read_header(job.header)
       local name = job.state == 'held' and read_held(redis.call('HGET', keys.errors, token))
       redis.call('ZREM', job.waits, token)
-      if name then redis.call('ZREM', keys.held_tasks, held_member(name, start, token)) end
+      if name then
+        redis.call('ZREM', keys.held_tasks, held_member(name, start, token))
+        forget_batch(token, name)
+      end
       if each then payload = redis.call('HGET', keys.payloads, token) end
       redis.call('HDEL', keys.headers, token)
       redis.call('HDEL', keys.payloads, token)

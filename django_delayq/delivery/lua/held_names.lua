@@ -1,9 +1,10 @@
--- Count held jobs by what they are held for. O(names * log N).
+-- Count held jobs by what they are held for; those that are held for batches count together. O(names * log N).
 --
 -- Prelude  clock, window, frame, job, held
 -- Keys     held_tasks
 -- ARGV[1]  most names to return
--- Returns  how many are held for further names; then the name of a task or a key, and how many are held for it, in turn
+-- Returns  how many are held for further names; then the name of a task or a key, or 'batch ', and how many are held for it,
+--          in turn
 
 local names_left = tonumber(ARGV[1])
 
@@ -16,7 +17,10 @@ end
 local member, rank = first_from('')
 while member and names_left > 0 do
   local name = split_member(member)
-  local behind, next_rank = first_from(name and name .. '\1' or member .. '\0')
+  -- Each batch has a name of its own, and may hold only one job.
+  if name and name:sub(1, 6) == 'batch ' then name = 'batch ' end
+  local past = name == 'batch ' and 'batch!' or name and name .. '\1'
+  local behind, next_rank = first_from(past or member .. '\0')
   if name then
     reply[#reply + 1] = name
     reply[#reply + 1] = next_rank - rank

@@ -1,0 +1,33 @@
+-- Begin a batch: keep its callback, held until all jobs of the batch have ended and close.lua has said that no more come.
+-- Safe to repeat.
+--
+-- Prelude  clock, window, frame, job, held, batch
+-- Keys     batches, held, held_tasks, headers, payloads, errors, ended
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  token of the callback, the id of the batch
+-- ARGV[3]  when it starts after the last end: '+' ms, or '=' epoch ms
+-- ARGV[4]  its tail
+-- ARGV[5]  its payload
+-- ARGV[6]  why it is held
+-- Returns  1; 0 if the batch was begun before
+
+local now_us, token, when = read_clock(ARGV[1]), ARGV[2], ARGV[3]
+local now_ms = math.floor(now_us / 1000)
+
+if redis.call('HEXISTS', keys.batches, OPEN .. token) == 1 or redis.call('HEXISTS', keys.headers, token) == 1
+    or how_ended(keys.ended, now_ms, token) then
+  return 0
+end
+
+local start, name = when:byte(1) == 61 and start_time(when, now_us) or now_ms, name_of_batch(token)
+check_hashes(keys.payloads, keys.errors)
+check_sets(keys.held, keys.held_tasks)
+redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, start, NOBODY, NOBODY) .. ARGV[4])
+redis.call('HSET', keys.payloads, token, ARGV[5])
+redis.call('HSET', keys.errors, token, held_error(name, ARGV[6], now_ms))
+redis.call('ZADD', keys.held, now_ms + FOR_EVER, token)
+redis.call('ZADD', keys.held_tasks, 0, held_member(name, start, token))
+redis.call('HSET', keys.batches, THEN .. token, when, OPEN .. token, 1)
+-- Until it is closed, the batch counts one more than its jobs.
+redis.call('HINCRBY', keys.batches, token, 1)
+return 1
