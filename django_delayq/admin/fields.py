@@ -33,7 +33,7 @@ _STATE_NOTES = {
     "running": "A worker has it, and renews its lease as long as it lives.",
     "lease expired": "Its worker did not renew the lease: the next free worker takes it.",
     "retrying": "Waits for its next attempt.",
-    "held": "Its last error says why: its task is paused, and it runs when that is resumed; or its limit is full, and it runs when another has ended; or the worker that had it knows neither its task nor its key, and it runs once one that does starts.",
+    "held": "Its last error says why: its task is paused, and it runs when that is resumed; or its limit is full, and it runs when another has ended; or it is the callback of a batch, and runs when all jobs of that have ended; or the worker that had it knows neither its task nor its key, and it runs once one that does starts.",
     "succeeded": "Ended well. The server forgets it half a minute after the end.",
     "failed": "Was a dead letter or in quarantine, and was discarded.",
     "cancelled": "Was cancelled.",

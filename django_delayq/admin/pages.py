@@ -73,9 +73,9 @@ TABS = {
         Tab(
             State.HELD,
             "Held",
-            "Jobs that wait for a worker that knows their task, or has the key they are signed with; and jobs of paused"
-            " tasks. The next to go to quarantine comes first; jobs that wait for a key or for the end of a pause never"
-            " go there.",
+            "Jobs that wait for a worker that knows their task, or has the key they are signed with; jobs of paused"
+            " tasks, and those whose limit is full; and callbacks of batches. The next to go to quarantine comes first; only"
+            " jobs that wait for their task ever go there.",
             "Held until",
             "held",
             has_errors=True,

@@ -122,6 +122,10 @@ class Batch:
         if not self._is_sent:
             # Somebody may have used it meanwhile.
             _draft_of(self.callback, "the callback")
+        if not isinstance(jobs, Iterable):
+            raise InvalidTask(
+                f"the jobs of a batch are an iterable, such as a list, and not {show(jobs)}; for a single one, schedule([job])"
+            )
         found = list(jobs)
         if not found and not self._is_sent:
             raise InvalidTask(
@@ -205,7 +209,8 @@ def _draft_of(job: object, what: str) -> Draft:
     """Return what was prepared of a job, if it can be ``what`` of a batch: the callback, or part."""
     if not isinstance(job, Job):
         raise InvalidTask(
-            f"{what} of a batch has to be a job that was prepared, task.prepare(delay, …), and not {show(job)}"
+            f"{what} of a batch has to be a job that was prepared, task.prepare(delay, …), and not {show(job)}: a task is"
+            " prepared, and not called"
         )
     draft = job._draft
     why = ""

@@ -168,6 +168,8 @@ def test_wrong_batches_are_refused_before_anything_is_sent(
             Batch(wrong)
         with pytest.raises(InvalidTask, match="part of a batch"):
             Batch(note(queue_name, "x")).schedule([good, wrong])
+    with pytest.raises(InvalidTask, match="iterable"):
+        Batch(note(queue_name, "x")).schedule(good)
     with pytest.raises(InvalidTask, match="has no job"):
         Batch(note(queue_name, "x")).schedule([])
     with pytest.raises(InvalidTask, match="Redisson"):
