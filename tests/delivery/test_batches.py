@@ -332,6 +332,7 @@ def test_callback_stays_held_if_somebody_spoils_the_number(
 def test_claim_that_ends_the_last_job_says_that_the_callback_is_due(
     rig: Rig, end: str
 ) -> None:
+    rig.open("cb")
     rig.schedule({"a": 0}, batch="cb")
     rig.close("cb")
     rig.lease()
@@ -349,6 +350,7 @@ def test_claim_that_ends_the_last_job_says_that_the_callback_is_due(
 def test_end_that_meets_a_key_of_the_wrong_type_changes_nothing(
     rig: Rig, name: str
 ) -> None:
+    rig.open("cb")
     rig.schedule({"a": 60_000}, batch="cb")
     rig.close("cb")
     key = rig.keys.key(name)

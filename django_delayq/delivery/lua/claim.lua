@@ -246,7 +246,6 @@ end
 if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
 end_ranks()
-if #over > 0 then firsts[keys.returned] = nil end
 if keys.batches then leave_batches(over, now_us) end
 if #retried + #put_off > 0 then firsts[keys.retries] = nil end
 -- The last job of a batch that is over lets its callback go on, among the returned.
