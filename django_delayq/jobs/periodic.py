@@ -374,7 +374,9 @@ def check_size(queue: conf.QueueSettings, name: str, definition: Definition) -> 
     Raises:
         EncodeError: it is.
     """
-    size = len(occurrence(queue, name, definition, print="", moment_ms=0).payload)
+    written = formats.known(queue.name)
+    job = occurrence(queue, name, definition, written, print="", moment_ms=0)
+    size = len(job.payload)
     most = conf.get_settings().max_payload_bytes
     if size > most:
         raise EncodeError(
@@ -393,12 +395,13 @@ def occurrence(
     queue: conf.QueueSettings,
     name: str,
     definition: Definition,
+    written: formats.Known,
     *,
     print: str,
     moment_ms: int,
     next_ms: int | None = None,
 ) -> NewJob:
-    """Make the job of one moment; ``next_ms`` is the moment after it.
+    """Make the job of one moment, in the format that is ``written``; ``next_ms`` is the moment after it.
 
     Its token is the same whoever makes it: it tells queue, name, moment and definition.
     """
@@ -410,27 +413,32 @@ def occurrence(
     when = f"={moment_ms}"
     if definition.spread_s:
         when = spread(when, definition.spread_s)
-    return _job(queue, name, definition, token, when, options, moment_ms)
+    return _job(queue, name, definition, written, token, when, options, moment_ms)
 
 
 def extra(
-    queue: conf.QueueSettings, name: str, definition: Definition, now_ms: int
+    queue: conf.QueueSettings,
+    name: str,
+    definition: Definition,
+    written: formats.Known,
+    now_ms: int,
 ) -> NewJob:
     """Make a job that is due now, beside those of the moments."""
     token = storing.new_token()
-    return _job(queue, name, definition, token, "+0", definition.options, now_ms)
+    options = definition.options
+    return _job(queue, name, definition, written, token, "+0", options, now_ms)
 
 
 def _job(
     queue: conf.QueueSettings,
     name: str,
     definition: Definition,
+    written: formats.Known,
     token: str,
     when: str,
     options: dict[str, Any],
     moment_ms: int,
 ) -> NewJob:
-    known = formats.known(queue.name)
     payload = envelopes.encode(
         envelopes.Envelope(
             definition.task,
@@ -443,17 +451,16 @@ def _job(
         queue.name,
         conf.get_keyring(),
         queue.payload_codec if queue.is_shared else None,
-        known.format,
+        written.format,
     )
     tail: str | bytes = ""
-    if known.has_priorities:
+    if written.has_priorities:
         tail = storing.tail_of(
             "", definition.priority, definition.limit, drops=definition.drops
         )
     return NewJob(token, when, tail, payload)
 
 
-def is_ranked(queue: str, definition: Definition) -> bool:
+def is_ranked(definition: Definition, written: formats.Known) -> bool:
     """Return whether jobs of a schedule are stored with a rank."""
-    known = formats.known(queue)
-    return known.is_ranked or (known.has_priorities and definition.priority != 0)
+    return written.is_ranked or (written.has_priorities and definition.priority != 0)

@@ -204,7 +204,7 @@ def arranging(
     Returns the version from now on; 0 if somebody else was quicker.
     """
     queue = known.queue
-    yield from formats.finding(queue.name)
+    written = yield from formats.finding(queue.name)
     moment_ms = found.next_ms(known.now_ms)
     job = None
     if moment_ms is not None:
@@ -212,6 +212,7 @@ def arranging(
             queue,
             found.name,
             found.definition,
+            written,
             print=found.print,
             moment_ms=moment_ms,
             next_ms=found.when.after(moment_ms),
@@ -638,15 +639,15 @@ def _overriding(schedule: Schedule, when: When | None) -> Steps[Schedule]:
 def _firing(schedule: Schedule) -> Steps[Job[Any]]:
     known, found, _ = yield from _finding(schedule)
     queue, definition = known.queue, found.definition
-    known_format = yield from formats.finding(queue.name)
-    new = definitions.extra(queue, found.name, definition, known.now_ms)
+    written = yield from formats.finding(queue.name)
+    new = definitions.extra(queue, found.name, definition, written, known.now_ms)
     job: Job[Any] = Job(
         queue.name,
         new.token,
         definition.task,
         definition.args,
         definition.kwargs,
-        Draft(new, known_format.format, sent_ms=boottime_ms()),
+        Draft(new, written.format, sent_ms=boottime_ms()),
     )
     job.options, job.priority = definition.options or None, definition.priority
     (stored,) = yield storing.schedule(
@@ -654,7 +655,7 @@ def _firing(schedule: Schedule) -> Steps[Job[Any]]:
         [new],
         frame_format=queue.frame_format,
         insertion_list=queue.keeps_list,
-        is_ranked=definitions.is_ranked(queue.name, definition),
+        is_ranked=definitions.is_ranked(definition, written),
     )
     job.state, job.start_time_ms = State.SCHEDULED, stored.start_time_ms
     job.take_headers(

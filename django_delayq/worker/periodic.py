@@ -276,9 +276,9 @@ class Periods:
         """Move one schedule on from a moment that has come."""
         found, seen_ms = self._ours[name], self._moments[name]
         queue = self._settings
-        perform(self._client, formats.finding(queue.name))
+        written = perform(self._client, formats.finding(queue.name))
         try:
-            jobs, moments, behind = self._plan(found, seen_ms, now_ms)
+            jobs, moments, behind = self._plan(found, written, seen_ms, now_ms)
         except DelayqError as error:
             self._tell(name, error)
             del self._moments[name]
@@ -297,7 +297,7 @@ class Periods:
                 behind=behind,
                 frame_format=queue.frame_format,
                 insertion_list=queue.keeps_list,
-                is_ranked=definitions.is_ranked(queue.name, found.definition),
+                is_ranked=definitions.is_ranked(found.definition, written),
             ),
         )
         if self._known is not None and reply.version != self._known.version:
@@ -313,7 +313,7 @@ class Periods:
             self._moments[name] = reply.moment_ms
 
     def _plan(
-        self, found: Found, seen_ms: int, now_ms: int
+        self, found: Found, written: formats.Known, seen_ms: int, now_ms: int
     ) -> tuple[list[NewJob], list[int | None], int]:
         """Return the jobs that a moment brings, their moments, and how many missed ones that makes in a row.
 
@@ -339,7 +339,7 @@ class Periods:
                     break
                 behind += 1
                 after_ms = when.after(next_ms)
-                jobs.append(self._job(found, next_ms, after_ms))
+                jobs.append(self._job(found, written, next_ms, after_ms))
                 moments.append(next_ms)
                 most = min(most, ADVANCE_BYTES // len(jobs[0].payload))
                 next_ms = after_ms
@@ -348,14 +348,21 @@ class Periods:
             else:
                 behind += 1
         if next_ms is not None:
-            jobs.append(self._job(found, next_ms, when.after(next_ms)))
+            jobs.append(self._job(found, written, next_ms, when.after(next_ms)))
         return jobs, [*moments, next_ms], behind
 
-    def _job(self, found: Found, moment_ms: int, next_ms: int | None) -> NewJob:
+    def _job(
+        self,
+        found: Found,
+        written: formats.Known,
+        moment_ms: int,
+        next_ms: int | None,
+    ) -> NewJob:
         return definitions.occurrence(
             self._settings,
             found.name,
             found.definition,
+            written,
             print=found.print,
             moment_ms=moment_ms,
             next_ms=next_ms,
