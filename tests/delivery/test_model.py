@@ -683,10 +683,8 @@ class QueueMachine(RuleBasedStateMachine):
     def follow_limits(self) -> None:
         """Jobs are held while their limit is full, and go on when there is room."""
         keys, now = self.rig.keys, math.floor(self.rig.now)
-        held = {
-            member.decode().rstrip("-")
-            for member in self.client.zrange(keys.held, 0, -1)
-        }
+        # By name: the token of a foreign element is none.
+        held = set(self.rig.state().get("held", {}))
         for name in self.names("limited"):
             if name not in held:
                 scores = [
