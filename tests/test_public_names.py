@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 NAMES = {
     # tasks and jobs
     "Backoff",
+    "Batch",
     "Cancel",
     "Changed",
     "DelayedTask",
