@@ -261,12 +261,13 @@ def test_batch_that_an_error_cuts_off_goes_on(
     assert f"batch {batch.callback.id} does not start" in cut.value.__notes__[-1]
     finish(work(is_burst=True))
     ran = [] if name == "open_batch" else [0, 1, 2]
-    assert texts(records) == ran
+    assert sorted(texts(records)) == ran
 
     batch.schedule(jobs if name == "open_batch" else [])
 
     finish(work(is_burst=True))
-    assert texts(records) == [0, 1, 2, "last"]
+    *ran, last = texts(records)
+    assert (sorted(ran), last) == ([0, 1, 2], "last")
 
 
 def test_batch_is_found_by_the_id_of_its_callback(

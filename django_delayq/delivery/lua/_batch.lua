@@ -74,5 +74,6 @@ local function join_batches(places)
       joining[batch] = (joining[batch] or 0) + 1
     end
   end
-  for _, batch in ipairs(batches) do redis.call('HINCRBY', keys.batches, batch, joining[batch]) end
+  -- The jobs are stored by now. With a number that somebody has spoilt, the callback stays held.
+  for _, batch in ipairs(batches) do redis.pcall('HINCRBY', keys.batches, batch, joining[batch]) end
 end
