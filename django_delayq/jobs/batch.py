@@ -13,9 +13,10 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import batching
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import EncodeError, InvalidTask, MaybeScheduled, QueueFull
+from django_delayq.exceptions import InvalidTask, MaybeScheduled, QueueFull
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
+from django_delayq.jobs.following import written_anew
 from django_delayq.jobs.job import Draft, Job, handle_of
 from django_delayq.jobs.sending import aschedule_many, schedule_many, written
 from django_delayq.redaction import show
@@ -158,19 +159,12 @@ class Batch:
 
     def _payload_of(self, draft: Draft) -> tuple[bytes, int]:
         """Return the payload of a job that says that it is part of this batch, and its format."""
-        settings, queue = conf.get_settings(), self.callback.queue
+        queue, token = self.callback.queue, draft.new.token
         call = envelopes.claimed_call(draft.new.payload)
         call.batch = self.callback.token
         format = max(formats.last_known(queue), formats.FOLLOWERS)
-        payload = envelopes.encode(
-            call, draft.new.token, queue, conf.get_keyring(), format=format
-        )
-        if len(payload) > settings.max_payload_bytes:
-            raise EncodeError(
-                f"job of {call.task!r} has {len(payload):,} bytes as part of a batch, more than DELAYQ['MAX_PAYLOAD_BYTES'],"
-                f" {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
-            )
-        return payload, format
+        what = "and the name of its batch"
+        return written_anew(call, token, queue, format, what), format
 
     def _beginning(self) -> Steps[None]:
         callback, draft = self.callback, self._draft

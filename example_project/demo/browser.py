@@ -11,7 +11,7 @@ from urllib.request import HTTPCookieProcessor, ProxyHandler, Request, build_ope
 from failure import Failure
 from signals import without_signals
 
-#: How long a page may take. Ctrl-C waits for it.
+#: How long the site may be silent. Ctrl-C waits for a page.
 PAGE_TIMEOUT_S = 30
 
 TOKEN = re.compile(r'name="csrfmiddlewaretoken" value="(\w+)"')

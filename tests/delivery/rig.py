@@ -17,7 +17,6 @@ import redis
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
-from django_delayq.calls.steps import Steps, perform
 from django_delayq.delivery import (
     batching,
     changing,
@@ -268,7 +267,7 @@ class Rig:
 
     def left(self, name: str) -> int:
         """Return how many jobs of a batch have not ended."""
-        return perform(self.client, _counting(self.keys, token(name)))
+        return batching.count_left(self.keys, token(name)).do(self.client)
 
     def forward(self, *names: str) -> list[Scheduled]:
         """Send jobs that follow one of another queue."""
@@ -861,8 +860,11 @@ class Rig:
         ), "what is held is found by its task"
         for key, has_tried in ((keys.retries, True), (keys.returned, False)):
             for name in client.zrange(key, 0, -1):
-                tries = client.hget(keys.headers, name)[:8]
-                assert any(tries) == has_tried, "only what was tried is among retries"
+                header = client.hget(keys.headers, name)
+                attempts, kills = struct.unpack_from("<II", header)
+                # The highest bit says that the end of a lease was not counted.
+                was_tried = attempts + kills % 2**31 > 0
+                assert was_tried == has_tried, "only what was tried is among retries"
         assert set(places.values()) <= {1}, "a job is in one place"
         assert payloads == set(places), "a payload belongs to a job, and each has one"
         assert headers <= set(places)
@@ -893,11 +895,6 @@ class Rig:
         assert locators <= there, "a locator belongs to a job that waits"
         holders = set(client.hvals(keys.unique))
         assert holders <= there | headers, "a unique key belongs to a job"
-
-
-def _counting(keys: DeliveryKeys, batch: str) -> Steps[int]:
-    left: int = yield batching.count_left(keys, batch)
-    return left
 
 
 def _tail_of_header(header: bytes) -> bytes:

@@ -510,6 +510,12 @@ class QueueMachine(RuleBasedStateMachine):
         for name, (due, kills) in self.retrying().items():
             if before.get(name) == (due, kills):
                 continue
+            if self.places[name] == "limited":
+                if due <= self.rig.now:
+                    # Its limit has let it go.
+                    continue
+                # A claim before this one did, and now it is a suspect.
+                self.places[name] = "retrying"
             assert kills > SAFE_KILLS
             assert name not in self.living, f"{name} runs, and was put off"
             assert self.places[name] in ("leased", "retrying")

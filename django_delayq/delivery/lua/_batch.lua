@@ -33,16 +33,22 @@ local function start_callback(token, when, now_us, is_ranked)
   publish(keys.channel, due)
 end
 
--- Counts jobs out that have ended. jobs: each with .tail.
-local function leave_batches(jobs, now_us)
-  local batches, leaving = {}, {}
+-- The batches of jobs, each with .tail, in their order; and how many of the jobs are in each.
+local function count_batches(jobs)
+  local batches, counts = {}, {}
   for _, job in ipairs(jobs) do
-    local batch = job.tail and job.tail ~= '' and batch_of(job.tail)
+    local batch = job.tail and batch_of(job.tail)
     if batch then
-      if not leaving[batch] then batches[#batches + 1] = batch end
-      leaving[batch] = (leaving[batch] or 0) + 1
+      if not counts[batch] then batches[#batches + 1] = batch end
+      counts[batch] = (counts[batch] or 0) + 1
     end
   end
+  return batches, counts
+end
+
+-- Counts jobs out that have ended. jobs: each with .tail.
+local function leave_batches(jobs, now_us)
+  local batches, leaving = count_batches(jobs)
   if #batches == 0 then return end
   local is_ranked = has_ranks()
   for _, batch in ipairs(batches) do
@@ -66,14 +72,9 @@ end
 
 -- Counts new jobs in. places: where among the arguments they begin.
 local function join_batches(places)
-  local batches, joining = {}, {}
-  for _, i in ipairs(places) do
-    local batch = batch_of(ARGV[i + 2])
-    if batch then
-      if not joining[batch] then batches[#batches + 1] = batch end
-      joining[batch] = (joining[batch] or 0) + 1
-    end
-  end
+  local jobs = {}
+  for n, i in ipairs(places) do jobs[n] = { tail = ARGV[i + 2] } end
+  local batches, joining = count_batches(jobs)
   -- The jobs are stored by now. With a number that somebody has spoilt, the callback stays held.
   for _, batch in ipairs(batches) do redis.pcall('HINCRBY', keys.batches, batch, joining[batch]) end
 end
