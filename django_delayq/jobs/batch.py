@@ -190,11 +190,19 @@ class Batch:
         try:
             yield
         except (RedisError, MaybeScheduled, QueueFull) as error:
-            unsent = isinstance(error, MaybeScheduled | QueueFull) and error.unsent
+            if not self._is_begun:
+                advice = "none of its jobs was sent: pass them to schedule() of the same Batch again"
+            elif isinstance(error, RedisError):
+                advice = (
+                    "all of its jobs were sent: call schedule([]) of the same Batch"
+                )
+            else:
+                advice = (
+                    "pass error.unsent to schedule() of the same Batch, and not to schedule_many; or [] to do without what"
+                    " is left"
+                )
             error.add_note(
-                f"django-delayq: the callback of batch {self.callback.id} does not start before all is sent: pass"
-                f" {'error.unsent' if unsent else '[]'} to schedule() of the same Batch, and not to schedule_many, or [] to do"
-                " without what is left"
+                f"django-delayq: the callback of batch {self.callback.id} does not start yet: {advice}"
             )
             raise
 

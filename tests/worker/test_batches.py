@@ -146,6 +146,7 @@ def test_batch_that_meets_a_full_queue_goes_on_with_what_was_not_stored(
     batch = Batch(note(queue_name, "last"))
     with pytest.raises(QueueFull) as full:
         batch.schedule([note(queue_name, n) for n in range(5)])
+    assert "error.unsent to schedule() of the same Batch" in full.value.__notes__[-1]
     worker = work(is_burst=True)
     finish(worker)
     assert sorted(texts(records)) == [0, 1, 2]
@@ -258,7 +259,9 @@ def test_batch_that_an_error_cuts_off_goes_on(
         patch.setattr(batching, name, fail)
         with pytest.raises(RedisConnectionError) as cut:
             batch.schedule(jobs)
-    assert f"batch {batch.callback.id} does not start" in cut.value.__notes__[-1]
+    (told,) = cut.value.__notes__
+    assert f"batch {batch.callback.id} does not start" in told
+    assert ("none of its jobs" if name == "open_batch" else "schedule([])") in told
     finish(work(is_burst=True))
     ran = [] if name == "open_batch" else [0, 1, 2]
     assert sorted(texts(records)) == ran
