@@ -25,6 +25,11 @@ def open_batch(
     )
 
 
+def withdraw_batch(keys: DeliveryKeys, token: str) -> Call[bool]:
+    """Undo `open_batch`, if the batch has got no job; return whether that was done now. Safe to repeat."""
+    return Call(*bind(PACKAGES, "withdraw", keys), (token,), bool)
+
+
 def close_batch(
     keys: DeliveryKeys, token: str, *, now_us: int | None = None
 ) -> Call[bool]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from django_delayq import conf
+from django_delayq.calls.errors import may_have_run
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import batching
@@ -50,10 +52,19 @@ class Batch:
                 f"queue {callback.queue!r} is shared with Redisson, so Java may take its jobs, and a batch would not learn of"
                 " their ends; use a queue without REDISSON"
             )
+        if conf.get_settings().queue(callback.queue).max_jobs == 1:
+            raise InvalidTask(
+                f"queue {callback.queue!r} holds one job (MAX_JOBS), and a batch is two at least: its callback and a job; raise"
+                " MAX_JOBS, or use another queue"
+            )
         #: The job that starts in the end. Its id is that of the batch.
         self.callback = callback
         # None: the batch was found by its id.
         self._draft: Draft | None = draft
+        # Whether a job of it may be stored.
+        self._has_jobs = False
+        # Of two threads that schedule it, one would close it under the other.
+        self._is_busy = Lock()
         # Whether the server may have the callback; whether it has; and whether no more jobs come.
         self._is_sent = self._is_begun = self._is_closed = False
 
@@ -66,7 +77,7 @@ class Batch:
         """
         batch = cls.__new__(cls)
         batch.callback = handle_of(callback_id)
-        batch._draft = None
+        batch._draft, batch._has_jobs, batch._is_busy = None, True, Lock()
         batch._is_sent = batch._is_begun = batch._is_closed = True
         return batch
 
@@ -85,19 +96,27 @@ class Batch:
                 Nothing was sent.
             MaybeScheduled, QueueFull: not all are stored, as `schedule_many` says.
         """
-        joined = self._join(jobs)
-        with self._explaining():
+        with self._scheduling():
+            joined = self._join(jobs)
             perform(own_clients.of_thread, self._beginning())
-            stored = schedule_many(joined)
+            try:
+                stored = schedule_many(joined)
+            except QueueFull as error:
+                perform(own_clients.of_thread, self._withdrawing(error))
+                raise
             perform(own_clients.of_thread, self._closing())
         return stored
 
     async def aschedule(self, jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
         """`schedule` on the event loop."""
-        joined = self._join(jobs)
-        with self._explaining():
+        with self._scheduling():
+            joined = self._join(jobs)
             await aperform(own_clients.of_loop, self._beginning())
-            stored = await aschedule_many(joined)
+            try:
+                stored = await aschedule_many(joined)
+            except QueueFull as error:
+                await aperform(own_clients.of_loop, self._withdrawing(error))
+                raise
             await aperform(own_clients.of_loop, self._closing())
         return stored
 
@@ -128,7 +147,7 @@ class Batch:
                 f"the jobs of a batch are an iterable, such as a list, and not {show(jobs)}; for a single one, schedule([job])"
             )
         found = list(jobs)
-        if not found and not self._is_sent:
+        if not found and not self._is_begun:
             raise InvalidTask(
                 f"batch {self.callback.id} has no job, so none would ever end and start its callback; give it one, or send the"
                 " callback by itself, schedule_many([callback])"
@@ -175,9 +194,34 @@ class Batch:
         (new,), _, _ = written([draft], settings, known)
         # From now on only the server can say where it is.
         self._is_sent, callback._draft = True, None
-        yield batching.open_batch(settings.keys, new, WHY)
+        try:
+            yield batching.open_batch(settings.keys, new, WHY)
+        except RedisError as error:
+            if not may_have_run(error):
+                self._take_back()
+            raise
         callback.state = State.HELD
         self._is_begun = True
+
+    def _withdrawing(self, error: QueueFull) -> Steps[None]:
+        """Take the callback away again if a full queue has taken no job: a batch that is given up leaves nothing there."""
+        self._has_jobs = self._has_jobs or bool(error.scheduled or error.unknown)
+        if self._has_jobs:
+            return
+        try:
+            yield batching.withdraw_batch(
+                DeliveryKeys.of(self.callback.queue), self.callback.token
+            )
+        except RedisError as lost:
+            error.add_note(
+                f"django-delayq: its callback may be left there, held: {lost!r}"
+            )
+            return
+        self._take_back()
+
+    def _take_back(self) -> None:
+        self._is_sent = self._is_begun = False
+        self.callback._draft, self.callback.state = self._draft, State.UNCOMMITTED
 
     def _closing(self) -> Steps[None]:
         keys = DeliveryKeys.of(self.callback.queue)
@@ -186,7 +230,12 @@ class Batch:
         yield from self.callback._refreshing()
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _scheduling(self) -> Iterator[None]:
+        if not self._is_busy.acquire(blocking=False):
+            raise InvalidTask(
+                f"batch {self.callback.id} is being scheduled already, by another thread or coroutine: do so once, with all"
+                " of its jobs"
+            )
         try:
             yield
         except (RedisError, MaybeScheduled, QueueFull) as error:
@@ -197,14 +246,13 @@ class Batch:
                     "all of its jobs were sent: call schedule([]) of the same Batch"
                 )
             else:
-                advice = (
-                    "pass error.unsent to schedule() of the same Batch, and not to schedule_many; or [] to do without what"
-                    " is left"
-                )
+                advice = "pass error.unsent to schedule() of the same Batch; or [] to do without what is left"
             error.add_note(
                 f"django-delayq: the callback of batch {self.callback.id} does not start yet: {advice}"
             )
             raise
+        finally:
+            self._is_busy.release()
 
 
 def _draft_of(job: object, what: str) -> Draft:

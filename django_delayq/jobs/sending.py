@@ -38,7 +38,7 @@ SCHEDULE_BYTES = 1 << 20
 #: So often a call tries to change the job that holds its unique key, if that begins or goes each time.
 MOST_MEETINGS = 20
 #: What to do about a full queue.
-ADVICE = "Pass error.unsent to schedule_many once workers have made room, start more workers, or raise MAX_JOBS"
+ADVICE = "Pass error.unsent to {} once workers have made room, start more workers, or raise MAX_JOBS"
 
 
 # `send` and `asend` are written twice: as steps they would cost `schedule` another 5 % of its processor time.
@@ -340,13 +340,18 @@ def _take(job: Job[Any], scheduled: Scheduled) -> None:
         job.token, job.created, job.start_time_ms = scheduled.holder, False, None
 
 
+def _again(job: Job[Any]) -> str:
+    """Return what sends a job again."""
+    return "schedule() of the same Batch" if job.draft.extras.batch else "schedule_many"
+
+
 def _queue_full(queue: str, count: int, refused: list[Job[Any]]) -> QueueFull:
     settings = conf.get_settings().queues.get(queue)
     limit = (settings.max_jobs if settings else None) or 0
     more = "another job" if len(refused) == 1 else f"{len(refused):,} more jobs"
     return QueueFull(
         f"queue {queue!r} has no room for {more}: it holds {count:,} that wait or run, and"
-        f" DELAYQ['QUEUES'][{queue!r}]['MAX_JOBS'] is {limit:,}. {ADVICE}",
+        f" DELAYQ['QUEUES'][{queue!r}]['MAX_JOBS'] is {limit:,}. {ADVICE.format(_again(refused[0]))}",
         queue=queue,
         count=count,
         limit=limit,
@@ -669,7 +674,7 @@ class _Sending:
             if self.failure is not None:
                 text += f": {type(self.failure).__name__}: {self.failure}".rstrip(".")
             if self._unsent:
-                text += f". Pass error.unsent to schedule_many within {seconds} s: no job is stored twice"
+                text += f". Pass error.unsent to {_again(unsent[0])} within {seconds} s: no job is stored twice"
         if self._too_late:
             text += (
                 f". {len(self._too_late)} of them, {self._too_late[0].id} first, were sent more than {seconds} s ago"

@@ -73,6 +73,8 @@ class Resigning:
         self._queue = queue
         self._keyring = keyring
         self._format = format
+        # Jobs that the queue's own format cannot hold stay in theirs, as wherever they go.
+        self._may_stay = format is None
         # What one step reads.
         self._step = 1
         # Of the looks that are over; of the first look; of the one under way.
@@ -151,8 +153,12 @@ class Resigning:
             tally.foreign += 1
             return None
         except EncodeError:
-            tally.unfit += 1
-            return None
+            if not self._may_stay:
+                tally.unfit += 1
+                return None
+            new = envelopes.signed_anew(
+                payload, queue, self._keyring, formats.FOLLOWERS
+            )
         if new is None:
             tally.current += 1
         return new

@@ -259,6 +259,10 @@ class Rig:
         new = NewJob(token(name), when, tail_of("", priority, limit), payload(name))
         return self.run(batching.open_batch(self.keys, new, "why", now_us=self.now_us))
 
+    def withdraw(self, name: str) -> bool:
+        """Take away the callback of a batch without jobs."""
+        return self.run(batching.withdraw_batch(self.keys, token(name)))
+
     def close(self, name: str) -> bool:
         """Say that no more jobs come to a batch."""
         return self.run(

@@ -309,6 +309,56 @@ def test_no_worker_releases_a_callback(rig: Rig) -> None:
     assert rig.held_names().counts == {"batch ": 2}
 
 
+def test_batch_without_jobs_is_withdrawn_and_leaves_nothing(rig: Rig) -> None:
+    rig.open("cb", priority=3)
+
+    assert rig.withdraw("cb")
+
+    assert rig.inspect("cb").state is State.MISSING
+    assert rig.leftovers() == []
+    assert not rig.withdraw("cb")
+    assert rig.open("cb")
+    rig.schedule({"a": 0}, batch="cb")
+    assert not rig.withdraw("cb")
+    rig.acknowledge(rig.lease())
+    rig.close("cb")
+    assert not rig.withdraw("cb")
+    assert names_of(rig.claim()) == ["cb"]
+
+
+def test_callback_starts_though_somebody_has_deleted_the_errors(rig: Rig) -> None:
+    rig.open("cb")
+    rig.schedule({"a": 0}, batch="cb")
+    rig.close("cb")
+    rig.client.delete(rig.keys.errors)
+
+    rig.acknowledge(rig.lease())
+
+    assert names_of(rig.claim()) == ["cb"]
+
+
+@pytest.mark.parametrize("way", ["cancel", "reschedule"])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_batch_whose_callback_was_taken_away_leaves_nothing(
+    rig: Rig, way: str, is_closed: bool
+) -> None:
+    rig.open("cb")
+    rig.schedule({"a": 0}, batch="cb")
+    if is_closed:
+        rig.close("cb")
+
+    if way == "cancel":
+        assert rig.cancel("cb") is Change.CANCELLED
+    else:
+        rig.reschedule("cb", 60_000)
+
+    assert rig.left("cb") == 1
+    assert not rig.close("cb")
+    rig.acknowledge(rig.lease())
+    assert rig.client.hlen(rig.keys.batches) == 0
+    assert rig.claim().jobs == []
+
+
 @pytest.mark.parametrize("spoilt", [b"many", None])
 def test_callback_stays_held_if_somebody_spoils_the_number(
     rig: Rig, spoilt: bytes | None

@@ -390,6 +390,7 @@ class QueueMachine(RuleBasedStateMachine):
             rule = {"safe_kills": SAFE_KILLS, "put_off_ms": PUT_OFF_MS}
             rule["takes_suspect"] = suspects == 1
             before = self.retrying()
+        limited = set(self.names("limited"))
         few = None
         if mode is Mode.DIRECT and limit and suspects is None:
             few = self.rig.claim_few(limit, request=request)
@@ -405,7 +406,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.follow_put_back()
         self.follow_limits()
         if few is None and mode is Mode.DIRECT and not self.is_paused:
-            self.check_order(claimed)
+            # What the claim itself has let go comes with the next one.
+            self.check_order(claimed, limited - set(self.names("limited")))
         if again and claimed.jobs:
             repeated = self.rig.claim(limit, mode=mode, request=request)
             assert {job.token for job in repeated.jobs} == {
@@ -454,7 +456,7 @@ class QueueMachine(RuleBasedStateMachine):
         if mode is Mode.SHARED:
             self.follow_transfer()
 
-    def check_order(self, claimed: Claimed) -> None:
+    def check_order(self, claimed: Claimed, let_go: set[str]) -> None:
         """Check that no job waits on that should have come before one that was claimed."""
         taken = {
             name: self.priorities.get(name, 0)
@@ -463,7 +465,8 @@ class QueueMachine(RuleBasedStateMachine):
         }
         put_off = self.retrying()
         for name in self.names("waiting", "retrying"):
-            is_due = self.due[name] <= self.rig.now and name not in taken
+            is_due = self.due[name] <= self.rig.now
+            is_due = is_due and name not in taken and name not in let_go
             if name in put_off:
                 is_due = is_due and put_off[name][0] <= self.rig.now
             priority = self.priorities.get(name, 0)

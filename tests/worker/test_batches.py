@@ -6,6 +6,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.management import call_command
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError
 
 from django_delayq import (
     Batch,
@@ -22,6 +23,7 @@ from django_delayq.calls.script import bind
 from django_delayq.conf import get_settings
 from django_delayq.delivery import batching
 from django_delayq.delivery.binding import PACKAGES
+from django_delayq.jobs import formats
 from tests.polling import wait_until
 from tests.queues.proxy import Proxy
 from tests.worker.conftest import every_server
@@ -158,6 +160,69 @@ def test_batch_that_meets_a_full_queue_goes_on_with_what_was_not_stored(
     assert (sorted(ran), last) == ([0, 1, 2, 3, 4], "last")
 
 
+@pytest.mark.parametrize("way", [sync_way, async_way])
+def test_batch_that_a_full_queue_refuses_leaves_nothing_there(
+    work, configure, records, queue_name, client, way
+) -> None:
+    configure({"MAX_JOBS": 3})
+    keys = get_settings().queue(queue_name).keys
+    waiting = [schedule(tasks.note.using(queue=queue_name), 600) for _ in range(2)]
+    batches = [Batch(note(queue_name, f"last {n}")) for n in range(5)]
+    jobs = [[note(queue_name, n)] for n in range(5)]
+
+    for batch, each in zip(batches, jobs, strict=True):
+        with pytest.raises(QueueFull) as full:
+            way(batch, each)
+        assert "schedule() of the same Batch" in str(full.value)
+        assert "none of its jobs was sent" in full.value.__notes__[-1]
+    assert not client.exists(keys.held, keys.batches)
+
+    for job in waiting:
+        assert job.cancel()
+    way(batches[0], jobs[0])
+    finish(work(is_burst=True))
+    assert texts(records) == [0, "last 0"]
+
+
+def test_callback_of_a_refused_begin_is_the_callers_again(
+    monkeypatch, work, configure, records, queue_name
+) -> None:
+    configure()
+    callback, job = note(queue_name, "last"), note(queue_name, 0)
+
+    def refuse(*args):
+        raise OutOfMemoryError("OOM command not allowed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batching, "open_batch", refuse)
+        with pytest.raises(OutOfMemoryError):
+            Batch(callback).schedule([job])
+    with pytest.raises(InvalidTask, match="has no job"):
+        Batch(callback).schedule([])
+    # The job belongs to the batch that was given up.
+    Batch(callback).schedule([note(queue_name, 1)])
+
+    finish(work(is_burst=True))
+    assert texts(records) == [1, "last"]
+
+
+def test_batch_is_scheduled_by_one_thread(configure, queue_name) -> None:
+    configure()
+    batch = Batch(note(queue_name, "last"))
+    told = []
+
+    def jobs():
+        yield note(queue_name, 0)
+        with pytest.raises(InvalidTask, match="is being scheduled already"):
+            batch.schedule([note(queue_name, 1)])
+        told.append(True)
+
+    batch.schedule(jobs())
+
+    assert told == [True]
+    assert batch.left() == 1
+
+
 def test_wrong_batches_are_refused_before_anything_is_sent(
     configure, queue_name, client
 ) -> None:
@@ -173,6 +238,10 @@ def test_wrong_batches_are_refused_before_anything_is_sent(
         Batch(note(queue_name, "x")).schedule(good)
     with pytest.raises(InvalidTask, match="has no job"):
         Batch(note(queue_name, "x")).schedule([])
+    configure({"MAX_JOBS": 1}, java={"REDISSON": "3.52.0"}, other={})
+    with pytest.raises(InvalidTask, match="MAX_JOBS"):
+        Batch(note(queue_name, "x"))
+    configure(java={"REDISSON": "3.52.0"}, other={})
     with pytest.raises(InvalidTask, match="Redisson"):
         Batch(note(f"{queue_name}-java", "x"))
     with pytest.raises(InvalidTask, match="unique="):
@@ -206,7 +275,7 @@ def test_wrong_batches_are_refused_before_anything_is_sent(
 def test_job_of_a_batch_can_neither_follow_nor_join_another(
     configure, queue_name
 ) -> None:
-    configure({"MAX_JOBS": 1})
+    configure({"MAX_JOBS": 2})
     jobs = [note(queue_name, "a"), note(queue_name, "b")]
     batch = Batch(note(queue_name, "x"))
     schedule(tasks.note.using(queue=queue_name), 600)
@@ -305,3 +374,7 @@ def test_format_1_cannot_hold_the_job_of_a_batch(configure, queue_name, client) 
 
     assert "that the format cannot hold" in out.getvalue()
     assert batch.left() == 1
+    # To sign anew is no change of format: it stays in its own.
+    client.hset(get_settings().queue(queue_name).keys.control, "format", 1)
+    formats.forget()
+    call_command("delayq_resign", queue_name, stdout=out)

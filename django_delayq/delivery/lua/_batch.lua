@@ -19,13 +19,13 @@ local function check_batches()
   check_sets(keys.held, keys.held_tasks, keys.returned, keys.ranked)
 end
 
--- Lets the callback go on, unless it was cancelled, or somebody has started it.
+-- Lets the callback go on, unless it was cancelled, or somebody has started it: then it is not held for its batch.
 local function start_callback(token, when, now_us, is_ranked)
-  local name = read_held(redis.call('HGET', keys.errors, token))
   local _, _, start, _, _, tail = read_header(redis.call('HGET', keys.headers, token))
-  if name ~= name_of_batch(token) or not start or redis.call('ZREM', keys.held, token) == 0 then return end
+  if not start then return end
+  local member = held_member(name_of_batch(token), start, token)
+  if redis.call('ZREM', keys.held_tasks, member) == 0 or redis.call('ZREM', keys.held, token) == 0 then return end
   local due = start_time(when, now_us)
-  redis.call('ZREM', keys.held_tasks, held_member(name, start, token))
   redis.call('HDEL', keys.errors, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, 0, 0, due, NOBODY, NOBODY) .. tail)
   redis.call('ZADD', keys.returned, due, token)
@@ -65,9 +65,13 @@ local function leave_batches(jobs, now_us)
   end
 end
 
--- Forgets the batch of a callback that is cancelled while it is held. name: what it is held under.
-local function forget_batch(token, name)
-  if name == name_of_batch(token) then redis.call('HDEL', keys.batches, token, THEN .. token, OPEN .. token) end
+-- Closes the batch of a callback that somebody takes away from it. name: what the callback is held under.
+local function forget_callback(token, name)
+  if name ~= name_of_batch(token) then return end
+  redis.call('HDEL', keys.batches, THEN .. token)
+  if redis.call('HDEL', keys.batches, OPEN .. token) == 0 then return end
+  local left = redis.pcall('HINCRBY', keys.batches, token, -1)
+  if type(left) == 'number' and left <= 0 then redis.call('HDEL', keys.batches, token) end
 end
 
 -- Counts new jobs in. places: where among the arguments they begin.

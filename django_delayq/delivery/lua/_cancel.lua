@@ -46,7 +46,7 @@ local function cancel_found(found, tokens, now_ms, each)
       redis.call('ZREM', job.waits, token)
       if name then
         redis.call('ZREM', keys.held_tasks, held_member(name, start, token))
-        forget_batch(token, name)
+        forget_callback(token, name)
       end
       if each then payload = redis.call('HGET', keys.payloads, token) end
       redis.call('HDEL', keys.headers, token)

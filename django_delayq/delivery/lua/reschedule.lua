@@ -1,9 +1,10 @@
 -- Give a job that is not running another start time. Its id, attempts and frame stay. Safe to repeat: the second reply
 -- equals the first, even if the job was claimed meanwhile.
 --
--- Prelude  clock, count, window, frame, list, job, find, held, pause, limit
+-- Prelude  clock, count, window, frame, list, job, find, held, pause, limit, batch
 -- Keys     timeout_set, redisson_channel, destination, leases, retries, dead, quarantine, headers, payloads, locators,
---          notes, unique, ended, channel, returned, held, held_tasks, errors, ranked, control, slots, paces
+--          notes, unique, ended, channel, returned, held, held_tasks, errors, ranked, control, slots, paces,
+--          batches
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  token
 -- ARGV[3]  wait: '+' ms from now, or '=' epoch ms
@@ -21,7 +22,7 @@ if done then return { 'rescheduled', start_time(ARGV[3], (math.floor(tonumber(do
 local now_ms, start, refusal = math.floor(now_us / 1000), start_time(ARGV[3], now_us), nil
 local job = find_job(token, now_ms)
 check_sets(keys.retries, keys.returned, keys.held_tasks)
-check_hashes(keys.payloads, keys.errors)
+check_hashes(keys.payloads, keys.errors, keys.batches)
 local is_ranked, tail = has_ranks(), ''
 
 if job.waits or is_given_up(job) then
@@ -41,6 +42,7 @@ if job.waits or is_given_up(job) then
     -- It may have been held for long. After its new start time, it can be held for the whole time again.
     redis.call('ZREM', keys.held_tasks, held_member(name, first_due, token))
     redis.call('HDEL', keys.errors, token)
+    forget_callback(token, name)
   end
   redis.call('ZADD', waiting, start, token)
   redis.call('HSET', keys.headers, token, struct.pack(HEADER, attempts, kills, start, NOBODY, NOBODY) .. tail)
