@@ -25,6 +25,7 @@ LAYERS = [
     ["queues"],
     ["embedded", "faults", "health"],
     ["conf"],
+    ["signals"],
     ["jobs"],
     ["repair"],
     ["worker"],

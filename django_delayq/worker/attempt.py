@@ -42,6 +42,7 @@ from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.queues.reading import read
+from django_delayq.signals import heard
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
 
@@ -140,6 +141,13 @@ class Attempt:
     is_out_of_kills = False
     #: The attempt belongs on the event loop, as far as its undecoded payload shows.
     is_async = False
+    # For those who tell of its end, and set only where somebody listens:
+    #: What the function returned.
+    value: object = None
+    #: What it raised, or what its payload could not be read for.
+    raised: BaseException | None = None
+    #: Its end has been told.
+    is_told = False
 
     def __init__(
         self,
@@ -282,6 +290,8 @@ class Attempt:
     def take(self, read: Read | BaseException) -> TaskDefinition | None:
         """Record what `read` returned, and return the task; None if the verdict is already clear."""
         if isinstance(read, BaseException):
+            if heard.attempts:
+                self.raised = read
             # Not by isinstance: that reads the exception's `__class__`, which may raise.
             if type(read) is DoubleFound:
                 self.verdict = Verdict.DROP
@@ -435,6 +445,8 @@ class Attempt:
             self.fail(InvalidTask(f"{self.name} returned {mistake}"))
             return
         self.ended_ms = boottime_ms()
+        if heard.attempts:
+            self.value = value
         if self.options is not None and self.options.keep_result is not None:
             try:
                 self.result = envelopes.result_text(
@@ -493,6 +505,8 @@ class Attempt:
 
     def fail(self, error: BaseException) -> None:
         """Record that the function raised or ran too long: retry or bury the job. No exception can break this."""
+        if heard.attempts:
+            self.raised = error
         try:
             self._fail(error)
         except BaseException:
@@ -679,7 +693,7 @@ class Attempt:
                 job.take_headers(call.headers)
         return job
 
-    def _wait_ms(self) -> int:
+    def wait_ms(self) -> int:
         """How long a job that is to be repeated waits, as far as this process knows the server's clock."""
         number = int(self.when[1:])
         if self.when.startswith("+"):
@@ -717,9 +731,9 @@ class Attempt:
         if self.leased.kills:
             fields["kills"] = self.leased.kills
         if verdict is Verdict.RETRY:
-            fields["retry_in_ms"] = self._wait_ms()
+            fields["retry_in_ms"] = self.wait_ms()
         elif verdict is Verdict.SNOOZE:
-            fields["again_in_ms"] = self._wait_ms()
+            fields["again_in_ms"] = self.wait_ms()
         text = " ".join([f"{key}={value}" for key, value in fields.items()])
         if self.message:
             name = "reason" if verdict in _DECISIONS else "error"

@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.core.cache import caches
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -28,7 +29,8 @@ from django_delayq.jobs.context import running_job
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
-from django_delayq.worker import time_limit
+from django_delayq.signals import heard
+from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
@@ -80,6 +82,20 @@ _database_use = _DatabaseUse()
 @receiver(connection_created, dispatch_uid="django_delayq.worker")
 def _note_connection(**kwargs: object) -> None:
     _database_use.has_connected = True
+
+
+def _make_caches() -> None:
+    """Make the caches of this thread, which connect when they are used.
+
+    Django keeps them in the context, and each job has a copy of that: a cache that a job made would go with it, and its
+    connections too. Database connections are the thread's.
+    """
+    for alias in caches:
+        try:
+            caches[alias]
+        except Exception as error:
+            # The task that uses it gets the error.
+            logger.debug("cache %s cannot be made: %s", alias, error)
 
 
 #: Put in the queue of the threads, this asks for a sign of life.
@@ -269,6 +285,7 @@ class ThreadExecutor:
 
     def _work(self, index: int) -> None:
         running_stop.set(self._stop)
+        _make_caches()
         get, held = self._queue.get, self._held
         bell = Lock()
         bell.acquire()
@@ -292,7 +309,8 @@ class ThreadExecutor:
                         self._found_async(attempt)
                         continue
                     elif attempt.may_start():
-                        self._run(attempt, task)
+                        # What a task activates, a language or a variable of its own, ends with it.
+                        copy_context().run(self._run, attempt, task)
                 except BaseException as error:
                     # This is our own fault, but the thread must go on, and the job must have an end.
                     if attempt.verdict is None:
@@ -300,6 +318,8 @@ class ThreadExecutor:
                     logger.error(
                         "job %s: the worker failed", attempt.id, exc_info=error
                     )
+                if heard.attempts and not attempt.is_told:
+                    copy_context().run(self._tell, attempt)
                 self._done(attempt)
                 held[index] = None
         except BaseException as error:
@@ -316,10 +336,12 @@ class ThreadExecutor:
 
     def _run(self, attempt: Attempt, task: TaskDefinition) -> None:
         limit: ThreadTimeLimit | None = None
-        token = running_job.set(attempt.job)
+        running_job.set(attempt.job)
         try:
             if _database_use.has_connected:
                 _database_use.begin()
+            if heard.attempts:
+                telling.tell_start(attempt)
             limit_s = attempt.time_limit_s
             if limit_s is None:
                 value = task.function(*attempt.args, **attempt.kwargs)
@@ -343,8 +365,19 @@ class ThreadExecutor:
             # If a task raises SystemExit or KeyboardInterrupt, it ends the attempt, not the worker.
             attempt.fail(error)
         finally:
-            running_job.reset(token)
             _database_use.end(was_interrupted=limit is not None and limit.has_struck)
+
+    def _tell(self, attempt: Attempt) -> None:
+        """Tell of an attempt's end. Its receivers use the database as another task would."""
+        running_job.set(attempt.job)
+        try:
+            if _database_use.has_connected:
+                _database_use.begin()
+            telling.tell_end(attempt)
+            if self._is_fork:
+                leave(None)
+        finally:
+            _database_use.end(was_interrupted=False)
 
     def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         # A forked child has to leave inside the time limit: outside, nobody could release the limit's lock there.
@@ -580,6 +613,20 @@ class LoopExecutor:
                 await self._call(attempt)
         except BaseException as error:
             self._take(attempt, error)
+        if heard.attempts:
+            await self._tell(attempt)
+
+    async def _tell(self, attempt: Attempt) -> None:
+        """Tell of an attempt's end. Its receivers use the database as another task would."""
+        running_job.set(attempt.job)
+        async with ThreadSensitiveContext() as context:
+            try:
+                await telling.atell_end(attempt)
+                if self._is_fork:
+                    leave(None)
+            finally:
+                if context in SyncToAsync.context_to_thread_executor:
+                    await sync_to_async(connections.close_all)()
 
     async def _prepare(self, attempt: Attempt) -> bool:
         if attempt.task is not None:
@@ -644,6 +691,8 @@ class LoopExecutor:
             # connections end with the task.
             async with ThreadSensitiveContext() as context:
                 try:
+                    if heard.attempts:
+                        await telling.atell_start(attempt)
                     value = await self._limited(attempt, limit_s)
                     attempt.succeed(value)
                 finally:
