@@ -4,7 +4,6 @@ The ``sender`` is the task, None where it is not known; ``job`` is the handle. d
 sent, and what else comes with it. A receiver that raises is logged, and changes nothing about its job.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,21 +65,12 @@ job_cancelled = JobSignal("job_cancelled")
 
 def tell(signal: JobSignal, sender: object, job: Any, **named: Any) -> None:
     """Call the receivers of a signal here and now; log what they raise."""
-    try:
-        _log_failures(signal, job, signal.send_robust(sender, job=job, **named))
-    except BaseException as error:
-        # SystemExit, for one: it ends neither the worker nor the job, but keeps the receivers after it from theirs.
-        _log_failure(signal, job, "a receiver", error)
+    _log_failures(signal, job, signal.send_robust(sender, job=job, **named))
 
 
 async def atell(signal: JobSignal, sender: object, job: Any, **named: Any) -> None:
-    """Do as `tell`, on the event loop: async receivers run there, sync ones in a thread of the job."""
-    try:
-        _log_failures(signal, job, await signal.asend_robust(sender, job=job, **named))
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        _log_failure(signal, job, "a receiver", error)
+    """Do as `tell`, on the event loop: async receivers run there, sync ones in a thread."""
+    _log_failures(signal, job, await signal.asend_robust(sender, job=job, **named))
 
 
 def _log_failures(
@@ -90,10 +80,11 @@ def _log_failures(
         if isinstance(response, Exception):
             where = getattr(receiver, "__module__", "")
             name = getattr(receiver, "__qualname__", type(receiver).__qualname__)
-            _log_failure(signal, job, f"the receiver {where}.{name}", response)
+            log_failure(signal, job, f"the receiver {where}.{name}", response)
 
 
-def _log_failure(signal: JobSignal, job: Any, who: str, error: BaseException) -> None:
+def log_failure(signal: JobSignal, job: Any, who: str, error: BaseException) -> None:
+    """Log what a receiver raised, together with the job."""
     logger.error(
         "job %s (%s): %s of %s raised %s; this changes nothing about the job",
         job.id,

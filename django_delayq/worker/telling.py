@@ -3,17 +3,24 @@
 An end is told before the server learns of it, so that no end is missed: a worker that dies in between runs the job again.
 """
 
+import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import connections
 
 from django_delayq.clock import boottime_ms
+from django_delayq.delivery.claiming import EndedHere
 from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.following import queue_of
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.telling import task_of
 from django_delayq.logs import class_name, get_log
 from django_delayq.signals import (
     JobSignal,
@@ -23,8 +30,10 @@ from django_delayq.signals import (
     job_expired,
     job_quarantined,
     job_retried,
+    job_scheduled,
     job_started,
     job_succeeded,
+    log_failure,
     tell,
 )
 from django_delayq.worker.attempt import Attempt, Verdict
@@ -45,27 +54,44 @@ _SIGNALS: dict[Verdict | None, tuple[JobSignal, State]] = {
 def tell_start(attempt: Attempt) -> None:
     """Tell that the task is about to be called."""
     if job_started.receivers:
-        tell(job_started, attempt.task, attempt.job())
+        _tell(job_started, attempt.task, attempt.job())
 
 
 async def atell_start(attempt: Attempt) -> None:
     """`tell_start` on the event loop."""
     if job_started.receivers:
-        await atell(job_started, attempt.task, attempt.job())
+        await _atell(job_started, attempt.task, attempt.job())
 
 
 def tell_end(attempt: Attempt) -> None:
     """Tell what becomes of a job, once."""
     if (told := _end(attempt)) is not None:
         signal, job, named = told
-        tell(signal, attempt.task, job, **named)
+        _tell(signal, attempt.task, job, **named)
 
 
 async def atell_end(attempt: Attempt) -> None:
     """`tell_end` on the event loop."""
     if (told := _end(attempt)) is not None:
         signal, job, named = told
-        await atell(signal, attempt.task, job, **named)
+        await _atell(signal, attempt.task, job, **named)
+
+
+def _tell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
+    try:
+        tell(signal, task, job, **named)
+    except BaseException as error:
+        # SystemExit, for one: it ends neither the worker nor the job, but keeps the receivers after it from theirs.
+        log_failure(signal, job, "a receiver", error)
+
+
+async def _atell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
+    try:
+        await atell(signal, task, job, **named)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        log_failure(signal, job, "a receiver", error)
 
 
 def _end(attempt: Attempt) -> tuple[JobSignal, Job[Any], dict[str, Any]] | None:
@@ -155,3 +181,39 @@ class Teller:
                     )
         finally:
             connections.close_all()
+
+
+#: That of this process.
+teller = Teller()
+
+
+def tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
+    """Have told what a script has ended by itself."""
+    if job_cancelled.receivers or job_quarantined.receivers:
+        teller.tell(partial(_tell_ends, queue, ends))
+
+
+def _tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
+    for each in ends:
+        job: Job[Any] = Job(queue, each.token, each.task or None, [], {})
+        job.state = each.state
+        named: dict[str, Any] = {"reason": each.why}
+        signal = job_cancelled
+        if each.state is State.QUARANTINED:
+            signal, named["exception"] = job_quarantined, None
+        _tell(signal, task_of(job), job, **named)
+
+
+def tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
+    """Have told that a worker has stored jobs: those that follow one, or those of moments."""
+    if jobs and job_scheduled.receivers:
+        teller.tell(partial(_tell_stored, queue, jobs))
+
+
+def _tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
+    for new in jobs:
+        call = envelopes.claimed_call(new.payload, queue_of(queue).payload_codec)
+        job: Job[Any] = Job(queue, new.token, call.task, call.args, call.kwargs)
+        job.take_headers(call.headers)
+        job.state = State.SCHEDULED
+        _tell(job_scheduled, task_of(job), job)

@@ -1,24 +1,39 @@
 """Signals about jobs, as workers inside this process send them."""
 
 import asyncio
+import os
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from django.db import transaction
 
 from django_delayq import (
     Backoff,
+    Batch,
     Cancel,
     Retry,
     Snooze,
+    aschedule_many,
     current_job,
     delayed_task,
+    every,
+    find_jobs,
     schedule,
+    schedule_many,
     signals,
+    store_schedule,
 )
+from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
+from django_delayq.conf import get_settings
+from django_delayq.delivery import claiming
 from django_delayq.delivery.states import State
+from django_delayq.exceptions import TimeLimitExceeded
+from django_delayq.jobs import registry
+from django_delayq.worker import held
+from django_delayq.worker.asking import MOST_TOLD
 from django_delayq.worker.attempt import Attempt
 from tests.polling import wait_until
 
@@ -234,7 +249,9 @@ def test_receivers_of_a_sync_task_run_in_its_thread_and_of_an_async_one_on_the_l
     told = []
 
     def hear(signal, job, **kwargs):
-        told.append((job.task, signal.name, threading.get_ident(), current_job() == job))
+        told.append(
+            (job.task, signal.name, threading.get_ident(), current_job() == job)
+        )
 
     async def hear_async(signal, job, **kwargs):
         told.append((job.task, "async", threading.get_ident(), current_job() == job))
@@ -267,9 +284,7 @@ def test_receivers_of_a_sync_task_run_in_its_thread_and_of_an_async_one_on_the_l
 def test_without_receivers_no_handle_is_made(work, queue_name, monkeypatch):
     made = []
     real = Attempt.job
-    monkeypatch.setattr(
-        Attempt, "job", lambda self: made.append(self.id) or real(self)
-    )
+    monkeypatch.setattr(Attempt, "job", lambda self: made.append(self.id) or real(self))
 
     @delayed_task(queue=queue_name, keep_result=60)
     def succeed():
@@ -281,3 +296,233 @@ def test_without_receivers_no_handle_is_made(work, queue_name, monkeypatch):
         assert job.wait(30) == 1
 
     assert made == []
+
+
+SCHEDULED = [signals.job_scheduled, signals.job_cancelled, signals.job_quarantined]
+
+
+@pytest.fixture
+def told():
+    """What is told by calls of this process and by the thread of the worker: name, sender, job, its state, the rest."""
+    said = []
+
+    def hear(signal, sender, job, **named):
+        said.append((signal.name, sender, job, job.state, named))
+
+    for signal in SCHEDULED:
+        signal.connect(hear, weak=False)
+    yield said
+    for signal in SCHEDULED:
+        signal.disconnect(hear)
+
+
+def jobs_of(told, name):
+    return [job for each, _, job, *_ in told if each == name]
+
+
+@pytest.fixture
+def noop(queue_name):
+    @delayed_task(queue=queue_name, name="noop")
+    def noop(n=0):
+        return n
+
+    return noop
+
+
+def test_what_a_call_stores_is_told_by_that_call(configure, told, noop, queue_name):
+    first = schedule(noop, 600, 1)
+    assert told == [("job_scheduled", noop, first, State.SCHEDULED, {})]
+
+    many = schedule_many(noop.prepare(600, n) for n in range(3))
+    assert jobs_of(told, "job_scheduled") == [first, *many]
+
+    last = asyncio.run(noop.using(max_attempts=1).aschedule(600))
+    some = asyncio.run(aschedule_many([noop.prepare(600)]))
+    assert jobs_of(told, "job_scheduled") == [first, *many, last, *some]
+    assert {sender for _, sender, *_ in told} == {noop}
+
+
+def test_a_call_that_finds_the_holder_of_its_key_tells_nothing(configure, told, noop):
+    task = noop.using(unique=True)
+    first, second = schedule(task, 600, 1), schedule(task, 600, 1)
+    third, fourth = schedule_many([task.prepare(600, 2), task.prepare(600, 2)])
+
+    assert not second.created
+    assert (first, third) == (second, fourth)
+    assert jobs_of(told, "job_scheduled") == [first, third]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_with_on_commit_it_is_told_after_the_commit(configure, told, noop):
+    with transaction.atomic():
+        job = noop.using(on_commit=True).schedule(600)
+        assert told == []
+
+    assert jobs_of(told, "job_scheduled") == [job]
+
+
+def test_a_receiver_that_raises_leaves_the_call_alone(configure, noop, caplog):
+    def fail(**kwargs):
+        raise ValueError("of a receiver")
+
+    with connected(signals.job_scheduled, fail):
+        job = schedule(noop, 600)
+        schedule_many([noop.prepare(600)])
+
+    assert job.refresh() is State.SCHEDULED
+    errors = [r for r in caplog.records if r.name == "django_delayq.signals"]
+    assert len(errors) == 2
+    assert job.id in errors[0].getMessage()
+    assert f"{fail.__module__}.{fail.__qualname__}" in errors[0].getMessage()
+
+
+def test_cancel_is_told_by_whoever_cancels(configure, told, noop, queue_name):
+    jobs = schedule_many(noop.prepare(600, n) for n in range(5))
+    told.clear()
+
+    assert jobs[0].cancel()
+    assert asyncio.run(jobs[1].acancel())
+    assert find_jobs(queue=queue_name, task=noop).cancel().won == 3
+
+    assert sorted(jobs_of(told, "job_cancelled"), key=lambda job: job.args) == jobs
+    assert {state for *_, state, _ in told} == {State.CANCELLED}
+    assert {named["reason"] for *_, named in told} == {"by a call of cancel()"}
+
+
+def test_jobs_that_a_worker_stores_are_told_by_it(
+    work, configure, told, noop, queue_name
+):
+    configure(other={})
+    other = f"{queue_name}-other"
+    follower, elsewhere = noop.prepare(600, 1), noop.using(queue=other).prepare(600, 2)
+    (first,) = schedule_many([noop.prepare(0, 0).then(follower, elsewhere)])
+    assert jobs_of(told, "job_scheduled") == [first]
+
+    work()
+
+    wait_until(lambda: len(told) == 3, description="the followers are told")
+    assert set(jobs_of(told, "job_scheduled")) == {first, follower, elsewhere}
+    assert sorted(job.args for job in jobs_of(told, "job_scheduled")) == [[0], [1], [2]]
+
+
+def test_the_callback_of_a_batch_is_told_once_all_its_jobs_are_stored(
+    configure, told, noop
+):
+    callback = noop.prepare(0, 9)
+    jobs = Batch(callback).schedule([noop.prepare(600, n) for n in range(2)])
+
+    assert jobs_of(told, "job_scheduled") == [*jobs, callback]
+
+
+def test_a_moment_of_a_periodic_schedule_is_told_when_its_job_is_stored(
+    work, told, noop, queue_name
+):
+    store_schedule("often", noop, every(timedelta(milliseconds=1000)), queue=queue_name)
+
+    work()
+
+    wait_until(
+        lambda: any(job.schedule_name for job in jobs_of(told, "job_scheduled")),
+        description="the job of a moment is told",
+    )
+
+
+def lose(queue_name, *, times):
+    """Claim the due jobs as workers do that die."""
+    keys = get_settings().queue(queue_name).keys
+    client = own_clients.of_thread()
+    for _ in range(times):
+        owner = os.urandom(8)
+        call = claiming.claim(
+            keys, owner=owner, request=os.urandom(8), limit=10, lease_ms=60_000
+        )
+        assert len(run(client, call).jobs) == 1
+        assert run(client, claiming.recover(keys, owner=owner)).ended == 1
+
+
+def test_a_job_that_lost_its_worker_too_often_is_told_as_dead_by_who_buries_it(
+    work, queue_name, noop, heard
+):
+    job = schedule(noop, 0, 1)
+    lose(queue_name, times=2)
+
+    work(max_kills=1)
+
+    _, sender, dead, state, named = wait_heard(heard, "job_dead")
+    assert (sender, dead, dead.args, state) == (noop, job, [1], State.DEAD)
+    assert "its worker died or lost the lease 2 times" in named["reason"]
+    assert named["exception"] is None
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is buried")
+
+
+def test_a_receiver_that_kills_each_worker_is_not_called_for_ever(
+    work, queue_name, noop, heard
+):
+    job = schedule(noop, 0)
+    lose(queue_name, times=2 + MOST_TOLD)
+
+    work(max_kills=1)
+
+    wait_until(lambda: job.refresh() is State.DEAD, description="it is buried")
+    assert heard == []
+
+
+def test_what_a_claim_ends_is_told_by_the_workers_own_thread(
+    work, queue_name, noop, told
+):
+    keys = get_settings().queue(queue_name).keys
+    own_clients.of_thread().zadd(keys.queue.timeout_set, {b"bad frame": 1})
+
+    work()
+
+    wait_until(lambda: told, description="it is told")
+    ((name, sender, job, state, named),) = told
+    assert (name, sender, job.task) == ("job_quarantined", None, None)
+    assert (state, job.refresh()) == (State.QUARANTINED, State.QUARANTINED)
+    assert named == {"reason": "nobody can read its frame", "exception": None}
+
+
+def test_a_job_that_was_held_for_too_long_is_told_as_quarantined(
+    work, configure, queue_name, noop, told, monkeypatch
+):
+    configure(worker={"HOLD_UNKNOWN": 0.001})
+    job = schedule(noop, 0)
+    told.clear()
+    monkeypatch.delitem(registry._tasks, "noop")
+    monkeypatch.setattr(held, "LOOK_AT_HELD_MS", 10.0)
+
+    work(cap_ms=20)
+
+    wait_until(lambda: told, description="it is told")
+    ((name, sender, quarantined, _, named),) = told
+    assert (name, sender, quarantined) == ("job_quarantined", None, job)
+    assert quarantined.task == "noop"
+    assert "no worker that knows it came in time" in named["reason"]
+
+
+def test_a_task_that_ignores_its_time_limit_is_told_before_its_process_ends(
+    work, queue_name, heard, monkeypatch
+):
+    monkeypatch.setattr("django_delayq.worker.time_limit.STUCK_AFTER_S", 0.1)
+    gate = threading.Event()
+
+    @delayed_task(queue=queue_name, time_limit=0.05, max_attempts=1, name="ignores")
+    def ignore():
+        while not gate.is_set():
+            try:
+                gate.wait(60)
+            except TimeLimitExceeded:
+                continue
+
+    job = schedule(ignore, 0)
+    try:
+        worker = work()
+        worker.join()
+    finally:
+        gate.set()
+
+    assert [(name, told) for name, _, told, *_ in heard] == [
+        ("job_started", job),
+        ("job_dead", job),
+    ]
+    assert isinstance(heard[1][4]["exception"], TimeLimitExceeded)
