@@ -35,6 +35,7 @@ LAYERS = [
         "models",
         "admin",
         "backend",
+        "context",
         "management",
         "metrics",
         "otel",

@@ -111,6 +111,8 @@ class Here(NamedTuple):
     has_lease: Callable[[], bool]
     #: Whether the worker is to end.
     stop: Stop
+    #: Calls the task; middleware gets there in the end.
+    call: Callable[[], Any] = lambda: None
 
 
 class Job(Generic[R_co]):

@@ -10,7 +10,6 @@ import random
 import re
 import socket
 import traceback as tracebacks
-from contextlib import suppress
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
@@ -45,6 +44,7 @@ from django_delayq.queues.reading import read
 from django_delayq.signals import heard
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
+from django_delayq.worker.surroundings import blamed
 
 logger = logs.get_log("django_delayq.worker")
 
@@ -65,7 +65,14 @@ QUICK_BYTES = 16_384
 
 
 #: The call that a payload asks for. A bare tuple, because each job makes one.
-Read = tuple[TaskDefinition, TaskOptions, list[Any], dict[str, Any], Follow | None]
+Read = tuple[
+    TaskDefinition,
+    TaskOptions,
+    list[Any],
+    dict[str, Any],
+    Follow | None,
+    dict[str, str],
+]
 
 
 class DoubleFound(DelayqError):
@@ -103,6 +110,8 @@ class Attempt:
     options: TaskOptions | None = None
     args: list[Any] = []  # noqa: RUF012  replaced, never changed
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
+    #: The texts that travel with the call.
+    headers: dict[str, str] = {}  # noqa: RUF012  likewise
     #: None: still running.
     verdict: Verdict | None = None
     result = b""
@@ -246,7 +255,7 @@ class Attempt:
                 self.leased.payload,
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
-        return handler, handler.options, [value], {}, None
+        return handler, handler.options, [value], {}, None, {}
 
     def _find_job(self) -> Envelope | None:
         """Return the job that somebody has offered again, under an old token or one that no script can find.
@@ -308,7 +317,9 @@ class Attempt:
                 self._say_little(read, kind)
                 self.verdict = Verdict.QUARANTINE
             return None
-        self.task, self.options, self.args, self.kwargs, self.follow = read
+        self.task, self.options, self.args, self.kwargs, self.follow, self.headers = (
+            read
+        )
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -610,7 +621,7 @@ class Attempt:
         self._conclude(verdict)
 
     def _note(self, error: BaseException, kind: str, text: str = "") -> None:
-        self.message = text or text_of(error)
+        self.message = text or text_of(error) + blamed(error)
         traceback = ""
         # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
         if kind == "failed" or not isinstance(error, DelayqError):
@@ -684,13 +695,7 @@ class Attempt:
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
         job.here = Here(lambda: self.has_lease, running_stop.get())
-        payload = self.leased.payload
-        if payload is not None and b"headers" in payload:
-            with suppress(DecodeError):
-                call = envelopes.open_payload(
-                    payload, self.queue.name, get_keyring(), self.queue.payload_codec
-                )
-                job.take_headers(call.headers)
+        job.take_headers(self.headers)
         return job
 
     def wait_ms(self) -> int:
@@ -793,7 +798,14 @@ def _call_of(envelope: Envelope) -> Read:
     options = task.options
     if envelope.options:
         options = options.with_carried(envelope.options)
-    return task, options, envelope.args, envelope.kwargs, envelope.follow
+    return (
+        task,
+        options,
+        envelope.args,
+        envelope.kwargs,
+        envelope.follow,
+        envelope.headers,
+    )
 
 
 # Each queue with what it lacks, as far as that was logged.

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from threading import Lock
@@ -26,13 +26,16 @@ from django.dispatch import receiver
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
+from django_delayq.jobs.contexts import Restored
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.forks import leave, let_go_when_forked
+from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
 from django_delayq.worker.wheel import HashedWheelTimer
 
@@ -171,12 +174,13 @@ class ThreadExecutor:
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
         found_async: Callable[[Attempt], None],
+        around: Surroundings | None = None,
     ) -> None:
         """Make the threads; `start` starts them.
 
         ``stop`` tells the jobs when the process is to end. ``died`` is called when a thread ends that should
         not: from then on fewer jobs run than are claimed.
-        ``found_async`` takes an attempt that turns out to belong on the event loop.
+        ``found_async`` takes an attempt that turns out to belong on the event loop. ``around`` is around each call.
         """
         self.size = threads
         self._timer = timer
@@ -184,6 +188,7 @@ class ThreadExecutor:
         self._stuck = stuck
         self._died = died
         self._found_async = found_async
+        self._around = around
         self._stop = stop
         self._is_closed = False
         self._is_fork = False
@@ -343,18 +348,21 @@ class ThreadExecutor:
             if heard.attempts:
                 telling.tell_start(attempt)
             limit_s = attempt.time_limit_s
-            if limit_s is None:
-                value = task.function(*attempt.args, **attempt.kwargs)
-                if self._is_fork:
-                    # The task has forked, and this is the child. The job belongs to the parent.
-                    leave(None)
-            else:
+            if limit_s is not None:
                 limit = ThreadTimeLimit(
                     self._timer,
                     limit_s,
                     name=task.name,
                     stuck=lambda: self._stuck(attempt),
                 )
+            if self._around is not None:
+                value = self._surrounded(self._around, attempt, task, limit)
+            elif limit is None:
+                value = task.function(*attempt.args, **attempt.kwargs)
+                if self._is_fork:
+                    # The task has forked, and this is the child. The job belongs to the parent.
+                    leave(None)
+            else:
                 value = limit.run(
                     self._call, [task.function, *attempt.args], attempt.kwargs
                 )
@@ -379,6 +387,27 @@ class ThreadExecutor:
         finally:
             _database_use.end(was_interrupted=False)
 
+    def _surrounded(
+        self,
+        around: Surroundings,
+        attempt: Attempt,
+        task: TaskDefinition,
+        limit: ThreadTimeLimit | None,
+    ) -> object:
+        """Call a task within its contexts and middleware; its time limit counts for the middleware as well."""
+        call = functools.partial(
+            self._call, task.function, *attempt.args, **attempt.kwargs
+        )
+        job = _job_within(attempt, call)
+        with Restored(around.travellers, attempt.headers, attempt.id):
+            if limit is None:
+                value = around.call(job)
+            else:
+                value = limit.run(around.call, [job], {})
+        if self._is_fork:
+            leave(None)
+        return value
+
     def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         # A forked child has to leave inside the time limit: outside, nobody could release the limit's lock there.
         try:
@@ -390,6 +419,15 @@ class ThreadExecutor:
         if self._is_fork:
             leave(None)
         return value
+
+
+def _job_within(attempt: Attempt, call: Callable[[], Any]) -> Job[Any]:
+    """Return the handle that middleware gets, which `current_job` returns from now on."""
+    job = attempt.job()
+    assert job.here is not None
+    job.here = job.here._replace(call=call)
+    running_job.set(lambda: job)
+    return job
 
 
 def _read_in_thread(
@@ -431,8 +469,9 @@ class LoopExecutor:
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
+        around: Surroundings | None = None,
     ) -> None:
-        """``stop`` tells the jobs when the process is to end.
+        """``stop`` tells the jobs when the process is to end; ``around`` is around each call.
 
         ``died`` is called when the loop ends that should not: what it ran has no end.
         """
@@ -441,6 +480,7 @@ class LoopExecutor:
         self._done = done
         self._stuck = stuck
         self._died = died
+        self._around = around
         self._is_fork = False
         self._is_over = False
         # Set by the watchdog.
@@ -720,7 +760,22 @@ class LoopExecutor:
     async def _limited(self, attempt: Attempt, limit_s: float | None) -> object:
         task = attempt.task
         assert task is not None
+        around = self._around
+        if around is not None:
+            job = _job_within(
+                attempt, functools.partial(self._as_parent, task.function, attempt)
+            )
+            with Restored(around.travellers, attempt.headers, attempt.id):
+                return await self._within_limit(around.acall(job), task, limit_s)
         call = self._as_parent(task.function, attempt)
+        if limit_s is None:
+            return await call
+        return await self._within_limit(call, task, limit_s)
+
+    @staticmethod
+    async def _within_limit(
+        call: Awaitable[Any], task: TaskDefinition, limit_s: float | None
+    ) -> object:
         if limit_s is None:
             return await call
         timeout = asyncio.timeout(limit_s)

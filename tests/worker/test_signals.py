@@ -433,10 +433,14 @@ def lose(queue_name, *, times):
     client = own_clients.of_thread()
     for _ in range(times):
         owner = os.urandom(8)
-        call = claiming.claim(
-            keys, owner=owner, request=os.urandom(8), limit=10, lease_ms=60_000
-        )
-        assert len(run(client, call).jobs) == 1
+
+        def claim(owner=owner):
+            call = claiming.claim(
+                keys, owner=owner, request=os.urandom(8), limit=10, lease_ms=60_000
+            )
+            return run(client, call).jobs
+
+        assert len(wait_until(claim, description="the job is due")) == 1
         assert run(client, claiming.recover(keys, owner=owner)).ended == 1
 
 
