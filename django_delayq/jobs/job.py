@@ -112,7 +112,7 @@ class Here(NamedTuple):
     #: Whether the worker is to end.
     stop: Stop
     #: Calls the task; middleware gets there in the end.
-    call: Callable[[], Any] = lambda: None
+    call: Callable[[], Any] | None = None
 
 
 class Job(Generic[R_co]):

@@ -10,6 +10,7 @@ import random
 import re
 import socket
 import traceback as tracebacks
+from collections.abc import Callable
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
@@ -686,15 +687,15 @@ class Attempt:
             self.leased.token, self.leased.fence, self.error, ttl_ms, self.result
         )
 
-    def job(self) -> Job[Any]:
-        """The handle that `current_job` returns."""
+    def job(self, call: Callable[[], Any] | None = None) -> Job[Any]:
+        """The handle that `current_job` returns; ``call`` is for the middleware that gets it."""
         job: Job[Any] = Job(
             self.queue.name, self.leased.token, self.name, self.args, self.kwargs
         )
         job.state = State.RUNNING
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
-        job.here = Here(lambda: self.has_lease, running_stop.get())
+        job.here = Here(lambda: self.has_lease, running_stop.get(), call)
         job.take_headers(self.headers)
         return job
 
