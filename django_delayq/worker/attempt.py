@@ -10,7 +10,7 @@ import random
 import re
 import socket
 import traceback as tracebacks
-from contextlib import suppress
+from collections.abc import Callable
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
@@ -42,8 +42,10 @@ from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.queues.reading import read
+from django_delayq.signals import heard
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
+from django_delayq.worker.surroundings import blamed
 
 logger = logs.get_log("django_delayq.worker")
 
@@ -64,7 +66,14 @@ QUICK_BYTES = 16_384
 
 
 #: The call that a payload asks for. A bare tuple, because each job makes one.
-Read = tuple[TaskDefinition, TaskOptions, list[Any], dict[str, Any], Follow | None]
+Read = tuple[
+    TaskDefinition,
+    TaskOptions,
+    list[Any],
+    dict[str, Any],
+    Follow | None,
+    dict[str, str],
+]
 
 
 class DoubleFound(DelayqError):
@@ -102,6 +111,8 @@ class Attempt:
     options: TaskOptions | None = None
     args: list[Any] = []  # noqa: RUF012  replaced, never changed
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
+    #: The texts that travel with the call.
+    headers: dict[str, str] = {}  # noqa: RUF012  likewise
     #: None: still running.
     verdict: Verdict | None = None
     result = b""
@@ -140,6 +151,13 @@ class Attempt:
     is_out_of_kills = False
     #: The attempt belongs on the event loop, as far as its undecoded payload shows.
     is_async = False
+    # For those who tell of its end, and set only where somebody listens:
+    #: What the function returned.
+    value: object = None
+    #: What it raised, or what its payload could not be read for.
+    raised: BaseException | None = None
+    #: Its end has been told.
+    is_told = False
 
     def __init__(
         self,
@@ -238,7 +256,7 @@ class Attempt:
                 self.leased.payload,
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
-        return handler, handler.options, [value], {}, None
+        return handler, handler.options, [value], {}, None, {}
 
     def _find_job(self) -> Envelope | None:
         """Return the job that somebody has offered again, under an old token or one that no script can find.
@@ -282,6 +300,8 @@ class Attempt:
     def take(self, read: Read | BaseException) -> TaskDefinition | None:
         """Record what `read` returned, and return the task; None if the verdict is already clear."""
         if isinstance(read, BaseException):
+            if heard.attempts:
+                self.raised = read
             # Not by isinstance: that reads the exception's `__class__`, which may raise.
             if type(read) is DoubleFound:
                 self.verdict = Verdict.DROP
@@ -298,7 +318,9 @@ class Attempt:
                 self._say_little(read, kind)
                 self.verdict = Verdict.QUARANTINE
             return None
-        self.task, self.options, self.args, self.kwargs, self.follow = read
+        self.task, self.options, self.args, self.kwargs, self.follow, self.headers = (
+            read
+        )
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -435,6 +457,8 @@ class Attempt:
             self.fail(InvalidTask(f"{self.name} returned {mistake}"))
             return
         self.ended_ms = boottime_ms()
+        if heard.attempts:
+            self.value = value
         if self.options is not None and self.options.keep_result is not None:
             try:
                 self.result = envelopes.result_text(
@@ -493,6 +517,8 @@ class Attempt:
 
     def fail(self, error: BaseException) -> None:
         """Record that the function raised or ran too long: retry or bury the job. No exception can break this."""
+        if heard.attempts:
+            self.raised = error
         try:
             self._fail(error)
         except BaseException:
@@ -596,7 +622,7 @@ class Attempt:
         self._conclude(verdict)
 
     def _note(self, error: BaseException, kind: str, text: str = "") -> None:
-        self.message = text or text_of(error)
+        self.message = text or text_of(error) + blamed(error)
         traceback = ""
         # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
         if kind == "failed" or not isinstance(error, DelayqError):
@@ -661,25 +687,19 @@ class Attempt:
             self.leased.token, self.leased.fence, self.error, ttl_ms, self.result
         )
 
-    def job(self) -> Job[Any]:
-        """The handle that `current_job` returns."""
+    def job(self, call: Callable[[], Any] | None = None) -> Job[Any]:
+        """The handle that `current_job` returns; ``call`` is for the middleware that gets it."""
         job: Job[Any] = Job(
             self.queue.name, self.leased.token, self.name, self.args, self.kwargs
         )
         job.state = State.RUNNING
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
-        job.here = Here(lambda: self.has_lease, running_stop.get())
-        payload = self.leased.payload
-        if payload is not None and b"headers" in payload:
-            with suppress(DecodeError):
-                call = envelopes.open_payload(
-                    payload, self.queue.name, get_keyring(), self.queue.payload_codec
-                )
-                job.take_headers(call.headers)
+        job.here = Here(lambda: self.has_lease, running_stop.get(), call)
+        job.take_headers(self.headers)
         return job
 
-    def _wait_ms(self) -> int:
+    def wait_ms(self) -> int:
         """How long a job that is to be repeated waits, as far as this process knows the server's clock."""
         number = int(self.when[1:])
         if self.when.startswith("+"):
@@ -717,9 +737,9 @@ class Attempt:
         if self.leased.kills:
             fields["kills"] = self.leased.kills
         if verdict is Verdict.RETRY:
-            fields["retry_in_ms"] = self._wait_ms()
+            fields["retry_in_ms"] = self.wait_ms()
         elif verdict is Verdict.SNOOZE:
-            fields["again_in_ms"] = self._wait_ms()
+            fields["again_in_ms"] = self.wait_ms()
         text = " ".join([f"{key}={value}" for key, value in fields.items()])
         if self.message:
             name = "reason" if verdict in _DECISIONS else "error"
@@ -779,7 +799,14 @@ def _call_of(envelope: Envelope) -> Read:
     options = task.options
     if envelope.options:
         options = options.with_carried(envelope.options)
-    return task, options, envelope.args, envelope.kwargs, envelope.follow
+    return (
+        task,
+        options,
+        envelope.args,
+        envelope.kwargs,
+        envelope.follow,
+        envelope.headers,
+    )
 
 
 # Each queue with what it lacks, as far as that was logged.
