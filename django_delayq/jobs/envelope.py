@@ -74,11 +74,11 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     kwargs: dict[str, Any] = {}
     #: Options that `DelayedTask.using` changed, see TaskOptions.CARRIED.
     options: dict[str, Any] | None = None
-    # Reserved: nothing writes these yet, but every version reads them.
-    #: When it was scheduled, epoch ms.
+    #: When it was enqueued, epoch ms by the clock of the process that did; only a job of Django's tasks has it.
     at: int | None = None
     #: Texts that travel with the call, beside its arguments.
     headers: dict[str, str] = {}
+    # Reserved: nothing writes this yet, but every version reads it.
     #: Bits that change the meaning of the rest.
     flags: int = 0
     #: From format 2 on, as is the next one.
@@ -467,9 +467,15 @@ def result_text(
     result: object = None,
     error: str | None = None,
     last: dict[str, Any] | None = None,
+    at_ms: int | None = None,
 ) -> bytes:
-    """Write how a job ended, for callers that wait for its result; and what its last attempt was, if it had one."""
+    """Write how a job ended, for callers that wait for its result.
+
+    ``last`` is its last attempt, which says when it ended; ``at_ms`` is when a job ended that did not run.
+    """
     body: dict[str, Any] = {"state": state}
+    if at_ms is not None:
+        body["at"] = at_ms
     if last is not None:
         body["last"] = last
     if error is not None:
@@ -493,8 +499,12 @@ def error_text(
     at_ms: int,
     began_ms: int | None = None,
     worker: str = "",
+    class_path: str = "",
 ) -> bytes:
-    """Write why an attempt failed, for the admin and the dead letter; and when it began, and where, if it did begin."""
+    """Write why an attempt failed, for the admin and the dead letter; and when it began, and where, if it did begin.
+
+    ``class_path`` is what imports the class of the exception that the task raised.
+    """
     told: dict[str, Any] = {
         "error": error,
         "kind": kind,
@@ -503,6 +513,8 @@ def error_text(
     }
     if began_ms is not None:
         told |= {"began": began_ms, "worker": worker}
+    if class_path:
+        told["class"] = class_path
     return _encoder.encode(told)
 
 
