@@ -717,7 +717,9 @@ class Job(Generic[R_co]):
         if isinstance(last := body.get("last"), dict):
             self.attempts = last.get("attempts", 0)
             self.kills = last.get("kills", 0)
-            ended = {name: last[name] for name in ("began", "at", "worker")}
+            ended = {
+                name: last[name] for name in ("began", "at", "worker") if name in last
+            }
             self.history = [{"kind": body["state"], **ended}, *self.history]
         return True
 

@@ -16,7 +16,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import Any, cast
 
 from django_delayq import logs
-from django_delayq.clock import boottime_ms, epoch_ms
+from django_delayq.clock import boottime_ms
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.holding import Held, can_be_held
@@ -26,6 +26,7 @@ from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
     EncodeError,
+    InvalidResult,
     InvalidTask,
     LeaseLost,
     NotSigned,
@@ -616,8 +617,8 @@ class Attempt:
         traceback = ""
         # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
         if kind == "failed" or not isinstance(error, DelayqError):
-            self.exception = error.with_traceback(_trimmed(error.__traceback__))
-            traceback = _traceback_of(error)
+            self.exception = error.with_traceback(trimmed(error.__traceback__))
+            traceback = traceback_of(error)
         class_path = class_path_of(error) if kind == "failed" else ""
         self.error = self._error_text(self.message, kind, traceback, class_path)
 
@@ -631,7 +632,7 @@ class Attempt:
             message,
             kind=kind,
             traceback=traceback,
-            at_ms=epoch_ms(),
+            at_ms=round((self.ended_ms or boottime_ms()) + self.server_minus_local_ms),
             began_ms=began_ms,
             worker=_this_worker(),
             class_path=class_path,
@@ -879,11 +880,14 @@ def class_name(error: BaseException) -> str:
 def class_path_of(error: BaseException) -> str:
     """Return what imports the class of an exception."""
     cls = type(error)
+    if cls is InvalidResult and error.__cause__ is not None:
+        # Django's tasks are to show what is wrong with the value.
+        cls = type(error.__cause__)
     path = f"{type.__dict__['__module__'].__get__(cls)}.{type.__dict__['__qualname__'].__get__(cls)}"
     return path[:MESSAGE_LIMIT].encode(errors="replace").decode()
 
 
-def _trimmed(traceback: TracebackType | None) -> TracebackType | None:
+def trimmed(traceback: TracebackType | None) -> TracebackType | None:
     """Return a traceback that begins at the task's own first frame."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(
         _HERE
@@ -892,7 +896,7 @@ def _trimmed(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def _traceback_of(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     try:
         text = "".join(tracebacks.format_exception(error))
     except BaseException:

@@ -24,6 +24,7 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import registry
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.modules import import_modules
 from django_delayq.redaction import redact, redact_url
 from django_delayq.worker import heartbeat
 from django_delayq.worker.process import WorkerOptions
@@ -167,6 +168,7 @@ class Command(CommandWithExamples):
     def handle(self, *args: Any, **options: Any) -> None:
         _log_to_stderr(options["verbosity"])
         try:
+            import_modules()
             worker_options = self._read(options)
         except DelayqError as error:
             raise CommandError(str(error)) from error
