@@ -7,6 +7,7 @@ docs/howto/django-tasks.md.
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
+from time import time_ns
 from typing import Any
 
 from django.apps import apps
@@ -16,18 +17,15 @@ from django.utils import timezone
 
 from django_delayq import conf
 from django_delayq.backend.definition import (
-    BackendTask,
     DelayqTask,
     Plan,
     check_path,
-    plan_of,
+    definition_of,
     set_plan,
 )
 from django_delayq.backend.problems import find_problems, is_good
-from django_delayq.backend.results import change, new_result, result_of
-from django_delayq.backend.running import asend as asend_signal
-from django_delayq.backend.running import send as send_signal
-from django_delayq.backend.running import wrapped
+from django_delayq.backend.results import new_result, normalized, result_of
+from django_delayq.backend.running import asend, is_only_logged, logs_enqueued, wrapped
 from django_delayq.backend.upstream import (
     AnyResult,
     AnyTask,
@@ -36,7 +34,6 @@ from django_delayq.backend.upstream import (
     TaskResultDoesNotExist,
     task_enqueued,
 )
-from django_delayq.clock import epoch_ms
 from django_delayq.exceptions import (
     DelayqError,
     InvalidDelay,
@@ -48,7 +45,8 @@ from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs.job import Job, aget_job, get_job
 from django_delayq.jobs.options import Seconds, TaskOptions
 from django_delayq.jobs.preparing import prepare
-from django_delayq.jobs.sending import asend, send
+from django_delayq.jobs.sending import asend as asend_job
+from django_delayq.jobs.sending import send as send_job
 from django_delayq.wire.delay import parse_delay
 
 __all__ = ["DelayqBackend", "DelayqTask"]
@@ -78,6 +76,11 @@ class DelayqBackend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
+
+    @property
+    def is_of_all_threads(self) -> bool:
+        """Whether any thread may use it: Django makes one for each. What is derived from it may keep something."""
+        return type(self) is DelayqBackend
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         # Django makes backends while it imports tasks: nothing may be asked here, and nothing connected.
@@ -118,9 +121,9 @@ class DelayqBackend(BaseTaskBackend):
             ) from error
         if task.priority:
             self._check_priority(task)
-        set_plan(
-            task, plan_of(task, self._defaults, partial(wrapped, sender=type(self)))
-        )
+        wrap = partial(wrapped, sender=type(self))
+        definition = definition_of(task, self._defaults, wrap)
+        set_plan(task, Plan(self, definition))
 
     def _check_priority(self, task: DelayqTask) -> None:
         try:
@@ -144,67 +147,70 @@ class DelayqBackend(BaseTaskBackend):
             TypeError, ValueError: an argument is not JSON, or does not fit the function.
             redis.exceptions.RedisError: the server's or connection's own error, with a note on what became of the job.
         """
-        result, job, definition = self._prepare(task, args, kwargs)
-        on_commit = definition.on_commit
-        send(job, on_commit)
+        return self.enqueue_planned(task, self._plan_of(task), args, kwargs)
+
+    def enqueue_planned(
+        self,
+        task: AnyTask,
+        plan: Plan,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> AnyResult:
+        """Do as `enqueue` with a plan that counts."""
+        job, result = self._prepare(task, plan, args, kwargs)
+        on_commit = plan.definition.on_commit
+        send_job(job, on_commit)
         if not job.created:
             return result_of(job, self.alias)
         if on_commit:
             self._tell_of_commit(result, job, on_commit)
-        else:
-            send_signal(task_enqueued, type(self), result)
+        elif not is_only_logged(task_enqueued) or logs_enqueued():
+            task_enqueued.send_robust(type(self), task_result=result)
         return result
 
     async def aenqueue(  # type: ignore[override]
         self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> AnyResult:
         """`enqueue` on the event loop."""
-        result, job, definition = self._prepare(task, args, kwargs)
-        on_commit = definition.on_commit
-        if on_commit:
+        plan = self._plan_of(task)
+        if plan.definition.on_commit:
             return await super().aenqueue(task, args, kwargs)  # type: ignore[arg-type]
-        await asend(job)
+        job, result = self._prepare(task, plan, args, kwargs)
+        await asend_job(job)
         if not job.created:
             return result_of(job, self.alias)
-        await asend_signal(task_enqueued, type(self), result)
+        await asend(task_enqueued, type(self), result)
         return result
 
     def _prepare(
-        self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[AnyResult, Job[Any], BackendTask]:
-        definition = self._definition_of(task)
-        assert isinstance(task, DelayqTask)
-        at_ms = epoch_ms()
-        result = new_result(
-            task,
-            "",
-            self.alias,
-            args,
-            kwargs,
-            datetime.fromtimestamp(at_ms / 1000, UTC),
-        )
+        self,
+        task: AnyTask,
+        plan: Plan,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[Job[Any], AnyResult]:
+        if not plan.is_checked:
+            check_path(task)
+            plan.is_checked = True
+        args, kwargs = normalized(args, kwargs)
+        at_ms = time_ns() // 1_000_000
+        delay = 0 if task.run_after is None else _delay_of(task)
         try:
-            job = prepare(
-                definition, _delay_of(task), result.args, result.kwargs, at_ms
-            )
+            job = prepare(plan.definition, delay, args, kwargs, at_ms)
         except (QueueNotFound, NoTask, InvalidDelay) as error:
-            raise InvalidTask(f"task {definition.name!r}: {error}") from error
-        change(result, id=job.id)
-        return result, job, definition
+            raise InvalidTask(f"task {task.module_path!r}: {error}") from error
+        enqueued_at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        result = new_result(task, job.id, self.alias, args, kwargs, enqueued_at)
+        return job, result
 
-    def _definition_of(self, task: AnyTask) -> BackendTask:
+    def _plan_of(self, task: AnyTask) -> Plan:
+        """Return the plan of a task, or a new one: TASKS may have changed, in a test for one."""
         plan: Plan | None = getattr(task, "plan", None)
-        # TASKS may have changed since, in a test for one.
-        if (
-            plan is None
-            or plan.defaults is not self._defaults
-            or (self.queues and task.queue_name not in self.queues)
-        ):
+        if plan is None or not plan.counts or plan.alias != self.alias:
             self.validate_task(task)
             plan = task.plan  # type: ignore[attr-defined]
-            assert plan is not None
-        check_path(task)
-        return plan.definition
+        assert plan is not None
+        return plan
 
     def _tell_of_commit(
         self, result: AnyResult, job: Job[Any], on_commit: bool | str
@@ -212,7 +218,7 @@ class DelayqBackend(BaseTaskBackend):
         def tell() -> None:
             # If it could not be sent, that has been raised.
             if not job.is_unsent:
-                send_signal(task_enqueued, type(self), result)
+                task_enqueued.send_robust(type(self), task_result=result)
 
         using = None if on_commit is True else str(on_commit)
         transaction.on_commit(tell, using=using)
@@ -254,14 +260,13 @@ class _Undeferred:
         return getattr(self._task, name)
 
 
-def _delay_of(task: DelayqTask) -> int | datetime | timedelta:
-    when = task.run_after
-    if when is None:
-        return 0
+def _delay_of(task: AnyTask) -> datetime | timedelta:
+    when: Any = task.run_after
     if isinstance(when, datetime) and timezone.is_naive(when):
         # Without USE_TZ, Django's moments are those of TIME_ZONE.
-        return timezone.make_aware(when, timezone.get_default_timezone())
-    return when
+        when = timezone.make_aware(when, timezone.get_default_timezone())
+    found: datetime | timedelta = when
+    return found
 
 
 def _missing(error: Exception) -> TaskResultDoesNotExist:

@@ -33,6 +33,7 @@ from django_delayq.backend.upstream import (
     TaskResultDoesNotExist,
     TaskResultStatus,
     normalize_json,
+    signals,
     task_finished,
     task_started,
 )
@@ -116,11 +117,31 @@ def send(signal: Signal, sender: type, result: AnyResult) -> None:
 
 async def asend(signal: Signal, sender: type, result: AnyResult) -> None:
     """`send` on the event loop, where Django calls sync receivers in a thread."""
-    if len(signal.receivers) > 1:
-        await signal.asend_robust(sender, task_result=result)
-    else:
-        # Django's own receiver only logs: for that alone, a thread would cost more than the job.
+    if is_only_logged(signal):
+        # For a log line alone, a thread would cost more than the job.
         signal.send_robust(sender, task_result=result)
+    else:
+        await signal.asend_robust(sender, task_result=result)
+
+
+def logs_enqueued() -> bool:
+    """Whether Django's own receiver of `task_enqueued` logs anything."""
+    return signals.logger.isEnabledFor(logging.DEBUG)
+
+
+def is_only_logged(signal: Signal) -> bool:
+    """Whether a signal has one receiver, Django's own, which logs."""
+    return len(signal.receivers) == 1 and signal.receivers[0][0][0] in _LOGGING
+
+
+#: As a signal tells its receivers apart.
+_LOGGING = frozenset(
+    {
+        id(signals.log_task_enqueued),
+        id(signals.log_task_started),
+        id(signals.log_task_finished),
+    }
+)
 
 
 def _job_here() -> Job[Any]:

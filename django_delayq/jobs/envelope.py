@@ -137,7 +137,8 @@ _PLAIN = frozenset(
         "TypedJsonJackson3Codec",
     }
 )
-_ATOMS = frozenset({int, str, bool, type(None)})
+#: The types of values that are JSON as they stand.
+ATOMS = frozenset({int, str, bool, type(None)})
 #: How deep lists and dicts of an argument may be nested.
 MAX_DEPTH = 100
 
@@ -367,18 +368,18 @@ def plain(
     """
     # A short cut: most calls have one or two ids.
     for item in args:
-        if type(item) not in _ATOMS:
+        if type(item) not in ATOMS:
             break
     else:
         if not kwargs:
             return list(args), {}
     return (
         [
-            item if type(item) in _ATOMS else _plain(item, f"args[{i}]", 0)
+            item if type(item) in ATOMS else _plain(item, f"args[{i}]", 0)
             for i, item in enumerate(args)
         ],
         {
-            name: item if type(item) in _ATOMS else _plain(item, name, 0)
+            name: item if type(item) in ATOMS else _plain(item, name, 0)
             for name, item in kwargs.items()
         },
     )
@@ -394,7 +395,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     # value from a Java codec as its number or dict. This asks type(), not isinstance: a lazy object would answer for
     # the object that it stands for, and ask the database for that.
     cls = type(value)
-    if cls in _ATOMS:
+    if cls in ATOMS:
         return value
     if depth > MAX_DEPTH:
         raise InvalidArguments(
@@ -418,7 +419,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
                 )
         return {
             str.__str__(key): item
-            if type(item) in _ATOMS
+            if type(item) in ATOMS
             else _plain(
                 item,
                 f"{path}[{str.__repr__(key) if len(key) <= SHOWN else show(key)}]",
@@ -428,7 +429,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         }
     if issubclass(cls, list | tuple):
         return [
-            item if type(item) in _ATOMS else _plain(item, f"{path}[{i}]", depth + 1)
+            item if type(item) in ATOMS else _plain(item, f"{path}[{i}]", depth + 1)
             for i, item in enumerate(value)
         ]
     raise InvalidArguments(

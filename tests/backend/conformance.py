@@ -64,9 +64,7 @@ def configure(url: str) -> None:
         INSTALLED_APPS=["django_delayq"],
         DELAYQ={
             "CONNECTION": url,
-            "QUEUES": {
-                name: {"RETRY": {"BASE": 0.01, "JITTER": 0}} for name in queues
-            },
+            "QUEUES": {name: {"RETRY": {"BASE": 0.01, "JITTER": 0}} for name in queues},
         },
         TASKS={
             "default": {
@@ -166,7 +164,9 @@ def main(folder: str, url: str) -> int:
     from django.test.utils import setup_test_environment
 
     setup_test_environment()
-    found = list(tests_of(unittest.defaultTestLoader.discover(folder, "test_*.py", folder)))
+    found = list(
+        tests_of(unittest.defaultTestLoader.discover(folder, "test_*.py", folder))
+    )
     if unknown := EXCLUDED.keys() - set(map(name_of, found)):
         print(f"EXCLUDED names tests that Django does not have: {sorted(unknown)}")
         return 1

@@ -1,12 +1,12 @@
 """Fixtures for tests of the backend: settings and workers as in tests/worker."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.worker.conftest import configure, records, work
 from django_delayq.worker.process import DONE
+from tests.worker.conftest import configure, records, work
 from tests.worker.workers import InlineWorker
 
 __all__ = ["configure", "records", "work"]

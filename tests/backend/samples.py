@@ -8,7 +8,6 @@ from typing import Any
 
 from django_delayq import Cancel, Snooze, current_job, delayed_task
 from django_delayq.backend import upstream
-from django_delayq.exceptions import InvalidTask
 from tests.worker.records import gate_of_test, record
 
 if upstream.Task.__module__.startswith("django."):
