@@ -137,7 +137,11 @@ def result_of(job: Job[Any], alias: str) -> AnyResult:
     status = _STATUS.get(job.state, TaskResultStatus.READY)
     # The attempts of a job that has ended, the first one first; those that only say why it did not run have no start.
     past = list(reversed(job.history)) or ([job.error] if job.error else [])
-    begun = [each for each in past if each.get("began") is not None]
+    begun = [
+        each
+        for each in past
+        if each.get("began") is not None and each.get("kind") != "expired"
+    ]
     began = [_moment(each["began"]) for each in begun]
     workers = [str(each.get("worker") or UNKNOWN_WORKER) for each in begun]
     if status is TaskResultStatus.RUNNING:

@@ -255,8 +255,9 @@ def test_expired_job_has_failed(burst, configure, queue_name, client, policy) ->
 
 
 def test_running_task_has_its_worker_and_start(
-    work, configure, queue_name, records
+    burst, work, configure, queue_name, records, client
 ) -> None:
+    upgrade(client, queue_name, burst)
     result = samples.hold.using(queue_name=queue_name).enqueue()
     work()
     wait_until(lambda: records.count("start"), description="the task runs")
@@ -361,7 +362,7 @@ def test_quarantined_job_has_failed(burst, configure, queue_name) -> None:
     result = samples.add.using(queue_name=queue_name).enqueue(1)
     known = registry._tasks.pop(samples.add.module_path)
     try:
-        configure(worker={"HOLD_UNKNOWN": None})
+        configure(worker={"HOLD_UNKNOWN": 0})
         burst()
     finally:
         registry._tasks[samples.add.module_path] = known
