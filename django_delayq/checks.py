@@ -3,7 +3,8 @@
 Only ``--deploy`` asks the server: an ordinary check must not need a running one.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Any
 
@@ -19,11 +20,12 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
+from django_delayq.jobs import contexts, periodic, registry
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import periodic, registry
 from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import redact_url, show
+from django_delayq.worker.surroundings import find_middleware
 
 
 def register_all() -> None:
@@ -109,6 +111,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
                 id="django_delayq.E011",
             ),
         ]
+    found += _check_paths(settings)
     found += [
         _missing_list(queue)
         for queue in settings.queues.values()
@@ -129,6 +132,34 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
         else:
             found += _check_payloads(task, settings.queues[task.options.queue])
     return [*found, *_check_schedules()]
+
+
+def _check_paths(settings: conf.Settings) -> Sequence[checks.CheckMessage]:
+    found: list[checks.CheckMessage] = []
+    looks: list[tuple[Callable[[], object], str, str]] = [
+        (
+            functools.partial(find_middleware, path),
+            "E015",
+            "A middleware is a function that takes call and returns a function that takes job, see"
+            " docs/howto/middleware.md.",
+        )
+        for path in settings.middleware
+    ]
+    looks.append(
+        (
+            functools.partial(contexts.load, settings.context),
+            "E016",
+            "A context is a class or an object with capture() and restore(headers), see docs/howto/context.md.",
+        )
+    )
+    for look, number, hint in looks:
+        try:
+            look()
+        except DelayqError as error:
+            found.append(
+                checks.Error(f"{error}.", hint=hint, id=f"django_delayq.{number}")
+            )
+    return found
 
 
 def _check_schedules() -> Sequence[checks.CheckMessage]:

@@ -237,6 +237,10 @@ class Settings:
     on_commit: bool = False
     #: How many of its last ended jobs each queue remembers, unless the queue says otherwise; 0: none.
     keep_ended: int = 1_000
+    #: Dotted paths of what is called around each task, the outermost first, in the style of Django's MIDDLEWARE.
+    middleware: tuple[str, ...] = ()
+    #: Dotted paths of contexts that travel with each job, such as "django_delayq.context.Locale".
+    context: tuple[str, ...] = ()
 
     def queue(self, name: str) -> QueueSettings:
         """Return one queue's settings.
@@ -368,6 +372,12 @@ def _is_connection(value: Any) -> bool:
     return is_readable(value)
 
 
+def _are_paths(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(
+        isinstance(item, str) and "." in item.strip(".") for item in value
+    )
+
+
 _is_keep_ended = _is_count(0, MOST_ENDED)
 _KEEP_ENDED = f"a number of jobs, 0 to {MOST_ENDED:,}"
 _TOP: dict[str, tuple[str, _Check, str]] = {
@@ -407,6 +417,16 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
     ),
     "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
     "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
+    "MIDDLEWARE": (
+        "middleware",
+        _are_paths,
+        "a list of dotted paths, such as 'shop.middleware.timed'",
+    ),
+    "CONTEXT": (
+        "context",
+        _are_paths,
+        "a list of dotted paths, such as 'django_delayq.context.Locale'",
+    ),
 }
 _RETRY: dict[str, tuple[str, _Check, str]] = {
     "BASE": (
@@ -663,6 +683,8 @@ def read_settings(value: Any) -> Settings:
         max_foreign_bytes=value.get("MAX_FOREIGN_BYTES", Settings.max_foreign_bytes),
         on_commit=value.get("ON_COMMIT", Settings.on_commit),
         keep_ended=keep,
+        middleware=tuple(value.get("MIDDLEWARE", ())),
+        context=tuple(value.get("CONTEXT", ())),
     )
 
 

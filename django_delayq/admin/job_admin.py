@@ -54,9 +54,12 @@ from django_delayq.health.problems import (
     find_paused,
 )
 from django_delayq.jobs import registry
+from django_delayq.jobs.job import handle_of
 from django_delayq.jobs.pausing import MAX_REASON, pause, resume
 from django_delayq.jobs.schedules import get_schedule, get_schedules
+from django_delayq.jobs.telling import BY_CALL, task_of
 from django_delayq.models import Job
+from django_delayq.signals import job_cancelled, tell
 
 T = TypeVar("T")
 #: Counters of a queue that are not about jobs.
@@ -385,6 +388,10 @@ class JobAdmin(_ModelAdmin):
         keep = conf.keep_ended(queue)
         change = act.run(changing.cancel(act.keys, act.token, keep_ended=keep))
         if change is Change.CANCELLED:
+            if job_cancelled.receivers:
+                tell(
+                    job_cancelled, task_of(job := act.cancelled()), job, reason=BY_CALL
+                )
             act.succeed(DELETION, "Cancelled.", "is cancelled and will not run")
         elif change is Change.NOTED:
             act.note(
@@ -735,6 +742,13 @@ class _Act:
     @property
     def id(self) -> str:
         return f"{self.settings.name}:{self.token}"
+
+    def cancelled(self) -> Any:
+        """Return the handle of the job as it was before the action, cancelled since."""
+        job = handle_of(self.id)
+        job._take(self.seen)
+        job.state = State.CANCELLED
+        return job
 
     def succeed(self, flag: int, log: str, text: str) -> None:
         self._log(flag, log)

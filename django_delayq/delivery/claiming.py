@@ -1,6 +1,7 @@
 """Transferring what is due, leasing it to a process, and ending the leases of a dead process."""
 
 import secrets
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -14,6 +15,7 @@ from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.pausing import StoredPauses
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import NewerFormat
 from django_delayq.wire import signing
 from django_delayq.wire.frame import FrameFormat
@@ -82,6 +84,19 @@ class Claimed(NamedTuple):
     pauses: StoredPauses | None = None
     #: What there is to say of limits; None: nothing.
     limits: "Limited | None" = None
+    #: What the claim has ended that nobody else tells of.
+    ends: "Sequence[EndedHere] | None" = None
+
+
+class EndedHere(NamedTuple):
+    """A job that a script has ended by itself."""
+
+    token: str
+    #: `State.CANCELLED` or `State.QUARANTINED`.
+    state: State
+    #: The task that its payload names, which nobody has checked; empty: none.
+    task: str
+    why: str
 
 
 class Limited(NamedTuple):
@@ -259,6 +274,7 @@ def claim_few(
 def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
     pauses: StoredPauses | None = None
     limits: Limited | None = None
+    ends: tuple[EndedHere, ...] | None = None
     if len(reply) % 6:
         last = reply.pop()
         if isinstance(last, int):
@@ -268,6 +284,8 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
             pauses = StoredPauses(of_queue, of_tasks)
         if told and told[0]:
             limits = Limited(told[0] & 1 == 1, told[0] & 6 != 0, told[1])
+        if len(told) > 2:
+            ends = read_ends(told[2])
     # Six elements for each job.
     each = islice(reply, 6, None)
     jobs = [
@@ -301,6 +319,16 @@ def _read_claimed(request: bytes, reply: list[Any]) -> Claimed:
         0,
         pauses,
         limits,
+        ends,
+    )
+
+
+def read_ends(reply: list[bytes]) -> tuple[EndedHere, ...]:
+    """Read what a script says of the jobs that it has ended by itself."""
+    texts = [item.decode("utf-8", "replace") for item in reply]
+    return tuple(
+        EndedHere(token, State(state), task, why)
+        for token, state, task, why in zip(*[iter(texts)] * 4, strict=True)
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.claiming import EndedHere, read_ends
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.settling import slot_keys
 
@@ -67,6 +68,8 @@ class Released(NamedTuple):
     quarantined: int
     #: Where to go on among the names; empty at their end.
     cursor: bytes
+    #: Those that were held for too long.
+    ends: Sequence[EndedHere] = ()
 
 
 def release(
@@ -89,11 +92,11 @@ def release(
     """
     named = {}
     if keeps_ended:
-        named = {"payloads": keys.payloads, "last_ended": keys.last_ended}
+        named = {"last_ended": keys.last_ended}
     return Call(
         *bind(PACKAGES, "release", keys, **named),
         (now_argument(now_us), limit, int(is_worker), name_limit, cursor, *names),
-        lambda reply: Released(*reply),
+        lambda reply: Released(reply[0], reply[1], reply[2], read_ends(reply[3])),
     )
 
 

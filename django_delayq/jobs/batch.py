@@ -21,7 +21,9 @@ from django_delayq.jobs import formats
 from django_delayq.jobs.following import written_anew
 from django_delayq.jobs.job import Draft, Job, handle_of
 from django_delayq.jobs.sending import aschedule_many, schedule_many, written
+from django_delayq.jobs.telling import Telling
 from django_delayq.redaction import show
+from django_delayq.signals import job_scheduled
 
 #: Why the callback is held, for people.
 WHY = "It starts once all jobs of its batch have ended."
@@ -228,6 +230,8 @@ class Batch:
         yield batching.close_batch(keys, self.callback.token)
         self._is_closed = True
         yield from self.callback._refreshing()
+        if job_scheduled.receivers:
+            yield Telling(job_scheduled, [self.callback])
 
     @contextmanager
     def _scheduling(self) -> Iterator[None]:

@@ -21,6 +21,8 @@ from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.job import Job, kept_if_cancelled
+from django_delayq.jobs.telling import BY_CALL, Telling
+from django_delayq.signals import job_cancelled
 
 #: Jobs whose changes share one write.
 BATCH = 100
@@ -151,6 +153,10 @@ def _cancel_batch(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
             job = by_token[token]
             job.state = State.UNKNOWN if change is Change.NOTED else State(change)
             tally.take(job, job.state is State.CANCELLED)
+        if job_cancelled.receivers:
+            told = [by_token[token] for token in reply]
+            told = [job for job in told if job.state is State.CANCELLED]
+            yield Telling(job_cancelled, told, {"reason": BY_CALL})
 
 
 def _one_by_one(operation: Callable[[Job[Any]], Steps[bool]]) -> _Attempt:

@@ -45,7 +45,9 @@ from django_delayq.jobs.envelope import Follow, Follower
 from django_delayq.jobs.options import check_priority, seconds
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
+from django_delayq.jobs.telling import BY_CALL, Telling
 from django_delayq.redaction import show
+from django_delayq.signals import job_cancelled
 from django_delayq.wire import signing
 from django_delayq.wire.delay import (
     MAX_START_TIME_MS,
@@ -113,6 +115,8 @@ class Here(NamedTuple):
     has_lease: Callable[[], bool]
     #: Whether the worker is to end.
     stop: Stop
+    #: Calls the task; middleware gets there in the end.
+    call: Callable[[], Any] = lambda: None
     #: The name of the worker, as the attempts of a job have it.
     worker: str = ""
     #: Whether the job will have ended once its task has raised this exception.
@@ -489,7 +493,12 @@ class Job(Generic[R_co]):
         else:
             is_cancelled = change is Change.CANCELLED
             self.state = State.CANCELLED if is_cancelled else State.UNKNOWN
-        return self.state is State.CANCELLED
+        if self.state is not State.CANCELLED:
+            return False
+        # It may have been cancelled before: by a call whose reply was lost, and which told nobody.
+        if job_cancelled.receivers:
+            yield Telling(job_cancelled, [self], {"reason": BY_CALL})
+        return True
 
     def discard(self) -> bool:
         """Delete a dead letter or a quarantined payload for good. Return False if the job is neither."""

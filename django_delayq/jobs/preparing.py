@@ -13,8 +13,8 @@ from django_delayq import conf
 from django_delayq.delivery import storing
 from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import EncodeError, InvalidArguments
+from django_delayq.jobs import contexts, formats
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs import formats
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.duplicates import on_holder
 from django_delayq.jobs.job import Draft, Extras, Job, is_unicode
@@ -55,14 +55,18 @@ def prepare(
     carried = None if options is task.base else options.carried(task.base)
     token = storing.new_token()
     format = formats.last_known(queue.name)
+    call = envelopes.Envelope(task.name, plain_args, plain_kwargs, carried, at_ms)
+    if settings.context:
+        call.headers = contexts.capture(settings.context, task.name, queue.name, token)
+    codec = queue.payload_codec if queue.is_shared else None
     payload = envelopes.encode(
-        envelopes.Envelope(task.name, plain_args, plain_kwargs, carried, at_ms),
-        token,
-        queue.name,
-        conf.get_keyring(),
-        queue.payload_codec if queue.is_shared else None,
-        format,
+        call, token, queue.name, conf.get_keyring(), codec, format
     )
+    if call.headers and len(payload) > settings.max_payload_bytes:
+        call.headers = contexts.required(settings.context, call.headers, task.name)
+        payload = envelopes.encode(
+            call, token, queue.name, conf.get_keyring(), codec, format
+        )
     if len(payload) > settings.max_payload_bytes:
         raise EncodeError(
             f"job of {task.name!r} has {len(payload):,} bytes, more than DELAYQ['MAX_PAYLOAD_BYTES'],"
@@ -71,6 +75,8 @@ def prepare(
     draft = Draft(NewJob(token, when, "", payload), format)
     job: Job[Any] = Job(queue.name, token, task.name, plain_args, plain_kwargs, draft)
     job.options = carried
+    if call.headers:
+        job.take_headers(call.headers)
     if not options.is_plain:
         _add_extras(job, draft, task, args, kwargs)
     return job

@@ -30,7 +30,9 @@ from django_delayq.jobs import formats
 from django_delayq.jobs.commit import send_with_commit
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Job
+from django_delayq.jobs.telling import Telling, task_of
 from django_delayq.redaction import show
+from django_delayq.signals import atell, job_scheduled, tell
 
 R = TypeVar("R")
 #: Bytes of payload in one call of the schedule script, about.
@@ -68,7 +70,10 @@ def send(
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
         raise
-    if not job.created and draft.extras.duplicates is None:
+    if job.created:
+        if job_scheduled.receivers:
+            tell(job_scheduled, task_of(job), job)
+    elif draft.extras.duplicates is None:
         job.refresh()
     return job
 
@@ -91,7 +96,10 @@ async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
         _forget_sending([draft], [sent_ms], error)
         explain(error, [job])
         raise
-    if not job.created and draft.extras.duplicates is None:
+    if job.created:
+        if job_scheduled.receivers:
+            await atell(job_scheduled, task_of(job), job)
+    elif draft.extras.duplicates is None:
         await job.arefresh()
     return job
 
@@ -438,6 +446,8 @@ class _Sending:
         self._too_late: list[Job[Any]] = []
         #: Jobs whose unique keys others hold, which are to be changed.
         self._met: list[Job[Any]] = []
+        #: Jobs that are stored, and of which that is to be told.
+        self._new: list[Job[Any]] = []
         #: Whether no more calls are made, though the server could be asked.
         self._is_stopped = False
         self.failure: Exception | None = None
@@ -578,7 +588,9 @@ class _Sending:
         self._sent += batch
         self._note_met(batch)
 
-    def _note_met(self, jobs: Iterable[Job[Any]]) -> None:
+    def _note_met(self, jobs: Sequence[Job[Any]]) -> None:
+        if job_scheduled.receivers:
+            self._new += [job for job in jobs if job.created]
         self._met += [
             job
             for job in jobs
@@ -586,13 +598,21 @@ class _Sending:
         ]
 
     def meeting(self) -> Steps[None]:
-        """Change the jobs that hold the unique keys of jobs whose reply was taken in, one after the other."""
+        """Change the jobs that hold the unique keys of jobs whose reply was taken in, one after the other.
+
+        Before that, tell of those that are stored.
+        """
+        if self._new:
+            new, self._new = self._new, []
+            yield Telling(job_scheduled, new)
         met, self._met = self._met, []
         for n, job in enumerate(met):
             wanted = job.draft.extras.duplicates
             assert wanted is not None
             try:
                 yield from _meeting(job, wanted)
+                if job_scheduled.receivers and job.created:
+                    yield Telling(job_scheduled, [job])
             except (RedisError, QueueFull, MaybeScheduled) as error:
                 self.fail(error)
                 self._is_stopped = True

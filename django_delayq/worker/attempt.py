@@ -43,8 +43,10 @@ from django_delayq.jobs.options import TaskOptions, seconds
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.queues.reading import read
+from django_delayq.signals import heard
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
+from django_delayq.worker.surroundings import blamed
 
 logger = logs.get_log("django_delayq.worker")
 
@@ -67,7 +69,14 @@ QUICK_BYTES = 16_384
 
 
 #: The call that a payload asks for. A bare tuple, because each job makes one.
-Read = tuple[TaskDefinition, TaskOptions, list[Any], dict[str, Any], Follow | None]
+Read = tuple[
+    TaskDefinition,
+    TaskOptions,
+    list[Any],
+    dict[str, Any],
+    Follow | None,
+    dict[str, str],
+]
 
 
 class DoubleFound(DelayqError):
@@ -105,6 +114,8 @@ class Attempt:
     options: TaskOptions | None = None
     args: list[Any] = []  # noqa: RUF012  replaced, never changed
     kwargs: dict[str, Any] = {}  # noqa: RUF012  likewise
+    #: The texts that travel with the call.
+    headers: dict[str, str] = {}  # noqa: RUF012  likewise
     #: None: still running.
     verdict: Verdict | None = None
     result = b""
@@ -143,6 +154,13 @@ class Attempt:
     is_out_of_kills = False
     #: The attempt belongs on the event loop, as far as its undecoded payload shows.
     is_async = False
+    # For those who tell of its end, and set only where somebody listens:
+    #: What the function returned.
+    value: object = None
+    #: What it raised, or what its payload could not be read for.
+    raised: BaseException | None = None
+    #: Its end has been told.
+    is_told = False
 
     def __init__(
         self,
@@ -241,7 +259,7 @@ class Attempt:
                 self.leased.payload,
             )
         value = read(self.queue.payload_codec, self.leased.payload, self.queue.name)
-        return handler, handler.options, [value], {}, None
+        return handler, handler.options, [value], {}, None, {}
 
     def _find_job(self) -> Envelope | None:
         """Return the job that somebody has offered again, under an old token or one that no script can find.
@@ -285,6 +303,8 @@ class Attempt:
     def take(self, read: Read | BaseException) -> TaskDefinition | None:
         """Record what `read` returned, and return the task; None if the verdict is already clear."""
         if isinstance(read, BaseException):
+            if heard.attempts:
+                self.raised = read
             # Not by isinstance: that reads the exception's `__class__`, which may raise.
             if type(read) is DoubleFound:
                 self.verdict = Verdict.DROP
@@ -301,7 +321,9 @@ class Attempt:
                 self._say_little(read, kind)
                 self.verdict = Verdict.QUARANTINE
             return None
-        self.task, self.options, self.args, self.kwargs, self.follow = read
+        self.task, self.options, self.args, self.kwargs, self.follow, self.headers = (
+            read
+        )
         if self.is_out_of_kills:
             self._bury_unrun()
             return None
@@ -439,6 +461,8 @@ class Attempt:
             self.fail(InvalidTask(f"{self.name} returned {mistake}"))
             return
         self.ended_ms = boottime_ms()
+        if heard.attempts:
+            self.value = value
         if self.options is not None and self.options.keep_result is not None:
             try:
                 self.result = envelopes.result_text(
@@ -497,6 +521,8 @@ class Attempt:
 
     def fail(self, error: BaseException) -> None:
         """Record that the function raised or ran too long: retry or bury the job. No exception can break this."""
+        if heard.attempts:
+            self.raised = error
         try:
             self._fail(error)
         except BaseException:
@@ -613,7 +639,7 @@ class Attempt:
         self._conclude(verdict)
 
     def _note(self, error: BaseException, kind: str, text: str = "") -> None:
-        self.message = text or text_of(error)
+        self.message = text or text_of(error) + blamed(error)
         traceback = ""
         # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
         if kind == "failed" or not isinstance(error, DelayqError):
@@ -691,18 +717,26 @@ class Attempt:
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
         job.here = Here(
-            lambda: self.has_lease, running_stop.get(), _this_worker(), self.ends_with
+            lambda: self.has_lease,
+            running_stop.get(),
+            worker=_this_worker(),
+            ends_with=self.ends_with,
         )
-        payload = self.leased.payload
-        if payload is not None and (b"headers" in payload or _AT in payload):
-            with suppress(DecodeError):
-                call = envelopes.open_payload(
-                    payload, self.queue.name, get_keyring(), self.queue.payload_codec
-                )
-                job.take_headers(call.headers, call.at)
+        job.take_headers(self.headers, self._enqueued_ms())
         return job
 
-    def _wait_ms(self) -> int:
+    def _enqueued_ms(self) -> int | None:
+        """When Django's tasks enqueued the job; None: it is none of theirs."""
+        payload = self.leased.payload
+        if payload is None or _AT not in payload:
+            return None
+        with suppress(DecodeError):
+            return envelopes.open_payload(
+                payload, self.queue.name, get_keyring(), self.queue.payload_codec
+            ).at
+        return None
+
+    def wait_ms(self) -> int:
         """How long a job that is to be repeated waits, as far as this process knows the server's clock."""
         number = int(self.when[1:])
         if self.when.startswith("+"):
@@ -740,9 +774,9 @@ class Attempt:
         if self.leased.kills:
             fields["kills"] = self.leased.kills
         if verdict is Verdict.RETRY:
-            fields["retry_in_ms"] = self._wait_ms()
+            fields["retry_in_ms"] = self.wait_ms()
         elif verdict is Verdict.SNOOZE:
-            fields["again_in_ms"] = self._wait_ms()
+            fields["again_in_ms"] = self.wait_ms()
         text = " ".join([f"{key}={value}" for key, value in fields.items()])
         if self.message:
             name = "reason" if verdict in _DECISIONS else "error"
@@ -802,7 +836,14 @@ def _call_of(envelope: Envelope) -> Read:
     options = task.options
     if envelope.options:
         options = options.with_carried(envelope.options)
-    return task, options, envelope.args, envelope.kwargs, envelope.follow
+    return (
+        task,
+        options,
+        envelope.args,
+        envelope.kwargs,
+        envelope.follow,
+        envelope.headers,
+    )
 
 
 # Each queue with what it lacks, as far as that was logged.

@@ -14,6 +14,7 @@ from django_delayq.delivery.claiming import Claimed, Limited, Mode
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
 from django_delayq.waiting.alarm import Alarm
+from django_delayq.worker import telling
 from django_delayq.worker.asking import Asking
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.dispatch import Dispatch
@@ -204,6 +205,8 @@ class Claiming:
         queue.is_held_back = False
         if reply.limits is not None:
             self._take_limits(queue, reply.limits)
+        if reply.ends is not None:
+            telling.tell_ends(queue.settings.name, reply.ends)
         now_ms = monotonic_ms()
         if not is_ahead or now_ms - read_ms > NOTICEABLE * (now_ms - asked.sent_ms):
             # The reply had already arrived, so its time does not show how long the server took.

@@ -1,6 +1,7 @@
 """How a process ends: it claims no more, lets running jobs end, and gives back the rest."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from redis.client import Redis
 from redis.exceptions import RedisError
@@ -13,11 +14,16 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.jobs.following import MOST_FOLLOWERS
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
+from django_delayq.signals import heard
+from django_delayq.worker import telling
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ends import Ends
 from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
+
+#: At the end, how long receivers get to hear of what no thread of a job could tell.
+TELL_S = 1.0
 
 
 class Ending:
@@ -81,7 +87,10 @@ class Ending:
         for attempt in crew.stuck:
             if attempt in crew.running and attempt.verdict is None:
                 attempt.give_up()
+                if heard.attempts:
+                    telling.teller.tell(partial(telling.tell_end, attempt))
                 settlement.ended.append(attempt)
+        telling.teller.drain(TELL_S)
         hopeless = crew.hopeless()
         running = [
             attempt
@@ -102,6 +111,7 @@ class Ending:
             if settlement.ended:
                 settlement.settle(force=True)
         self._ends.record()
+        telling.teller.drain(TELL_S)
 
 
 def leave(

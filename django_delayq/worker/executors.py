@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from threading import Lock
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
+from django.core.cache import caches
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -25,12 +26,16 @@ from django.dispatch import receiver
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
+from django_delayq.jobs.contexts import Restored
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
-from django_delayq.worker import time_limit
+from django_delayq.signals import heard
+from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
 from django_delayq.worker.forks import leave, let_go_when_forked
+from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
 from django_delayq.worker.wheel import HashedWheelTimer
 
@@ -80,6 +85,20 @@ _database_use = _DatabaseUse()
 @receiver(connection_created, dispatch_uid="django_delayq.worker")
 def _note_connection(**kwargs: object) -> None:
     _database_use.has_connected = True
+
+
+def _make_caches() -> None:
+    """Make the caches of this thread, which connect when they are used.
+
+    Django keeps them in the context, and each job has a copy of that: a cache that a job made would go with it, and its
+    connections too. Database connections are the thread's.
+    """
+    for alias in caches:
+        try:
+            caches[alias]
+        except Exception as error:
+            # The task that uses it gets the error.
+            logger.debug("cache %s cannot be made: %s", alias, error)
 
 
 #: Put in the queue of the threads, this asks for a sign of life.
@@ -155,12 +174,13 @@ class ThreadExecutor:
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
         found_async: Callable[[Attempt], None],
+        around: Surroundings | None = None,
     ) -> None:
         """Make the threads; `start` starts them.
 
         ``stop`` tells the jobs when the process is to end. ``died`` is called when a thread ends that should
         not: from then on fewer jobs run than are claimed.
-        ``found_async`` takes an attempt that turns out to belong on the event loop.
+        ``found_async`` takes an attempt that turns out to belong on the event loop. ``around`` is around each call.
         """
         self.size = threads
         self._timer = timer
@@ -168,6 +188,7 @@ class ThreadExecutor:
         self._stuck = stuck
         self._died = died
         self._found_async = found_async
+        self._around = around
         self._stop = stop
         self._is_closed = False
         self._is_fork = False
@@ -269,6 +290,7 @@ class ThreadExecutor:
 
     def _work(self, index: int) -> None:
         running_stop.set(self._stop)
+        _make_caches()
         get, held = self._queue.get, self._held
         bell = Lock()
         bell.acquire()
@@ -292,7 +314,8 @@ class ThreadExecutor:
                         self._found_async(attempt)
                         continue
                     elif attempt.may_start():
-                        self._run(attempt, task)
+                        # What a task activates, a language or a variable of its own, ends with it.
+                        copy_context().run(self._run, attempt, task)
                 except BaseException as error:
                     # This is our own fault, but the thread must go on, and the job must have an end.
                     if attempt.verdict is None:
@@ -300,6 +323,8 @@ class ThreadExecutor:
                     logger.error(
                         "job %s: the worker failed", attempt.id, exc_info=error
                     )
+                if heard.attempts and not attempt.is_told:
+                    copy_context().run(self._tell, attempt)
                 self._done(attempt)
                 held[index] = None
         except BaseException as error:
@@ -316,23 +341,28 @@ class ThreadExecutor:
 
     def _run(self, attempt: Attempt, task: TaskDefinition) -> None:
         limit: ThreadTimeLimit | None = None
-        token = running_job.set(attempt.job)
+        running_job.set(attempt.job)
         try:
             if _database_use.has_connected:
                 _database_use.begin()
+            if heard.attempts:
+                telling.tell_start(attempt)
             limit_s = attempt.time_limit_s
-            if limit_s is None:
-                value = task.function(*attempt.args, **attempt.kwargs)
-                if self._is_fork:
-                    # The task has forked, and this is the child. The job belongs to the parent.
-                    leave(None)
-            else:
+            if limit_s is not None:
                 limit = ThreadTimeLimit(
                     self._timer,
                     limit_s,
                     name=task.name,
                     stuck=lambda: self._stuck(attempt),
                 )
+            if self._around is not None:
+                value = self._surrounded(self._around, attempt, task, limit)
+            elif limit is None:
+                value = task.function(*attempt.args, **attempt.kwargs)
+                if self._is_fork:
+                    # The task has forked, and this is the child. The job belongs to the parent.
+                    leave(None)
+            else:
                 value = limit.run(
                     self._call, [task.function, *attempt.args], attempt.kwargs
                 )
@@ -343,8 +373,40 @@ class ThreadExecutor:
             # If a task raises SystemExit or KeyboardInterrupt, it ends the attempt, not the worker.
             attempt.fail(error)
         finally:
-            running_job.reset(token)
             _database_use.end(was_interrupted=limit is not None and limit.has_struck)
+
+    def _tell(self, attempt: Attempt) -> None:
+        """Tell of an attempt's end. Its receivers use the database as another task would."""
+        running_job.set(attempt.job)
+        try:
+            if _database_use.has_connected:
+                _database_use.begin()
+            telling.tell_end(attempt)
+            if self._is_fork:
+                leave(None)
+        finally:
+            _database_use.end(was_interrupted=False)
+
+    def _surrounded(
+        self,
+        around: Surroundings,
+        attempt: Attempt,
+        task: TaskDefinition,
+        limit: ThreadTimeLimit | None,
+    ) -> object:
+        """Call a task within its contexts and middleware; its time limit counts for the middleware as well."""
+        call = functools.partial(
+            self._call, task.function, *attempt.args, **attempt.kwargs
+        )
+        job = _job_within(attempt, call)
+        with Restored(around.travellers, attempt.headers, attempt.id):
+            if limit is None:
+                value = around.call(job)
+            else:
+                value = limit.run(around.call, [job], {})
+        if self._is_fork:
+            leave(None)
+        return value
 
     def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         # A forked child has to leave inside the time limit: outside, nobody could release the limit's lock there.
@@ -357,6 +419,15 @@ class ThreadExecutor:
         if self._is_fork:
             leave(None)
         return value
+
+
+def _job_within(attempt: Attempt, call: Callable[[], Any]) -> Job[Any]:
+    """Return the handle that middleware gets, which `current_job` returns from now on."""
+    job = attempt.job()
+    assert job.here is not None
+    job.here = job.here._replace(call=call)
+    running_job.set(lambda: job)
+    return job
 
 
 def _read_in_thread(
@@ -398,8 +469,9 @@ class LoopExecutor:
         done: Callable[[Attempt], None],
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
+        around: Surroundings | None = None,
     ) -> None:
-        """``stop`` tells the jobs when the process is to end.
+        """``stop`` tells the jobs when the process is to end; ``around`` is around each call.
 
         ``died`` is called when the loop ends that should not: what it ran has no end.
         """
@@ -408,6 +480,7 @@ class LoopExecutor:
         self._done = done
         self._stuck = stuck
         self._died = died
+        self._around = around
         self._is_fork = False
         self._is_over = False
         # Set by the watchdog.
@@ -580,6 +653,20 @@ class LoopExecutor:
                 await self._call(attempt)
         except BaseException as error:
             self._take(attempt, error)
+        if heard.attempts:
+            await self._tell(attempt)
+
+    async def _tell(self, attempt: Attempt) -> None:
+        """Tell of an attempt's end. Its receivers use the database as another task would."""
+        running_job.set(attempt.job)
+        async with ThreadSensitiveContext() as context:
+            try:
+                await telling.atell_end(attempt)
+                if self._is_fork:
+                    leave(None)
+            finally:
+                if context in SyncToAsync.context_to_thread_executor:
+                    await sync_to_async(connections.close_all)()
 
     async def _prepare(self, attempt: Attempt) -> bool:
         if attempt.task is not None:
@@ -644,6 +731,8 @@ class LoopExecutor:
             # connections end with the task.
             async with ThreadSensitiveContext() as context:
                 try:
+                    if heard.attempts:
+                        await telling.atell_start(attempt)
                     value = await self._limited(attempt, limit_s)
                     attempt.succeed(value)
                 finally:
@@ -671,7 +760,22 @@ class LoopExecutor:
     async def _limited(self, attempt: Attempt, limit_s: float | None) -> object:
         task = attempt.task
         assert task is not None
+        around = self._around
+        if around is not None:
+            job = _job_within(
+                attempt, functools.partial(self._as_parent, task.function, attempt)
+            )
+            with Restored(around.travellers, attempt.headers, attempt.id):
+                return await self._within_limit(around.acall(job), task, limit_s)
         call = self._as_parent(task.function, attempt)
+        if limit_s is None:
+            return await call
+        return await self._within_limit(call, task, limit_s)
+
+    @staticmethod
+    async def _within_limit(
+        call: Awaitable[Any], task: TaskDefinition, limit_s: float | None
+    ) -> object:
         if limit_s is None:
             return await call
         timeout = asyncio.timeout(limit_s)

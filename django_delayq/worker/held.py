@@ -7,6 +7,7 @@ from django_delayq.conf import QueueSettings, get_keyring
 from django_delayq.delivery import holding, limiting, pausing
 from django_delayq.jobs.registry import all_tasks, get_handler
 from django_delayq.logs import get_log
+from django_delayq.worker import telling
 from django_delayq.worker.pausing import Pauses
 
 logger = get_log("django_delayq.worker")
@@ -64,6 +65,8 @@ class HeldJobs:
         ):
             # More may be held. The next claim finds out once there is room again.
             self.next_ms = now_ms
+        if reply.ends:
+            telling.tell_ends(settings.name, reply.ends)
         if reply.quarantined:
             logger.error(
                 "queue %s: %d jobs went to quarantine: they were held, and no worker that knows their tasks came in time",

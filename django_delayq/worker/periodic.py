@@ -21,6 +21,7 @@ from django_delayq.jobs.periodic import Definition
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.schedules import Found, Known, arranging, loading
 from django_delayq.logs import get_log
+from django_delayq.worker import telling
 
 logger = get_log("django_delayq.worker")
 
@@ -300,6 +301,8 @@ class Periods:
                 is_ranked=definitions.is_ranked(found.definition, written),
             ),
         )
+        if reply.has_moved:
+            telling.tell_stored(queue.name, jobs)
         if self._known is not None and reply.version != self._known.version:
             self.next_ms = 0.0
         self._behind[name] = reply.behind

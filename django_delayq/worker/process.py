@@ -29,6 +29,7 @@ from django_delayq.worker.heartbeat import Heartbeat
 from django_delayq.worker.loop import ClaimLoop
 from django_delayq.worker.memory import MemoryLimit, MemoryWatch
 from django_delayq.worker.pulse import BEAT_S, Pulse
+from django_delayq.worker.surroundings import compose
 from django_delayq.worker.watchdog import Watchdog
 from django_delayq.worker.wheel import HashedWheelTimer
 
@@ -84,6 +85,7 @@ class WorkerProcess:
         client = own_clients.make()
         self._timer = HashedWheelTimer(name="delayq-time-limits")
         stop = Stop()
+        around = compose(conf.get_settings())
         self._threads = ThreadExecutor(
             worker.threads,
             timer=self._timer,
@@ -92,6 +94,7 @@ class WorkerProcess:
             stuck=self._job_stuck,
             died=self._cannot_work,
             found_async=self._found_async,
+            around=around,
         )
         self._coroutines = LoopExecutor(
             worker.coroutines,
@@ -100,6 +103,7 @@ class WorkerProcess:
             done=self._job_ended,
             stuck=self._job_stuck,
             died=self._cannot_work,
+            around=around,
         )
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)

@@ -24,6 +24,8 @@ from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.jobs import following
 from django_delayq.logs import get_log
+from django_delayq.signals import job_scheduled
+from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.recording import Recording
 
@@ -169,6 +171,8 @@ class Settlement:
             else:
                 failure = reply
                 self._unsure += batch.attempts
+        if job_scheduled.receivers:
+            self._tell_followers(settled)
         if self._forwarded:
             self._note_unneeded(settled)
         return settled, failure
@@ -218,6 +222,15 @@ class Settlement:
             attempt.verdict = attempt.final
             self._forwarded[attempt] = bound
         self.ended.append(attempt)
+
+    @staticmethod
+    def _tell_followers(settled: Sequence[Attempt]) -> None:
+        for attempt in settled:
+            bound = attempt.bound
+            if bound is not None and not attempt.is_lost:
+                telling.tell_stored(attempt.queue.name, bound.here)
+                for queue, jobs in bound.sent:
+                    telling.tell_stored(queue, jobs)
 
     def _note_unneeded(self, settled: Sequence[Attempt]) -> None:
         for attempt in settled:

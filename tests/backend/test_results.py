@@ -353,7 +353,10 @@ def test_higher_priority_comes_first(
     assert [each["args"] for each in records.all("run")] == [[50], [5], [0], [-5]]
     assert task.get_result(results[2].id).task.priority == 0
     # The priority of a job that waits is known.
-    assert task.using(priority=7, run_after=timedelta(hours=1)).enqueue().task.priority == 7
+    assert (
+        task.using(priority=7, run_after=timedelta(hours=1)).enqueue().task.priority
+        == 7
+    )
 
 
 def test_quarantined_job_has_failed(burst, configure, queue_name) -> None:
@@ -373,7 +376,9 @@ def test_quarantined_job_has_failed(burst, configure, queue_name) -> None:
     assert (result.status, classes(result)) == (FAILED, [JobFailed])
 
 
-@pytest.mark.parametrize("id", ["123", "", "nowhere:123", "default:0123456789012345678901"])
+@pytest.mark.parametrize(
+    "id", ["123", "", "nowhere:123", "default:0123456789012345678901"]
+)
 def test_missing_result_does_not_exist(configure, id) -> None:
     with pytest.raises(TaskResultDoesNotExist):
         samples.add.get_result(id)

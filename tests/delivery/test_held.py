@@ -5,6 +5,7 @@ import json
 import pytest
 
 from django_delayq.delivery import looking
+from django_delayq.delivery.claiming import EndedHere
 from django_delayq.delivery.holding import HeldNames, Released, can_be_held
 from django_delayq.delivery.states import State
 from tests.delivery.rig import HOLD, T0, Rig, name_in, names_of, token
@@ -103,7 +104,9 @@ def test_worker_that_does_not_know_the_task_leaves_it_until_its_time_is_over(
     assert rig.state() == before
 
     rig.now = HOLD
-    assert rig.release("shop.old") == Released(0, 1, b"")
+    why = "no task shop.new. It was held, and no worker that knows it came in time."
+    told = EndedHere("a".ljust(22, "-"), State.QUARANTINED, "", why)
+    assert rig.release("shop.old") == Released(0, 1, b"", (told,))
     assert rig.state() == {"quarantine": {"a": HOLD}}
     assert rig.counters()["quarantined"] == 1
     error = error_of(rig, "a")

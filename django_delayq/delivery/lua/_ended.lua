@@ -1,12 +1,15 @@
 -- Prelude: how a job that no worker ended is remembered for people. `EndRecord` in delivery/ended.py reads it.
 
 -- Nobody has checked the payload: the name of the task is what the payload says, if that is plain text.
+local function task_in(payload)
+  return (payload and payload:sub(1, 700):match('"body":"{\\"task\\":\\"([%w_.:/ -]+)\\"') or ''):sub(1, 200)
+end
+
 local function end_record(token, payload, outcome, now_ms, attempts, why)
-  local task = payload and payload:sub(1, 700):match('"body":"{\\"task\\":\\"([%w_.:/ -]+)\\"') or ''
   local line = why and why:match('[^\r\n]*') or ''
   -- Half a character is no text. What is cut has an end in ASCII, or is left out.
   if #line > 200 then line = line:sub(1, 200):gsub('[\128-\255]+$', '') end
-  return cmsgpack.pack({ token, task:sub(1, 200), outcome, now_ms, -1, -1, attempts or -1, line })
+  return cmsgpack.pack({ token, task_in(payload), outcome, now_ms, -1, -1, attempts or -1, line })
 end
 
 -- keep: how many records are kept, if the caller knows it. Without it, the next worker that adds some cuts the list.

@@ -1,7 +1,7 @@
 -- Part of claim: finish the reply, with the time of the next event.
 --
 -- Uses     now_us, asked, limit, count, mode, service, paused_till, throttle, pauses, back, transferred, doubles, vanished,
---          put_off
+--          put_off, ends
 -- Fills    reply
 -- Sets     told
 
@@ -50,9 +50,10 @@ local function finish()
   if mode == 'shared' or asked == 0 or paused_till then wait = math.min(wait, frames) end
   if wait < math.huge then reply[2] = math.max(0, math.ceil(wait * 1000 - now_us)) end
   reply[3], reply[4], reply[5], reply[6] = transferred, doubles, #vanished, #put_off
-  if pauses or told > 0 then
+  if pauses or told > 0 or #ends > 0 then
     local last = pauses or { false, false }
     last[3], last[4] = told, back and back.dropped or 0
+    if #ends > 0 then last[5] = ends end
     reply[#reply + 1] = last
   end
   return reply

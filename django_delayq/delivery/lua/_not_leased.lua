@@ -1,7 +1,7 @@
 -- Part of claim: bury the jobs that are out of kills; move or cancel those of which a note says so; put back those that
 -- wait behind another.
 --
--- Uses     now_ms, is_ranked, seen, buried, moved, cancelled, behind
+-- Uses     now_ms, is_ranked, seen, buried, moved, cancelled, behind, note_end
 -- Fills    over
 
 local records = {}
@@ -38,6 +38,7 @@ if #cancelled > 0 then
     over[#over + 1] = job
     release_unique(keys.unique, job.tail, job.token)
     tokens[i] = job.token
+    note_end(job.token, 'cancelled', job.payload, job.why or 'by a call of cancel()')
     if keys.last_ended then records[#records + 1] = end_record(job.token, job.payload, 'cancelled', now_ms, nil, job.why) end
   end
   remember(keys.ended, now_ms, 'cancelled', tokens)

@@ -33,7 +33,9 @@
 --          format is too late for the caller, that format is the seventh and last. If anything is paused or limited, one more element is the
 --          last: the pause of the queue and those of its tasks, as they are stored; the sum of 1 if the limits of the
 --          queue hold jobs back, 2 if a job has a limit or is in a batch, 4 if there is a limit to the leases of the queue; and how many
---          jobs were cancelled as their limits were full. While the queue is paused, nothing is leased.
+--          jobs were cancelled as their limits were full; and what the claim has ended that nobody else tells of, if anything,
+--          four elements each: token, 'cancelled' or 'quarantined', the task that the payload names, or empty, and why.
+--          While the queue is paused, nothing is leased.
 --          Nil if the caller has to say that there are limits; nothing was done
 
 local now_us, owner, request = read_clock(ARGV[1]), ARGV[2], ARGV[3]
@@ -99,6 +101,13 @@ local due, frames, bad = {}, {}, {}
 local unranked, reranked = {}, {}
 -- Tokens whose locators go; how many payloads are dropped; how many frames are transferred.
 local gone, doubles, transferred = {}, 0, 0
+-- What this claim ends and nobody else tells of, four elements each: token, outcome, task, why.
+local ends = {}
+
+local function note_end(token, outcome, payload, why)
+  local n = #ends
+  ends[n + 1], ends[n + 2], ends[n + 3], ends[n + 4] = token, outcome, task_in(payload), why or ''
+end
 
 -- Part  leases
 -- Part  next_event
@@ -123,6 +132,8 @@ if last:sub(1, 8) == request then
       if tail ~= '' then tell_of(tail) end
     end
   end
+  local at = last:find('\0', 17, true)
+  if at then ends = cmsgpack.unpack(last:sub(at + 1)) end
   return finish()
 end
 
@@ -198,7 +209,9 @@ if #frames > 0 then
   redis.call('ZREM', keys.timeout_set, unpack(frames))
   unlist(keys.delay_queue, keys.counters, plan)
 elseif mode == 'shared' then
-  transfer_due(plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due, format), now_ms, seed)
+  local plan = plan_transfer(keys.timeout_set, keys.delay_queue, keys.locators, keys.counters, due, format)
+  transfer_due(plan, now_ms, seed)
+  for i in ipairs(plan.bad) do note_end(seed .. string.format('q%05d', i), 'quarantined', nil, 'nobody can read its frame') end
 end
 if popped > 0 then redis.call('LTRIM', keys.destination, popped, -1) end
 if #gone > 0 then
@@ -226,6 +239,7 @@ end
 for i, frame in ipairs(bad) do
   quarantine_frame(keys.quarantine, keys.payloads, keys.errors, keys.counters, now_ms,
     seed .. string.format('b%05d', i), frame)
+  note_end(seed .. string.format('b%05d', i), 'quarantined', nil, 'nobody can read its frame')
 end
 if back then
   (function()
@@ -243,6 +257,11 @@ if #put_off > 0 then
   -- Part  put_off
 end
 -- Part  not_leased
+if #ends > 0 then
+  -- A repeat tells of them again. Behind the first zero, so that nothing there is taken for the token of a late job.
+  local kept = redis.call('HGET', keys.claims, owner) or request .. struct.pack('<d', now_ms + lease_ms)
+  redis.call('HSET', keys.claims, owner, kept .. '\0' .. cmsgpack.pack(ends))
+end
 if #vanished > 0 then add_to(keys.counters, 'vanished', #vanished) end
 if doubles > 0 then add_to(keys.counters, 'doubles', doubles) end
 end_ranks()

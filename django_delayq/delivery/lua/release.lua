@@ -4,8 +4,8 @@
 --
 -- Prelude  clock, count, window, frame, job, held, pause, batch, ended
 -- Keys     held, held_tasks, headers, errors, retries, returned, quarantine, unique, counters, control, channel, ranked,
---          batches, payloads?, last_ended?
--- Where    payloads, last_ended: only if the queue remembers the jobs that ended last
+--          batches, payloads, last_ended?
+-- Where    last_ended: only if the queue remembers the jobs that ended last
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  most jobs to release, and most to put into quarantine
 -- ARGV[3]  1: the caller is a worker, which names all tasks that it knows: also put jobs that were held for too long
@@ -13,7 +13,8 @@
 -- ARGV[4]  most names of tasks to look at
 -- ARGV[5]  where to go on among the names, as the last call returned it; empty: at the first
 -- ARGV[6]  and on: names of the tasks that the caller knows, or other names that jobs are held under
--- Returns  released; put into quarantine; where to go on among the names, empty at their end
+-- Returns  released; put into quarantine; where to go on among the names, empty at their end; four elements for each that
+--          went into quarantine: token, 'quarantined', the task that its payload names, or empty, and why
 
 local now_ms, limit = math.floor(read_clock(ARGV[1]) / 1000), math.min(tonumber(ARGV[2]), 500)
 local is_worker, names_left, cursor = ARGV[3] == '1', tonumber(ARGV[4]), ARGV[5]
@@ -80,14 +81,14 @@ while names_left > 0 and #freed < limit do
   end
   names_left = names_left - 1
 end
-if #tokens + #members == 0 then return { 0, 0, cursor } end
+if #tokens + #members == 0 then return { 0, 0, cursor, {} } end
 
 check_sets(keys.retries, keys.returned, keys.quarantine)
 check_hashes(keys.unique, keys.counters, keys.errors)
 if #over > 0 then check_batches() end
 local is_ranked = has_ranks()
-local records = {}
-if keys.last_ended and #over > 0 then check_hashes(keys.payloads) end
+local records, ends = {}, {}
+if #over > 0 then check_hashes(keys.payloads) end
 if #members > 0 then redis.call('ZREM', keys.held_tasks, unpack(members)) end
 if #tokens > 0 then redis.call('ZREM', keys.held, unpack(tokens)) end
 for _, job in ipairs(freed) do
@@ -101,11 +102,12 @@ for _, job in ipairs(over) do
     struct.pack(HEADER, job.attempts, job.kills, job.start, NOBODY, NOBODY) .. with_batch(without_unique(job.tail)))
   local why = job.why .. ' It was held, and no worker that knows it came in time.'
   redis.call('HSET', keys.errors, job.token, cjson.encode({ kind = 'task', at = now_ms, error = why }))
+  local payload = redis.call('HGET', keys.payloads, job.token)
   if keys.last_ended then
-    local payload = redis.call('HGET', keys.payloads, job.token)
     records[#records + 1] = end_record(job.token, payload, 'quarantined', now_ms, job.attempts, why)
   end
   redis.call('ZADD', keys.quarantine, now_ms, job.token)
+  for _, item in ipairs({ job.token, 'quarantined', task_in(payload), why }) do ends[#ends + 1] = item end
 end
 if #over > 0 then
   add_to(keys.counters, 'quarantined', #over)
@@ -113,4 +115,4 @@ if #over > 0 then
 end
 if #records > 0 then add_records(keys.last_ended, records) end
 if not is_worker and #freed > 0 then publish(keys.channel, now_ms) end
-return { #freed, #over, cursor }
+return { #freed, #over, cursor, ends }

@@ -29,6 +29,7 @@ from django_delayq.redaction import redact, redact_url
 from django_delayq.worker import heartbeat
 from django_delayq.worker.process import WorkerOptions
 from django_delayq.worker.supervisor import Supervisor
+from django_delayq.worker.surroundings import compose
 
 logger = logging.getLogger("django_delayq.worker")
 
@@ -200,6 +201,8 @@ class Command(CommandWithExamples):
         settings = conf.get_settings()
         # Without a key, workers would hold every job.
         conf.get_keyring()
+        # A wrong path is reported here, and not by each process.
+        compose(settings)
         given = {
             name.upper(): options[name]
             for name in ("processes", "threads", "grace", "heartbeat")

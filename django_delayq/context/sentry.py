@@ -1,0 +1,79 @@
+"""Sentry: its queues page, traces across the queue, and the errors of tasks in a scope of their own.
+
+``pip install "django-delayq[sentry]"``; the project calls ``sentry_sdk.init``, and without that this does nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import sentry_sdk
+from sentry_sdk.tracing import TransactionSource
+
+from django_delayq.clock import epoch_ms
+from django_delayq.jobs.context import current_job
+from django_delayq.jobs.contexts import being_scheduled
+from django_delayq.jobs.decisions import Decision
+from django_delayq.jobs.job import Job
+
+
+class Sentry:
+    """Tells Sentry what is scheduled, what runs, how late it is, and what it raises."""
+
+    name = "sentry"
+
+    def capture(self) -> dict[str, str]:
+        """Record that a job is scheduled, and return ``sentry-trace`` and ``baggage``."""
+        job = being_scheduled()
+        if job is None or not sentry_sdk.get_client().is_active():
+            return {}
+        with sentry_sdk.start_span(
+            op="queue.publish", name=job.task, origin="auto.queue.delayq"
+        ) as span:
+            span.set_data("messaging.system", "delayq")
+            span.set_data("messaging.message.id", job.id)
+            span.set_data("messaging.destination.name", job.queue)
+            scope = sentry_sdk.get_current_scope()
+            return dict(scope.iter_trace_propagation_headers(span=span))
+
+    @contextmanager
+    def restore(self, headers: Mapping[str, str]) -> Iterator[None]:
+        """Record an attempt, in a scope of its own."""
+        job = current_job()
+        if job is None or not sentry_sdk.get_client().is_active():
+            yield
+            return
+        with sentry_sdk.isolation_scope() as scope:
+            scope.clear_breadcrumbs()
+            scope.set_tag("delayq.queue", job.queue)
+            scope.set_tag("delayq.task", job.task or "")
+            scope.set_context("delayq", {"job": job.id, "attempt": job.attempts + 1})
+            transaction = sentry_sdk.continue_trace(
+                dict(headers),
+                op="queue.process",
+                name=job.task or "?",
+                source=TransactionSource.TASK,
+                origin="auto.queue.delayq",
+            )
+            with sentry_sdk.start_transaction(transaction):
+                _describe(transaction, job)
+                try:
+                    yield
+                except Decision:
+                    transaction.set_status("ok")
+                    raise
+                except BaseException as error:
+                    sentry_sdk.capture_exception(error)
+                    raise
+                transaction.set_status("ok")
+
+
+def _describe(transaction: Any, job: Job[Any]) -> None:
+    transaction.set_data("messaging.system", "delayq")
+    transaction.set_data("messaging.message.id", job.id)
+    transaction.set_data("messaging.destination.name", job.queue)
+    transaction.set_data("messaging.message.retry.count", job.attempts)
+    if job.start_time_ms is not None:
+        # By this machine's clock: Sentry shows it in whole ms, among other times of this machine.
+        late_ms = max(0, epoch_ms() - job.start_time_ms)
+        transaction.set_data("messaging.message.receive.latency", late_ms)

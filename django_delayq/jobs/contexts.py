@@ -1,0 +1,258 @@
+"""Context that travels with a job: what ``DELAYQ["CONTEXT"]`` names captures it where a job is prepared, and restores it
+around each attempt.
+
+A context is a class or an object with ``capture()``, which returns texts by name, and ``restore(headers)``, which gets them
+back and returns a context manager. docs/howto/context.md has the contract.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from functools import cache
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from django.utils.module_loading import import_string
+
+from django_delayq.clock import monotonic_ms
+from django_delayq.exceptions import InvalidSettings
+from django_delayq.logs import class_name, get_log
+from django_delayq.redaction import show
+
+logger = get_log("django_delayq.context")
+
+#: The most bytes that one context may add to a job, names included.
+MAX_CONTEXT_BYTES = 8_192
+#: Of one context, a failure is logged at most this often: it would be logged with every job.
+QUIET_MS = 60_000.0
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+class Scheduling(NamedTuple):
+    """The job that is being prepared, for `being_scheduled`."""
+
+    task: str
+    queue: str
+    id: str
+
+
+_scheduling: ContextVar[Scheduling | None] = ContextVar(
+    "django_delayq_scheduling", default=None
+)
+
+
+def being_scheduled() -> Scheduling | None:
+    """Return task, queue and id of the job for which ``capture`` is called; elsewhere None."""
+    return _scheduling.get()
+
+
+class Traveller(NamedTuple):
+    """One context, as it is used."""
+
+    #: As the settings name it.
+    path: str
+    #: How the names of its headers begin.
+    prefix: str
+    capture: Callable[[], Mapping[str, str]]
+    restore: Callable[[dict[str, str]], Any]
+    #: Without it, a job is neither scheduled nor run.
+    is_required: bool
+
+
+@cache
+def load(paths: tuple[str, ...]) -> tuple[Traveller, ...]:
+    """Import contexts, and make objects of classes.
+
+    Raises:
+        InvalidSettings: one of them cannot be imported, or is no context.
+    """
+    found = [_load(path) for path in paths]
+    by_prefix: dict[str, str] = {}
+    for each in found:
+        other = by_prefix.setdefault(each.prefix, each.path)
+        if other != each.path:
+            raise InvalidSettings(
+                f"DELAYQ['CONTEXT'] names {other!r} and {each.path!r}, which are both named {each.prefix[:-1]!r}; give one of"
+                " them another name"
+            )
+    return tuple(found)
+
+
+def _load(path: str) -> Traveller:
+    where = f"DELAYQ['CONTEXT'] names {path!r}, "
+    found = imported(where, path)
+    if inspect.isclass(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise InvalidSettings(
+                f"{where}which cannot be made without arguments: {class_name(error)}: {error}; name an object instead"
+            ) from error
+    for method in ("capture", "restore"):
+        if not callable(getattr(found, method, None)):
+            raise InvalidSettings(
+                f"{where}which has no {method}(); a context has capture(), which returns a dict of texts, and"
+                " restore(headers), which returns a context manager"
+            )
+    name = getattr(found, "name", None) or type(found).__name__.lower()
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidSettings(
+            f"{where}whose name is {show(name)}; give it a name of up to 32 lower-case letters, digits and _"
+        )
+    is_required = bool(getattr(found, "required", False))
+    return Traveller(path, f"{name}.", found.capture, found.restore, is_required)
+
+
+def imported(where: str, path: str) -> Any:
+    """Import what a setting names; ``where`` begins the text of an error.
+
+    Raises:
+        InvalidSettings: it cannot be imported.
+    """
+    try:
+        return import_string(path)
+    except Exception as error:
+        raise InvalidSettings(
+            f"{where}which cannot be imported: {class_name(error)}: {error}"
+        ) from error
+
+
+def capture(
+    paths: tuple[str, ...], task: str, queue: str, token: str
+) -> dict[str, str]:
+    """Return the texts that travel with a job that is being prepared.
+
+    What fails is left out and logged, as a job must not be lost because tracing is broken.
+
+    Raises:
+        Exception: what a required context raised.
+    """
+    headers: dict[str, str] = {}
+    reset = _scheduling.set(Scheduling(task, queue, f"{queue}:{token}"))
+    try:
+        for each in load(paths):
+            try:
+                _take(each, each.capture(), headers)
+            except Exception as error:
+                if each.is_required:
+                    error.add_note(
+                        f"django-delayq: capture() of {each.path} raised this, which is required, so no job of {task!r} was"
+                        " scheduled"
+                    )
+                    raise
+                _log_failure(each, "capture()", f"a job of {task!r}", error)
+    finally:
+        _scheduling.reset(reset)
+    return headers
+
+
+def _take(each: Traveller, found: object, headers: dict[str, str]) -> None:
+    if not isinstance(found, Mapping):
+        raise TypeError(f"it returned {show(found)}, and not a dict of texts")
+    own = {}
+    size = 0
+    for key, value in found.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"it returned {show(key)}: {show(value)}, and not texts")
+        key = each.prefix + key
+        size += len(key.encode()) + len(value.encode())
+        own[key] = value
+    if size > MAX_CONTEXT_BYTES:
+        raise ValueError(
+            f"it returned {size:,} bytes, more than the {MAX_CONTEXT_BYTES:,} that may travel"
+        )
+    headers.update(own)
+
+
+def required(
+    paths: tuple[str, ...], headers: dict[str, str], task: str
+) -> dict[str, str]:
+    """Return what a job cannot go without, as it is too large with all that was captured."""
+    prefixes = tuple(each.prefix for each in load(paths) if each.is_required)
+    logger.warning(
+        "a job of %r is too large for what was captured of its context; it goes without that, see MAX_PAYLOAD_BYTES",
+        task,
+    )
+    return {key: text for key, text in headers.items() if key.startswith(prefixes)}
+
+
+class Restored:
+    """Restores contexts around an attempt. What fails is left out and logged, unless it is required."""
+
+    __slots__ = ("_entered", "_headers", "_id", "_travellers")
+
+    def __init__(
+        self, travellers: Sequence[Traveller], headers: dict[str, str], id: str
+    ) -> None:
+        self._travellers = travellers
+        self._headers = headers
+        self._id = id
+        self._entered: list[tuple[Traveller, Any]] = []
+
+    def __enter__(self) -> None:
+        for each in self._travellers:
+            try:
+                manager = each.restore(_own(each.prefix, self._headers))
+                manager.__enter__()
+            except BaseException as error:
+                if each.is_required or not isinstance(error, Exception):
+                    error.add_note(
+                        f"django-delayq: restore() of {each.path} raised this; the task was not called"
+                    )
+                    self.__exit__(type(error), error, error.__traceback__)
+                    raise
+                _log_failure(each, "restore()", f"job {self._id}", error)
+            else:
+                self._entered.append((each, manager))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What they return is of no account: a context that swallowed an error would make a failure a success.
+        while self._entered:
+            each, manager = self._entered.pop()
+            try:
+                manager.__exit__(kind, error, traceback)
+            except Exception as failure:
+                if failure is not error:
+                    _log_failure(
+                        each, "the end of restore()", f"job {self._id}", failure
+                    )
+
+
+def _own(prefix: str, headers: dict[str, str]) -> dict[str, str]:
+    return {
+        key[len(prefix) :]: value
+        for key, value in headers.items()
+        if key.startswith(prefix)
+    }
+
+
+# When each failure was logged, and how many were not since.
+_logged: dict[tuple[str, str], tuple[float, int]] = {}
+
+
+def _log_failure(each: Traveller, what: str, of: str, error: BaseException) -> None:
+    now_ms = monotonic_ms()
+    last_ms, quiet = _logged.get((each.path, what), (-QUIET_MS, 0))
+    if now_ms - last_ms < QUIET_MS:
+        _logged[each.path, what] = last_ms, quiet + 1
+        return
+    _logged[each.path, what] = now_ms, 0
+    more = (
+        f", and so did {quiet:,} others since the last line like this" if quiet else ""
+    )
+    logger.error(
+        "%s goes without the context %s: its %s raised %s: %s%s",
+        of,
+        each.path,
+        what,
+        class_name(error),
+        error,
+        more,
+        exc_info=(type(error), error, error.__traceback__),
+    )

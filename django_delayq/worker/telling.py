@@ -1,0 +1,219 @@
+"""Tells a project how attempts begin and end: `django_delayq.signals`, as a worker sends them.
+
+An end is told before the server learns of it, so that no end is missed: a worker that dies in between runs the job again.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from django.db import connections
+
+from django_delayq.clock import boottime_ms
+from django_delayq.delivery.claiming import EndedHere
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.following import queue_of
+from django_delayq.jobs.job import Job
+from django_delayq.jobs.telling import task_of
+from django_delayq.logs import class_name, get_log
+from django_delayq.signals import (
+    JobSignal,
+    atell,
+    job_cancelled,
+    job_dead,
+    job_expired,
+    job_quarantined,
+    job_retried,
+    job_scheduled,
+    job_started,
+    job_succeeded,
+    log_failure,
+    tell,
+)
+from django_delayq.worker.attempt import Attempt, Verdict
+
+logger = get_log("django_delayq.worker")
+
+#: The verdicts that are told. A job that is snoozed, held or given back has neither failed nor ended.
+_SIGNALS: dict[Verdict | None, tuple[JobSignal, State]] = {
+    Verdict.SUCCEED: (job_succeeded, State.SUCCEEDED),
+    Verdict.RETRY: (job_retried, State.RETRYING),
+    Verdict.BURY: (job_dead, State.DEAD),
+    Verdict.EXPIRE: (job_expired, State.EXPIRED),
+    Verdict.QUARANTINE: (job_quarantined, State.QUARANTINED),
+    Verdict.CANCEL: (job_cancelled, State.CANCELLED),
+}
+
+
+def tell_start(attempt: Attempt) -> None:
+    """Tell that the task is about to be called."""
+    if job_started.receivers:
+        _tell(job_started, attempt.task, attempt.job())
+
+
+async def atell_start(attempt: Attempt) -> None:
+    """`tell_start` on the event loop."""
+    if job_started.receivers:
+        await _atell(job_started, attempt.task, attempt.job())
+
+
+def tell_end(attempt: Attempt) -> None:
+    """Tell what becomes of a job, once."""
+    if (told := _end(attempt)) is not None:
+        signal, job, named = told
+        _tell(signal, attempt.task, job, **named)
+
+
+async def atell_end(attempt: Attempt) -> None:
+    """`tell_end` on the event loop."""
+    if (told := _end(attempt)) is not None:
+        signal, job, named = told
+        await _atell(signal, attempt.task, job, **named)
+
+
+def _tell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
+    try:
+        tell(signal, task, job, **named)
+    except BaseException as error:
+        # SystemExit, for one: it ends neither the worker nor the job, but keeps the receivers after it from theirs.
+        log_failure(signal, job, "a receiver", error)
+
+
+async def _atell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
+    try:
+        await atell(signal, task, job, **named)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        log_failure(signal, job, "a receiver", error)
+
+
+def _end(attempt: Attempt) -> tuple[JobSignal, Job[Any], dict[str, Any]] | None:
+    value, error = attempt.value, attempt.raised
+    # The traceback holds the task's frames, and all that they refer to.
+    attempt.value = attempt.raised = None
+    verdict = attempt.final or attempt.verdict
+    found = _SIGNALS.get(verdict)
+    # If the lease was lost, the job may run elsewhere, and what becomes of it is told there.
+    if found is None or attempt.is_told or attempt.is_lost:
+        return None
+    attempt.is_told = True
+    signal, state = found
+    if not signal.receivers:
+        return None
+    job = attempt.job()
+    job.state = state
+    if attempt.task is None:
+        job.task = None
+    named: dict[str, Any] = {"reason": attempt.message, "exception": error}
+    if verdict is Verdict.SUCCEED:
+        named = {"result": value}
+    elif verdict in (Verdict.EXPIRE, Verdict.CANCEL):
+        del named["exception"]
+    elif verdict is Verdict.RETRY:
+        wait_ms = attempt.wait_ms()
+        named["retry_in"] = timedelta(milliseconds=wait_ms)
+        now_ms = boottime_ms() + attempt.server_minus_local_ms
+        job.start_time_ms = round(now_ms + wait_ms)
+    if verdict in (Verdict.RETRY, Verdict.BURY) and not attempt.is_unrun:
+        job.attempts += 1
+    return signal, job, named
+
+
+class Teller:
+    """A thread that tells what no thread of a job can: the claim loop calls nothing of a project.
+
+    It starts with the first thing that there is to tell.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._is_busy = False
+        #: Set while there is nothing to tell.
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Have the thread make a call that tells something."""
+        with self._lock:
+            self._calls.append(call)
+            if self._is_busy:
+                return
+            self._is_busy = True
+            self._is_idle.clear()
+        try:
+            threading.Thread(
+                target=self._work, name="delayq-teller", daemon=True
+            ).start()
+        except RuntimeError as error:
+            with self._lock:
+                lost = len(self._calls)
+                self._calls.clear()
+                self._is_busy = False
+                self._is_idle.set()
+            logger.error("%d signals are not sent: %s", lost, error)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until everything is told, ``timeout_s`` at most; return whether it is."""
+        return self._is_idle.wait(timeout_s)
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._lock:
+                    if not self._calls:
+                        self._is_busy = False
+                        self._is_idle.set()
+                        return
+                    call = self._calls.popleft()
+                try:
+                    call()
+                except BaseException as error:
+                    logger.error(
+                        "a signal is not sent: %s", class_name(error), exc_info=error
+                    )
+        finally:
+            connections.close_all()
+
+
+#: That of this process.
+teller = Teller()
+
+
+def tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
+    """Have told what a script has ended by itself."""
+    if job_cancelled.receivers or job_quarantined.receivers:
+        teller.tell(partial(_tell_ends, queue, ends))
+
+
+def _tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
+    for each in ends:
+        job: Job[Any] = Job(queue, each.token, each.task or None, [], {})
+        job.state = each.state
+        named: dict[str, Any] = {"reason": each.why}
+        signal = job_cancelled
+        if each.state is State.QUARANTINED:
+            signal, named["exception"] = job_quarantined, None
+        _tell(signal, task_of(job), job, **named)
+
+
+def tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
+    """Have told that a worker has stored jobs: those that follow one, or those of moments."""
+    if jobs and job_scheduled.receivers:
+        teller.tell(partial(_tell_stored, queue, jobs))
+
+
+def _tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
+    for new in jobs:
+        call = envelopes.claimed_call(new.payload, queue_of(queue).payload_codec)
+        job: Job[Any] = Job(queue, new.token, call.task, call.args, call.kwargs)
+        job.take_headers(call.headers)
+        job.state = State.SCHEDULED
+        _tell(job_scheduled, task_of(job), job)

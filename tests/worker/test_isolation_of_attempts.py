@@ -1,0 +1,82 @@
+"""What a task activates ends with it, and what a thread keeps for its tasks does not."""
+
+from contextvars import ContextVar
+
+import pytest
+from django.core.cache import caches
+from django.db import connections
+from django.utils import timezone, translation
+
+from django_delayq import delayed_task, schedule
+from tests.polling import wait_until
+
+of_a_task = ContextVar("of_a_task", default="nothing")
+
+
+def state():
+    return (
+        translation.get_language(),
+        timezone.get_current_timezone_name(),
+        of_a_task.get(),
+    )
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("time_limit", [None, 30])
+def test_what_a_task_activates_does_not_reach_the_next_one(
+    work, queue_name, is_async, time_limit
+):
+    seen = []
+
+    def activate():
+        seen.append(state())
+        translation.activate("de")
+        timezone.activate("Asia/Shanghai")
+        of_a_task.set("mine")
+        seen.append(state())
+
+    async def activate_async():
+        activate()
+
+    task = delayed_task(queue=queue_name, name="activates", time_limit=time_limit)(
+        activate_async if is_async else activate
+    )
+    for _ in range(3):
+        schedule(task, 0)
+
+    work(threads=1, coroutines=1)
+
+    wait_until(lambda: len(seen) == 6, description="all have run")
+    assert seen[1] == ("de", "Asia/Shanghai", "mine")
+    assert seen[0] != seen[1]
+    assert seen == seen[:2] * 3
+
+
+def test_all_jobs_of_a_thread_share_its_connections(
+    work, queue_name, settings, server, django_db_blocker
+):
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "LOCATION": server.socket_url,
+        }
+    }
+    seen = []
+
+    @delayed_task(queue=queue_name)
+    def use():
+        # The test database lives in memory, where Django never closes a connection by itself.
+        connection = connections["default"]
+        connection.ensure_connection()
+        client = caches["default"]._cache.get_client()
+        seen.append((id(connection.connection), client.client_id()))
+
+    for _ in range(5):
+        schedule(use, 0)
+
+    with django_db_blocker.unblock():
+        work(threads=1)
+        wait_until(lambda: len(seen) == 5, description="all have run")
+
+    assert len(set(seen)) == 1
+    caches["default"].close()
