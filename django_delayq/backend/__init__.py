@@ -6,7 +6,7 @@ docs/howto/django-tasks.md.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from time import time_ns
 from typing import Any
 
@@ -121,8 +121,7 @@ class DelayqBackend(BaseTaskBackend):
             ) from error
         if task.priority:
             self._check_priority(task)
-        wrap = partial(wrapped, sender=type(self))
-        definition = definition_of(task, self._defaults, wrap)
+        definition = definition_of(task, type(self), self._defaults, wrapped)
         set_plan(task, Plan(self, definition))
 
     def _check_priority(self, task: DelayqTask) -> None:

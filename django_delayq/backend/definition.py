@@ -103,7 +103,8 @@ class DelayqTask(_Planned):
 
     def enqueue(self, *args: Any, **kwargs: Any) -> AnyResult:
         """Schedule a call; see `DelayqBackend.enqueue`."""
-        plan = self.plan
+        # A copy has none.
+        plan: Plan | None = getattr(self, "plan", None)
         # To ask Django for the backend of this thread takes a tenth of the time of the call.
         if (
             plan is not None
@@ -169,10 +170,15 @@ class BackendTask(TaskDefinition):
     """What workers and the admin know about a function of Django's ``@task``."""
 
     def __init__(
-        self, task: DelayqTask, function: Callable[..., Any], options: TaskOptions
+        self,
+        task: DelayqTask,
+        sender: type,
+        function: Callable[..., Any],
+        options: TaskOptions,
     ) -> None:
-        """Describe a task; ``function`` is what a worker calls."""
+        """Describe a task; ``function`` is what a worker calls, ``sender`` that of Django's signals."""
         super().__init__(function, task.module_path, options)
+        self.sender = sender
         #: As the decorator made it.
         self.task = task
         # `schedule()` would take a number in that place for a delay that was forgotten. A call of `enqueue` has none.
@@ -205,8 +211,9 @@ def check_path(task: AnyTask) -> None:
 
 def definition_of(
     task: DelayqTask,
+    sender: type,
     defaults: TaskOptions,
-    wrap: Callable[[DelayqTask], Callable[..., Any]],
+    wrap: Callable[[DelayqTask, type], Callable[..., Any]],
 ) -> BackendTask:
     """Register a task's function, if that is not done yet, and return the definition for its calls.
 
@@ -219,13 +226,13 @@ def definition_of(
         options = task.options_over(defaults)
         known = _registered(task)
         if known is None:
-            known = BackendTask(task, wrap(task), options)
+            known = BackendTask(task, sender, wrap(task, sender), options)
             registry.register(known)
             return known
         if isinstance(options.unique, tuple):
             # The definition was made with other options, so nothing has looked at these names.
             TaskDefinition(known.function, known.name, options)
-        return known.with_options(options)
+        return known if options == known.base else known.with_options(options)
     except NoTask as error:
         raise InvalidTask(f"task {task.module_path!r}: {error}") from error
 

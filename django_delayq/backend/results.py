@@ -34,7 +34,7 @@ _STATUS = {
     State.TAKEN: TaskResultStatus.FAILED,
 }
 #: The class of the error of a job that has ended, where its task raised none.
-_ERRORS = {State.CANCELLED: JobCancelled, State.EXPIRED: JobExpired}
+ERRORS = {State.CANCELLED: JobCancelled, State.EXPIRED: JobExpired}
 #: A job that is due so soon after its call was not deferred: the clocks of the caller and the server differ.
 AT_ONCE = timedelta(seconds=1)
 #: In place of the id of a worker that the server keeps no more: of a long history, the oldest attempts go.
@@ -183,7 +183,7 @@ def _final_errors(
     last = past[-1] if past else {}
     if job.state is State.DEAD and last.get("kind") == "failed":
         return []
-    cls = _ERRORS.get(job.state, JobFailed)
+    cls = ERRORS.get(job.state, JobFailed)
     if last.get("kind") == "expired":
         # It was too late, and its task wants such jobs to be dead letters.
         cls = JobExpired

@@ -9,6 +9,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -244,12 +245,34 @@ def _succeed(result: AnyResult, value: object) -> None:
     )
 
 
+class _Finishing:
+    """Whether `ends` sends `task_finished` for what ends without its call."""
+
+    is_heard = False
+
+
+finishing = _Finishing()
+#: What `ends` finds on an exception whose end its call has told.
+_TOLD = "_delayq_task_finished"
+
+
+def was_told(error: BaseException | None) -> bool:
+    return getattr(error, _TOLD, False) is True
+
+
 def _fail(job: Job[Any], result: AnyResult, error: BaseException) -> bool:
-    """Take in what a function has raised; return whether the task has failed for good."""
+    """Take in what a function has raised; return whether to tell now that the task has failed for good."""
     assert job.here is not None
     if not job.here.ends_with(error):
         return False
-    if issubclass(type(error), Cancel):
+    is_cancelled = issubclass(type(error), Cancel)
+    if finishing.is_heard:
+        if is_cancelled:
+            # It is told with all other jobs that are cancelled.
+            return False
+        with suppress(Exception):
+            setattr(error, _TOLD, True)
+    if is_cancelled:
         path, text = class_path(JobCancelled), text_of(error)
     else:
         error.with_traceback(trimmed(error.__traceback__))

@@ -16,10 +16,9 @@ from typing import Any
 import django
 from django.conf import settings
 
-ROOT = Path(__file__).resolve().parents[2]
-#: Where the source distributions of Django lie; `tests.versions` brings them.
-SOURCES = ROOT / ".cache" / "sources"
+from tests.backend.sources import source_of
 
+ROOT = Path(__file__).resolve().parents[2]
 OWN_RESULTS = "it is about the list of results that Django's DummyBackend keeps in the process: ours are on the server"
 AT_ONCE = "it is about Django's ImmediateBackend, which runs a task within enqueue(): ours has a worker for that"
 #: Tests of Django that do not apply to ours, and why. docs/howto/django-tasks.md lists them.
@@ -32,11 +31,6 @@ EXCLUDED = {
     "test_immediate_backend.ImmediateBackendTestCase.test_cannot_refresh_result": "ours supports it",
     "test_immediate_backend.ImmediateBackendTestCase.test_cannot_pass_run_after": "ours supports it",
 }
-
-
-def source_of(version: str) -> Path:
-    """Return where the source distribution of a version of Django lies, if it is there."""
-    return SOURCES / f"django-{version}.tar.gz"
 
 
 def unpack(version: str, folder: Path) -> Path:

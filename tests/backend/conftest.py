@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from django_delayq.worker.process import DONE
-from tests.worker.conftest import configure, records, work
+from tests.worker.conftest import configure, program, records, work
 from tests.worker.workers import InlineWorker
 
-__all__ = ["configure", "records", "work"]
+__all__ = ["configure", "program", "records", "work"]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
-"""Imports the modules that ``MODULES`` of a backend names: those whose tasks no ``tasks.py`` of an app has."""
+"""Prepares a worker for Django's tasks, where ``TASKS`` has a backend of ours."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -11,15 +11,15 @@ from django_delayq.exceptions import InvalidSettings
 from django_delayq.redaction import show
 
 
-def import_modules() -> None:
-    """Import what the OPTIONS of our backends in ``TASKS`` name, for a worker.
+def prepare_tasks() -> None:
+    """Import the modules that ``MODULES`` of our backends name, and hear of the ends of tasks if somebody listens.
 
     Raises:
         InvalidSettings: a module cannot be imported.
     """
-    for alias, params in getattr(settings, "TASKS", {}).items():
-        names = params.get("OPTIONS", {}).get("MODULES", ())
-        for name in names if names and _is_ours(params) else ():
+    ours = {alias: each for alias, each in _backends() if _is_ours(each)}
+    for alias, params in ours.items():
+        for name in params.get("OPTIONS", {}).get("MODULES", ()):
             try:
                 import_module(name)
             except Exception as error:
@@ -28,12 +28,28 @@ def import_modules() -> None:
                     f" {type(error).__name__}: {error}. Correct the name, or the module: without it a worker can only hold"
                     " the jobs of its tasks"
                 ) from error
+    if ours:
+        # As above: only now it is known that the package is needed, and there.
+        from django_delayq.backend import ends
+
+        ends.listen()
+
+
+def _backends() -> Iterable[tuple[str, Mapping[str, Any]]]:
+    tasks: Mapping[str, Mapping[str, Any]] = getattr(settings, "TASKS", {})
+    return tasks.items()
 
 
 def _is_ours(params: Mapping[str, Any]) -> bool:
+    backend = params.get("BACKEND")
+    if backend in _DJANGOS:
+        return False
     # On Django 5.2 it needs a package that most projects do not have.
     from django_delayq.backend import DelayqBackend
 
-    backend = params["BACKEND"]
     found = import_string(backend) if isinstance(backend, str) else backend
     return isinstance(found, type) and issubclass(found, DelayqBackend)
+
+
+#: What most projects have, if they name no backend.
+_DJANGOS = (None, "django.tasks.backends.immediate.ImmediateBackend")
