@@ -7,6 +7,9 @@ DEBUG = False
 USE_TZ = True
 INSTALLED_APPS = ["django_delayq", "benchmarks"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+TASKS = {
+    "default": {"BACKEND": "django_delayq.backend.DelayqBackend", "QUEUES": []},
+}
 DELAYQ = {
     "CONNECTION": os.environ.get("DELAYQ_BENCH_URL", "redis://127.0.0.1:6379/0"),
     "QUEUES": {

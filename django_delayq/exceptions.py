@@ -15,6 +15,9 @@ DelayqError
 ├── ScheduleNotFound   a name that no schedule has
 ├── JobNotFound        an id that no job has (any more)
 ├── JobFailed          the job that wait() waits for ended without a result
+│   ├── JobCancelled   somebody cancelled it
+│   └── JobExpired     it was too late to matter, and was not started
+├── InvalidResult      what a function of Django's @task returned cannot be kept
 ├── MaybeScheduled     an error on the way; .scheduled are stored, .unsent are not, .unknown may be
 ├── QueueFull          the queue holds MAX_JOBS jobs; .unsent can be sent again when there is room
 ├── MaybeChanged       an error while found jobs were changed; .won and .lost are counts, .unknown may be changed
@@ -112,6 +115,18 @@ class JobNotFound(DelayqError, LookupError):
 
 class JobFailed(DelayqError):
     """Raised when the job that ``wait()`` waits for ended without a result."""
+
+
+class JobCancelled(JobFailed):
+    """Raised when the job that ``wait()`` waits for was cancelled."""
+
+
+class JobExpired(JobFailed):
+    """Raised when the job that ``wait()`` waits for was too late to matter, and so was not started."""
+
+
+class InvalidResult(DelayqError, TypeError):
+    """Raised when a function of Django's ``@task`` returns what is not JSON, or is too large to be kept."""
 
 
 class MaybeScheduled(DelayqError):

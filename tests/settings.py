@@ -58,6 +58,11 @@ DATABASES = {
     "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
 }
 
+# Tests name their own queues, so none is asked for here.
+TASKS = {
+    "default": {"BACKEND": "django_delayq.backend.DelayqBackend", "QUEUES": []},
+}
+
 DELAYQ = {
     # Nothing answers at the default, so a test that forgot the fixture fails instead of
     # writing somewhere.

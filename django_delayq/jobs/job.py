@@ -4,7 +4,7 @@ It asks the server by the job's id, and keeps only the answer of the last look. 
 run.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -20,8 +20,9 @@ from django_delayq import conf
 from django_delayq.calls.command import Command
 from django_delayq.calls.steps import Pause, Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
-from django_delayq.clock import monotonic_ms
+from django_delayq.clock import epoch_ms, monotonic_ms
 from django_delayq.delivery import changing, limits, looking
+from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.searching import Found
@@ -30,15 +31,18 @@ from django_delayq.delivery.storing import NewJob
 from django_delayq.exceptions import (
     DecodeError,
     InvalidTask,
+    JobCancelled,
+    JobExpired,
     JobFailed,
     JobNotFound,
     LeaseLost,
+    TaskNotFound,
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following, formats
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.envelope import Follow, Follower
-from django_delayq.jobs.options import check_priority
+from django_delayq.jobs.options import check_priority, seconds
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.jobs.telling import BY_CALL, Telling
@@ -113,6 +117,10 @@ class Here(NamedTuple):
     stop: Stop
     #: Calls the task; middleware gets there in the end.
     call: Callable[[], Any] | None = None
+    #: The name of the worker, as the attempts of a job have it.
+    worker: str = ""
+    #: Whether the job will have ended once its task has raised this exception.
+    ends_with: Callable[[BaseException], bool] = lambda error: True
 
 
 class Job(Generic[R_co]):
@@ -122,8 +130,11 @@ class Job(Generic[R_co]):
     """
 
     __slots__ = (
+        "_at_ms",
+        "_claimed",
         "_draft",
         "_headers",
+        "_kept",
         "args",
         "attempts",
         "created",
@@ -217,10 +228,29 @@ class Job(Generic[R_co]):
         headers: dict[str, str] = getattr(self, "_headers", {})
         return headers.get(name, "")
 
-    def take_headers(self, headers: dict[str, str]) -> None:
-        """Take in the texts that travel with the call."""
+    def take_headers(self, headers: dict[str, str], at_ms: int | None = None) -> None:
+        """Take in what travels with the call: texts, and when it was enqueued."""
         if headers:
             self._headers = headers
+        if at_ms is not None:
+            self._at_ms = at_ms
+
+    @property
+    def enqueued_at(self) -> datetime | None:
+        """When Django's tasks enqueued it, by the clock of that process, in UTC; None: the job is none of theirs."""
+        # As with the headers, few jobs have the slot.
+        at_ms = getattr(self, "_at_ms", None)
+        return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC)
+
+    @property
+    def kept(self) -> dict[str, Any] | None:
+        """What is kept of how it ended, as `envelope.result_text` writes it; None: nothing, or the job has not ended."""
+        return getattr(self, "_kept", None)
+
+    @property
+    def claimed(self) -> tuple[int | None, str]:
+        """When the worker claimed it that ran it at the last look, epoch ms, and the id by which that worker's claims go."""
+        return getattr(self, "_claimed", (None, ""))
 
     def __repr__(self) -> str:
         # When a job has ended, the server knows only how it ended.
@@ -453,7 +483,10 @@ class Job(Generic[R_co]):
             self.state = State.CANCELLED
             return True
         change = yield changing.cancel(
-            self._keys, self.token, keep_ended=conf.keep_ended(self.queue)
+            self._keys,
+            self.token,
+            keep_ended=conf.keep_ended(self.queue),
+            kept=kept_if_cancelled([self]),
         )
         if isinstance(change, State):
             self.state = change
@@ -650,6 +683,8 @@ class Job(Generic[R_co]):
         )
         if due_ms:
             self.start_time_ms = due_ms
+        if seen.worker:
+            self._claimed = (seen.claimed_ms, seen.worker)
         self.attempts, self.kills = seen.attempts, seen.kills
         self.error = envelopes.read_error(seen.error)
         self.unique, self.priority = seen.unique, seen.priority
@@ -675,7 +710,7 @@ class Job(Generic[R_co]):
             envelope.kwargs,
             envelope.options,
         )
-        self.take_headers(envelope.headers)
+        self.take_headers(envelope.headers, envelope.at)
 
     def _reading_record(self) -> Steps[bool]:
         """Read what is kept of a job that has ended, for as long as its result is; return False if that is nothing."""
@@ -683,14 +718,18 @@ class Job(Generic[R_co]):
         if not kept:
             return False
         body = envelopes.read_result(kept[0])
+        self._kept = body
         self.state = State(body["state"])
         if len(kept) == 3:
             self._read(kept[1])
             self.history = envelopes.read_history(kept[2])
         if isinstance(last := body.get("last"), dict):
-            self.attempts = last.pop("attempts", 0)
-            self.kills = last.pop("kills", 0)
-            self.history = [{"kind": body["state"], **last}, *self.history]
+            self.attempts = last.get("attempts", 0)
+            self.kills = last.get("kills", 0)
+            ended = {
+                name: last[name] for name in ("began", "at", "worker") if name in last
+            }
+            self.history = [{"kind": body["state"], **ended}, *self.history]
         return True
 
     def _check_waitable(self) -> None:
@@ -723,7 +762,9 @@ class Job(Generic[R_co]):
         body = envelopes.read_result(text)
         self.state = State(body["state"])
         if "error" in body:
-            raise JobFailed(f"job {self.id} is {self.state}: {body['error']}")
+            raise _error_of(self.state)(
+                f"job {self.id} is {self.state}: {body['error']}"
+            )
         result: R_co = body.get("result")  # type: ignore[assignment]
         return result
 
@@ -739,7 +780,7 @@ class Job(Generic[R_co]):
             raise JobNotFound(
                 f"job {self.id} has succeeded, but its result was not kept, or is no longer kept"
             )
-        raise JobFailed(
+        raise _error_of(state)(
             f"job {self.id} is {state}"
             + (f": {self.error.get('error')}" if self.error else "")
         )
@@ -756,6 +797,36 @@ _ENDED = frozenset(
     }
 )
 _OVER = _ENDED | {State.MISSING, State.DEAD, State.QUARANTINED}
+#: What to raise to callers that wait, where it is not only JobFailed.
+_ERRORS: dict[State, type[JobFailed]] = {
+    State.CANCELLED: JobCancelled,
+    State.EXPIRED: JobExpired,
+}
+
+
+def _error_of(state: State) -> type[JobFailed]:
+    return _ERRORS.get(state, JobFailed)
+
+
+def kept_if_cancelled(jobs: Iterable["Job[Any]"]) -> Kept:
+    """Return for how long the records of jobs are kept, if these are cancelled before they run."""
+    found = {job.token: kept_s * 1000 for job in jobs if (kept_s := _kept_s(job))}
+    text = envelopes.result_text(
+        State.CANCELLED, error="cancelled before it ran", at_ms=epoch_ms()
+    )
+    return Kept(text, {token: round(ttl_ms) for token, ttl_ms in found.items()})
+
+
+def _kept_s(job: "Job[Any]") -> float | None:
+    carried = job.options or {}
+    if "keep_result" in carried:
+        return seconds(carried["keep_result"])
+    if job.task is None:
+        return None
+    try:
+        return seconds(get_task(job.task).options.keep_result)
+    except TaskNotFound:
+        return None
 
 
 def _deadline(timeout: float | timedelta | None) -> float | None:

@@ -1,6 +1,6 @@
 """`Limit`: how many jobs of a task run at a time, and how often one starts; for all of them, or by a key."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,7 @@ class Limit:
                 f"Limit({self.name!r}) limits nothing: give concurrency=, rate=, or both"
             )
 
-    def of_call(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def of_call(self, task: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
         """Return the limit of one call as `tail_of` takes it.
 
         Raises:

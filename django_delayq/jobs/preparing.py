@@ -6,6 +6,7 @@ import math
 import secrets
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from django_delayq import conf
@@ -35,9 +36,16 @@ MAX_UNIQUE_KEY = 1_024
 
 
 def prepare(
-    task: TaskDefinition, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
+    task: TaskDefinition,
+    delay: Delay,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    at_ms: int | None = None,
 ) -> Job[Any]:
-    """Make the job of one call, with id and payload, but send nothing; see `DelayedTask.prepare`."""
+    """Make the job of one call, with id and payload, but send nothing; see `DelayedTask.prepare`.
+
+    ``at_ms``: when it was enqueued, if its payload is to say so.
+    """
     when = parse_delay(delay, FIRST)
     settings = conf.get_settings()
     options = task.options
@@ -47,7 +55,7 @@ def prepare(
     carried = None if options is task.base else options.carried(task.base)
     token = storing.new_token()
     format = formats.last_known(queue.name)
-    call = envelopes.Envelope(task.name, plain_args, plain_kwargs, carried)
+    call = envelopes.Envelope(task.name, plain_args, plain_kwargs, carried, at_ms)
     if settings.context:
         call.headers = contexts.capture(settings.context, task.name, queue.name, token)
     codec = queue.payload_codec if queue.is_shared else None
@@ -78,7 +86,7 @@ def _add_extras(
     job: Job[Any],
     draft: Draft,
     task: TaskDefinition,
-    args: tuple[Any, ...],
+    args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> None:
     """Add to a new job what the options of its task ask for beside the call."""
@@ -112,7 +120,7 @@ def spread(when: str, longest: Seconds) -> str:
 
 
 def _check_call(
-    task: TaskDefinition, delay: Delay, args: tuple[Any, ...], kwargs: dict[str, Any]
+    task: TaskDefinition, delay: Delay, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> None:
     least, most = task.positional
     if not kwargs and least <= len(args) <= most:
@@ -148,7 +156,7 @@ def _warn_of_forgotten_delay(task: TaskDefinition, delay: Delay) -> None:
 
 
 def _unique_key(
-    task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]
+    task: TaskDefinition, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> str:
     unique = task.options.unique
     if callable(unique):
@@ -190,7 +198,7 @@ def _caller_level() -> int:
     return level
 
 
-def _show_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _show_call(args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     # The arguments' number and names are wrong, not their values, which are private.
     parts = [f"<{type(arg).__qualname__}>" for arg in args] + [
         f"{name}=<{type(value).__qualname__}>" for name, value in kwargs.items()

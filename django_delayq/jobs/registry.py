@@ -70,6 +70,11 @@ def get_task(name: str) -> TaskDefinition:
         ) from None
 
 
+def find_task(name: str) -> TaskDefinition | None:
+    """Return the task with this name, or None."""
+    return _tasks.get(name)
+
+
 @lru_cache(maxsize=256)
 def _suggestion(name: str) -> str:
     # Cached: after a deploy, a thousand jobs may name the same missing task. A comparison with hundreds of names takes

@@ -11,12 +11,13 @@ import re
 import socket
 import traceback as tracebacks
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
 
 from django_delayq import logs
-from django_delayq.clock import boottime_ms, epoch_ms
+from django_delayq.clock import boottime_ms
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.holding import Held, can_be_held
@@ -26,6 +27,7 @@ from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
     EncodeError,
+    InvalidResult,
     InvalidTask,
     LeaseLost,
     NotSigned,
@@ -57,10 +59,12 @@ MESSAGE_LIMIT = 2_000
 FAILURE_TTL_MS = 3_600_000
 #: The wait before the next attempt if an exception breaks everything that would compute one: a minute.
 LAST_RESORT_DELAY_MS = 60_000
-#: In a traceback, the frames of these files precede the task's own.
-_HERE = os.path.join(os.path.dirname(__file__), "")
+#: In a traceback, the frames of this package's files precede the task's own.
+_HERE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
+#: What a payload has that says when it was enqueued. Arguments may have it as well.
+_AT = b'\\"at\\":'
 #: A payload of ours up to this size is decoded in some 0.1 ms, which an event loop can afford.
 QUICK_BYTES = 16_384
 
@@ -436,8 +440,9 @@ class Attempt:
         text = f"too late to matter: {late_ms / 1000:.3f} s after its start time, expires={expires_s:g} s"
         self.is_unrun = True
         self.message = text
-        self.result = envelopes.result_text(State.EXPIRED, error=text)
         self.ended_ms = boottime_ms()
+        at_ms = round(self.ended_ms + self.server_minus_local_ms)
+        self.result = envelopes.result_text(State.EXPIRED, error=text, at_ms=at_ms)
         if policy == "dead":
             self.error = self._error_text(text, "expired")
             self._conclude(Verdict.BURY)
@@ -550,23 +555,36 @@ class Attempt:
         if issubclass(type(error), Decision):
             self._decide(cast("Decision", error))
             return
-        base = self.task.base
-        failures = self.leased.attempts + 1
         if isinstance(error, LeaseLost) and not self.has_lease:
             # The task stopped because another worker may run the job. Only the server knows whether one does. If the
             # lease ends there, that counts as a kill, like the death of a worker, and not as a failure.
             self.is_lost = True
-        is_retryable = isinstance(error, (*base.retry_on, TimeLimitExceeded))
-        if (
-            is_retryable
-            and not isinstance(error, base.no_retry_on)
-            and failures < self._max_attempts
-        ):
+        if self._is_retried(error):
             self._note(error, "failed")
-            self.when = self._backoff(failures)
+            self.when = self._backoff(self.leased.attempts + 1)
             self.verdict = Verdict.RETRY
         else:
             self._reject(Verdict.BURY, error, kind="failed")
+
+    def _is_retried(self, error: BaseException) -> bool:
+        """Whether the job runs again after an exception that is no decision."""
+        assert self.task is not None
+        base = self.task.base
+        return (
+            isinstance(error, (*base.retry_on, TimeLimitExceeded))
+            and not isinstance(error, base.no_retry_on)
+            and self.leased.attempts + 1 < self._max_attempts
+        )
+
+    def ends_with(self, error: BaseException) -> bool:
+        """Whether the job will have ended once its task has raised this."""
+        if not self.has_lease:
+            return False
+        if not issubclass(type(error), Decision):
+            return not self._is_retried(error)
+        if issubclass(type(error), Retry):
+            return self.leased.attempts + 1 >= self._max_attempts
+        return issubclass(type(error), Cancel)
 
     @property
     def _max_attempts(self) -> int:
@@ -626,11 +644,14 @@ class Attempt:
         traceback = ""
         # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
         if kind == "failed" or not isinstance(error, DelayqError):
-            self.exception = error.with_traceback(_trimmed(error.__traceback__))
-            traceback = _traceback_of(error)
-        self.error = self._error_text(self.message, kind, traceback)
+            self.exception = error.with_traceback(trimmed(error.__traceback__))
+            traceback = traceback_of(error)
+        class_path = class_path_of(error) if kind == "failed" else ""
+        self.error = self._error_text(self.message, kind, traceback, class_path)
 
-    def _error_text(self, message: str, kind: str, traceback: str = "") -> bytes:
+    def _error_text(
+        self, message: str, kind: str, traceback: str = "", class_path: str = ""
+    ) -> bytes:
         began_ms = None
         if self.started_ms:
             began_ms = round(self.started_ms + self.server_minus_local_ms)
@@ -638,9 +659,10 @@ class Attempt:
             message,
             kind=kind,
             traceback=traceback,
-            at_ms=epoch_ms(),
+            at_ms=round((self.ended_ms or boottime_ms()) + self.server_minus_local_ms),
             began_ms=began_ms,
             worker=_this_worker(),
+            class_path=class_path,
         )
 
     def give_back(self) -> None:
@@ -695,9 +717,26 @@ class Attempt:
         job.state = State.RUNNING
         job.attempts, job.kills = self.leased.attempts, self.leased.kills
         job.start_time_ms = self.leased.start_time_ms
-        job.here = Here(lambda: self.has_lease, running_stop.get(), call)
-        job.take_headers(self.headers)
+        job.here = Here(
+            lambda: self.has_lease,
+            running_stop.get(),
+            call,
+            worker=_this_worker(),
+            ends_with=self.ends_with,
+        )
+        job.take_headers(self.headers, self._enqueued_ms())
         return job
+
+    def _enqueued_ms(self) -> int | None:
+        """When Django's tasks enqueued the job; None: it is none of theirs."""
+        payload = self.leased.payload
+        if payload is None or _AT not in payload:
+            return None
+        with suppress(DecodeError):
+            return envelopes.open_payload(
+                payload, self.queue.name, get_keyring(), self.queue.payload_codec
+            ).at
+        return None
 
     def wait_ms(self) -> int:
         """How long a job that is to be repeated waits, as far as this process knows the server's clock."""
@@ -881,7 +920,17 @@ def class_name(error: BaseException) -> str:
     return logs.class_name(error)[:MESSAGE_LIMIT].encode(errors="replace").decode()
 
 
-def _trimmed(traceback: TracebackType | None) -> TracebackType | None:
+def class_path_of(error: BaseException) -> str:
+    """Return what imports the class of an exception."""
+    cls = type(error)
+    if cls is InvalidResult and error.__cause__ is not None:
+        # Django's tasks are to show what is wrong with the value.
+        cls = type(error.__cause__)
+    path = f"{type.__dict__['__module__'].__get__(cls)}.{type.__dict__['__qualname__'].__get__(cls)}"
+    return path[:MESSAGE_LIMIT].encode(errors="replace").decode()
+
+
+def trimmed(traceback: TracebackType | None) -> TracebackType | None:
     """Return a traceback that begins at the task's own first frame."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(
         _HERE
@@ -890,7 +939,7 @@ def _trimmed(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def _traceback_of(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     try:
         text = "".join(tracebacks.format_exception(error))
     except BaseException:

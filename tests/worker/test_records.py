@@ -100,9 +100,10 @@ def test_record_of_a_job_that_its_task_cancels_has_its_call(
 def test_result_of_the_version_before_is_read(work, queue_name, client) -> None:
     job = schedule(tasks.add.using(queue=queue_name, keep_result=60), 600, 1, 2)
     keys = get_settings().queue(queue_name).keys
-    client.rpush(keys.result(job.token), b'{"state":"succeeded","result":3}')
     job.cancel()
     forget_end(client, job)
+    client.delete(keys.result(job.token))
+    client.rpush(keys.result(job.token), b'{"state":"succeeded","result":3}')
 
     kept = get_job(job.id)
 

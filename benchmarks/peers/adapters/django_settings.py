@@ -48,6 +48,17 @@ if APP == "django_delayq":
         "QUEUES": {name: _queue for name in QUEUE_NAMES},
         "WORKER": {"LEASE": 3.0 if IS_TUNED else 30.0},
     }
+    if os.environ.get("BENCH_DELAYQ") == "tasks":
+        TASKS = {
+            "default": {
+                "BACKEND": "django_delayq.backend.DelayqBackend",
+                "QUEUES": QUEUE_NAMES,
+                "OPTIONS": {
+                    "RESULT_TTL": 60,
+                    "MODULES": ["benchmarks.peers.adapters.delayq_tasks"],
+                },
+            }
+        }
 elif APP == "django_tasks_redis":
     TASKS = {
         "default": {

@@ -65,9 +65,9 @@ end
 
 -- What inspect.lua returns of a job that find_job() has found.
 local function look_at(token, job, now_ms)
-  local attempts, kills, start, tail, payload, _, claimed = 0, 0, job.score or 0, '', job.payload or '', nil, nil
+  local attempts, kills, start, tail, payload, _, owner, claimed = 0, 0, job.score or 0, '', job.payload or '', nil, NOBODY, nil
   if job.header then
-    attempts, kills, start, _, _, tail, _, claimed = read_header(job.header)
+    attempts, kills, start, _, owner, tail, _, claimed = read_header(job.header)
   elseif read_locator(job.locator) then
     start, _, _, tail = read_locator(job.locator)
   end
@@ -78,5 +78,5 @@ local function look_at(token, job, now_ms)
   end
   return { job.state, job.score or 0, attempts, kills, start, payload, redis.call('HGET', keys.errors, token) or '',
     unique_of(tail):sub(2), now_ms, priority_of(tail),
-    claimed or 0, redis.call('HGET', keys.errors, HISTORY .. token) or '' }
+    claimed or 0, redis.call('HGET', keys.errors, HISTORY .. token) or '', job.state == 'running' and owner or '' }
 end

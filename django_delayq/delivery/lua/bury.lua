@@ -1,7 +1,7 @@
 -- End jobs that failed for good, as dead letters; or put jobs that nobody here can read or run into quarantine.
 --
 -- Prelude  clock, count, window, frame, list, job, new, follow, held, pause, limit, batch, settle
--- Keys     leases, headers, graves, errors, unique, counters, slots?limits, held?limits, held_tasks?limits,
+-- Keys     leases, headers, payloads, graves, errors, unique, counters, slots?limits, held?limits, held_tasks?limits,
 --          paces?limits, retries?limits, returned?limits, ranked?limits, control?limits, channel?limits, batches?limits,
 --          timeout_set?follow, delay_queue?follow, locators?follow, redisson_channel?follow, ended?follow, results...
 -- Where    graves: dead or quarantine; slots to batches: only if the queue, or one of its jobs, has a limit, or one is in a batch;
@@ -21,7 +21,7 @@ local jobs_till = #ARGV
 if keys.timeout_set then jobs_till = followers_from() - 1 end
 local held, lost = ours(keys.headers, 4, 5, jobs_till)
 if #held == 0 then return lost end
-check_hashes(keys.errors, keys.unique, keys.counters)
+check_hashes(keys.payloads, keys.errors, keys.unique, keys.counters)
 check_sets(keys.graves)
 local following
 if keys.timeout_set then following = find_followers(by_index(held, 4, 5), now_us) end
@@ -44,7 +44,11 @@ for _, job in ipairs(held) do
   redis.call('HSET', keys.errors, job.token, ARGV[job.at + 2])
   if job.claimed then add_attempt(keys.errors, job.token, ARGV[job.at + 2]) end
   redis.call('ZADD', keys.graves, now_ms, job.token)
-  if results[job.at] then keep_result(results[job.at], ARGV[job.at + 4], ARGV[job.at + 3]) end
+  if results[job.at] then
+    -- As for a job that succeeded: somebody may discard this one while its record is still to be kept.
+    keep_result(results[job.at], ARGV[job.at + 4], ARGV[job.at + 3], redis.call('HGET', keys.payloads, job.token) or '',
+      redis.call('HGET', keys.errors, HISTORY .. job.token) or '')
+  end
 end
 add_to(keys.counters, counter, #held)
 if keys.batches then leave_batches(held, now_us) end

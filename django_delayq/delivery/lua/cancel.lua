@@ -1,13 +1,15 @@
 -- Cancel jobs that are not running. Those in the delay queue share a scan of it.
 --
--- Prelude  clock, count, window, frame, list, job, find, held, pause, limit, batch, cancel, ended
+-- Prelude  clock, count, window, frame, list, job, find, held, pause, limit, batch, cancel, ended, settle
 -- Keys     timeout_set, delay_queue, destination, leases, retries, dead, quarantine, headers, payloads, locators,
 --          errors, notes, unique, ended, counters, returned, held, held_tasks, ranked, control, channel, slots,
---          paces, batches, last_ended?
--- Where    last_ended: only if the queue remembers the jobs that ended last
+--          paces, batches, last_ended?, results...
+-- Where    last_ended: only if the queue remembers the jobs that ended last; results: one for each job whose record is
+--          kept, in their order
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  how many jobs that ended the queue remembers
--- ARGV[3]  and on: tokens, all different
+-- ARGV[3]  what a record says of the end, as JSON
+-- ARGV[4]  and on, two a job: token, all different; how long its record is kept (ms) or empty
 -- Returns  for each 'cancelled'; 'noted' if it lies in a long destination queue, and will not run unless Java takes it;
 --          or the state in which it was left
 
@@ -27,14 +29,28 @@ local function find_lying(destination, token, locator)
   return lying[token .. mac], is_all
 end
 
-local jobs, tokens = {}, {}
-for i = 3, #ARGV do
-  tokens[i - 2], jobs[i - 2] = ARGV[i], find_job(ARGV[i], now_ms, #ARGV > 3 and find_lying)
+-- The payload of a job that find_job() has found, and the attempts behind it.
+local function what_is_kept(token, job)
+  local payload = job.payload or job.frame and unpack_frame(job.frame) or redis.call('HGET', keys.payloads, token)
+  return { payload or '', redis.call('HGET', keys.errors, HISTORY .. token) or '' }
 end
-if not keys.last_ended then return cancel_found(jobs, tokens, now_ms) end
-local records = {}
-local replies = cancel_found(jobs, tokens, now_ms, function(token, payload)
-  records[#records + 1] = end_record(token, payload, 'cancelled', now_ms)
-end)
+
+local jobs, tokens, kept, results = {}, {}, {}, #keys
+for i = 4, #ARGV, 2 do
+  local n = i / 2 - 1
+  tokens[n], jobs[n] = ARGV[i], find_job(ARGV[i], now_ms, #ARGV > 5 and find_lying)
+  if ARGV[i + 1] ~= '' then
+    results = results + 1
+    kept[n] = { KEYS[results], ARGV[i + 1], what_is_kept(ARGV[i], jobs[n]) }
+  end
+end
+local records, each = {}, nil
+if keys.last_ended then
+  each = function(token, payload) records[#records + 1] = end_record(token, payload, 'cancelled', now_ms) end
+end
+local replies = cancel_found(jobs, tokens, now_ms, each)
+for n, record in pairs(kept) do
+  if replies[n] == 'cancelled' and record[3][1] ~= '' then keep_result(record[1], ARGV[3], record[2], unpack(record[3])) end
+end
 if #records > 0 then add_records(keys.last_ended, records, tonumber(ARGV[2])) end
 return replies

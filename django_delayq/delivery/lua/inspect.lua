@@ -8,7 +8,7 @@
 -- Returns  state; score (start time, end of the lease, until when it is held, or when it was put aside; epoch ms);
 --          attempts that failed; leases that expired; first start time (epoch ms); payload; error as JSON; unique key;
 --          now (epoch ms); priority; when it was claimed (epoch ms), 0 if it is not leased or that is not known; attempts
---          behind it, the last first, one as JSON a line
+--          behind it, the last first, one as JSON a line; owner of the lease, 8 bytes, or empty
 
 local now_ms, token = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2]
 return look_at(token, find_job(token, now_ms), now_ms)

@@ -23,6 +23,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.exceptions import DelayqError
 from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import registry
+from django_delayq.management.backends import prepare_tasks
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.redaction import redact, redact_url
 from django_delayq.worker import heartbeat
@@ -168,6 +169,7 @@ class Command(CommandWithExamples):
     def handle(self, *args: Any, **options: Any) -> None:
         _log_to_stderr(options["verbosity"])
         try:
+            prepare_tasks()
             worker_options = self._read(options)
         except DelayqError as error:
             raise CommandError(str(error)) from error

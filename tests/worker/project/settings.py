@@ -20,5 +20,7 @@ DATABASES = {
     }
 }
 DELAYQ = json.loads(os.environ["WORKER_TEST_DELAYQ"])
+if "WORKER_TEST_TASKS" in os.environ:
+    TASKS = json.loads(os.environ["WORKER_TEST_TASKS"])
 if "WORKER_TEST_LOGGING" in os.environ:
     LOGGING = json.loads(os.environ["WORKER_TEST_LOGGING"])

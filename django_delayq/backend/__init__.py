@@ -1,0 +1,272 @@
+"""A backend for Django's tasks: ``TASKS = {"default": {"BACKEND": "django_delayq.backend.DelayqBackend"}}``.
+
+Functions of Django's ``@task`` become jobs like those of ``@delayed_task``, run by the same workers.
+docs/howto/django-tasks.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from time import time_ns
+from typing import Any
+
+from django.apps import apps
+from django.core import checks
+from django.db import transaction
+from django.utils import timezone
+
+from django_delayq import conf
+from django_delayq.backend.definition import (
+    DelayqTask,
+    Plan,
+    check_path,
+    definition_of,
+    set_plan,
+)
+from django_delayq.backend.problems import find_problems, is_good
+from django_delayq.backend.results import new_result, normalized, result_of
+from django_delayq.backend.running import asend, is_only_logged, logs_enqueued, wrapped
+from django_delayq.backend.upstream import (
+    AnyResult,
+    AnyTask,
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResultDoesNotExist,
+    task_enqueued,
+)
+from django_delayq.exceptions import (
+    DelayqError,
+    InvalidDelay,
+    InvalidResult,
+    JobNotFound,
+    QueueNotFound,
+)
+from django_delayq.exceptions import InvalidTask as NoTask
+from django_delayq.jobs.job import Job, aget_job, get_job
+from django_delayq.jobs.options import Seconds, TaskOptions
+from django_delayq.jobs.preparing import prepare
+from django_delayq.jobs.sending import asend as asend_job
+from django_delayq.jobs.sending import send as send_job
+from django_delayq.wire.delay import parse_delay
+
+__all__ = ["DelayqBackend", "DelayqTask"]
+
+#: How long the results of tasks are kept, unless OPTIONS say otherwise: a day.
+RESULT_TTL_S = 86_400
+
+
+# Cached: each thread, and each event loop's context, has a backend of its own.
+@lru_cache(maxsize=64)
+def _defaults(
+    on_commit: bool | str | None, result_ttl: Seconds, max_attempts: int | None
+) -> TaskOptions:
+    return TaskOptions(
+        no_retry_on=(InvalidResult,),
+        on_commit=on_commit,
+        keep_result=result_ttl,
+        max_attempts=max_attempts,
+    )
+
+
+class DelayqBackend(BaseTaskBackend):
+    """Django's tasks as delayed jobs."""
+
+    task_class = DelayqTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @property
+    def is_of_all_threads(self) -> bool:
+        """Whether any thread may use it: Django makes one for each. What is derived from it may keep something."""
+        return type(self) is DelayqBackend
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        # Django makes backends while it imports tasks: nothing may be asked here, and nothing connected.
+        super().__init__(alias, params)  # type: ignore[arg-type]
+        options = self.options
+        found = {
+            name: options.get(name, default) if is_good(name, options) else default
+            for name, default in (
+                ("ON_COMMIT", None),
+                ("RESULT_TTL", RESULT_TTL_S),
+                ("MAX_ATTEMPTS", None),
+            )
+        }
+        self._defaults = _defaults(*found.values())
+
+    def validate_task(self, task: AnyTask) -> None:
+        """Make sure that a task can be enqueued, and register its function.
+
+        Raises:
+            InvalidTask: of Django.
+        """
+        if not isinstance(task, DelayqTask):
+            raise InvalidTask(
+                f"task {task.module_path!r} was made for another backend, {type(task).__qualname__} is its class: decorate its"
+                f" function with @task(backend={self.alias!r}), which can go to other backends with using(backend=…)"
+            )
+        if isinstance(task.run_after, timedelta):
+            # What Django says about moments does not apply.
+            super().validate_task(_Undeferred(task))  # type: ignore[arg-type]
+        else:
+            super().validate_task(task)
+        try:
+            if task.run_after is not None:
+                parse_delay(_delay_of(task))
+        except InvalidDelay as error:
+            raise InvalidTask(
+                f"run_after of task {task.module_path!r}: {error}"
+            ) from error
+        if task.priority:
+            self._check_priority(task)
+        definition = definition_of(task, type(self), self._defaults, wrapped)
+        set_plan(task, Plan(self, definition))
+
+    def _check_priority(self, task: DelayqTask) -> None:
+        try:
+            queue = conf.get_settings().queues.get(task.queue_name)
+        except DelayqError:
+            # `manage.py check` says what is wrong with DELAYQ, and enqueue() raises it.
+            return
+        if queue is not None and queue.is_shared:
+            raise InvalidTask(
+                f"priority={task.priority} of task {task.module_path!r}: queue {queue.name!r} is shared with Redisson, whose"
+                " transfer knows no priorities; use a queue without REDISSON, or priority 0"
+            )
+
+    def enqueue(  # type: ignore[override]
+        self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AnyResult:
+        """Schedule a call of a task.
+
+        Raises:
+            InvalidTask: of Django: the task cannot be enqueued.
+            TypeError, ValueError: an argument is not JSON, or does not fit the function.
+            redis.exceptions.RedisError: the server's or connection's own error, with a note on what became of the job.
+        """
+        return self.enqueue_planned(task, self._plan_of(task), args, kwargs)
+
+    def enqueue_planned(
+        self,
+        task: AnyTask,
+        plan: Plan,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> AnyResult:
+        """Do as `enqueue` with a plan that counts."""
+        job, result = self._prepare(task, plan, args, kwargs)
+        on_commit = plan.definition.on_commit
+        send_job(job, on_commit)
+        if not job.created:
+            return result_of(job, self.alias)
+        if on_commit:
+            self._tell_of_commit(result, job, on_commit)
+        elif not is_only_logged(task_enqueued) or logs_enqueued():
+            task_enqueued.send_robust(type(self), task_result=result)
+        return result
+
+    async def aenqueue(  # type: ignore[override]
+        self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AnyResult:
+        """`enqueue` on the event loop."""
+        plan = self._plan_of(task)
+        if plan.definition.on_commit:
+            return await super().aenqueue(task, args, kwargs)  # type: ignore[arg-type]
+        job, result = self._prepare(task, plan, args, kwargs)
+        await asend_job(job)
+        if not job.created:
+            return result_of(job, self.alias)
+        await asend(task_enqueued, type(self), result)
+        return result
+
+    def _prepare(
+        self,
+        task: AnyTask,
+        plan: Plan,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[Job[Any], AnyResult]:
+        if not plan.is_checked:
+            check_path(task)
+            plan.is_checked = True
+        args, kwargs = normalized(args, kwargs)
+        at_ms = time_ns() // 1_000_000
+        delay = 0 if task.run_after is None else _delay_of(task)
+        try:
+            job = prepare(plan.definition, delay, args, kwargs, at_ms)
+        except (QueueNotFound, NoTask, InvalidDelay) as error:
+            raise InvalidTask(f"task {task.module_path!r}: {error}") from error
+        enqueued_at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        result = new_result(task, job.id, self.alias, args, kwargs, enqueued_at)
+        return job, result
+
+    def _plan_of(self, task: AnyTask) -> Plan:
+        """Return the plan of a task, or a new one: TASKS may have changed, in a test for one."""
+        plan: Plan | None = getattr(task, "plan", None)
+        if plan is None or not plan.counts or plan.alias != self.alias:
+            self.validate_task(task)
+            plan = task.plan  # type: ignore[attr-defined]
+        assert plan is not None
+        return plan
+
+    def _tell_of_commit(
+        self, result: AnyResult, job: Job[Any], on_commit: bool | str
+    ) -> None:
+        def tell() -> None:
+            # If it could not be sent, that has been raised.
+            if not job.is_unsent:
+                task_enqueued.send_robust(type(self), task_result=result)
+
+        using = None if on_commit is True else str(on_commit)
+        transaction.on_commit(tell, using=using)
+
+    def get_result(self, result_id: str) -> AnyResult:
+        """Return what is known of a task by the id of its result.
+
+        Raises:
+            TaskResultDoesNotExist: it is not there, or is no longer kept, or is none of a task of Django's.
+        """
+        try:
+            return result_of(get_job(result_id), self.alias)
+        except (JobNotFound, QueueNotFound) as error:
+            raise _missing(error) from error
+
+    async def aget_result(self, result_id: str) -> AnyResult:
+        """`get_result` on the event loop."""
+        try:
+            return result_of(await aget_job(result_id), self.alias)
+        except (JobNotFound, QueueNotFound) as error:
+            raise _missing(error) from error
+
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
+        """Report what is wrong with this backend's part of ``TASKS``."""
+        return list(
+            find_problems(self.alias, self.queues, self.options, apps.get_app_configs())
+        )
+
+
+class _Undeferred:
+    """A task without its ``run_after``, for checks that know only moments."""
+
+    run_after = None
+
+    def __init__(self, task: AnyTask) -> None:
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+
+def _delay_of(task: AnyTask) -> datetime | timedelta:
+    when: Any = task.run_after
+    if isinstance(when, datetime) and timezone.is_naive(when):
+        # Without USE_TZ, Django's moments are those of TIME_ZONE.
+        when = timezone.make_aware(when, timezone.get_default_timezone())
+    found: datetime | timedelta = when
+    return found
+
+
+def _missing(error: Exception) -> TaskResultDoesNotExist:
+    return TaskResultDoesNotExist(str(error))

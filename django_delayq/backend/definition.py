@@ -1,0 +1,257 @@
+"""A function of Django's ``@task``: the Task that a project holds, and the definition that workers and the admin know.
+
+The decorator registers the definition under the path of the function. So a worker runs only what it has imported: no
+payload names a module to import.
+"""
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict, Unpack
+
+from django.utils import timezone
+
+from django_delayq.backend.upstream import (
+    AnyResult,
+    AnyTask,
+    InvalidTask,
+    Task,
+    task_backends,
+)
+from django_delayq.conf import Backoff
+from django_delayq.exceptions import InvalidTask as NoTask
+from django_delayq.jobs import registry
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.options import OnDuplicate, Seconds, TaskOptions
+
+
+class Options(TypedDict, total=False):
+    """The options of `delayed_task` that a Task may have, beside Django's own."""
+
+    max_attempts: int | None
+    backoff: Backoff | None
+    time_limit: Seconds | None
+    unique: bool | tuple[str, ...] | Callable[..., str]
+    unique_until: Literal["end", "start"]
+    on_duplicate: OnDuplicate | tuple[OnDuplicate, ...]
+    max_wait: Seconds | None
+    expires: Seconds | None
+    on_expiry: Literal["drop", "dead"]
+    spread: Seconds | None
+
+
+#: Their names. None, or what the decorator has by default, leaves an option to the backend's OPTIONS and the queue.
+OPTIONS = tuple(Options.__annotations__)
+
+
+class Plan:
+    """How the calls of a Task are scheduled: what can be worked out before the first."""
+
+    __slots__ = ("alias", "backend", "definition", "is_checked", "settings")
+
+    def __init__(self, backend: Any, definition: "BackendTask") -> None:
+        #: The TASKS of then, and the backend's alias in it: the plan counts as long as these are the same.
+        self.settings = task_backends.settings
+        self.alias = backend.alias
+        self.definition = definition
+        #: The backend, if it may serve other threads than its own.
+        self.backend = backend if backend.is_of_all_threads else None
+        #: Whether the path of the function was found to lead to its Task.
+        self.is_checked = False
+
+    @property
+    def counts(self) -> bool:
+        return self.settings is task_backends.settings
+
+
+class _Planned(AnyTask):
+    # No field of the dataclass: a copy, or what comes out of a pickle, makes a plan of its own.
+    __slots__ = ("plan",)
+
+    plan: Plan | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayqTask(_Planned):
+    """A function of Django's ``@task`` whose backend is ours."""
+
+    #: When it is to run: an aware datetime, or how long after the call of `enqueue`.
+    run_after: datetime | timedelta | None = None  # type: ignore[assignment]
+    #: As `TaskOptions` has them.
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    time_limit: Seconds | None = None
+    unique: bool | tuple[str, ...] | Callable[..., str] = False
+    unique_until: Literal["end", "start"] = "end"
+    on_duplicate: OnDuplicate | tuple[OnDuplicate, ...] = "keep"
+    max_wait: Seconds | None = None
+    expires: Seconds | None = None
+    on_expiry: Literal["drop", "dead"] = "drop"
+    spread: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        set_plan(self, None)
+        if isinstance(self.run_after, timedelta) and not issubclass(
+            self.get_backend().task_class, DelayqTask
+        ):
+            # Other backends know moments only.
+            object.__setattr__(self, "run_after", timezone.now() + self.run_after)
+        Task.__post_init__(self)
+
+    def enqueue(self, *args: Any, **kwargs: Any) -> AnyResult:
+        """Schedule a call; see `DelayqBackend.enqueue`."""
+        # A copy has none.
+        plan: Plan | None = getattr(self, "plan", None)
+        # To ask Django for the backend of this thread takes a tenth of the time of the call.
+        if (
+            plan is not None
+            and plan.backend is not None
+            and plan.settings is task_backends.settings
+        ):
+            result: AnyResult = plan.backend.enqueue_planned(self, plan, args, kwargs)
+            return result
+        return self.get_backend().enqueue(self, args, kwargs)  # type: ignore[arg-type]
+
+    # A new instance by `replace`, as Django has it. It calls no `super()`, which knows only the class before its slots.
+    def using(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        run_after: datetime | timedelta | None = None,
+        backend: str | None = None,
+        **options: Unpack[Options],
+    ) -> "DelayqTask":
+        """Return this task with other values, for the calls made through it.
+
+        Raises:
+            InvalidTask: of Django: an option is unknown, or has a value that it cannot have.
+        """
+        given = {
+            "priority": priority,
+            "queue_name": queue_name,
+            "run_after": run_after,
+            "backend": backend,
+        }
+        changes: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+        for name in options:
+            if name not in OPTIONS:
+                raise InvalidTask(
+                    f"using() of task {self.module_path!r} has no option {name!r}; it has priority, queue_name, run_after,"
+                    f" backend, {', '.join(OPTIONS)}"
+                )
+        return replace(self, **changes, **options)
+
+    def options_over(self, defaults: TaskOptions) -> TaskOptions:
+        """Return the options of its jobs.
+
+        Raises:
+            django_delayq.InvalidTask: one has a value that it cannot have.
+        """
+        given = {
+            name: value
+            for name in OPTIONS
+            if (value := getattr(self, name)) is not None and value is not False
+        }
+        return replace(
+            defaults, queue=self.queue_name, priority=int(self.priority), **given
+        )
+
+
+def set_plan(task: DelayqTask, plan: Plan | None) -> None:
+    # The class is frozen, for its users.
+    object.__setattr__(task, "plan", plan)
+
+
+class BackendTask(TaskDefinition):
+    """What workers and the admin know about a function of Django's ``@task``."""
+
+    def __init__(
+        self,
+        task: DelayqTask,
+        sender: type,
+        function: Callable[..., Any],
+        options: TaskOptions,
+    ) -> None:
+        """Describe a task; ``function`` is what a worker calls, ``sender`` that of Django's signals."""
+        super().__init__(function, task.module_path, options)
+        self.sender = sender
+        #: As the decorator made it.
+        self.task = task
+        # `schedule()` would take a number in that place for a delay that was forgotten. A call of `enqueue` has none.
+        self.optional_first = ""
+
+    def with_options(self, options: TaskOptions) -> "BackendTask":
+        """Return this definition with other options, for the calls of one Task."""
+        other = copy.copy(self)
+        other.options = options
+        return other
+
+
+def check_path(task: AnyTask) -> None:
+    """Make sure that the path of a function leads to its Task; nothing is imported for that.
+
+    Raises:
+        InvalidTask: of Django: it leads to something else, so a worker cannot tell what to run.
+    """
+    func = task.func
+    found: Any = sys.modules.get(func.__module__)
+    for name in func.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if not isinstance(found, Task) or found.func is not func:
+        what = "a Task of another function" if isinstance(found, Task) else "no Task"
+        raise InvalidTask(
+            f"{task.module_path!r} should lead to a Task of this function, and leads to {what}: a worker finds a task by the"
+            " module and name of its function. Decorate the function where it is defined, and keep its name"
+        )
+
+
+def definition_of(
+    task: DelayqTask,
+    sender: type,
+    defaults: TaskOptions,
+    wrap: Callable[[DelayqTask, type], Callable[..., Any]],
+) -> BackendTask:
+    """Register a task's function, if that is not done yet, and return the definition for its calls.
+
+    ``wrap`` makes what a worker calls.
+
+    Raises:
+        InvalidTask: of Django: another function has its path, or an option has a value that it cannot have.
+    """
+    try:
+        options = task.options_over(defaults)
+        known = _registered(task)
+        if known is None:
+            known = BackendTask(task, sender, wrap(task, sender), options)
+            registry.register(known)
+            return known
+        if isinstance(options.unique, tuple):
+            # The definition was made with other options, so nothing has looked at these names.
+            TaskDefinition(known.function, known.name, options)
+        return known if options == known.base else known.with_options(options)
+    except NoTask as error:
+        raise InvalidTask(f"task {task.module_path!r}: {error}") from error
+
+
+def _registered(task: DelayqTask) -> BackendTask | None:
+    """Return the definition of the same function; None: there is none yet, or a reloaded module has brought another."""
+    known = registry.find_task(task.module_path)
+    if not isinstance(known, BackendTask):
+        # If it is a task of another kind, `register` says so.
+        return None
+    if known.task.func is task.func:
+        return known
+    if _place(known.task) != _place(task):
+        raise NoTask(
+            f"two functions have this path: {_place(known.task)} and {_place(task)}; give one of them another name"
+        )
+    return None
+
+
+def _place(task: DelayqTask) -> str:
+    code = inspect.unwrap(task.func).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"

@@ -1,0 +1,78 @@
+"""Sends Django's ``task_finished`` for tasks whose end their own call does not see.
+
+Such a task was too late to begin, killed its worker too often, exceeded its time limit on the event loop, was cancelled, or
+is in quarantine. Only where somebody beside Django's own log listens, a worker looks for these ends.
+"""
+
+from typing import Any
+
+from django.utils import timezone
+
+from django_delayq.backend.definition import BackendTask
+from django_delayq.backend.results import (
+    ERRORS,
+    UNKNOWN_WORKER,
+    change,
+    class_path,
+    error_of,
+    new_result,
+)
+from django_delayq.backend.running import (
+    finishing,
+    is_only_logged,
+    send,
+    was_told,
+)
+from django_delayq.backend.upstream import TaskResultStatus, task_finished
+from django_delayq.exceptions import JobFailed
+from django_delayq.jobs.job import Job
+from django_delayq.signals import (
+    job_cancelled,
+    job_dead,
+    job_expired,
+    job_quarantined,
+)
+from django_delayq.worker.attempt import class_path_of, traceback_of
+
+
+def listen() -> None:
+    """Listen for the ends of tasks in this worker, if anybody listens for them."""
+    if is_only_logged(task_finished):
+        return
+    finishing.is_heard = True
+    for signal in (job_cancelled, job_dead, job_expired, job_quarantined):
+        signal.connect(_finish, dispatch_uid="django_delayq.backend")
+
+
+def _finish(
+    sender: object,
+    job: Job[Any],
+    reason: str = "",
+    exception: BaseException | None = None,
+    **named: Any,
+) -> None:
+    if not isinstance(sender, BackendTask) or was_told(exception):
+        return
+    task = sender.task
+    result = new_result(
+        task, job.id, task.backend, job.args, job.kwargs, job.enqueued_at
+    )
+    cls = ERRORS.get(job.state, JobFailed)
+    error = error_of(class_path(cls), f"{cls.__name__}: {reason}\n")
+    if exception is not None:
+        error = error_of(class_path_of(exception), traceback_of(exception))
+    change(
+        result,
+        status=TaskResultStatus.FAILED,
+        finished_at=timezone.now(),
+        errors=[error],
+        worker_ids=[UNKNOWN_WORKER] * (job.attempts + job.kills),
+    )
+    if exception is None:
+        send(task_finished, sender.sender, result)
+        return
+    try:
+        raise exception
+    except BaseException:
+        # Django's own receiver logs the exception that is being handled.
+        send(task_finished, sender.sender, result)

@@ -1,0 +1,108 @@
+"""What ``manage.py check`` says about a backend of ours in ``TASKS``, and the modules that a worker has to import."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+from django.db import connections
+
+from django_delayq import conf
+from django_delayq.conf import suggestion
+from django_delayq.exceptions import DelayqError
+from django_delayq.jobs.options import seconds
+from django_delayq.redaction import show
+from django_delayq.wire.signing import TOKEN_LENGTH
+
+#: Each key of OPTIONS: what it may be, and how to say that.
+_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "ON_COMMIT": (
+        lambda value: value is None or isinstance(value, bool | str),
+        "True, False or a database alias",
+    ),
+    "RESULT_TTL": (
+        lambda value: seconds(value) is not None,
+        "seconds above 0 or a timedelta",
+    ),
+    "MAX_ATTEMPTS": (
+        lambda value: (
+            value is None
+            or (isinstance(value, int) and not isinstance(value, bool) and value >= 1)
+        ),
+        "a whole number, 1 or more",
+    ),
+    "MODULES": (
+        lambda value: (
+            isinstance(value, list | tuple)
+            and all(isinstance(name, str) and name for name in value)
+        ),
+        "a list of the names of modules",
+    ),
+}
+
+
+#: The longest id of a result, as Django documents it.
+MAX_ID = 64
+#: The longest name of a queue: an id is the name, a colon, and a token. One character is left for a later version.
+MAX_QUEUE_NAME = MAX_ID - TOKEN_LENGTH - len(":") - 1
+
+
+def is_good(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether OPTIONS has a value for a key that can be used; `find_problems` reports others."""
+    return name in options and bool(_OPTIONS[name][0](options[name]))
+
+
+def find_problems(
+    alias: str,
+    queues: Collection[str],
+    options: Mapping[str, Any],
+    app_configs: Iterable[AppConfig],
+) -> Iterator[checks.CheckMessage]:
+    """Yield what is wrong with one backend."""
+    where = f"TASKS[{alias!r}]"
+    if not any(app.name == "django_delayq" for app in app_configs):
+        yield checks.Error(
+            f"{where} names a backend of django_delayq, which is not in INSTALLED_APPS.",
+            hint="Add 'django_delayq' to INSTALLED_APPS: its worker runs the tasks.",
+            id="django_delayq.E020",
+        )
+    try:
+        known = set(conf.get_settings().queues)
+    except DelayqError:
+        # The check of DELAYQ says what is wrong.
+        known = set(queues)
+    for name in sorted(queues):
+        if name not in known:
+            yield checks.Error(
+                f"{where}['QUEUES'] has {show(name)}, which is not in DELAYQ['QUEUES'].",
+                hint=f"Add {name!r}: {{}} to DELAYQ['QUEUES'], or take it out of {where}['QUEUES'].",
+                id="django_delayq.E021",
+            )
+    for name in sorted(queues or known):
+        if len(name) > MAX_QUEUE_NAME:
+            yield checks.Error(
+                f"{where}: the name of queue {show(name)} has {len(name)} characters, so the ids of its results are longer than"
+                f" the {MAX_ID} that Django's tasks allow.",
+                hint=f"Give it a name of at most {MAX_QUEUE_NAME} characters, or name other queues in {where}['QUEUES'].",
+                id="django_delayq.E023",
+            )
+    for name in options:
+        if name not in _OPTIONS:
+            yield checks.Error(
+                f"{where}['OPTIONS'] has the unknown key {show(name)}.",
+                hint=f"Known are {', '.join(_OPTIONS)}.{suggestion(str(name), list(_OPTIONS))}",
+                id="django_delayq.E022",
+            )
+        elif not is_good(name, options):
+            yield checks.Error(
+                f"{where}['OPTIONS'][{name!r}] is {show(options[name])}.",
+                hint=f"Give {_OPTIONS[name][1]}.",
+                id="django_delayq.E022",
+            )
+    on_commit = options.get("ON_COMMIT")
+    if isinstance(on_commit, str) and on_commit not in connections.settings:
+        yield checks.Error(
+            f"{where}['OPTIONS']['ON_COMMIT'] is {show(on_commit)}, which is not in DATABASES.",
+            hint=f"Give True, for the default database, or one of {', '.join(map(repr, connections))}.",
+            id="django_delayq.E022",
+        )

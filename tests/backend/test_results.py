@@ -1,0 +1,438 @@
+"""What `get_result` says of a task, from its call to the end of its record, on a real server with a real worker."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from django_delayq import get_job
+from django_delayq.backend.upstream import (
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+)
+from django_delayq.conf import Backoff, get_settings
+from django_delayq.delivery.states import State
+from django_delayq.exceptions import (
+    InvalidResult,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+)
+from tests.backend import samples
+from tests.polling import wait_until
+
+AT_ONCE = Backoff(base=0.01, factor=1, jitter=0)
+READY, RUNNING, FAILED, SUCCESSFUL = TaskResultStatus
+
+
+def forget_end(client: Any, queue: str) -> None:
+    """Do what 30 s do: the server forgets how jobs ended."""
+    client.delete(get_settings().queue(queue).keys.ended)
+
+
+def classes(result: Any) -> list[type]:
+    return [error.exception_class for error in result.errors]
+
+
+def test_result_of_a_call_is_ready_and_is_the_call(configure, queue_name) -> None:
+    before = timezone.now() - timedelta(milliseconds=1)
+
+    result = samples.add.using(queue_name=queue_name).enqueue(1, b=2)
+
+    assert (result.status, result.args, result.kwargs) == (READY, [1], {"b": 2})
+    assert (result.attempts, result.errors, result.is_finished) == (0, [], False)
+    assert before <= result.enqueued_at <= timezone.now()
+    assert len(result.id) <= 64
+    assert task_backends["default"].get_result(result.id) == result
+    assert get_job(result.id).state in (State.SCHEDULED, State.DUE)
+
+
+@pytest.mark.parametrize("name", ["add", "add_async"])
+def test_success_has_its_value_times_and_worker(
+    burst, configure, queue_name, client, name
+) -> None:
+    task = getattr(samples, name).using(queue_name=queue_name)
+    result = task.enqueue(1, b=2)
+    burst()
+
+    for is_forgotten in (False, True):
+        if is_forgotten:
+            forget_end(client, queue_name)
+        result = task.get_result(result.id)
+
+        assert (result.status, result.return_value) == (SUCCESSFUL, 3)
+        assert (result.args, result.kwargs) == ([1], {"b": 2})
+        assert (result.attempts, len(result.worker_ids), result.errors) == (1, 1, [])
+        assert result.started_at == result.last_attempted_at
+        assert result.started_at <= result.finished_at
+        assert result.task.func is task.func
+
+
+def test_record_is_kept_for_a_day_or_for_result_ttl(
+    burst, configure, queue_name, client, settings
+) -> None:
+    task = samples.add.using(queue_name=queue_name)
+    first = task.enqueue(1)
+    settings.TASKS = {
+        "default": {
+            **settings.TASKS["default"],
+            "OPTIONS": {"RESULT_TTL": timedelta(minutes=1)},
+        }
+    }
+    second = task.enqueue(1)
+    burst()
+
+    keys = get_settings().queue(queue_name).keys
+    left = [
+        client.ttl(keys.result(result.id.partition(":")[2]))
+        for result in (first, second)
+    ]
+
+    assert 86_300 < left[0] <= 86_400
+    assert 0 < left[1] <= 60
+
+
+@pytest.mark.parametrize("name", ["fail", "fail_async"])
+def test_failure_has_an_error_for_each_attempt(
+    burst, configure, queue_name, client, name
+) -> None:
+    upgrade(client, queue_name, burst)
+    task = getattr(samples, name).using(
+        queue_name=queue_name, max_attempts=2, backoff=AT_ONCE
+    )
+    result = task.enqueue("no such thing")
+    burst()
+    wait_until(
+        lambda: burst() or task.get_result(result.id).is_finished,
+        description="the second attempt has failed",
+    )
+
+    result.refresh()
+
+    assert result.status == FAILED
+    assert classes(result) == [LookupError, LookupError]
+    for error in result.errors:
+        assert error.traceback.endswith("LookupError: no such thing\n")
+        assert "django_delayq" not in error.traceback
+    assert result.attempts == 2
+    assert result.enqueued_at <= result.started_at < result.last_attempted_at
+    assert result.last_attempted_at <= result.finished_at
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+
+
+def upgrade(client: Any, queue: str, burst: Any) -> None:
+    """Have a worker bring a queue to the format in which attempts are kept."""
+    control = get_settings().queue(queue).keys.control
+    wait_until(
+        lambda: burst() or client.hget(control, "format") == b"2",
+        description="the queue keeps attempts",
+    )
+
+
+def test_discarded_dead_letter_keeps_its_record(
+    burst, configure, queue_name, client
+) -> None:
+    upgrade(client, queue_name, burst)
+    result = samples.fail.using(queue_name=queue_name, max_attempts=1).enqueue("x")
+    burst()
+
+    assert get_job(result.id).discard()
+    forget_end(client, queue_name)
+    result.refresh()
+
+    assert (result.status, classes(result)) == (FAILED, [LookupError])
+    assert (result.attempts, result.args) == (1, ["x"])
+    assert result.finished_at >= result.started_at
+
+
+def test_base_exception_fails_at_once(burst, configure, queue_name) -> None:
+    result = samples.leave.using(queue_name=queue_name, backoff=AT_ONCE).enqueue()
+    burst()
+
+    result.refresh()
+
+    assert (result.status, classes(result)) == (FAILED, [SystemExit])
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("lambda", TypeError),
+        ("set", TypeError),
+        ("bytes", ValueError),
+        ("nan", TypeError),
+        ("big", InvalidResult),
+    ],
+)
+def test_value_that_cannot_be_kept_fails_and_is_not_tried_again(
+    burst, configure, queue_name, records, kind, cause
+) -> None:
+    result = samples.odd.using(queue_name=queue_name, backoff=AT_ONCE).enqueue(kind)
+    burst()
+
+    result.refresh()
+
+    assert (result.status, result.attempts) == (FAILED, 1)
+    (error,) = result.errors
+    assert issubclass(error.exception_class, cause)
+    assert "samples.odd returned" in error.traceback
+    assert records.count("run") == 1
+
+
+def test_cancelled_job_has_failed_and_keeps_its_record(
+    configure, queue_name, client
+) -> None:
+    result = samples.add.using(
+        queue_name=queue_name, run_after=timedelta(hours=1)
+    ).enqueue(1)
+    assert get_job(result.id).cancel()
+
+    for is_forgotten in (False, True):
+        if is_forgotten:
+            forget_end(client, queue_name)
+        result.refresh()
+
+        assert (result.status, classes(result)) == (FAILED, [JobCancelled])
+        assert (result.attempts, result.started_at, result.args) == (0, None, [1])
+        assert result.finished_at is not None
+
+
+def test_jobs_that_a_search_cancels_keep_their_records(
+    configure, queue_name, client
+) -> None:
+    from django_delayq import find_jobs
+
+    task = samples.add.using(queue_name=queue_name, run_after=timedelta(hours=1))
+    results = [task.enqueue(n) for n in range(3)]
+    plain = samples.plain.using(queue=queue_name, keep_result=None).schedule(60, 1)
+
+    assert find_jobs(queue=queue_name).cancel().won == 4
+    forget_end(client, queue_name)
+
+    for n, result in enumerate(results):
+        result.refresh()
+        assert (result.status, result.args) == (FAILED, [n])
+    keys = get_settings().queue(queue_name).keys
+    assert not client.exists(keys.result(plain.token))
+
+
+def test_task_that_cancels_itself_has_failed(burst, configure, queue_name) -> None:
+    result = samples.cancel_itself.using(queue_name=queue_name).enqueue()
+    burst()
+
+    result.refresh()
+
+    assert (result.status, result.attempts) == (FAILED, 1)
+    assert classes(result) == [JobCancelled]
+    assert "not needed" in result.errors[0].traceback
+
+
+@pytest.mark.parametrize("policy", ["drop", "dead"])
+def test_expired_job_has_failed(burst, configure, queue_name, client, policy) -> None:
+    result = samples.add.using(
+        queue_name=queue_name,
+        expires=0.001,
+        on_expiry=policy,
+        run_after=timezone.now() - timedelta(minutes=1),
+    ).enqueue(1)
+    # A moment in the past means now: the job is too late once a worker comes later than that.
+    job = get_job(result.id)
+    wait_until(
+        lambda: (timezone.now() - job.start_time).total_seconds() > 0.05,
+        description="the job is too late",
+    )
+    burst()
+    forget_end(client, queue_name)
+
+    result.refresh()
+
+    assert (result.status, classes(result)) == (FAILED, [JobExpired])
+    assert (result.attempts, result.started_at) == (0, None)
+    assert result.finished_at >= result.enqueued_at
+
+
+def test_running_task_has_its_worker_and_start(
+    burst, work, configure, queue_name, records, client
+) -> None:
+    upgrade(client, queue_name, burst)
+    result = samples.hold.using(queue_name=queue_name).enqueue()
+    work()
+    wait_until(lambda: records.count("start"), description="the task runs")
+
+    result.refresh()
+
+    assert (result.status, result.attempts) == (RUNNING, 1)
+    assert result.started_at is not None
+    assert result.finished_at is None
+    records.let_go()
+    wait_until(
+        lambda: result.refresh() or result.is_finished, description="the task has ended"
+    )
+    assert (result.return_value, result.attempts) == ("held", 1)
+
+
+def test_context_knows_the_attempts_before(
+    burst, configure, queue_name, client
+) -> None:
+    upgrade(client, queue_name, burst)
+    task = samples.fail_until.using(queue_name=queue_name, backoff=AT_ONCE)
+    result = task.enqueue(3)
+    wait_until(
+        lambda: burst() or task.get_result(result.id).is_finished,
+        description="the third attempt has ended",
+    )
+
+    result.refresh()
+
+    assert result.status == SUCCESSFUL
+    told = result.return_value
+    assert (told["id"], told["attempt"], told["status"]) == (result.id, 3, "RUNNING")
+    assert told["errors"] == ["builtins.ConnectionError"] * 2
+    assert told["workers"] == result.worker_ids
+    assert (result.attempts, len(set(result.worker_ids))) == (3, 1)
+
+
+def test_async_task_takes_the_context_beside_its_arguments(
+    burst, configure, queue_name
+) -> None:
+    result = samples.tell_context.using(queue_name=queue_name).enqueue(word="w")
+    burst()
+
+    result.refresh()
+
+    assert result.return_value == ["w", 1, [], {"word": "w"}]
+
+
+def test_task_that_snoozes_is_ready_again_and_counts_one_attempt(
+    burst, configure, queue_name, records
+) -> None:
+    task = samples.snooze_once.using(queue_name=queue_name)
+    result = task.enqueue()
+    wait_until(
+        lambda: burst() or task.get_result(result.id).is_finished,
+        description="the task has ended",
+    )
+
+    result.refresh()
+
+    assert (result.return_value, result.attempts, result.errors) == ("awake", 1, [])
+
+
+def test_deferred_task_waits_for_its_moment(burst, configure, queue_name) -> None:
+    later = timezone.now() + timedelta(hours=1)
+    task = samples.add.using(queue_name=queue_name)
+    moment, wait = (
+        task.using(run_after=later).enqueue(1),
+        task.using(run_after=timedelta(hours=2)).enqueue(1),
+    )
+    burst()
+
+    assert moment.task.run_after == later
+    assert (task.get_result(moment.id).status, get_job(moment.id).state) == (
+        READY,
+        State.SCHEDULED,
+    )
+    found = task.get_result(moment.id).task.run_after
+    assert abs(found - later) < timedelta(milliseconds=2)
+    lead = get_job(wait.id).start_time - get_job(moment.id).start_time
+    assert timedelta(minutes=59) < lead < timedelta(minutes=61)
+
+
+def test_higher_priority_comes_first(
+    burst, configure, queue_name, client, records
+) -> None:
+    upgrade(client, queue_name, burst)
+    task = samples.echo.using(queue_name=queue_name)
+    results = [task.using(priority=p).enqueue(p) for p in (0, -5, 50, 5)]
+
+    burst(threads=1)
+
+    assert [each["args"] for each in records.all("run")] == [[50], [5], [0], [-5]]
+    assert task.get_result(results[2].id).task.priority == 0
+    # The priority of a job that waits is known.
+    assert (
+        task.using(priority=7, run_after=timedelta(hours=1)).enqueue().task.priority
+        == 7
+    )
+
+
+def test_quarantined_job_has_failed(burst, configure, queue_name) -> None:
+    from django_delayq.jobs import registry
+
+    result = samples.add.using(queue_name=queue_name).enqueue(1)
+    known = registry._tasks.pop(samples.add.module_path)
+    try:
+        configure(worker={"HOLD_UNKNOWN": 0})
+        burst()
+    finally:
+        registry._tasks[samples.add.module_path] = known
+    assert get_job(result.id).state is State.QUARANTINED
+
+    result.refresh()
+
+    assert (result.status, classes(result)) == (FAILED, [JobFailed])
+
+
+@pytest.mark.parametrize(
+    "id", ["123", "", "nowhere:123", "default:0123456789012345678901"]
+)
+def test_missing_result_does_not_exist(configure, id) -> None:
+    with pytest.raises(TaskResultDoesNotExist):
+        samples.add.get_result(id)
+
+
+async def test_missing_result_does_not_exist_on_the_event_loop(configure) -> None:
+    with pytest.raises(TaskResultDoesNotExist, match="no job has the id"):
+        await samples.add.aget_result("default:0123456789012345678901")
+
+
+def test_job_of_a_delayed_task_is_no_result(configure, queue_name) -> None:
+    job = samples.plain.using(queue=queue_name).schedule(60, 1)
+
+    with pytest.raises(TaskResultDoesNotExist, match=r"get_job\(id\) finds it"):
+        samples.add.get_result(job.id)
+
+
+def test_task_that_is_not_registered_here_is_no_result(configure, queue_name) -> None:
+    from django_delayq.jobs import registry
+
+    result = samples.add.using(queue_name=queue_name).enqueue(1)
+    del registry._tasks[samples.add.module_path]
+
+    with pytest.raises(TaskResultDoesNotExist, match="name that in MODULES"):
+        samples.echo.get_result(result.id)
+
+
+async def test_async_call_and_its_result(configure, queue_name, burst) -> None:
+    from asgiref.sync import sync_to_async
+
+    task = samples.add_async.using(queue_name=queue_name)
+
+    result = await task.aenqueue(2, b=3)
+    await sync_to_async(burst)()
+    await result.arefresh()
+
+    assert (result.return_value, result.attempts) == (5, 1)
+    assert (await task.aget_result(result.id)).status == SUCCESSFUL
+
+
+def test_result_whose_record_was_deleted_does_not_exist(
+    configure, queue_name, burst, client
+) -> None:
+    result = samples.add.using(queue_name=queue_name).enqueue(1)
+    burst()
+    keys = get_settings().queue(queue_name).keys
+    client.delete(keys.result(result.id.partition(":")[2]))
+
+    with pytest.raises(TaskResultDoesNotExist, match="no longer kept"):
+        result.refresh()
+
+
+def test_mismatch_is_told(configure, queue_name) -> None:
+    result = samples.add.using(queue_name=queue_name).enqueue(1)
+
+    with pytest.raises(Exception, match="Task does not match"):
+        samples.echo.get_result(result.id)
