@@ -237,6 +237,9 @@ class Settings:
     on_commit: bool = False
     #: How many of its last ended jobs each queue remembers, unless the queue says otherwise; 0: none.
     keep_ended: int = 1_000
+    #: What jobs do in tests: they are ``captured``, run ``immediate``-ly, go to a ``server`` of the tests' own, or to the
+    #: ``connection`` that the settings name.
+    test: str = "captured"
 
     def queue(self, name: str) -> QueueSettings:
         """Return one queue's settings.
@@ -368,6 +371,9 @@ def _is_connection(value: Any) -> bool:
     return is_readable(value)
 
 
+#: What jobs may do in tests; see `Settings.test`.
+TEST_MODES = ("captured", "immediate", "server", "connection")
+
 _is_keep_ended = _is_count(0, MOST_ENDED)
 _KEEP_ENDED = f"a number of jobs, 0 to {MOST_ENDED:,}"
 _TOP: dict[str, tuple[str, _Check, str]] = {
@@ -395,6 +401,11 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         "a dict of queue names to dicts of options",
     ),
     "WORKER": ("worker", lambda value: isinstance(value, dict), "a dict of options"),
+    "TEST": (
+        "test",
+        lambda value: value in TEST_MODES,
+        f"what jobs do in tests, one of {', '.join(map(repr, TEST_MODES))}",
+    ),
     "MAX_PAYLOAD_BYTES": (
         "max_payload_bytes",
         _is_count(128, LARGEST_PAYLOAD),
@@ -663,6 +674,7 @@ def read_settings(value: Any) -> Settings:
         max_foreign_bytes=value.get("MAX_FOREIGN_BYTES", Settings.max_foreign_bytes),
         on_commit=value.get("ON_COMMIT", Settings.on_commit),
         keep_ended=keep,
+        test=value.get("TEST", Settings.test),
     )
 
 
