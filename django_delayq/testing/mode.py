@@ -60,6 +60,11 @@ def mode_in_force() -> str:
     return settings.test
 
 
+def is_of_run() -> bool:
+    """Whether jobs go to the server of this run of tests, as ``DELAYQ["TEST"]`` says."""
+    return not _servers and mode_in_force() == "server"
+
+
 def is_testing() -> bool:
     """Whether Django's test environment is set up in this process, by whatever runs the tests."""
     # Nobody who does not test imports this module of Django's.
