@@ -896,7 +896,7 @@ COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
         key,
         "LEFT",
         "LEFT",
-        "0.001",
+        "0.01",
     ),
     "HMGET": lambda world: ("HMGET", world.keys.control, "format", "written", "none"),
     "LINDEX": lambda world: ("LINDEX", world.keys.queue.delay_queue, -1),
