@@ -77,8 +77,10 @@ class _Replies:
 
 
 class _Connection(Connection):
+    _sock: Any
+
     def __init__(self, *, in_process: InProcess, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
         self._in_process = in_process
         self._unread = _Replies(in_process)
 

@@ -6,6 +6,7 @@ The app imports this module, so it imports nothing that only tests need.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.conf import UserSettingsHolder, global_settings
 from django.conf import settings as django_settings
@@ -74,7 +75,7 @@ def is_testing() -> bool:
 
 def _is_overridden() -> bool:
     """Whether ``DELAYQ`` comes from a test, by `override_settings` or in its manner, and not from the project."""
-    holder = django_settings._wrapped
+    holder: Any = vars(django_settings)["_wrapped"]
     while isinstance(holder, UserSettingsHolder):
         if holder.default_settings is global_settings:
             # What settings.configure() was given.

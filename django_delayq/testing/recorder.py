@@ -5,7 +5,7 @@ It answers the calls that a job's handle makes before the job runs, and says so 
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -321,7 +321,8 @@ class Recorder:
         return self._result(key)
 
     def _lindex(self, key: str, index: str) -> Any:
-        return (self._result(key) or [None])[0]
+        found = self._result(key)
+        return found[0] if found else None
 
     def _blmove(self, key: str, *rest: str) -> Any:
         if found := self._result(key):
@@ -373,7 +374,7 @@ def read_tail(tail: bytes) -> tuple[bytes, int, str]:
     return tail[at:], priority, batch.decode()
 
 
-def _queue_of(keys: Any) -> str:
+def _queue_of(keys: Iterable[str]) -> str:
     """Return the queue to which keys belong; those that only name others have no colon."""
     for key in keys:
         start, _, tag = key.partition(":")

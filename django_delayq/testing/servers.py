@@ -14,12 +14,12 @@ from tempfile import mkdtemp
 from redis.client import Redis
 
 from django_delayq import conf
-from django_delayq.clients.server import Server
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.looking import counts
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
+from django_delayq.clients.server import Server
 from django_delayq.clock import monotonic_ms
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.looking import counts
 from django_delayq.embedded.server import ensure_server
 from django_delayq.testing import mode
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
@@ -91,7 +91,7 @@ class TestWorker:
         self._queues = [settings.queue(name) for name in names]
         self._process = WorkerProcess(
             WorkerOptions(
-                queues=[(queue, 1.0) for queue in self._queues],
+                queues=[(queue, 1) for queue in self._queues],
                 is_weighted=False,
                 worker=replace(
                     settings.worker, threads=threads, grace_s=GRACE_S, heartbeat=None

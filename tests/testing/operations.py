@@ -822,7 +822,9 @@ def _(world: World) -> Any:
 @op(wire_calls.read)
 def _(world: World) -> Any:
     return wire_calls.read(
-        world.keys.queue, insertion_list=world.is_listed, page=world.random.choice((2, 500))
+        world.keys.queue,
+        insertion_list=world.is_listed,
+        page=world.random.choice((2, 500)),
     )
 
 
@@ -942,7 +944,10 @@ def offer_as_java(world: World) -> list[tuple[Any, ...]]:
     world.frames.append(frame)
     queue = world.keys.queue
     at_ms = world.now_us // 1000 + world.random.choice((0, 5, 500))
-    return [("ZADD", queue.timeout_set, at_ms, frame), ("RPUSH", queue.delay_queue, frame)]
+    return [
+        ("ZADD", queue.timeout_set, at_ms, frame),
+        ("RPUSH", queue.delay_queue, frame),
+    ]
 
 
 def _makers() -> list[Callable[[World], list[Call[Any] | tuple[Any, ...]]]]:

@@ -25,7 +25,14 @@ from django_delayq.testing.memory.zset import ZSet
 from tests.delivery.rig import T0
 from tests.servers import ExternalServer, Server
 from tests.testing import operations
-from tests.testing.operations import COMMANDS, LAYERS, MAKERS, OPERATIONS, PACKAGE, World
+from tests.testing.operations import (
+    COMMANDS,
+    LAYERS,
+    MAKERS,
+    OPERATIONS,
+    PACKAGE,
+    World,
+)
 
 #: Steps of one sequence.
 LENGTH = 100
@@ -197,7 +204,9 @@ def compare(name: str, what: str, mine: Any, theirs: Any) -> None:
 
 def _text_of(value: Any) -> str:
     """Return text by which values can be ordered."""
-    return repr(value) if isinstance(value, bytes) else json.dumps(value, sort_keys=True)
+    return (
+        repr(value) if isinstance(value, bytes) else json.dumps(value, sort_keys=True)
+    )
 
 
 def _canonical(value: Any) -> Any:
@@ -356,13 +365,22 @@ WRONG = [
     ("EVAL", "return cjson.encode(cjson.decode('{\"a\":null}'))", 0),
     ("EVAL", "return pcall(cjson.decode, '{') and 1 or 0", 0),
     ("EVAL", "return pcall(cjson.encode, 0 / 0) and 1 or 0", 0),
-    ("EVAL", "return cmsgpack.pack({ 'a', 1, -1, -33, 200, 70000, 2^40, 0.5, 0.1, true, -2^33 })", 0),
+    (
+        "EVAL",
+        "return cmsgpack.pack({ 'a', 1, -1, -33, 200, 70000, 2^40, 0.5, 0.1, true, -2^33 })",
+        0,
+    ),
     ("EVAL", "return cmsgpack.pack({ ('x'):rep(40), ('y'):rep(300) })", 0),
     ("EVAL", "return struct.pack('<Bc2>I6<Ld', 8, 'ab', 2^40, 2^50, 1.5)", 0),
     ("EVAL", "return { struct.unpack('>I2Bc0', '\1\2\3abcd') }", 0),
     ("EVAL", "return pcall(struct.unpack, '<L', 'abc') and 1 or 0", 0),
     ("EVAL", "return tostring(redis.call('HGET', KEYS[1], 'none'))", 1, "q2"),
-    ("EVAL", "return redis.call('HSET', KEYS[1], 'n', 1e15, 'm', 0.1, 'o', 2^53)", 1, "q2"),
+    (
+        "EVAL",
+        "return redis.call('HSET', KEYS[1], 'n', 1e15, 'm', 0.1, 'o', 2^53)",
+        1,
+        "q2",
+    ),
     ("HMGET", "q2", "n", "m", "o"),
     ("HSET", "q2", "a", "b", "c", 5),
     ("HVALS", "q2"),

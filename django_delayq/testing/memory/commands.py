@@ -321,9 +321,7 @@ class Keyspace:
             args = args[1:]
         if not args or len(args) % 2:
             raise ResponseError("syntax error")
-        pairs = [
-            (read_score(args[i]), args[i + 1]) for i in range(0, len(args), 2)
-        ]
+        pairs = [(read_score(args[i]), args[i + 1]) for i in range(0, len(args), 2)]
         if any(score != score for score, _ in pairs):
             raise ResponseError("value is not a valid float")
         found = self._get(key, ZSet)
@@ -459,9 +457,7 @@ def _members(
 ) -> list[bytes]:
     if not any(option.upper() == b"WITHSCORES" for option in options):
         return [member for _, member in items]
-    return [
-        each for score, member in items for each in (member, score_text(score))
-    ]
+    return [each for score, member in items for each in (member, score_text(score))]
 
 
 def _ranged(found: ZSet, at: range, options: tuple[bytes, ...]) -> list[bytes]:

@@ -3,18 +3,21 @@
 import re
 import struct as native
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 #: One item of a format: a switch of the byte order, or a type with its size.
 _ITEM = re.compile(rb"([<>=!])|([a-zA-Z])(\d*)| ")
+_Order = Literal["little", "big"]
+_Item = tuple[bytes, int, _Order]
 _SIZES = {b"B": 1, b"b": 1, b"H": 2, b"h": 2, b"L": 8, b"l": 8, b"I": 4, b"i": 4}
 
 
 @lru_cache(maxsize=256)
-def _items(format: bytes) -> list[tuple[bytes, int, str]]:
+def _items(format: bytes) -> "list[_Item]":
     """Return the type, the size and the byte order of each value."""
-    found: list[tuple[bytes, int, str]] = []
-    order, at = "little", 0
+    found: list[_Item] = []
+    order: _Order = "little"
+    at = 0
     while at < len(format):
         match = _ITEM.match(format, at)
         if match is None:
@@ -47,7 +50,7 @@ def pack(format: bytes, *values: Any) -> bytes:
             parts.append(native.pack("<d" if order == "little" else ">d", value))
         else:
             number = int(float(value) if isinstance(value, bytes) else value)
-            parts.append((number % 256**size).to_bytes(size, order))  # type: ignore[arg-type]
+            parts.append((number % 256**size).to_bytes(size, order))
     return b"".join(parts)
 
 
@@ -68,7 +71,7 @@ def unpack(format: bytes, data: bytes, at: float = 1) -> tuple[Any, ...]:
             found.append(native.unpack("<d" if order == "little" else ">d", part)[0])
         else:
             signed = kind.islower()
-            found.append(int.from_bytes(part, order, signed=signed))  # type: ignore[arg-type]
+            found.append(int.from_bytes(part, order, signed=signed))
     return (*found, place + 1)
 
 

@@ -18,10 +18,9 @@ from django_delayq.testing.memory.commands import Keyspace, Ok
 
 try:
     from lupa.lua51 import LuaError, LuaRuntime, lua_type
-except ImportError as _error:
-    raise InvalidSettings(
-        'a frozen queue runs the scripts of the server with lupa, which is not installed: pip install "django-delayq[testing]"'
-    ) from _error
+except ImportError:
+    # Only who makes a server needs it: a module of tests may import `frozen_queue` for other tests.
+    LuaError = LuaRuntime = lua_type = None
 
 #: What a server gives its scripts beside ``redis``, written in terms of the functions that `_Lua` adds.
 _LIBRARIES = rb"""
@@ -156,10 +155,7 @@ class _Lua:
             return False
         if isinstance(reply, list):
             return self._runtime.table_from(
-                [
-                    each if type(each) is bytes else self._to_lua(each)
-                    for each in reply
-                ]
+                [each if type(each) is bytes else self._to_lua(each) for each in reply]
             )
         if isinstance(reply, Ok):
             return self._runtime.table_from({b"ok": bytes(reply)})
@@ -224,15 +220,22 @@ class MemoryServer:
     """One server: its keys, and the commands that clients send."""
 
     def __init__(self, now_us: Callable[[], int]) -> None:
-        """``now_us`` is its clock, epoch us."""
+        """``now_us`` is its clock, epoch us.
+
+        Raises:
+            InvalidSettings: lupa is not installed.
+        """
+        if LuaRuntime is None:
+            raise InvalidSettings(
+                "a frozen queue runs the scripts of the server with lupa, which is not installed:"
+                ' pip install "django-delayq[testing]"'
+            )
         self.keyspace = Keyspace(now_us)
         self._lock = threading.RLock()
         self._lua = _lua()
 
     def execute(self, command: tuple[Any, ...]) -> Any:
-        name, *args = (
-            each if type(each) is bytes else _text(each) for each in command
-        )
+        name, *args = (each if type(each) is bytes else _text(each) for each in command)
         with self._lock:
             if name == b"EVALSHA":
                 return self._run(args[0], args)
@@ -244,9 +247,7 @@ class MemoryServer:
 
     def _run(self, sha: bytes, args: list[bytes]) -> Any:
         count = int(args[1])
-        return self._lua.run(
-            sha, self.keyspace, args[2 : 2 + count], args[2 + count :]
-        )
+        return self._lua.run(sha, self.keyspace, args[2 : 2 + count], args[2 + count :])
 
     def after(self, reply: Any) -> None:
         """Nothing follows from a command."""
