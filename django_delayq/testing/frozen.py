@@ -21,8 +21,9 @@ from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.delivery import claiming
+from django_delayq.delivery import claiming, upgrading
 from django_delayq.delivery.claiming import Claimed
+from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.limits import MAX_BATCH
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidDelay
@@ -186,16 +187,33 @@ class FrozenQueue:
 
     # Queues.
 
+    def _enroll(self) -> None:
+        """Give each queue the format of this version, as its first worker does."""
+        for settings in conf.get_settings().queues.values():
+            run(self._client, upgrading.enroll(settings.keys, owner=OWNER))
+
     def _states(self) -> list[QueueState]:
-        """Return what is known of each queue, as a worker's loop does; a queue of the settings may be new."""
+        """Return what is known of each queue that has something, as a worker's loop knows it."""
         for name, settings in conf.get_settings().queues.items():
-            if name not in self._queues:
+            if name not in self._queues and self._has_any(settings.keys):
                 state = QueueState(self._client, settings, 1, OWNER)
                 self._queues[name] = state
                 state.upkeep.begin()
-                # Its first step: the queue gets the format of this version.
+                # Its first step, which finds out about limits.
                 state.upkeep.turn(monotonic_ms())
         return list(self._queues.values())
+
+    def _has_any(self, keys: DeliveryKeys) -> bool:
+        held = self.server.keyspace.keys
+        return self._has_periods or any(
+            key.encode() in held
+            for key in (
+                keys.queue.timeout_set,
+                keys.queue.destination,
+                keys.payloads,
+                keys.schedules,
+            )
+        )
 
     def _run_due(self) -> list[Ran]:
         """Run what is due at this moment, jobs that come meanwhile included."""
@@ -317,6 +335,7 @@ class FrozenQueue:
     def start(self) -> None:
         """Begin, and have Django's clock stand still at this moment, where time-machine is installed."""
         self._client = own_clients.make()
+        self._enroll()
         if time_machine is None:
             return
         travel = time_machine.travel(self._now_us / 1_000_000, tick=False)
@@ -376,8 +395,6 @@ def frozen_queue(
     with mode.serving(InProcessServer.to(queue.server)):
         queue.start()
         try:
-            # In the format of this version from the start on, as a queue that a worker has served.
-            queue._states()
             yield queue
             if not leave_due:
                 queue.check_left()
