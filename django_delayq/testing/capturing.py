@@ -289,7 +289,7 @@ class Immediate(Recorder):
         super().clear()
         self._to_run.clear()
 
-    def after(self, reply: Any) -> None:
+    def conclude(self, reply: Any) -> None:
         first: BaseException | None = None
         while self._to_run:
             note, attempt = self._begin()
@@ -298,7 +298,7 @@ class Immediate(Recorder):
         if first is not None and self._raises:
             raise _passed_on(first)
 
-    async def aafter(self, reply: Any) -> None:
+    async def aconclude(self, reply: Any) -> None:
         first: BaseException | None = None
         while self._to_run:
             note, attempt = self._begin()
@@ -414,11 +414,11 @@ class _OfTest:
             self._outbox = outbox
             self.recorder.clear()
 
-    def after(self, reply: Any) -> None:
-        self.recorder.after(reply)
+    def conclude(self, reply: Any) -> None:
+        self.recorder.conclude(reply)
 
-    async def aafter(self, reply: Any) -> None:
-        await self.recorder.aafter(reply)
+    async def aconclude(self, reply: Any) -> None:
+        await self.recorder.aconclude(reply)
 
 
 @cache

@@ -32,12 +32,12 @@ class InProcess(Protocol):
         """
         ...
 
-    def after(self, reply: Any) -> None:
+    def conclude(self, reply: Any) -> None:
         """Do what follows from the command whose reply is being read, before its caller gets it."""
         ...
 
-    async def aafter(self, reply: Any) -> None:
-        """`after` on the event loop."""
+    async def aconclude(self, reply: Any) -> None:
+        """`conclude` on the event loop."""
         ...
 
 
@@ -118,7 +118,7 @@ class _Connection(Connection):
         reply = self._unread.next()
         if isinstance(reply, Exception):
             raise reply
-        self._in_process.after(reply)
+        self._in_process.conclude(reply)
         return reply
 
 
@@ -171,5 +171,5 @@ class _AsyncConnection(AsyncConnection):
         reply = self._unread.next()
         if isinstance(reply, Exception):
             raise reply
-        await self._in_process.aafter(reply)
+        await self._in_process.aconclude(reply)
         return reply

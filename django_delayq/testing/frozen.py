@@ -199,21 +199,23 @@ class FrozenQueue:
                 state = QueueState(self._client, settings, 1, OWNER)
                 self._queues[name] = state
                 state.upkeep.begin()
-                # Its first step, which finds out about limits.
-                state.upkeep.turn(monotonic_ms())
         return list(self._queues.values())
 
     def _has_any(self, keys: DeliveryKeys) -> bool:
-        held = self.server.keyspace.keys
         return self._has_periods or any(
-            key.encode() in held
-            for key in (
-                keys.queue.timeout_set,
-                keys.queue.destination,
-                keys.payloads,
-                keys.schedules,
+            map(
+                self._has,
+                (
+                    keys.queue.timeout_set,
+                    keys.queue.destination,
+                    keys.payloads,
+                    keys.schedules,
+                ),
             )
         )
+
+    def _has(self, key: str) -> bool:
+        return key.encode() in self.server.keyspace.keys
 
     def _run_due(self) -> list[Ran]:
         """Run what is due at this moment, jobs that come meanwhile included."""
@@ -269,9 +271,9 @@ class FrozenQueue:
 
     def _run_one(self, state: QueueState) -> Ran | None:
         """Run the next job of a queue that is due; return None if there is none."""
-        if state.held.turn(monotonic_ms(), MAX_BATCH):
+        if self._has(state.settings.keys.held) or state.pauses.are_over:
             # What was held may run now.
-            state.held.next_ms = 0.0
+            state.held.turn(monotonic_ms(), MAX_BATCH)
         reply = self._claim(state)
         if not reply.jobs and reply.wait_us == 0:
             # On a shared queue, this claim has transferred what the next one takes.

@@ -122,10 +122,10 @@ class Recorder:
             " a server"
         )
 
-    def after(self, reply: Any) -> None:
+    def conclude(self, reply: Any) -> None:
         """Nothing follows."""
 
-    async def aafter(self, reply: Any) -> None:
+    async def aconclude(self, reply: Any) -> None:
         """Nothing follows."""
 
     # Scripts.

@@ -324,7 +324,7 @@ def test_jobs_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((), {}, "how much time passes"),
         ((-1,), {}, "cannot go back"),
-        ((), {"minuts": 3}, "arguments of a timedelta"),
+        ((), {"fortnights": 1}, "arguments of a timedelta"),
         (("soon",), {}, "a timedelta, a number of seconds"),
     ],
 )

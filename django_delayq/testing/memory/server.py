@@ -249,10 +249,10 @@ class MemoryServer:
         count = int(args[1])
         return self._lua.run(sha, self.keyspace, args[2 : 2 + count], args[2 + count :])
 
-    def after(self, reply: Any) -> None:
+    def conclude(self, reply: Any) -> None:
         """Nothing follows from a command."""
 
-    async def aafter(self, reply: Any) -> None:
+    async def aconclude(self, reply: Any) -> None:
         """Nothing follows from a command."""
 
 
