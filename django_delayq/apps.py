@@ -6,6 +6,7 @@ from django.utils.module_loading import autodiscover_modules
 from django_delayq import checks, conf
 from django_delayq.jobs.envelope import signed_for
 from django_delayq.queues.options import set_default_options, set_signer
+from django_delayq.testing import mode
 
 
 class DelayqConfig(AppConfig):
@@ -15,6 +16,7 @@ class DelayqConfig(AppConfig):
 
     def ready(self) -> None:
         conf.hide_password()
+        mode.install()
         checks.register_all()
         set_default_options(conf.queue_options)
         set_signer(signed_for)

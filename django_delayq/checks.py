@@ -25,6 +25,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.redaction import redact_url, show
+from django_delayq.testing import mode
 from django_delayq.worker.surroundings import find_middleware
 
 
@@ -90,7 +91,8 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
         return [_error(problem) for problem in problems]
     found: list[checks.CheckMessage] = []
     settings = conf.read_settings(value)
-    if settings.connection is None and not django_settings.DEBUG:
+    is_needed = mode.mode_in_force() == "connection" and not django_settings.DEBUG
+    if settings.connection is None and is_needed:
         found.append(
             checks.Error(
                 "DELAYQ['CONNECTION'] is not set, and the embedded server serves DEBUG only.",

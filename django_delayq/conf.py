@@ -241,6 +241,9 @@ class Settings:
     middleware: tuple[str, ...] = ()
     #: Dotted paths of contexts that travel with each job, such as "django_delayq.context.Locale".
     context: tuple[str, ...] = ()
+    #: What jobs do in tests: they are ``captured``, run ``immediate``-ly, go to a ``server`` of the tests' own, or to the
+    #: ``connection`` that the settings name.
+    test: str = "captured"
 
     def queue(self, name: str) -> QueueSettings:
         """Return one queue's settings.
@@ -377,6 +380,8 @@ def _are_paths(value: Any) -> bool:
         isinstance(item, str) and "." in item.strip(".") for item in value
     )
 
+#: What jobs may do in tests; see `Settings.test`.
+TEST_MODES = ("captured", "immediate", "server", "connection")
 
 _is_keep_ended = _is_count(0, MOST_ENDED)
 _KEEP_ENDED = f"a number of jobs, 0 to {MOST_ENDED:,}"
@@ -405,6 +410,11 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         "a dict of queue names to dicts of options",
     ),
     "WORKER": ("worker", lambda value: isinstance(value, dict), "a dict of options"),
+    "TEST": (
+        "test",
+        lambda value: value in TEST_MODES,
+        f"what jobs do in tests, one of {', '.join(map(repr, TEST_MODES))}",
+    ),
     "MAX_PAYLOAD_BYTES": (
         "max_payload_bytes",
         _is_count(128, LARGEST_PAYLOAD),
@@ -685,6 +695,7 @@ def read_settings(value: Any) -> Settings:
         keep_ended=keep,
         middleware=tuple(value.get("MIDDLEWARE", ())),
         context=tuple(value.get("CONTEXT", ())),
+        test=value.get("TEST", Settings.test),
     )
 
 

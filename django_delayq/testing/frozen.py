@@ -1,0 +1,404 @@
+"""`frozen_queue`: queues in memory whose clock stands still until the test moves it.
+
+The calls are those of every other server, and so are the scripts. What falls due runs through the attempt of a worker,
+one job after the other, in this thread.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from django_delayq import conf
+from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
+from django_delayq.calls.line import Line, UnderWay
+from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
+from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.delivery import claiming, upgrading
+from django_delayq.delivery.claiming import Claimed
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.states import State
+from django_delayq.exceptions import InvalidDelay
+from django_delayq.jobs.finding import find_jobs
+from django_delayq.jobs.pausing import paused
+from django_delayq.redaction import show
+from django_delayq.testing import mode
+from django_delayq.testing.connection import InProcessServer
+from django_delayq.testing.memory.server import MemoryServer
+from django_delayq.testing.running import run_attempt
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.settlement import Settlement
+
+try:
+    import time_machine
+except ImportError:
+    time_machine = None  # type: ignore[assignment]  # then Django's clock stays where it is
+
+#: The name by which this process claims.
+OWNER = b"frozen--"
+#: So many jobs run at one moment before the test counts as one that never ends: jobs that schedule themselves anew.
+MOST_AT_ONCE = 10_000
+#: What waits now, and no claim brings, is asked for again after so long.
+PATIENCE_US = 1_000
+#: How many jobs an error lists.
+LISTED = 10
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One attempt that has ended."""
+
+    #: The job, as `get_job` takes it.
+    id: str
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    #: In the words of the log: ``succeeded``, ``retrying``, ``dead``, …
+    outcome: str
+    #: When it ran, by the frozen clock.
+    at: datetime
+    #: What the task raised.
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        given = [*map(repr, self.args)]
+        given += [f"{name}={value!r}" for name, value in self.kwargs.items()]
+        return f"{self.task}({', '.join(given)}): {self.outcome}"
+
+
+class _AtOnce(Line):
+    """A line whose calls are made at once: nothing works meanwhile in memory."""
+
+    def ask(self, call: Any) -> UnderWay[Any]:
+        under_way: UnderWay[Any] = UnderWay(self, _AS_READ)
+        try:
+            if isinstance(call, Call):
+                under_way.tell(run(self.client, call))
+            else:
+                under_way.tell(call.do(self.client))
+        except Exception as error:
+            under_way.tell(error)
+        return under_way
+
+
+#: A call whose reply was read already.
+_AS_READ: Command[Any] = Command(())
+
+
+class FrozenQueue:
+    """All queues of the settings, in memory, at one moment."""
+
+    def __init__(self, now: datetime | None = None, *, periodic: bool = False) -> None:
+        begin = datetime.now(UTC) if now is None else now
+        if begin.utcoffset() is None:
+            raise InvalidDelay(
+                f"now={show(begin)} needs a time zone to say when it is; django.utils.timezone.make_aware() adds one"
+            )
+        # Whole ms, in which start times are.
+        self._now_us = int(begin.timestamp() * 1000) * 1000
+        self._has_periods = periodic
+        #: The server; its keys can be looked at.
+        self.server = MemoryServer(lambda: self._now_us)
+        self._queues: dict[str, QueueState] = {}
+        # By queue: when something happens there next, as its last claim said.
+        self._events: dict[str, float] = {}
+        self._traveller: Any = None
+
+    def __repr__(self) -> str:
+        return f"<FrozenQueue at {self.now.isoformat()}>"
+
+    @property
+    def now(self) -> datetime:
+        """The time of the server, in UTC; that of Django as well, where time-machine is installed."""
+        return datetime.fromtimestamp(self._now_us / 1_000_000, UTC)
+
+    def advance(
+        self, delta: timedelta | float | None = None, /, **units: float
+    ) -> list[Ran]:
+        """Let time pass, and run what falls due, at its moment and in order; return the attempts that ended.
+
+        ``advance(minutes=15)``, as a timedelta takes it, ``advance(timedelta(minutes=15))`` or ``advance(900)``, in
+        seconds. A job that is scheduled meanwhile, and falls due before the end, runs as well, and so does each retry.
+
+        Raises:
+            InvalidDelay: this is no time, or time would go back.
+        """
+        until_us = self._now_us + _microseconds(delta, units)
+        ran = self._run_due()
+        while (next_us := self._next_us()) < until_us:
+            # What waits now, and is not to be had, is asked for again a little later.
+            self._move_to(max(next_us, self._now_us + PATIENCE_US))
+            ran += self._run_due()
+        if until_us > self._now_us:
+            self._move_to(until_us)
+            ran += self._run_due()
+        return ran
+
+    async def aadvance(
+        self, delta: timedelta | float | None = None, /, **units: float
+    ) -> list[Ran]:
+        """`advance` for a test on the event loop. Jobs run in the thread to which Django's connections belong."""
+        return await sync_to_async(self.advance)(delta, **units)
+
+    def run_due(self) -> list[Ran]:
+        """Run what is due now; no time passes."""
+        return self.advance(0)
+
+    async def arun_due(self) -> list[Ran]:
+        """`run_due` for a test on the event loop."""
+        return await self.aadvance(0)
+
+    @property
+    def due(self) -> list[str]:
+        """What is due now and has not run: each job as text. Those of paused queues are left out."""
+        found = []
+        for state in self._states():
+            name = state.settings.name
+            if any(each.task is None for each in paused(name)):
+                continue
+            found += [
+                f"{job.task or 'a foreign element'} ({job.id})"
+                for job in find_jobs(queue=name, state=State.DUE)
+            ]
+        return found
+
+    def check_left(self) -> None:
+        """Make sure that nothing is due.
+
+        Raises:
+            AssertionError: something is, by name.
+        """
+        due = self.due
+        if due:
+            more = f" and {len(due) - LISTED} more" if len(due) > LISTED else ""
+            raise AssertionError(
+                f"{len(due)} jobs are due and have not run: {', '.join(due[:LISTED])}{more}. Run them with q.run_due(), or"
+                " advance(), cancel them, or say frozen_queue(leave_due=True) if the test is not about them"
+            )
+
+    # Queues.
+
+    def _enroll(self) -> None:
+        """Give each queue the format of this version, as its first worker does."""
+        for settings in conf.get_settings().queues.values():
+            run(self._client, upgrading.enroll(settings.keys, owner=OWNER))
+
+    def _states(self) -> list[QueueState]:
+        """Return what is known of each queue that has something, as a worker's loop knows it."""
+        for name, settings in conf.get_settings().queues.items():
+            if name not in self._queues and self._has_any(settings.keys):
+                state = QueueState(self._client, settings, 1, OWNER)
+                self._queues[name] = state
+                state.upkeep.begin()
+        return list(self._queues.values())
+
+    def _has_any(self, keys: DeliveryKeys) -> bool:
+        return self._has_periods or any(
+            map(
+                self._has,
+                (
+                    keys.queue.timeout_set,
+                    keys.queue.destination,
+                    keys.payloads,
+                    keys.schedules,
+                ),
+            )
+        )
+
+    def _has(self, key: str) -> bool:
+        return key.encode() in self.server.keyspace.keys
+
+    def _run_due(self) -> list[Ran]:
+        """Run what is due at this moment, jobs that come meanwhile included."""
+        ran: list[Ran] = []
+        is_progress = True
+        while is_progress:
+            is_progress = False
+            for state in self._states():
+                if self._has_periods:
+                    self._move_on(state)
+                while (one := self._run_one(state)) is not None:
+                    ran.append(one)
+                    is_progress = True
+                    if len(ran) > MOST_AT_ONCE:
+                        raise AssertionError(
+                            f"{MOST_AT_ONCE:,} jobs have run at {self.now.isoformat()} and there are more, the last was {one};"
+                            " does a job schedule itself with a delay of 0?"
+                        )
+        return ran
+
+    def _move_on(self, state: QueueState) -> None:
+        """Move periodic schedules on, and enroll those in code."""
+        state.periods.next_ms = 0.0
+        while state.periods.turn(monotonic_ms(), self._now_us):
+            continue
+
+    def _claim(self, state: QueueState) -> Claimed:
+        settings, worker = state.settings, conf.get_settings().worker
+        reply = run(
+            self._client,
+            claiming.claim(
+                settings.keys,
+                owner=OWNER,
+                request=os.urandom(8),
+                limit=1,
+                lease_ms=worker.lease_ms,
+                mode=state.mode,
+                max_kills=worker.max_kills,
+                priority_step_ms=settings.priority_step_ms,
+                keeps_ended=settings.keep_ended > 0,
+                has_slots=state.has_slots,
+                limit_text=settings.limit_text,
+                frame_format=settings.frame_format,
+            ),
+        )
+        if reply.newer_format:
+            raise claiming.newer_format(settings.name, reply.newer_format)
+        if reply.pauses or state.pauses:
+            state.pauses.take_in(reply)
+        if reply.limits is not None and reply.limits.has_slots:
+            state.has_slots = True
+        return reply
+
+    def _run_one(self, state: QueueState) -> Ran | None:
+        """Run the next job of a queue that is due; return None if there is none."""
+        if self._has(state.settings.keys.held) or state.pauses.are_over:
+            # What was held may run now.
+            state.held.turn(monotonic_ms(), MAX_BATCH)
+        reply = self._claim(state)
+        if not reply.jobs and reply.wait_us == 0:
+            # On a shared queue, this claim has transferred what the next one takes.
+            reply = self._claim(state)
+        if not reply.jobs:
+            wait_us = state.pauses.wait_us(reply) if state.pauses else reply.wait_us
+            self._events[state.settings.name] = (
+                math.inf if wait_us < 0 else self._now_us + wait_us
+            )
+            return None
+        (leased,) = reply.jobs
+        gives_limits = state.upkeep.gives_limits
+        make = state.pauses.make_limited if gives_limits else state.pauses.make
+        offset_ms = reply.now_us / 1000 - boottime_ms()
+        attempt = make(state.settings, leased, math.inf, offset_ms)
+        error = run_attempt(attempt)
+        at = self.now
+        self._settle(attempt, has_slots=state.has_slots)
+        # As the worker does it, once the end is settled.
+        final = attempt.final or attempt.verdict
+        attempt.log()
+        return Ran(
+            attempt.id,
+            attempt.name,
+            attempt.args,
+            attempt.kwargs,
+            "" if final is None else final.value,
+            at,
+            error,
+        )
+
+    def _settle(self, attempt: Attempt, *, has_slots: bool) -> None:
+        settlement = Settlement(_AtOnce(self._client))
+        if has_slots:
+            settlement.limited.add(attempt.queue.name)
+        settlement.ended.append(attempt)
+        while settlement.ended:
+            # What follows in other queues is sent first, one queue after the other.
+            _, failure = settlement.settle(force=True)
+            if failure is not None:
+                raise failure
+        settlement.recording.tell()
+        settlement.recording.learn()
+
+    # Time.
+
+    def _next_us(self) -> float:
+        """Return when something happens next, epoch us; infinite: nothing will."""
+        first = min(self._events.values(), default=math.inf)
+        if self._has_periods:
+            for state in self._states():
+                first = min(first, state.periods.due_us)
+        return first
+
+    def _move_to(self, now_us: float) -> None:
+        if now_us > self._now_us:
+            self._now_us = int(now_us)
+            if self._traveller is not None:
+                self._traveller.move_to(self._now_us / 1_000_000)
+
+    def start(self) -> None:
+        """Begin, and have Django's clock stand still at this moment, where time-machine is installed."""
+        self._client = own_clients.make()
+        self._enroll()
+        if time_machine is None:
+            return
+        travel = time_machine.travel(self._now_us / 1_000_000, tick=False)
+        try:
+            self._traveller = travel.start()
+        except RuntimeError:
+            # freezegun has stopped Django's clock; the two do not go together, and the test asked for that one.
+            return
+        self._travel = travel
+
+    def stop(self) -> None:
+        """End, and let Django's clock go again."""
+        self._client.close()
+        if self._traveller is not None:
+            self._traveller = None
+            self._travel.stop()
+
+
+def _microseconds(delta: timedelta | float | None, units: dict[str, float]) -> int:
+    if delta is None and not units:
+        raise InvalidDelay(
+            "advance() takes how much time passes: advance(minutes=15), a timedelta, or seconds; run_due() runs what is due"
+            " now"
+        )
+    try:
+        passes = timedelta(**units)
+        if delta is not None:
+            passes += (
+                delta if isinstance(delta, timedelta) else timedelta(seconds=delta)
+            )
+    except (TypeError, OverflowError, ValueError) as error:
+        raise InvalidDelay(
+            f"advance() takes a timedelta, a number of seconds, or the arguments of a timedelta: {error}"
+        ) from error
+    if passes < timedelta(0):
+        raise InvalidDelay(f"time cannot go back; got {show(passes)}")
+    return passes // timedelta(microseconds=1)
+
+
+@contextmanager
+def frozen_queue(
+    *,
+    now: datetime | None = None,
+    periodic: bool = False,
+    leave_due: bool = False,
+) -> Iterator[FrozenQueue]:
+    """Keep all queues in memory, and let time pass only by `FrozenQueue.advance`.
+
+    It begins at ``now``, an aware datetime; without it, at the present moment. ``periodic``: schedules go on as well. At
+    the end nothing may be due that has not run, unless ``leave_due`` is true.
+
+    Raises:
+        InvalidSettings: lupa, which brings Lua, is not installed.
+        AssertionError: at the end, jobs are due.
+    """
+    queue = FrozenQueue(now, periodic=periodic)
+    with mode.serving(InProcessServer.to(queue.server)):
+        queue.start()
+        try:
+            yield queue
+            if not leave_due:
+                queue.check_left()
+        finally:
+            queue.stop()

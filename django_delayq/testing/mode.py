@@ -1,0 +1,110 @@
+"""Which server the jobs of this process go to: that of the settings, or one of a test.
+
+The app imports this module, so it imports nothing that only tests need.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.conf import UserSettingsHolder, global_settings
+from django.conf import settings as django_settings
+
+from django_delayq import conf
+from django_delayq.clients.clients import own_clients
+from django_delayq.clients.server import Server
+from django_delayq.jobs import formats
+from django_delayq.later import import_later
+
+#: Servers that tests have put in place of the others, the last first asked.
+_servers: list[Server] = []
+_later: Callable[[str], Callable[[], Server]] = import_later(
+    __name__,
+    {
+        "captured_server": "django_delayq.testing.capturing",
+        "immediate_server": "django_delayq.testing.capturing",
+        "run_server": "django_delayq.testing.servers",
+    },
+)
+
+
+def find_server() -> Server:
+    """Return the server to connect to, as `Clients` asks for it whenever it makes a pool.
+
+    Raises:
+        InvalidSettings, EmbeddedServerError: see `conf.connection_url`.
+    """
+    if _servers:
+        return _servers[-1]
+    mode = mode_in_force()
+    if mode == "captured":
+        return _later("captured_server")()
+    if mode == "immediate":
+        return _later("immediate_server")()
+    if mode == "server":
+        return _later("run_server")()
+    return conf.find_server()
+
+
+def mode_in_force() -> str:
+    """Return what jobs do: what ``DELAYQ["TEST"]`` says in tests, and ``connection`` elsewhere.
+
+    A test that overrides ``DELAYQ`` with a ``CONNECTION`` means that connection.
+    """
+    if not is_testing():
+        return "connection"
+    settings = conf.get_settings()
+    is_said = "TEST" in getattr(django_settings, "DELAYQ", {})
+    if not is_said and settings.connection is not None and _is_overridden():
+        return "connection"
+    return settings.test
+
+
+def is_of_run() -> bool:
+    """Whether jobs go to the server of this run of tests, as ``DELAYQ["TEST"]`` says."""
+    return not _servers and mode_in_force() == "server"
+
+
+def is_testing() -> bool:
+    """Whether Django's test environment is set up in this process, by whatever runs the tests."""
+    # Nobody who does not test imports this module of Django's.
+    utils = sys.modules.get("django.test.utils")
+    return utils is not None and hasattr(utils._TestState, "saved_data")
+
+
+def _is_overridden() -> bool:
+    """Whether ``DELAYQ`` comes from a test, by `override_settings` or in its manner, and not from the project."""
+    holder: Any = vars(django_settings)["_wrapped"]
+    while isinstance(holder, UserSettingsHolder):
+        if holder.default_settings is global_settings:
+            # What settings.configure() was given.
+            return False
+        if "DELAYQ" in vars(holder):
+            return True
+        holder = holder.default_settings
+    return False
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[None]:
+    """Have jobs go to a server of a test."""
+    install()
+    _servers.append(server)
+    forget()
+    try:
+        yield
+    finally:
+        _servers.remove(server)
+        forget()
+
+
+def forget() -> None:
+    """Forget all connections, and what servers have said: the server is another one now."""
+    own_clients.forget()
+    formats.forget()
+
+
+def install() -> None:
+    """Have the clients of this process ask here where their server is."""
+    own_clients.find = find_server

@@ -1,0 +1,392 @@
+"""A server that only notes what is sent to it: for tests that look at what was scheduled, and need no Lua.
+
+It answers the calls that a job's handle makes before the job runs, and says so of any other. Nothing falls due here.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from django_delayq.calls.script import NAMES
+from django_delayq.delivery.states import Change, State
+from django_delayq.delivery.storing import NewJob
+from django_delayq.wire import signing
+from django_delayq.wire.signing import TOKEN_LENGTH
+
+#: States in which a job has ended, or was given up.
+ENDED = frozenset(
+    {
+        State.SUCCEEDED,
+        State.FAILED,
+        State.CANCELLED,
+        State.EXPIRED,
+        State.DEAD,
+        State.QUARANTINED,
+    }
+)
+#: What holds a unique key, and what can be changed.
+_WAITS = frozenset({State.SCHEDULED, State.RETRYING, State.HELD})
+
+
+@dataclass(eq=False, slots=True)
+class Note:
+    """One job that was sent."""
+
+    queue: str
+    token: str
+    #: As `parse_delay` writes it.
+    when: str
+    payload: bytes
+    unique: bytes
+    priority: int
+    batch: str
+    #: When it came, and when it is due, epoch ms.
+    noted_ms: int
+    start_ms: int
+    state: State = State.SCHEDULED
+    attempts: int = 0
+    error: bytes = b""
+    #: What is kept of its end for those who wait for it.
+    result: bytes = b""
+
+    def move(self, when: str, now_ms: int) -> None:
+        self.when, self.noted_ms = when, now_ms
+        self.start_ms = start_of(when, now_ms)
+
+
+@dataclass(slots=True)
+class Open:
+    """A batch whose callback waits."""
+
+    callback: Note
+    is_open: bool = True
+
+
+@dataclass(slots=True)
+class Notes:
+    """All that was sent, in order."""
+
+    jobs: list[Note] = field(default_factory=list)
+    by_token: dict[str, Note] = field(default_factory=dict)
+    batches: dict[str, Open] = field(default_factory=dict)
+
+
+def start_of(when: str, now_ms: int) -> int:
+    number = int(when[1:])
+    return now_ms + number if when[0] == "+" else max(number, now_ms)
+
+
+class Recorder:
+    """Answers as a server would on which no worker runs."""
+
+    def __init__(self, name: str = "captured()") -> None:
+        """``name`` is what messages call it."""
+        self._name = name
+        self._lock = threading.RLock()
+        self.notes = Notes()
+
+    def clear(self) -> None:
+        with self._lock:
+            self.notes = Notes()
+
+    # As a server.
+
+    def execute(self, command: tuple[Any, ...]) -> Any:
+        with self._lock:
+            name = _text(command[0])
+            if name == "EVALSHA":
+                return self._call(command)
+            answer = _COMMANDS.get(name)
+            if answer is None:
+                raise self._cannot(name)
+            return answer(self, *map(_text, command[1:]))
+
+    def _call(self, command: tuple[Any, ...]) -> Any:
+        script = NAMES.get(_text(command[1]))
+        if script is None:
+            raise NoScriptError("No matching script.")
+        count = int(command[2])
+        answer = _SCRIPTS.get(script)
+        if answer is None:
+            raise self._cannot(script)
+        queue = _queue_of(map(_text, command[3 : 3 + count]))
+        return answer(self, queue, list(command[3 + count :]))
+
+    def _cannot(self, what: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"{self._name} only notes what is scheduled, and has no {what!r}: use frozen_queue(), where everything works, or"
+            " a server"
+        )
+
+    def conclude(self, reply: Any) -> None:
+        """Nothing follows."""
+
+    async def aconclude(self, reply: Any) -> None:
+        """Nothing follows."""
+
+    # Scripts.
+
+    def _read_format(self, queue: str, args: list[Any]) -> Any:
+        return [signing.FORMAT, signing.FORMAT, 0]
+
+    def _store(self, queue: str, args: list[Any]) -> Any:
+        payload = _bytes(args[2])
+        start = 11
+        token = payload[start : start + TOKEN_LENGTH].decode()
+        note = self.note(queue, NewJob(token, _text(args[0]), "", payload))
+        return note.start_ms
+
+    def _schedule(self, queue: str, args: list[Any]) -> Any:
+        reply: list[Any] = []
+        for i in range(4, len(args) - 3, 4):
+            token, when, tail, payload = args[i : i + 4]
+            new = NewJob(_text(token), _text(when), tail, _bytes(payload))
+            note = self.note(queue, new)
+            holder = "" if note.token == new.token else note.token
+            reply += [b"%d" % note.start_ms, holder.encode()]
+        return reply
+
+    def note(self, queue: str, new: NewJob) -> Note:
+        """Note a job; return it, or the job that holds its unique key."""
+        known = self.notes.by_token.get(new.token)
+        if known is not None:
+            return known
+        unique, priority, batch = read_tail(_bytes(new.tail))
+        if unique:
+            for other in self.notes.jobs:
+                if (
+                    other.queue == queue
+                    and other.unique == unique
+                    and other.state in _WAITS
+                ):
+                    return other
+        note = self._noted(queue, new, unique, priority, batch)
+        self.noted(note)
+        return note
+
+    def _noted(
+        self, queue: str, new: NewJob, unique: bytes, priority: int, batch: str
+    ) -> Note:
+        now_ms = epoch_now_ms()
+        note = Note(
+            queue,
+            new.token,
+            new.when,
+            new.payload,
+            unique,
+            priority,
+            batch,
+            now_ms,
+            start_of(new.when, now_ms),
+        )
+        self.notes.jobs.append(note)
+        self.notes.by_token[note.token] = note
+        return note
+
+    def noted(self, note: Note) -> None:
+        """Do something about a job that was noted."""
+
+    def _open(self, queue: str, args: list[Any]) -> Any:
+        token, when, tail, payload = args[1:5]
+        if _text(token) in self.notes.batches:
+            return 0
+        new = NewJob(_text(token), _text(when), tail, _bytes(payload))
+        note = self._noted(queue, new, *read_tail(_bytes(tail)))
+        note.state = State.HELD
+        self.notes.batches[note.token] = Open(note)
+        return 1
+
+    def _close(self, queue: str, args: list[Any]) -> Any:
+        batch = self.notes.batches.get(_text(args[1]))
+        if batch is None or not batch.is_open:
+            return 0
+        batch.is_open = False
+        self.note_left(batch.callback.token)
+        return 1
+
+    def _withdraw(self, queue: str, args: list[Any]) -> Any:
+        token = _text(args[0])
+        if token not in self.notes.batches or self._left(token):
+            return 0
+        self.notes.jobs.remove(self.notes.batches.pop(token).callback)
+        del self.notes.by_token[token]
+        return 1
+
+    def _left(self, token: str) -> int:
+        return sum(
+            job.batch == token and job.state not in ENDED for job in self.notes.jobs
+        )
+
+    def note_left(self, token: str) -> None:
+        """Start the callback of a batch if all of its jobs have ended."""
+        batch = self.notes.batches.get(token)
+        if batch is None or batch.is_open or self._left(token):
+            return
+        callback = batch.callback
+        if callback.state is State.HELD:
+            callback.state = State.SCHEDULED
+            callback.move(callback.when, epoch_now_ms())
+            self.noted(callback)
+
+    def _inspect(self, queue: str, args: list[Any]) -> Any:
+        return self._seen(self.notes.by_token.get(_text(args[1])))
+
+    def _seen(self, note: Note | None) -> list[Any]:
+        now_ms = epoch_now_ms()
+        if note is None:
+            return [b"missing", 0, 0, 0, 0, b"", b"", b"", now_ms, 0, 0, b""]
+        state = note.state
+        if state is State.SCHEDULED and note.start_ms <= now_ms:
+            state = State.DUE
+        return [
+            state.value.encode(),
+            note.start_ms,
+            note.attempts,
+            0,
+            note.start_ms,
+            note.payload,
+            note.error,
+            note.unique[1:],
+            now_ms,
+            note.priority,
+            0,
+            b"",
+        ]
+
+    def _cancel(self, queue: str, args: list[Any]) -> Any:
+        return [self._cancelled(_text(token)) for token in args[2:]]
+
+    def _cancelled(self, token: str) -> bytes:
+        note = self.notes.by_token.get(token)
+        if note is None:
+            return State.MISSING.value.encode()
+        if note.state in _WAITS:
+            note.state = State.CANCELLED
+            self.note_left(note.batch)
+            return Change.CANCELLED.value.encode()
+        return note.state.value.encode()
+
+    def _reschedule(self, queue: str, args: list[Any]) -> Any:
+        note = self.notes.by_token.get(_text(args[1]))
+        if note is None or note.state not in _WAITS:
+            state = State.MISSING if note is None else note.state
+            return [state.value.encode(), 0]
+        note.move(_text(args[2]), epoch_now_ms())
+        return [Change.RESCHEDULED.value.encode(), note.start_ms]
+
+    def _reprioritize(self, queue: str, args: list[Any]) -> Any:
+        note = self.notes.by_token.get(_text(args[1]))
+        if note is None or note.state not in _WAITS:
+            state = State.MISSING if note is None else note.state
+            return [state.value.encode(), signing.FORMAT]
+        note.priority = int(args[2])
+        return [Change.REPRIORITIZED.value.encode(), signing.FORMAT]
+
+    def _replace(self, queue: str, args: list[Any]) -> Any:
+        holder, _, when, moves, longest, _, payload = args[1:8]
+        note = self.notes.by_token.get(_text(holder))
+        if note is None or note.state not in _WAITS:
+            state = State.MISSING if note is None else note.state
+            return [state.value.encode()]
+        now_ms = epoch_now_ms()
+        start_ms, is_changed = start_of(_text(when), now_ms), False
+        if _text(moves) == "later" and _text(longest):
+            start_ms = min(start_ms, note.noted_ms + int(longest))
+        better = {"later": start_ms > note.start_ms, "sooner": start_ms < note.start_ms}
+        if better.get(_text(moves)):
+            note.start_ms, note.when, is_changed = start_ms, f"={start_ms}", True
+        if payload:
+            note.payload, is_changed = _bytes(payload), True
+        change = Change.REPLACED if is_changed else Change.KEPT
+        return [change.value.encode(), *self._seen(note)]
+
+    def _none(self, queue: str, args: list[Any]) -> Any:
+        return 0
+
+    # Commands.
+
+    def _hmget(self, key: str, *fields: str) -> Any:
+        # Only the counts of batches are asked for like this.
+        return [b"%d" % self._left(fields[0]), None]
+
+    def _result(self, key: str) -> list[bytes]:
+        note = self.notes.by_token.get(key[-TOKEN_LENGTH:])
+        return [note.result] if note is not None and note.result else []
+
+    def _lrange(self, key: str, *between: str) -> Any:
+        return self._result(key)
+
+    def _lindex(self, key: str, index: str) -> Any:
+        found = self._result(key)
+        return found[0] if found else None
+
+    def _blmove(self, key: str, *rest: str) -> Any:
+        if found := self._result(key):
+            return found[0]
+        raise TimeoutError(
+            f"{self._name} runs no job later, so this wait would never end: the job has not ended"
+        )
+
+
+_Answer = Callable[[Recorder, str, list[Any]], Any]
+_SCRIPTS: dict[str, _Answer] = {
+    "read_format": Recorder._read_format,
+    "store": Recorder._store,
+    "schedule": Recorder._schedule,
+    "open": Recorder._open,
+    "close": Recorder._close,
+    "withdraw": Recorder._withdraw,
+    "inspect": Recorder._inspect,
+    "cancel": Recorder._cancel,
+    "reschedule": Recorder._reschedule,
+    "reprioritize": Recorder._reprioritize,
+    "replace": Recorder._replace,
+    "replay": Recorder._none,
+    "discard": Recorder._none,
+}
+_COMMANDS: dict[str, Callable[..., Any]] = {
+    "HMGET": Recorder._hmget,
+    "LRANGE": Recorder._lrange,
+    "LINDEX": Recorder._lindex,
+    "BLMOVE": Recorder._blmove,
+}
+
+
+def epoch_now_ms() -> int:
+    # What freezegun and time-machine move.
+    return int(time.time() * 1000)
+
+
+def read_tail(tail: bytes) -> tuple[bytes, int, str]:
+    """Return the unique key, with its kind, the priority and the batch that `tail_of` wrote."""
+    if tail[:1] != b"x":
+        return tail, 0, ""
+    flags, priority = tail[1], tail[2] - 100
+    at = 5 + int.from_bytes(tail[3:5], "big")
+    at += 6 * bool(flags & 64) + TOKEN_LENGTH * bool(flags & 128)
+    batch = b""
+    if flags & 16:
+        batch, at = tail[at : at + TOKEN_LENGTH], at + TOKEN_LENGTH
+    return tail[at:], priority, batch.decode()
+
+
+def _queue_of(keys: Iterable[str]) -> str:
+    """Return the queue to which keys belong; those that only name others have no colon."""
+    for key in keys:
+        start, _, tag = key.partition(":")
+        if start == "redisson_delay_queue_timeout" or start.startswith("delayq_"):
+            is_wrapped = tag.startswith("{") and tag.endswith("}")
+            return tag[1:-1] if is_wrapped else tag
+    return ""
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()

@@ -1,0 +1,967 @@
+"""Every operation on a queue, with arguments made from a number: what a server in memory is held to a real one by.
+
+A call is made once and sent to both servers, so request ids and tokens are the same on both.
+"""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
+from django_delayq.delivery import (
+    batching,
+    changing,
+    claiming,
+    ended,
+    holding,
+    limiting,
+    looking,
+    pausing,
+    periods,
+    rates,
+    replacing,
+    searching,
+    settling,
+    storing,
+    tending,
+    upgrading,
+)
+from django_delayq.delivery.claiming import Claimed, Leased, Mode
+from django_delayq.delivery.ended import EndRecord
+from django_delayq.delivery.following import Following
+from django_delayq.delivery.holding import Held
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.pausing import held_name
+from django_delayq.delivery.searching import PLACES, Window
+from django_delayq.delivery.settling import Done, Failed, Rejected
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import NewJob, tail_of
+from django_delayq.delivery.tending import SWEPT, Which
+from django_delayq.delivery.upgrading import Step, Where
+from django_delayq.queues import calls as queue_calls
+from django_delayq.repair import calls as repairs
+from django_delayq.repair.calls import FrameName
+from django_delayq.wire import calls as wire_calls
+from django_delayq.wire import frame as frames
+from django_delayq.wire.calls import Cursor
+from django_delayq.wire.frame import FrameFormat
+from tests.delivery.rig import LEASE, T0, payload, token
+
+PACKAGE = Path(claiming.__file__).parent.parent
+#: Where functions describe calls of scripts.
+LAYERS = ("delivery", "repair", "queues", "wire")
+NAMES = "abcdefghijkl"
+OWNERS = (b"owner--1", b"owner--2", b"idle----")
+TASKS = ("shop.mail", "shop.new")
+LIMITS = ("stripe\0k", "stripe\0l", "mail\0")
+BATCHES = "BC"
+SCHEDULES = ("hourly", "daily")
+
+
+class World:
+    """What operations know of the queue: its keys, its clock, and what earlier replies said."""
+
+    def __init__(self, name: str, *, is_shared: bool, is_listed: bool) -> None:
+        self.keys = DeliveryKeys.of(name)
+        self.is_listed = is_shared or is_listed
+        self.mode = Mode.SHARED if is_shared else Mode.DIRECT
+        self.frame_format = FrameFormat.DLC0 if is_shared else FrameFormat.BC0LC0
+        self.now_us = T0 * 1000
+        self.leases: list[Leased] = []
+        self.has_slots = False
+        self.frames: list[bytes] = []
+        self.random = Random()
+        self.requests = 0
+
+    def take_in(self, reply: Any) -> None:
+        """Learn from what the real server has replied."""
+        if isinstance(reply, Claimed):
+            self.leases = [*self.leases, *reply.jobs][-12:]
+            if reply.limits is not None and reply.limits.has_slots:
+                self.has_slots = True
+
+    # Arguments.
+
+    def name(self) -> str:
+        return self.random.choice(NAMES)
+
+    def token(self) -> str:
+        return token(self.random.choice(NAMES + BATCHES))
+
+    def when(self) -> str:
+        wait = self.random.choice((0, 0, 0, 1, 5, 50, 1_000, 100_000))
+        if self.random.random() < 0.2:
+            return f"={self.now_us // 1000 - 20 + wait}"
+        return f"+{wait}"
+
+    def job(self, name: str = "", *, has_batch: bool = False) -> NewJob:
+        random, name = self.random, name or self.name()
+        choice = random.random()
+        batch = token(random.choice(BATCHES)) if has_batch else ""
+        tail: str | bytes = ""
+        if choice > 0.4 or has_batch:
+            unique = random.choice(("", "", "eone", "stwo", "ethree"))
+            tail = tail_of(
+                unique,
+                random.choice((0, 0, 5, -7, 100)),
+                random.choice(("", "", *LIMITS)),
+                drops=choice > 0.97,
+                notes_first=choice > 0.9,
+                may_go_behind=bool(unique) and choice > 0.8,
+                has_on_dead=choice > 0.75,
+                batch=batch,
+            )
+        size = random.choice((0, 0, 0, 90, 300))
+        return NewJob(token(name), self.when(), tail, payload(name, size))
+
+    def lease(self) -> Leased:
+        if self.leases and self.random.random() < 0.9:
+            return self.random.choice(self.leases)
+        return Leased(self.token(), 0, 0, T0, payload("a"), False, b"nobody--")
+
+    def some_leases(self) -> list[Leased]:
+        found: dict[str, Leased] = {}
+        for _ in range(self.random.randint(1, 4)):
+            lease = self.lease()
+            found[lease.token] = lease
+        return list(found.values())
+
+    def fresh_request(self) -> bytes:
+        # A repeat, now and then.
+        if self.random.random() < 0.95:
+            self.requests += 1
+        return b"%08d" % self.requests
+
+    def following(self, count: int) -> Following | None:
+        if self.random.random() < 0.7:
+            return None
+        jobs = [(self.random.randrange(count), self.job()) for _ in range(2)]
+        return Following(jobs, self.frame_format, self.is_listed, is_ranked=True)
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "frame_format": self.frame_format,
+            "insertion_list": self.is_listed,
+            "now_us": self.now_us,
+        }
+
+    def most(self) -> int | None:
+        return self.random.choice((None, None, None, 3, 20))
+
+
+Maker = Callable[[World], Any]
+#: By function: what makes a call of it.
+OPERATIONS: dict[Callable[..., Any], Maker] = {}
+#: Of functions that are called more often than others.
+WEIGHTS: dict[Callable[..., Any], int] = {}
+
+
+def op(function: Callable[..., Any], weight: int = 1) -> Callable[[Maker], Maker]:
+    def enter(maker: Maker) -> Maker:
+        OPERATIONS[function] = maker
+        WEIGHTS[function] = weight
+        return maker
+
+    return enter
+
+
+def functions() -> Iterator[Callable[..., Any]]:
+    """Yield every function of the package that describes a call."""
+    for layer in LAYERS:
+        for file in sorted((PACKAGE / layer).glob("*.py")):
+            module = importlib.import_module(f"django_delayq.{layer}.{file.stem}")
+            for name, function in vars(module).items():
+                if (
+                    inspect.isfunction(function)
+                    and function.__module__ == module.__name__
+                    and not name.startswith("_")
+                    and re.search(
+                        r"\b(Call|Command)\[",
+                        str(function.__annotations__.get("return", "")),
+                    )
+                ):
+                    yield function
+
+
+# Storing.
+
+
+@op(storing.schedule, 6)
+def _(world: World) -> Any:
+    has_batches = world.random.random() < 0.2
+    names = world.random.sample(NAMES, world.random.randint(1, 4))
+    jobs = [world.job(name, has_batch=has_batches) for name in names]
+    call = storing.schedule(
+        world.keys,
+        jobs,
+        max_jobs=world.most(),
+        is_ranked=True,
+        has_batches=has_batches,
+        **world.options(),
+    )
+    return call.again() if world.random.random() < 0.2 else call
+
+
+@op(storing.store, 8)
+def _(world: World) -> Any:
+    name = world.name()
+    job = NewJob(token(name), world.when(), "", payload(name))
+    # A token that is known makes two jobs of one, so only repeats look for it.
+    call = storing.store(world.keys, job, max_jobs=world.most(), **world.options())
+    return call.again() if world.random.random() < 0.6 else call
+
+
+@op(storing.forward)
+def _(world: World) -> Any:
+    jobs = [world.job() for _ in range(world.random.randint(1, 2))]
+    return storing.forward(world.keys, jobs, is_ranked=True, **world.options())
+
+
+@op(storing.forget_sent)
+def _(world: World) -> Any:
+    return storing.forget_sent(world.keys, [world.token(), world.token()])
+
+
+@op(replacing.replace, 2)
+def _(world: World) -> Any:
+    random, later = world.random, world.job()
+    holder = world.name()
+    return replacing.replace(
+        world.keys,
+        token(holder),
+        later,
+        payload=random.choice((b"", payload(holder, 120))),
+        moves=random.choice(("", "later", "sooner")),
+        max_wait_ms=random.choice((None, 0, 100)),
+        now_us=world.now_us,
+    )
+
+
+# Claims.
+
+
+@op(claiming.claim, 14)
+def _(world: World) -> Any:
+    random = world.random
+    return claiming.claim(
+        world.keys,
+        owner=random.choice(OWNERS),
+        request=world.fresh_request(),
+        limit=random.choice((0, 1, 1, 2, 5, 20)),
+        lease_ms=random.choice((LEASE, 100)),
+        mode=random.choice((world.mode, world.mode, Mode.TAKE)),
+        transfer_limit=random.choice((1, 100)),
+        max_kills=random.choice((-1, 0, 2)),
+        safe_kills=random.choice((-1, 0)),
+        takes_suspect=random.random() < 0.7,
+        put_off_ms=random.choice((0, 20)),
+        priority_step_ms=random.choice((None, 10)),
+        keeps_ended=random.random() < 0.5,
+        has_slots=world.has_slots or random.random() < 0.3,
+        limit_text=random.choice(("", "", rates.limit_text(concurrency=2, rate="5/s"))),
+        frame_format=world.frame_format,
+        byte_budget=random.choice((1 << 20, 200)),
+        now_us=world.now_us,
+    )
+
+
+@op(claiming.claim_few, 3)
+def _(world: World) -> Any:
+    return claiming.claim_few(
+        world.keys,
+        owner=world.random.choice(OWNERS),
+        request=world.fresh_request(),
+        limit=world.random.choice((1, 3)),
+        lease_ms=LEASE,
+        frame_format=world.frame_format,
+        now_us=world.now_us,
+    )
+
+
+@op(claiming.transfer)
+def _(world: World) -> Any:
+    return claiming.transfer(
+        world.keys,
+        batch=world.random.choice((1, 100)),
+        frame_format=world.frame_format,
+        byte_budget=world.random.choice((1 << 20, 100)),
+        now_us=world.now_us,
+    )
+
+
+@op(claiming.recover)
+def _(world: World) -> Any:
+    return claiming.recover(
+        world.keys,
+        owner=world.random.choice(OWNERS),
+        first_rank=world.random.choice((0, 0, 1)),
+        now_us=world.now_us,
+    )
+
+
+@op(claiming.leave)
+def _(world: World) -> Any:
+    return claiming.leave(world.keys, owner=world.random.choice(OWNERS))
+
+
+# Ends of leases.
+
+
+@op(settling.acknowledge, 5)
+def _(world: World) -> Any:
+    random, leases = world.random, world.some_leases()
+    done = [
+        Done(lease.token, lease.fence, *random.choice(((), (3_600_000, b'{"a":1}'))))
+        for lease in leases
+    ]
+    return settling.acknowledge(
+        world.keys,
+        done,
+        state=random.choice((State.SUCCEEDED, State.EXPIRED, State.CANCELLED)),
+        has_slots=world.has_slots,
+        following=world.following(len(done)),
+        now_us=world.now_us,
+    )
+
+
+@op(settling.retry, 3)
+def _(world: World) -> Any:
+    failed = [
+        Failed(
+            lease.token,
+            lease.fence,
+            world.when(),
+            b'{"error":"%s"}' % world.random.choice((b"e", b"x" * 80)),
+        )
+        for lease in world.some_leases()
+    ]
+    return settling.retry(
+        world.keys,
+        failed,
+        attempt_failed=world.random.random() < 0.6,
+        has_slots=world.has_slots,
+        now_us=world.now_us,
+    )
+
+
+@op(settling.bury, 3)
+def _(world: World) -> Any:
+    random = world.random
+    rejected = [
+        Rejected(lease.token, lease.fence, b'{"error":"e"}', *kept)
+        for lease in world.some_leases()
+        for kept in [random.choice(((), (3_600_000, b"failed")))]
+    ]
+    return settling.bury(
+        world.keys,
+        rejected,
+        state=random.choice((State.DEAD, State.QUARANTINED)),
+        attempt_failed=random.random() < 0.7,
+        has_slots=world.has_slots,
+        following=world.following(len(rejected)),
+        now_us=world.now_us,
+    )
+
+
+@op(settling.give_back, 2)
+def _(world: World) -> Any:
+    leases = world.some_leases()
+    return settling.give_back(
+        world.keys,
+        leases,
+        late={lease.token for lease in leases if world.random.random() < 0.3},
+        has_slots=world.has_slots,
+        now_us=world.now_us,
+    )
+
+
+@op(settling.renew)
+def _(world: World) -> Any:
+    held = [(lease.token, lease.fence) for lease in world.some_leases()]
+    return settling.renew(world.keys, held, lease_ms=LEASE, now_us=world.now_us)
+
+
+# What is held.
+
+
+@op(holding.hold, 3)
+def _(world: World) -> Any:
+    random = world.random
+    held = [
+        Held(
+            lease.token,
+            lease.fence,
+            random.choice((*TASKS, held_name(TASKS[0]), limiting.held_name(LIMITS[0]))),
+            "no such task.",
+            random.choice((None, 50, 900_000)),
+        )
+        for lease in world.some_leases()
+    ]
+    return holding.hold(
+        world.keys, held, has_slots=world.has_slots, now_us=world.now_us
+    )
+
+
+@op(holding.release)
+def _(world: World) -> Any:
+    random = world.random
+    names = random.sample((*TASKS, held_name(TASKS[0]), "key x", ""), 2)
+    return holding.release(
+        world.keys,
+        names,
+        limit=random.choice((1, 100)),
+        name_limit=random.choice((1, 100)),
+        is_worker=random.random() < 0.7,
+        keeps_ended=random.random() < 0.5,
+        now_us=world.now_us,
+    )
+
+
+@op(holding.held_names)
+def _(world: World) -> Any:
+    return holding.held_names(world.keys, limit=world.random.choice((1, 20)))
+
+
+# Batches.
+
+
+@op(batching.open_batch)
+def _(world: World) -> Any:
+    callback = world.job(world.random.choice(BATCHES))
+    callback = callback._replace(tail=world.random.choice(("", tail_of("", 5))))
+    return batching.open_batch(world.keys, callback, "why", now_us=world.now_us)
+
+
+@op(batching.close_batch)
+def _(world: World) -> Any:
+    batch = token(world.random.choice(BATCHES))
+    return batching.close_batch(world.keys, batch, now_us=world.now_us)
+
+
+@op(batching.withdraw_batch)
+def _(world: World) -> Any:
+    return batching.withdraw_batch(world.keys, token(world.random.choice(BATCHES)))
+
+
+@op(batching.count_left)
+def _(world: World) -> Any:
+    return batching.count_left(world.keys, token(world.random.choice(BATCHES)))
+
+
+# Changes.
+
+
+@op(changing.cancel, 2)
+def _(world: World) -> Any:
+    return changing.cancel(
+        world.keys,
+        world.token(),
+        keep_ended=world.random.choice((0, 2, 100)),
+        now_us=world.now_us,
+    )
+
+
+@op(changing.cancel_many)
+def _(world: World) -> Any:
+    tokens = [world.token(), world.token(), "foreign"]
+    return next(changing.cancel_many(world.keys, tokens, now_us=world.now_us))
+
+
+@op(changing.reschedule, 2)
+def _(world: World) -> Any:
+    return changing.reschedule(
+        world.keys, world.token(), world.when(), now_us=world.now_us
+    )
+
+
+@op(changing.reprioritize)
+def _(world: World) -> Any:
+    priority = world.random.choice((-100, 0, 7))
+    return changing.reprioritize(
+        world.keys, world.token(), priority, now_us=world.now_us
+    )
+
+
+def grave(world: World) -> State:
+    return world.random.choice((State.DEAD, State.DEAD, State.QUARANTINED))
+
+
+@op(changing.replay, 2)
+def _(world: World) -> Any:
+    return changing.replay(
+        world.keys,
+        [world.token(), world.token()],
+        state=grave(world),
+        when=world.when(),
+        now_us=world.now_us,
+    )
+
+
+@op(changing.discard)
+def _(world: World) -> Any:
+    return changing.discard(
+        world.keys, [world.token()], state=grave(world), now_us=world.now_us
+    )
+
+
+# Looks.
+
+
+@op(looking.inspect, 2)
+def _(world: World) -> Any:
+    return looking.inspect(world.keys, world.token(), now_us=world.now_us)
+
+
+@op(looking.page)
+def _(world: World) -> Any:
+    random = world.random
+    return looking.page(
+        world.keys,
+        random.choice(list(looking.PAGES)),
+        first=random.choice((0, 1)),
+        count=random.choice((1, 50)),
+        newest=random.random() < 0.5,
+        frame_format=world.frame_format,
+    )
+
+
+@op(looking.counts)
+def _(world: World) -> Any:
+    return looking.counts(world.keys, now_us=world.now_us)
+
+
+@op(searching.search, 2)
+def _(world: World) -> Any:
+    random, now_ms = world.random, world.now_us // 1000
+    states = random.choice(([*PLACES.values(), State.DUE], [State.SCHEDULED]))
+    window = random.choice((searching.ALWAYS, Window(now_ms - 100, now_ms + 100)))
+    return searching.search(
+        world.keys,
+        searching.first_place(states, window, now_ms=now_ms),
+        count=random.choice((1, 3, 100)),
+        payload_bytes=1 << 20,
+        frame_format=world.frame_format,
+        now_us=world.now_us,
+    )
+
+
+@op(ended.note_ended)
+def _(world: World) -> Any:
+    random = world.random
+    records = [
+        EndRecord(
+            world.token(),
+            random.choice(TASKS) * random.choice((1, 9)),
+            random.choice((State.SUCCEEDED, State.DEAD)),
+            world.now_us // 1000,
+            random.choice((0.5, 1e9, 3.0)),
+            random.choice((-1, 0.1)),
+        )
+        for _ in range(random.randint(1, 3))
+    ]
+    return ended.note_ended(world.keys, records, keep=random.choice((2, 100)))
+
+
+@op(ended.read_ended)
+def _(world: World) -> Any:
+    return ended.read_ended(world.keys, first=world.random.choice((0, 1)), count=3)
+
+
+# Pauses and limits.
+
+
+@op(pausing.pause)
+def _(world: World) -> Any:
+    random = world.random
+    return pausing.pause(
+        world.keys,
+        task=random.choice((None, *TASKS)),
+        until=random.choice(("", "+30", f"={world.now_us // 1000 + 90}")),
+        by="me",
+        reason=random.choice(("", 'a "reason"/\x7f\n', "längerer Grund " * 6)),
+        now_us=world.now_us,
+    )
+
+
+@op(pausing.resume, 2)
+def _(world: World) -> Any:
+    task = world.random.choice((None, None, *TASKS))
+    return pausing.resume(world.keys, task=task, now_us=world.now_us)
+
+
+@op(pausing.forget_over)
+def _(world: World) -> Any:
+    return pausing.forget_over(world.keys, now_us=world.now_us)
+
+
+@op(pausing.pauses)
+def _(world: World) -> Any:
+    return pausing.pauses(world.keys, now_us=world.now_us)
+
+
+def numbers(world: World) -> Any:
+    return rates.numbers_of(
+        **world.random.choice(
+            (
+                {"concurrency": 1},
+                {"concurrency": 2, "rate": "10/s burst 2"},
+                {"rate": "100/s burst 1"},
+            )
+        )
+    )
+
+
+@op(limiting.set_limit)
+def _(world: World) -> Any:
+    return limiting.set_limit(
+        world.keys,
+        world.random.choice((None, None, numbers(world))),
+        name=world.random.choice(("", "stripe", "mail")),
+        by="me",
+        now_us=world.now_us,
+    )
+
+
+@op(limiting.declare, 2)
+def _(world: World) -> Any:
+    declared = [("stripe", numbers(world))]
+    return limiting.declare(
+        world.keys,
+        declared,
+        is_new=world.random.random() < 0.5,
+        now_us=world.now_us,
+    )
+
+
+@op(limiting.limits)
+def _(world: World) -> Any:
+    return limiting.limits(world.keys)
+
+
+@op(limiting.loosen)
+def _(world: World) -> Any:
+    return limiting.loosen(
+        world.keys,
+        name=world.random.choice(("", "stripe")),
+        limit=world.random.choice((1, 100)),
+        now_us=world.now_us,
+    )
+
+
+# Periodic schedules.
+
+
+@op(periods.arrange)
+def _(world: World) -> Any:
+    random, name = world.random, world.name()
+    next_ms = world.now_us // 1000 + random.choice((0, 5, 500))
+    return periods.arrange(
+        world.keys,
+        random.choice(SCHEDULES),
+        version=random.choice((0, 0, 1, 2, 3)),
+        code=random.choice((b"code", "=", "")),
+        stored=random.choice((b"stored", "=")),
+        change=random.choice(("", "=", b'{"delayq":"x"}')),
+        print=random.choice(("p1", "p2")),
+        next_ms=random.choice((next_ms, "=", None)),
+        job=NewJob(token(name), f"={next_ms}", "", payload(name)),
+        **world.options(),
+    )
+
+
+@op(periods.advance)
+def _(world: World) -> Any:
+    random, name = world.random, world.name()
+    next_ms = world.now_us // 1000 + random.choice((5, 500))
+    return periods.advance(
+        world.keys,
+        random.choice(SCHEDULES),
+        [NewJob(token(name), f"={next_ms}", "", payload(name))],
+        print=random.choice(("p1", "p2")),
+        seen_ms=world.now_us // 1000,
+        next_ms=next_ms,
+        fired_ms=world.now_us // 1000,
+        **world.options(),
+    )
+
+
+@op(periods.page)
+def _(world: World) -> Any:
+    return periods.page(world.keys, now_us=world.now_us)
+
+
+# Upkeep.
+
+
+@op(tending.sweep)
+def _(world: World) -> Any:
+    which = world.random.choice(SWEPT)
+    return tending.sweep(world.keys, which, now_us=world.now_us)
+
+
+@op(tending.expire)
+def _(world: World) -> Any:
+    random = world.random
+    return tending.expire(
+        world.keys,
+        state=grave(world),
+        age_ms=random.choice((0, 1_000)),
+        kept=random.choice((0, 1)),
+        which=random.choice(list(Which)),
+        now_us=world.now_us,
+    )
+
+
+@op(upgrading.enroll, 2)
+def _(world: World) -> Any:
+    owner = world.random.choice(OWNERS)
+    reads = world.random.choice((None, None, None, 1))
+    return upgrading.enroll(world.keys, owner=owner, reads=reads, now_us=world.now_us)
+
+
+@op(upgrading.read_format)
+def _(world: World) -> Any:
+    return upgrading.read_format(world.keys)
+
+
+@op(upgrading.set_format)
+def _(world: World) -> Any:
+    return upgrading.set_format(
+        world.keys,
+        world.random.choice((1, 2, 2, 2)),
+        world.random.choice(list(Step)),
+        now_us=world.now_us,
+    )
+
+
+@op(upgrading.resign)
+def _(world: World) -> Any:
+    name = world.name()
+    items = [(token(name), payload(name), payload(name, signature="new"))]
+    if world.random.random() < 0.5:
+        items = [(-1, payload(name), payload(name, signature="new"))]
+        return upgrading.resign(world.keys, Where.DESTINATION, items)
+    return upgrading.resign(world.keys, Where.PAYLOADS, items)
+
+
+# Repair.
+
+
+def frame_names(world: World) -> list[FrameName]:
+    return [
+        FrameName(
+            world.now_us // 1000, world.frame_format, frames.unpack(each).random_id
+        )
+        for each in world.frames[-2:]
+    ]
+
+
+@op(repairs.survey)
+def _(world: World) -> Any:
+    kind = world.random.choice(("tail", "zset"))
+    return repairs.survey(world.keys, kind, batch=5, now_us=world.now_us)
+
+
+@op(repairs.reframe)
+def _(world: World) -> Any:
+    kind = world.random.choice(("tail", "zset"))
+    return repairs.reframe(
+        world.keys,
+        kind,
+        world.random.choice(list(FrameFormat)),
+        batch=5,
+        lookups=10,
+        now_us=world.now_us,
+    )
+
+
+@op(repairs.drop_delivered)
+def _(world: World) -> Any:
+    return repairs.drop_delivered(world.keys, frame_names(world))
+
+
+@op(repairs.enlist)
+def _(world: World) -> Any:
+    return repairs.enlist(
+        world.keys, frame_names(world), run="r", step=1, now_us=world.now_us
+    )
+
+
+@op(repairs.delist)
+def _(world: World) -> Any:
+    step = world.random.choice((1, 2))
+    return repairs.delist(world.keys, run="r", step=step, batch=5, now_us=world.now_us)
+
+
+@op(repairs.announce)
+def _(world: World) -> Any:
+    return repairs.announce(world.keys)
+
+
+# Redisson's objects.
+
+
+@op(wire_calls.offer, 2)
+def _(world: World) -> Any:
+    element = world.random.choice((b"x", b"y", b"z" * 70, payload(world.name())))
+    return wire_calls.offer(
+        world.keys.queue,
+        element,
+        world.when(),
+        frame_format=world.frame_format,
+        insertion_list=world.is_listed,
+        now_us=world.now_us,
+    )
+
+
+@op(wire_calls.read)
+def _(world: World) -> Any:
+    return wire_calls.read(
+        world.keys.queue,
+        insertion_list=world.is_listed,
+        page=world.random.choice((2, 500)),
+    )
+
+
+@op(wire_calls.contains)
+def _(world: World) -> Any:
+    return wire_calls.contains(
+        world.keys.queue,
+        [b"x", payload("a")],
+        Cursor(),
+        frame_format=world.frame_format,
+        insertion_list=world.is_listed,
+    )
+
+
+@op(queue_calls.put)
+def _(world: World) -> Any:
+    element = world.random.choice((b"x", b"w", payload(world.name())))
+    return queue_calls.put(world.keys, element, now_us=world.now_us)
+
+
+@op(queue_calls.remove)
+def _(world: World) -> Any:
+    return queue_calls.remove(
+        world.keys,
+        [b"x", payload("a")],
+        world.random.choice(("first", "all", "others")),
+        frame_format=world.frame_format,
+        insertion_list=world.is_listed,
+        now_us=world.now_us,
+    )
+
+
+@op(queue_calls.withdraw)
+def _(world: World) -> Any:
+    return queue_calls.withdraw(
+        world.keys,
+        world.frames[-2:] or [b"none"],
+        request=f"request{world.requests:05}",
+        depth=100,
+        from_tail=world.random.random() < 0.5,
+        insertion_list=world.is_listed,
+        now_us=world.now_us,
+    )
+
+
+@op(queue_calls.clear)
+def _(world: World) -> Any:
+    has_begun = world.random.random() < 0.5
+    return queue_calls.clear(world.keys, has_begun=has_begun, now_us=world.now_us)
+
+
+@op(queue_calls.confirm)
+def _(world: World) -> Any:
+    owner = world.random.choice(OWNERS)
+    jobs = world.some_leases()[:1]
+    return queue_calls.confirm(world.keys, jobs, owner=owner, now_us=world.now_us)
+
+
+@op(queue_calls.untake)
+def _(world: World) -> Any:
+    owner = world.random.choice(OWNERS)
+    jobs = world.some_leases()
+    return queue_calls.untake(world.keys, jobs, owner=owner, now_us=world.now_us)
+
+
+#: Plain commands that the package sends, and what Java and redis-py do to the same keys.
+COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
+    "BLMOVE": lambda world: (
+        "BLMOVE",
+        (key := world.keys.queue.destination),
+        key,
+        "LEFT",
+        "LEFT",
+        "0.01",
+    ),
+    "HMGET": lambda world: ("HMGET", world.keys.control, "format", "written", "none"),
+    "LINDEX": lambda world: ("LINDEX", world.keys.queue.delay_queue, -1),
+    "LLEN": lambda world: ("LLEN", world.keys.queue.destination),
+    "LPOP": lambda world: ("LPOP", world.keys.queue.destination),
+    "LPOS": lambda world: ("LPOS", world.keys.queue.destination, b"x"),
+    "LRANGE": lambda world: ("LRANGE", world.keys.result(world.token()), 0, 2),
+    "LREM": lambda world: ("LREM", world.keys.queue.destination, 1, b"x"),
+    "RPUSH": lambda world: (
+        "RPUSH",
+        world.keys.queue.destination,
+        b"x",
+        payload(world.name()),
+    ),
+    "UNLINK": lambda world: ("UNLINK", world.keys.queue.destination),
+    "ZCARD": lambda world: ("ZCARD", world.keys.queue.timeout_set),
+    "ZRANGE": lambda world: ("ZRANGE", world.keys.queue.timeout_set, -1, -1),
+    "ZREM": lambda world: (
+        "ZREM",
+        world.keys.queue.timeout_set,
+        *(world.frames[-1:] or [b"none"]),
+    ),
+    "HDEL": lambda world: ("HDEL", world.keys.payloads, world.token()),
+    "HSET": lambda world: ("HSET", world.keys.errors, world.token(), b"{}"),
+}
+
+
+def sent_commands() -> set[str]:
+    """Return the plain commands that the package describes, but for the clock's."""
+    found: set[str] = set()
+    for file in PACKAGE.rglob("*.py"):
+        if "testing" not in file.parts:
+            found |= set(re.findall(r'Command\(\s*\(\s*"([A-Z]+)"', file.read_text()))
+    return found - {"TIME"}
+
+
+def offer_as_java(world: World) -> list[tuple[Any, ...]]:
+    """Offer as Redisson does: into the timeout set and the delay queue."""
+    world.requests += 1
+    frame = frames.pack(
+        b"java" + world.requests.to_bytes(4, "big"), b"java", world.frame_format
+    )
+    world.frames.append(frame)
+    queue = world.keys.queue
+    at_ms = world.now_us // 1000 + world.random.choice((0, 5, 500))
+    return [
+        ("ZADD", queue.timeout_set, at_ms, frame),
+        ("RPUSH", queue.delay_queue, frame),
+    ]
+
+
+def _makers() -> list[Callable[[World], list[Call[Any] | tuple[Any, ...]]]]:
+    found: list[Callable[[World], list[Any]]] = []
+    for function, maker in OPERATIONS.items():
+        found += [lambda world, maker=maker: [maker(world)]] * WEIGHTS[function]
+    found += [
+        lambda world, command=command: [command(world)] for command in COMMANDS.values()
+    ]
+    return [*found, offer_as_java]
+
+
+MAKERS = _makers()
+
+
+def command_of(step: Any) -> tuple[Any, ...]:
+    return step.command() if isinstance(step, Call | Command) else step

@@ -1,0 +1,102 @@
+"""Tasks for the tests of `django_delayq.testing`, and what they did."""
+
+from typing import Any
+
+from django.utils import timezone
+
+from django_delayq import (
+    Backoff,
+    Cancel,
+    Limit,
+    Retry,
+    Snooze,
+    current_job,
+    delayed_task,
+)
+
+#: What ran, in order: the name, its argument, and when.
+RAN: list[tuple[str, Any]] = []
+MOMENTS: list[Any] = []
+
+
+@delayed_task(keep_result=3_600)
+def double(n: int) -> int:
+    RAN.append(("double", n))
+    MOMENTS.append(timezone.now())
+    return 2 * n
+
+
+@delayed_task(keep_result=3_600)
+async def adouble(n: int) -> int:
+    RAN.append(("adouble", n))
+    return 2 * n
+
+
+@delayed_task(unique=("n",))
+def once(n: int, why: str = "") -> None:
+    RAN.append(("once", n))
+
+
+@delayed_task(unique=("n",), on_duplicate=("replace", "postpone"))
+def latest(n: int, why: str = "") -> None:
+    RAN.append(("latest", why))
+
+
+@delayed_task(on_commit=True)
+def committed(n: int) -> None:
+    RAN.append(("committed", n))
+
+
+@delayed_task(max_attempts=3, backoff=Backoff(base=60, factor=1, jitter=0))
+def failing(n: int) -> None:
+    RAN.append(("failing", n))
+    raise ValueError(f"no {n}")
+
+
+@delayed_task(max_attempts=2)
+def cut_off(n: int) -> None:
+    raise ConnectionError("gone")
+
+
+@delayed_task
+def deciding(what: str) -> None:
+    job = current_job()
+    assert job is not None
+    RAN.append(("deciding", job.attempts))
+    if what == "retry":
+        raise Retry(30)
+    if what == "snooze":
+        raise Snooze(60)
+    raise Cancel("not needed")
+
+
+@delayed_task(expires=60)
+def expiring(n: int) -> None:
+    RAN.append(("expiring", n))
+
+
+@delayed_task(limit=Limit("tests-testing", rate="1/m burst 1"))
+def limited(n: int) -> None:
+    RAN.append(("limited", n))
+
+
+@delayed_task
+def chaining(n: int) -> None:
+    RAN.append(("chaining", n))
+    chaining.schedule(60, n + 1)
+
+
+@delayed_task
+def endless() -> None:
+    endless.schedule(0)
+
+
+@delayed_task(time_limit=0.05)
+def slow() -> None:
+    while True:
+        pass
+
+
+@delayed_task(queue="mail")
+def mailed(n: int) -> None:
+    RAN.append(("mailed", n))

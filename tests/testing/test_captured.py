@@ -1,0 +1,348 @@
+"""`captured` and `immediate`: what was scheduled is a list, and runs at once."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import TestCase
+from django.utils import timezone
+
+from django_delayq import (
+    Batch,
+    InvalidDelay,
+    InvalidTask,
+    JobFailed,
+    State,
+    aschedule,
+    get_job,
+    pause,
+    schedule,
+    schedule_many,
+)
+from django_delayq.clients.clients import own_clients
+from django_delayq.testing import captured, immediate
+from tests.testing.samples import (
+    RAN,
+    adouble,
+    committed,
+    cut_off,
+    deciding,
+    double,
+    failing,
+    latest,
+    mailed,
+    once,
+)
+
+
+def test_what_is_scheduled_is_listed_and_does_not_run() -> None:
+    with captured() as jobs:
+        job = double.schedule(900, 1)
+        schedule("tests.testing.samples.mailed", timedelta(hours=1), n=2)
+
+    first, second = jobs
+    assert (first.id, first.task, first.args, first.kwargs) == (
+        job.id,
+        double.name,
+        [1],
+        {},
+    )
+    assert (first.queue, first.due_in) == ("default", timedelta(minutes=15))
+    assert (second.queue, second.args, second.kwargs) == ("mail", [], {"n": 2})
+    assert second.due_in == timedelta(hours=1)
+    assert RAN == []
+
+
+def test_assert_scheduled_compares_what_it_is_given() -> None:
+    with captured() as jobs:
+        double.schedule(900, 1)
+
+    jobs.assert_scheduled(double)
+    jobs.assert_scheduled(double.name, args=(1,), kwargs={}, queue="default", count=1)
+    assert jobs.assert_scheduled(double, due_in=900).args == [1]
+    jobs.assert_scheduled(double, due_in=timedelta(minutes=15))
+    jobs.assert_scheduled(double, due_in=timezone.now() + timedelta(minutes=15))
+    jobs.assert_not_scheduled(mailed)
+    jobs.assert_not_scheduled(double, args=(2,))
+    assert (jobs.count(), jobs.count(double), jobs.count(double, args=[2])) == (1, 1, 0)
+
+
+def test_moment_is_compared_with_a_second_to_spare_and_a_delay_to_the_ms() -> None:
+    with captured() as jobs:
+        double.schedule(timezone.now() + timedelta(hours=1), 1)
+        double.schedule(900.5, 2)
+
+    jobs.assert_scheduled(double, args=[1], due_in=3_600)
+    jobs.assert_not_scheduled(double, args=[1], due_in=3_590)
+    jobs.assert_not_scheduled(double, args=[2], due_in=900)
+
+
+@pytest.mark.parametrize(
+    "like",
+    [
+        {"args": (2,)},
+        {"kwargs": {"n": 1}},
+        {"due_in": 899},
+        {"queue": "mail"},
+        {"count": 2},
+    ],
+)
+def test_failure_says_what_was_expected_and_lists_what_was_scheduled(
+    like: dict[str, Any],
+) -> None:
+    with captured() as jobs:
+        double.schedule(900, 1)
+
+    with pytest.raises(AssertionError) as caught:
+        jobs.assert_scheduled(double, **like)
+
+    text = str(caught.value)
+    assert text.startswith("tests.testing.samples.double ")
+    assert "was not scheduled" in text
+    assert "1. tests.testing.samples.double(1) due in 0:15:00" in text
+
+
+def test_failure_says_that_nothing_was_scheduled() -> None:
+    with captured() as jobs, pytest.raises(AssertionError, match="nothing was sched"):
+        jobs.assert_scheduled(double)
+
+
+def test_assert_not_scheduled_lists_what_was() -> None:
+    with captured() as jobs:
+        double.schedule(0, 1)
+
+    with pytest.raises(AssertionError, match=r"1 times; scheduled were:\n  1\. "):
+        jobs.assert_not_scheduled(double)
+    with pytest.raises(AssertionError, match="something was scheduled"):
+        jobs.assert_not_scheduled()
+
+
+def test_delay_that_nothing_could_have_is_an_error() -> None:
+    with captured() as jobs:
+        double.schedule(0, 1)
+        with pytest.raises(InvalidDelay, match="time zone"):
+            jobs.assert_scheduled(double, due_in=datetime(2026, 1, 1))
+
+
+def test_job_says_where_it_is_and_can_be_moved_and_cancelled() -> None:
+    with captured() as jobs:
+        job = double.schedule(900, 1)
+        assert job.refresh() is State.SCHEDULED
+        assert get_job(job.id).args == [1]
+        assert job.reschedule(60)
+        jobs.assert_scheduled(double, due_in=60)
+        assert job.reprioritize(5)
+        assert jobs[0].priority == 5
+        assert job.run_now()
+        assert job.refresh() is State.DUE
+        assert job.cancel()
+        assert (job.state, len(jobs)) == (State.CANCELLED, 0)
+        assert not job.reschedule(5)
+        assert job.cancel()
+
+
+def test_unique_job_is_captured_once_until_it_is_cancelled() -> None:
+    with captured() as jobs:
+        first = once.schedule(60, 1)
+        second = once.schedule(5, 1)
+        other = once.schedule(5, 2)
+
+        assert (first.created, second.created, other.created) == (True, False, True)
+        assert second.id == first.id
+        assert [job.unique != "" for job in jobs] == [True, True]
+        first.cancel()
+        assert once.schedule(5, 1).created
+
+
+def test_duplicate_changes_the_job_that_waits() -> None:
+    with captured() as jobs:
+        latest.schedule(60, 1, why="first")
+        again = latest.schedule(90, 1, why="second")
+
+    assert again.replaced
+    assert [job.kwargs for job in jobs] == [{"why": "second"}]
+    jobs.assert_scheduled(latest, kwargs={"why": "second"}, due_in=90)
+
+
+def test_jobs_of_schedule_many_and_what_follows_them_are_seen() -> None:
+    with captured() as jobs:
+        schedule_many(
+            double.prepare(60, n).then(mailed.prepare(5, n)).on_dead(once.prepare(0, n))
+            for n in range(3)
+        )
+
+    assert [job.args for job in jobs] == [[0], [1], [2]]
+    (follower,) = jobs[1].then
+    assert (follower.task, follower.args) == (mailed.name, [1])
+    assert follower.due_in == timedelta(seconds=5)
+    assert jobs[1].on_dead[0].task == once.name
+
+
+def test_batch_is_captured_with_its_callback_held() -> None:
+    with captured() as jobs:
+        batch = Batch(mailed.prepare(0, 9))
+        with pytest.raises(InvalidTask, match="queue"):
+            batch.schedule([double.prepare(0, 1)])
+        batch = Batch(once.using(unique=False).prepare(0, 9))
+        members = batch.schedule([double.prepare(0, 1), double.prepare(0, 2)])
+        assert batch.left() == 2
+        assert jobs.assert_scheduled(once).state is State.HELD
+        for job in members:
+            job.cancel()
+        assert jobs.assert_scheduled(once).state is State.SCHEDULED
+
+
+async def test_event_loop_is_captured() -> None:
+    with captured() as jobs:
+        job = await aschedule(adouble, 5, 1)
+        assert await job.arefresh() is State.SCHEDULED
+        assert await job.areschedule(7)
+        jobs.assert_scheduled(adouble, due_in=7)
+        assert await job.acancel()
+
+
+def test_what_needs_a_server_says_so() -> None:
+    with captured(), pytest.raises(NotImplementedError, match="use frozen_queue"):
+        pause("default")
+
+
+def test_wait_for_a_captured_job_ends_at_once() -> None:
+    with captured():
+        job = double.schedule(0, 1)
+        with pytest.raises(TimeoutError, match="runs no job later"):
+            job.wait(timeout=60)
+
+
+class CommitTest(TestCase):
+    def test_job_is_captured_at_the_commit(self) -> None:
+        with captured() as jobs:
+            with self.captureOnCommitCallbacks(execute=True):
+                job = committed.schedule(900, 1)
+                jobs.assert_not_scheduled()
+                assert job.refresh() is State.UNCOMMITTED
+            jobs.assert_scheduled(committed, args=(1,), due_in=900)
+
+    def test_job_of_a_transaction_that_is_rolled_back_is_not(self) -> None:
+        with captured() as jobs:
+            with transaction.atomic():
+                committed.schedule(900, 1)
+                transaction.set_rollback(True)
+            jobs.assert_not_scheduled()
+
+    def test_job_runs_at_the_commit(self) -> None:
+        with immediate(), self.captureOnCommitCallbacks(execute=True):
+            committed.schedule(900, 1)
+            assert RAN == []
+        assert RAN == [("committed", 1)]
+
+
+def test_captures_nest_and_end() -> None:
+    with captured() as outer:
+        double.schedule(0, 1)
+        with captured() as inner:
+            double.schedule(0, 2)
+        double.schedule(0, 3)
+
+    assert [job.args for job in outer] == [[1], [3]]
+    assert [job.args for job in inner] == [[2]]
+
+
+# immediate()
+
+
+def test_job_runs_when_it_is_scheduled_whatever_its_delay() -> None:
+    with immediate() as jobs:
+        job = double.schedule(900, 1)
+
+        assert RAN == [("double", 1)]
+        assert job.wait(timeout=1) == 2
+        assert job.refresh() is State.SUCCEEDED
+        jobs.assert_scheduled(double, due_in=900)
+
+
+def test_async_task_runs_in_this_thread() -> None:
+    with immediate():
+        assert adouble.schedule(900, 2).wait(timeout=1) == 4
+
+
+async def test_event_loop_runs_both_kinds_of_tasks() -> None:
+    with immediate():
+        assert await (await adouble.aschedule(0, 1)).await_result(1) == 2
+        assert await (await double.aschedule(0, 2)).await_result(1) == 4
+
+
+def test_exception_is_raised_to_the_test() -> None:
+    with immediate() as jobs:
+        with pytest.raises(ValueError, match="no 1"):
+            failing.schedule(0, 1)
+        assert jobs.assert_scheduled(failing).state is State.RETRYING
+
+
+def test_exception_is_kept_with_the_job_if_the_test_asks_for_that() -> None:
+    with immediate(raises=False):
+        job = failing.using(max_attempts=1, keep_result=60).schedule(0, 1)
+
+        assert job.refresh() is State.DEAD
+        assert job.error is not None
+        assert job.error["error"] == "ValueError: no 1"
+        with pytest.raises(JobFailed):
+            job.wait(timeout=1)
+
+
+def test_error_that_looks_like_one_of_the_server_is_wrapped() -> None:
+    with immediate(), pytest.raises(RuntimeError, match="the task raised Conn") as told:
+        cut_off.schedule(0, 1)
+
+    assert isinstance(told.value.__cause__, ConnectionError)
+
+
+@pytest.mark.parametrize(
+    ("what", "state"),
+    [
+        ("retry", State.RETRYING),
+        ("snooze", State.DUE),
+        ("cancel", State.CANCELLED),
+    ],
+)
+def test_decision_is_kept_and_raises_nothing(what: str, state: State) -> None:
+    with immediate():
+        job = deciding.schedule(0, what)
+
+        if what == "snooze":
+            state = State.SCHEDULED
+        assert job.refresh() is state
+        assert RAN == [("deciding", 0)]
+
+
+def test_what_follows_runs_too() -> None:
+    with immediate():
+        schedule_many([double.prepare(0, 1).then(mailed.prepare(60, 2))])
+        Batch(once.using(unique=False).prepare(0, 3)).schedule([double.prepare(0, 4)])
+
+    assert RAN == [("double", 1), ("mailed", 2), ("double", 4), ("once", 3)]
+
+
+def test_inner_block_counts() -> None:
+    with immediate(), captured() as jobs:
+        double.schedule(0, 1)
+
+    assert len(jobs) == 1
+    assert RAN == []
+
+
+def test_recorder_reads_start_times_as_utc() -> None:
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    with captured() as jobs:
+        double.schedule(at, 1)
+
+    assert jobs[0].start_time == at
+
+
+def test_own_clients_return_to_their_server() -> None:
+    before = own_clients.find()
+    with captured():
+        inside = own_clients.find()
+
+    assert own_clients.find().connection_class is before.connection_class
+    assert inside.arguments != before.arguments
