@@ -1,0 +1,81 @@
+"""The app installed, a queue, and databases of each kind with its tables."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from django.contrib.auth.models import Group
+from django.core.management import call_command
+from django.db import connections
+
+from django_delayq.jobs import outbox
+from django_delayq.outbox import thread, writing
+from django_delayq.outbox.part import OutboxPart
+from tests.databases import added
+from tests.jobs.hand import Hand
+from tests.servers import ExternalServer, Server
+from tests.worker.workers import InlineWorker
+
+
+@pytest.fixture(autouse=True)
+def _installed(_without_outbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "_installed", OutboxPart())
+    monkeypatch.setattr(writing, "_quiet_until_ms", 0.0)
+
+
+@pytest.fixture
+def queue(settings: Any, server: Server | ExternalServer, queue_name: str) -> str:
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {queue_name: {}, f"{queue_name}-2": {}},
+        # A test of its own is about this.
+        "OUTBOX_KEEP": 0,
+    }
+    return queue_name
+
+
+@pytest.fixture
+def hand(client: "redis.Redis[bytes]", queue: str) -> Hand:
+    return Hand(client, queue)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def alias(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    django_db_setup: None,
+    django_db_blocker: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    """A database with the tables of the app, and with `Group` to stand for what a project keeps."""
+    if request.param == "postgres":
+        entry = request.getfixturevalue("postgres").make_database()
+    else:
+        entry = {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": str(tmp_path / "db.sqlite3"),
+            "OPTIONS": {"timeout": 20},
+        }
+    with django_db_blocker.unblock(), added(f"of_{request.param}", entry) as alias:
+        call_command("migrate", "delayq_outbox", database=alias, verbosity=0)
+        with connections[alias].schema_editor() as editor:
+            editor.create_model(Group.permissions.through)
+            editor.create_model(Group)
+        monkeypatch.setattr(thread, "databases", lambda: [alias])
+        yield alias
+
+
+@pytest.fixture
+def run_worker(queue: str) -> Iterator[Callable[..., InlineWorker]]:
+    """Start a worker in this process."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> InlineWorker:
+            worker = InlineWorker([queue], **options)
+            stack.callback(worker.stop)
+            return worker.start()
+
+        yield start
