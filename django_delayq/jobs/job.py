@@ -253,16 +253,15 @@ class Job(Generic[R_co]):
         self._draft, self._awaits_commit = None, awaits_commit
         return draft
 
+    def note_commit(self) -> None:
+        """From now on only the server can say where it is; and a handle that keeps nothing of this process can be pickled."""
+        del self._awaits_commit
+
     @property
     def _is_row(self) -> bool:
         """Whether the job is a row of a transaction that is still open."""
         awaits_commit: Callable[[], bool] | None = getattr(self, "_awaits_commit", None)
-        if awaits_commit is None:
-            return False
-        if awaits_commit():
-            return True
-        del self._awaits_commit
-        return False
+        return awaits_commit is not None and awaits_commit()
 
     @property
     def is_unsent(self) -> bool:

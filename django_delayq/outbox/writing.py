@@ -92,6 +92,7 @@ class _Hook:
     def __call__(self) -> None:
         global _quiet_until_ms
         self.has_run = True
+        self._job.note_commit()
         job, now_ms = self._job, boottime_ms()
         if now_ms < _quiet_until_ms:
             why = "a job before it failed"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import redis
-from django.contrib.auth.models import Group
+from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
 from django.db import connections
 
@@ -50,7 +50,7 @@ def alias(
     django_db_blocker: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
-    """A database with the tables of the app, and with `Group` to stand for what a project keeps."""
+    """A database with the tables of the app, and with `ContentType` to stand for what a project keeps."""
     if request.param == "postgres":
         entry = request.getfixturevalue("postgres").make_database()
     else:
@@ -62,8 +62,7 @@ def alias(
     with django_db_blocker.unblock(), added(f"of_{request.param}", entry) as alias:
         call_command("migrate", "delayq_outbox", database=alias, verbosity=0)
         with connections[alias].schema_editor() as editor:
-            editor.create_model(Group.permissions.through)
-            editor.create_model(Group)
+            editor.create_model(ContentType)
         monkeypatch.setattr(thread, "databases", lambda: [alias])
         yield alias
 

@@ -1,8 +1,8 @@
-"""Tasks of these tests. What they do in a database is a `Group`, so that each effect can be counted."""
+"""Tasks of these tests. What they do in a database is a `ContentType`, so that each effect can be counted."""
 
 import time
 
-from django.contrib.auth.models import Group
+from django.contrib.contenttypes.models import ContentType
 from django.db import connections, transaction
 
 from django_delayq import Cancel, Retry, Snooze, current_job, delayed_task
@@ -18,7 +18,7 @@ def note(value: object = None) -> None:
 
 def effect(alias: str, name: str) -> None:
     """Do something that is done twice if the task runs twice."""
-    Group.objects.using(alias).create(name=f"{name} {Group.objects.using(alias).count()}")
+    ContentType.objects.using(alias).create(app_label=name, model=str(ContentType.objects.using(alias).count()))
 
 
 def make_once(alias: str) -> None:
