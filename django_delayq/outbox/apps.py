@@ -1,6 +1,7 @@
 """The app: tells the jobs that their tables are there."""
 
 from django.apps import AppConfig
+from django.core import checks
 
 from django_delayq.jobs import outbox
 
@@ -12,7 +13,9 @@ class OutboxConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        # It imports the models, which have to be loaded first.
+        # They import the models, which have to be loaded first.
+        from django_delayq.outbox.checks import check_tables
         from django_delayq.outbox.part import OutboxPart
 
+        checks.register(check_tables, "delayq", deploy=True)
         outbox.install(OutboxPart())

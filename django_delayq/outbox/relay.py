@@ -39,7 +39,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Extras
 from django_delayq.jobs.sending import SCHEDULE_BYTES
-from django_delayq.outbox.models import OutboxRow, RelayClaim
+from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
 from django_delayq.outbox.writing import Beside, forwarding
 from django_delayq.redaction import redact
 
@@ -83,6 +83,26 @@ def databases() -> list[str]:
     ]
 
 
+class Waiting(NamedTuple):
+    """What is in the tables of a database."""
+
+    #: Rows of the outbox.
+    rows: int
+    #: How long ago the first of them was written, by the database's clock.
+    age: timedelta
+    #: Rows of the inbox.
+    ran: int
+
+
+def look(alias: str) -> Waiting:
+    """Return what is in the tables of a database."""
+    rows = _aged(alias, timedelta(0))
+    oldest = rows.order_by("pk").values_list("age", flat=True).first()
+    return Waiting(
+        rows.count(), oldest or timedelta(0), InboxRow.objects.using(alias).count()
+    )
+
+
 def has_table(alias: str) -> bool:
     """Return whether the migration was applied to a database."""
     connection = connections[alias]
@@ -98,8 +118,12 @@ class Relay:
         self.alias = alias
         self._owner = secrets.token_urlsafe(16)
 
-    def sweep(self, *, fresh: timedelta = FRESH) -> Iterator[Swept]:
+    def sweep(
+        self, *, fresh: timedelta = FRESH, by_hand: bool = False
+    ) -> Iterator[Swept]:
         """Go through all rows that are older than ``fresh``; yield what was done with each batch.
+
+        ``by_hand``: beside workers that do the same, if need be.
 
         Raises:
             django.db.DatabaseError: the database is away, or has no such table.
@@ -107,14 +131,14 @@ class Relay:
         """
         after: int | None = 0
         while after is not None:
-            handled = self._sweep_batch(after, fresh)
+            handled = self._sweep_batch(after, fresh, by_hand)
             if handled is None:
                 return
             after, swept = handled
             yield swept
 
     def _sweep_batch(
-        self, after: int, fresh: timedelta
+        self, after: int, fresh: timedelta, by_hand: bool
     ) -> tuple[int | None, Swept] | None:
         """Handle the next rows; return the last of them, None if there are no more. None: there was nothing to do."""
         rows = _aged(self.alias, fresh).filter(pk__gt=after).order_by("pk")
@@ -127,7 +151,7 @@ class Relay:
             with transaction.atomic(using=self.alias):
                 batch = list(rows.select_for_update(skip_locked=True))
                 swept = self._handle(batch, begun_ms)
-        elif self._claim():
+        elif by_hand or self._claim():
             swept = self._handle(list(rows), begun_ms)
         else:
             return None

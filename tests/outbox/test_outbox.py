@@ -1,7 +1,7 @@
 """Jobs that are rows of the caller's transaction, on SQLite and on PostgreSQL."""
 
-import logging
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -172,16 +172,12 @@ def test_row_goes_once_the_server_has_the_job_and_its_token_soon_after(
 
 
 def test_row_that_nobody_has_sent_is_sent_by_a_worker(
-    queue: str,
-    alias: str,
-    run_worker: Callable[..., InlineWorker],
-    monkeypatch: pytest.MonkeyPatch,
+    queue: str, alias: str, run_worker: Callable[..., InlineWorker]
 ) -> None:
-    monkeypatch.setattr(
-        relay_module.Relay.sweep, "__kwdefaults__", {"fresh": timedelta(0)}
-    )
     job = commit_unsent(queue, alias, "relayed")
-    OutboxRow.objects.using(alias).update(start_time="+0")
+    OutboxRow.objects.using(alias).update(
+        start_time="+0", written_at=F("written_at") - timedelta(seconds=10)
+    )
 
     run_worker()
 
@@ -555,8 +551,6 @@ def test_two_workers_do_not_do_the_same_work(
 
 
 def _in_another_thread(relay: Relay, alias: str) -> list[Swept]:
-    import threading
-
     found: list[Swept] = []
 
     def work() -> None:
