@@ -179,9 +179,7 @@ def forward(
     )
     if are_rows:
         call = replace(call, repeat={3: "2"})
-    return replace(
-        call.again(), window_ms=ROW_REPEAT_MS if are_rows else FORWARD_MS
-    )
+    return replace(call.again(), window_ms=ROW_REPEAT_MS if are_rows else FORWARD_MS)
 
 
 def forget_sent(keys: DeliveryKeys, tokens: Sequence[str]) -> Command[int]:

@@ -11,9 +11,7 @@ from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs.job import Job
 
 #: What to do where the app is missing.
-ADVICE = (
-    "add 'django_delayq.outbox' to INSTALLED_APPS, and run manage.py migrate"
-)
+ADVICE = "add 'django_delayq.outbox' to INSTALLED_APPS, and run manage.py migrate"
 
 
 class Relay(Protocol):

@@ -65,7 +65,7 @@ class Swept(NamedTuple):
     #: Rows that are gone, because the server has had their jobs for long enough.
     deleted: int = 0
     #: Rows that stay because this process cannot send them, by the reason.
-    problems: Counter[str] = Counter()
+    problems: Counter[str] = Counter()  # noqa: RUF012  replaced, never changed
 
     def and_then(self, other: "Swept") -> "Swept":
         return Swept(
@@ -257,10 +257,10 @@ def _send(
         run(client, forwarding(settings, part, known))
     keep_ms = get_settings().outbox_keep_s * 1000
     fresh, gone = 0, []
-    for part in _batches(written, MAX_BATCH):
-        tokens = [row.token for row in part]
+    for some in _batches(written, MAX_BATCH):
+        tokens = [row.token for row in some]
         since = storing.when_sent(settings.keys, tokens).do(client)
-        for row, since_ms in zip(part, since, strict=True):
+        for row, since_ms in zip(some, since, strict=True):
             if since_ms is None:
                 # Somebody has deleted the key since; the next sweep sends the row again.
                 continue

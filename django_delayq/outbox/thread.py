@@ -47,6 +47,7 @@ class RelayThread:
         if sweep_first:
             for part in self._parts:
                 part.turn(self._stop)
+            connections.close_all()
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
@@ -65,6 +66,10 @@ class RelayThread:
                 self._stop.wait(max(0.0, next_ms - monotonic_ms()) / 1000)
             for part in self._parts:
                 part.end()
+        except BaseException:
+            logger.exception(
+                "the outbox is not served any more by this process; others serve it, and a restart would"
+            )
         finally:
             connections.close_all()
 
@@ -143,33 +148,35 @@ class _Database:
         return min(LONGEST_MS, max(IDLE_MS, 2 * took_ms))
 
     def _note_trouble(self, error: Exception) -> float:
-        wait_ms = min(LONGEST_MS, ERROR_MS * 2**self._errors)
+        wait_ms: float = min(LONGEST_MS, ERROR_MS * 2.0**self._errors)
         self._errors = min(self._errors + 1, 10)
-        is_server = isinstance(error, RedisError)
         text, level = redact(f"{type(error).__name__}: {error}".strip()), logger.error
-        if isinstance(error, DatabaseError | InterfaceError):
-            if self._lacks_table():
-                text = f"it has no table {InboxRow._meta.db_table}: {ADVICE}"
-                if self._alias != DEFAULT_DB_ALIAS:
-                    text += (
-                        ", with --database; or have allow_migrate() of a router say that this database has none, if no"
-                        " job is to be a row there"
-                    )
-                    level = logger.info
-                wait_ms = LONGEST_MS
-        kind = "server" if is_server else text
+        # By its kind, it is told once: the same trouble may have other words each time, such as a port.
+        is_database = isinstance(error, DatabaseError | InterfaceError)
+        is_server = isinstance(error, RedisError | OSError)
+        kind = "database" if is_database else "server" if is_server else text
+        if is_database and self._lacks_table():
+            text = f"it has no table {InboxRow._meta.db_table}: {ADVICE}"
+            if self._alias != DEFAULT_DB_ALIAS:
+                text += (
+                    ", with --database; or have allow_migrate() of a router say that this database has none, if no job is to"
+                    " be a row there"
+                )
+                level = logger.info
+            wait_ms, kind = LONGEST_MS, "table"
         if kind != self._trouble:
             self._trouble = kind
             level(
                 "database %s: its outbox cannot be served now, which is tried again and again; jobs run all the same: %s",
                 self._alias,
                 text,
-                exc_info=not isinstance(
-                    error, DatabaseError | InterfaceError | RedisError | OSError
-                ),
+                exc_info=not is_database and not is_server,
             )
-        # A connection that has failed in the middle is not to be trusted.
-        connections[self._alias].close()
+        try:
+            # A connection that has failed in the middle is not to be trusted.
+            connections[self._alias].close()
+        except Exception:
+            del connections[self._alias]
         return wait_ms
 
     def _lacks_table(self) -> bool:

@@ -93,7 +93,10 @@ def prove(
         stack.callback(lambda: worker.destroy())
         outcome = Outcome()
         victims = ["site", "process", "worker", "server"]
-        while site.is_at_work or min(map(outcome.kills.__getitem__, victims)) < least_kills:
+        while (
+            site.is_at_work
+            or min(map(outcome.kills.__getitem__, victims)) < least_kills
+        ):
             # What is killed, and when, is the point: nothing is awaited here.
             time.sleep(chance.uniform(0.3, 1.0) * pause_s)
             victim = chance.choice(victims)

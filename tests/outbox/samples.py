@@ -18,7 +18,9 @@ def note(value: object = None) -> None:
 
 def effect(alias: str, name: str) -> None:
     """Do something that is done twice if the task runs twice."""
-    ContentType.objects.using(alias).create(app_label=name, model=str(ContentType.objects.using(alias).count()))
+    ContentType.objects.using(alias).create(
+        app_label=name, model=str(ContentType.objects.using(alias).count())
+    )
 
 
 def make_once(alias: str) -> None:
@@ -46,7 +48,9 @@ def make_once(alias: str) -> None:
         if len(ran) == 1:
             raise {"retry": Retry(0), "snooze": Snooze(0), "cancel": Cancel("no")}[what]
 
-    @delayed_task(name="tests.outbox.too_long", once=alias, time_limit=0.2, max_attempts=1)
+    @delayed_task(
+        name="tests.outbox.too_long", once=alias, time_limit=0.2, max_attempts=1
+    )
     def too_long() -> None:
         ran.append("began")
         effect(alias, "too long")

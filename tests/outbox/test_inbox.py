@@ -1,7 +1,7 @@
 """Tasks whose effects in a database happen once, on SQLite and on PostgreSQL."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +10,14 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import IntegrityError, connections, transaction
 from django.db.models import F
 
-from django_delayq import InvalidSettings, InvalidTask, Job, State, delayed_task, schedule
+from django_delayq import (
+    InvalidSettings,
+    InvalidTask,
+    Job,
+    State,
+    delayed_task,
+    schedule,
+)
 from django_delayq.calls.running import run
 from django_delayq.delivery import storing
 from django_delayq.jobs import outbox
@@ -24,10 +31,9 @@ from tests.worker.workers import InlineWorker
 
 
 @pytest.fixture(autouse=True)
-def _tasks(alias: str) -> Iterator[None]:
+def _tasks(alias: str) -> None:
     samples.ran.clear()
     samples.make_once(alias)
-    yield
 
 
 def on(queue: str, name: str, **options: Any) -> Any:

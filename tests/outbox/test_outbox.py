@@ -2,7 +2,7 @@
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -28,7 +28,6 @@ from django_delayq import (
 )
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
-from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.storing import ROW_REPEAT_MS
 from django_delayq.jobs import formats, outbox
 from django_delayq.outbox import relay as relay_module
@@ -45,9 +44,8 @@ LATER = 3_600
 
 
 @pytest.fixture(autouse=True)
-def _nothing_ran() -> Iterator[None]:
+def _nothing_ran() -> None:
     samples.ran.clear()
-    yield
 
 
 def on(queue: str, alias: str, **options: Any) -> Any:
@@ -183,9 +181,7 @@ def test_row_that_nobody_has_sent_is_sent_by_a_worker(
 
     wait_until(lambda: samples.ran, description="the job has run")
     wait_until(lambda: not rows(alias), description="its row is gone")
-    wait_until(
-        lambda: job.refresh() is State.SUCCEEDED, description="its end is told"
-    )
+    wait_until(lambda: job.refresh() is State.SUCCEEDED, description="its end is told")
     assert samples.ran == ["relayed"]
 
 
@@ -250,9 +246,7 @@ def test_row_that_is_sent_again_after_its_job_has_ended_is_no_second_job(
     draft.new = draft.new._replace(token=job.token)
     writing.run(
         client,
-        writing.forwarding(
-            outbox_queue(queue), [draft], formats.known(queue)
-        ),
+        writing.forwarding(outbox_queue(queue), [draft], formats.known(queue)),
     )
     assert hand.tokens() == []
 
@@ -415,9 +409,7 @@ def test_job_whose_unique_key_was_held_is_not_stored_once_it_is_free(
     assert hand.tokens() == []
 
 
-def test_row_keeps_unique_key_and_priority(
-    queue: str, hand: Hand, alias: str
-) -> None:
+def test_row_keeps_unique_key_and_priority(queue: str, hand: Hand, alias: str) -> None:
     use_priorities(hand)
     job = commit_unsent(queue, alias, 1, unique=lambda value: "a\0b", priority=7)
 
@@ -511,7 +503,7 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 
 def test_alias_that_is_not_in_databases_is_refused(queue: str) -> None:
-    with pytest.raises(InvalidTask, match="on_commit of task 'tests.outbox.note'"):
+    with pytest.raises(InvalidTask, match=r"on_commit of task 'tests\.outbox\.note'"):
         schedule(samples.note.using(queue=queue, outbox=True, on_commit="no"), LATER)
 
 
@@ -520,7 +512,7 @@ def test_without_the_app_it_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(outbox, "_installed", None)
 
-    with pytest.raises(InvalidSettings, match="add 'django_delayq.outbox' to INST"):
+    with pytest.raises(InvalidSettings, match=r"add 'django_delayq\.outbox' to INST"):
         schedule(samples.note.using(queue=queue, outbox=True), LATER)
 
 
@@ -579,6 +571,4 @@ def test_limit_of_the_task_goes_with_the_row(
 
     sweep(alias)
 
-    assert all(
-        b"one\0" in locator for locator in hand.client.hvals(hand.keys.locators)
-    )
+    assert all(b"one\0" in locator for locator in hand.client.hvals(hand.keys.locators))

@@ -75,8 +75,8 @@ def add(name: str = "") -> None:
     execute("insert into effects values ('added')")
 
 
-@delayed_task(name="tests.postgres.aadd")
-async def aadd(name: str = "") -> None:
+@delayed_task(name="tests.postgres.add_async")
+async def add_async(name: str = "") -> None:
     await sync_to_async(execute)("insert into effects values ('added')")
 
 
@@ -97,8 +97,8 @@ def too_long() -> None:
             time.sleep(0.005)
 
 
-@delayed_task(name="tests.postgres.atoo_long", time_limit=0.2, max_attempts=1)
-async def atoo_long() -> None:
+@delayed_task(name="tests.postgres.too_long_async", time_limit=0.2, max_attempts=1)
+async def too_long_async() -> None:
     await asyncio.gather(sync_to_async(_half_done)(), asyncio.sleep(60))
 
 
@@ -126,7 +126,7 @@ def test_job_is_sent_with_the_commit_only(
 
 
 @pytest.mark.parametrize(
-    "task", [too_long, atoo_long, leaves_open], ids=["sync", "async", "left open"]
+    "task", [too_long, too_long_async, leaves_open], ids=["sync", "async", "left open"]
 )
 def test_no_transaction_outlives_its_job(
     postgres: Postgres, database: str, queue: str, worker: InlineWorker, task: Any
@@ -140,13 +140,13 @@ def test_no_transaction_outlives_its_job(
     )
     assert effects(postgres, database) == 0
     after = [schedule(add.using(queue=queue), 0) for _ in range(2 * THREADS)]
-    after.append(schedule(aadd.using(queue=queue), 0))
+    after.append(schedule(add_async.using(queue=queue), 0))
     for each in after:
         ends(each, State.SUCCEEDED)
     assert effects(postgres, database) == len(after)
 
 
-@pytest.mark.parametrize("task", [add, aadd], ids=["sync", "async"])
+@pytest.mark.parametrize("task", [add, add_async], ids=["sync", "async"])
 def test_no_connection_is_left_behind(
     postgres: Postgres, database: str, queue: str, worker: InlineWorker, task: Any
 ) -> None:
