@@ -283,10 +283,10 @@ def delayq(settings: Any, server: Server | ExternalServer) -> None:
     settings.DELAYQ = {"CONNECTION": server.socket_url, "QUEUES": {"default": {}}}
 
 
-@pytest.fixture(autouse=True)
-def _without_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _without_outbox() -> None:
     """Have workers ask no database; `tests/outbox` installs the app again."""
-    monkeypatch.setattr(outbox, "_installed", None)
+    outbox.install(None)
 
 
 @pytest.fixture(scope="session")

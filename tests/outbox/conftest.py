@@ -21,7 +21,7 @@ from tests.worker.workers import InlineWorker
 
 
 @pytest.fixture(autouse=True)
-def _installed(_without_outbox: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "_installed", OutboxPart())
     monkeypatch.setattr(writing, "_quiet_until_ms", 0.0)
 
