@@ -30,6 +30,8 @@ READY_TIMEOUT_S = 60.0
 REAPER = 'read _; kill -QUIT "$1"; sleep 1; rm -rf "$2"'
 #: The role that owns everything; nobody but this machine can connect.
 USER = "delayq"
+#: What our own connections are called.
+OURS = "delayq-tests"
 #: A cluster of a test is thrown away: what a power cut would lose does not matter, and initdb is quick.
 OPTIONS = {
     "listen_addresses": "",
@@ -74,6 +76,10 @@ class Postgres:
         self.binaries = binaries()
         self.directory = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
         self._who = _unprivileged()
+        #: A database with tables that others are made of, by what needs it.
+        self.templates: dict[str, str] = {}
+        # Ours, by database.
+        self._connections: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
 
@@ -156,6 +162,8 @@ class Postgres:
         """End it as a crash does; `start` recovers it."""
         if self._process is None or self._reaper is None:
             return
+        while self._connections:
+            self._connections.popitem()[1].close()
         self._process.send_signal(number)
         self._process.wait(READY_TIMEOUT_S)
         assert self._reaper.stdin is not None
@@ -169,16 +177,21 @@ class Postgres:
         """Run one statement outside Django, and return its rows."""
         import psycopg
 
-        with psycopg.connect(
-            host=str(self.directory), user=USER, dbname=database, autocommit=True
-        ) as connection:
-            cursor = connection.execute(statement)  # type: ignore[call-overload]
-            return cursor.fetchall() if cursor.description else []
+        if database not in self._connections:
+            self._connections[database] = psycopg.connect(
+                host=str(self.directory),
+                user=USER,
+                dbname=database,
+                application_name=OURS,
+                autocommit=True,
+            )
+        cursor = self._connections[database].execute(statement)
+        return cursor.fetchall() if cursor.description else []
 
-    def make_database(self) -> dict[str, Any]:
-        """Make an empty database, and return its entry for DATABASES."""
+    def make_database(self, template: str = "template1") -> dict[str, Any]:
+        """Make a database, empty or like another one that nobody uses, and return its entry for DATABASES."""
         name = f"t_{uuid.uuid4().hex[:12]}"
-        self.execute(f"create database {name}")
+        self.execute(f"create database {name} template {template}")
         return {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": name,
@@ -190,7 +203,7 @@ class Postgres:
         """Return the state and the last statement of each of Django's connections to a database."""
         rows = self.execute(
             "select coalesce(state, ''), query from pg_stat_activity"
-            f" where datname = '{database}' and pid <> pg_backend_pid() and backend_type = 'client backend'"
+            f" where datname = '{database}' and application_name <> '{OURS}' and backend_type = 'client backend'"
         )
         return [(state, query) for state, query in rows]
 

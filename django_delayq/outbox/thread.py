@@ -5,6 +5,7 @@ Whatever goes wrong here keeps no job from running: it is logged once, and tried
 
 import random
 import threading
+from contextlib import suppress
 
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.utils import DatabaseError, InterfaceError
@@ -40,10 +41,17 @@ class RelayThread:
         self._thread = threading.Thread(
             target=self._run, name="delayq-outbox", daemon=True
         )
-        self._parts = [_Database(alias) for alias in databases()]
+        self._parts: list[_Database] = []
 
     def start(self, *, sweep_first: bool) -> None:
         """Begin; with ``sweep_first``, return once all rows of now were looked at."""
+        try:
+            self._parts = [_Database(alias) for alias in databases()]
+        except Exception:
+            # It asks the project's routers.
+            logger.exception(
+                "no outbox is served: which databases have one is not known"
+            )
         if sweep_first:
             for part in self._parts:
                 part.turn(self._stop)
@@ -172,11 +180,9 @@ class _Database:
                 text,
                 exc_info=not is_database and not is_server,
             )
-        try:
-            # A connection that has failed in the middle is not to be trusted.
+        # A connection that has failed in the middle is not to be trusted, and may fail once more.
+        with suppress(Exception):
             connections[self._alias].close()
-        except Exception:
-            del connections[self._alias]
         return wait_ms
 
     def _lacks_table(self) -> bool:

@@ -14,7 +14,7 @@ from django.db import connections
 from django_delayq.jobs import outbox
 from django_delayq.outbox import thread, writing
 from django_delayq.outbox.part import OutboxPart
-from tests.databases import added
+from tests.databases import Postgres, added
 from tests.jobs.hand import Hand
 from tests.servers import ExternalServer, Server
 from tests.worker.workers import InlineWorker
@@ -51,20 +51,34 @@ def alias(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
     """A database with the tables of the app, and with `ContentType` to stand for what a project keeps."""
-    if request.param == "postgres":
-        entry = request.getfixturevalue("postgres").make_database()
-    else:
-        entry = {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": str(tmp_path / "db.sqlite3"),
-            "OPTIONS": {"timeout": 20},
-        }
+    with django_db_blocker.unblock():
+        if request.param == "postgres":
+            entry = _postgres_entry(request.getfixturevalue("postgres"))
+        else:
+            entry = {
+                "ENGINE": "django.db.backends.sqlite3",
+                "NAME": str(tmp_path / "db.sqlite3"),
+                "OPTIONS": {"timeout": 20},
+            }
+            make_tables(entry)
     with django_db_blocker.unblock(), added(f"of_{request.param}", entry) as alias:
+        monkeypatch.setattr(thread, "databases", lambda: [alias])
+        yield alias
+
+
+def _postgres_entry(cluster: Postgres) -> dict[str, Any]:
+    if "outbox" not in cluster.templates:
+        entry = cluster.make_database()
+        make_tables(entry)
+        cluster.templates["outbox"] = entry["NAME"]
+    return cluster.make_database(cluster.templates["outbox"])
+
+
+def make_tables(entry: dict[str, Any]) -> None:
+    with added("new", entry) as alias:
         call_command("migrate", "delayq_outbox", database=alias, verbosity=0)
         with connections[alias].schema_editor() as editor:
             editor.create_model(ContentType)
-        monkeypatch.setattr(thread, "databases", lambda: [alias])
-        yield alias
 
 
 @pytest.fixture

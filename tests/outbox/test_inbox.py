@@ -15,6 +15,7 @@ from django_delayq import (
     InvalidTask,
     Job,
     State,
+    current_job,
     delayed_task,
     schedule,
 )
@@ -185,6 +186,30 @@ def test_error_of_the_database_in_the_task_is_the_tasks_own(alias: str) -> None:
         inbox.run_once("q:1", alias, twice)
 
     assert done(alias) == []
+
+
+def test_jobs_that_it_schedules_are_committed_with_its_row(
+    queue: str, hand: Hand, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    @delayed_task(name="tests.outbox.chain", queue=queue, once=alias)
+    def chain() -> None:
+        samples.ran.append("chain")
+        samples.note.using(queue=queue, outbox=True, on_commit=alias).schedule(
+            0, "next"
+        )
+        job = current_job()
+        assert job is not None
+        if job.attempts == 0:
+            raise ValueError("after it has scheduled the next")
+
+    run_worker()
+    job = chain.schedule(0)
+    wait_until(lambda: job.refresh() is State.RETRYING, description="it has failed")
+    job.run_now()
+    ends(job)
+
+    wait_until(lambda: "next" in samples.ran, description="the next has run")
+    assert samples.ran == ["chain", "chain", "next"]
 
 
 def test_direct_call_is_an_ordinary_call(alias: str) -> None:

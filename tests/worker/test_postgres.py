@@ -146,7 +146,16 @@ def test_no_transaction_outlives_its_job(
     assert effects(postgres, database) == len(after)
 
 
-@pytest.mark.parametrize("task", [add, add_async], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("database", "task"),
+    [
+        pytest.param(0, add, id="closed-sync"),
+        pytest.param(None, add_async, id="kept-async"),
+        pytest.param(None, add, id="kept-sync", marks=pytest.mark.exhaustive),
+        pytest.param(0, add_async, id="closed-async", marks=pytest.mark.exhaustive),
+    ],
+    indirect=["database"],
+)
 def test_no_connection_is_left_behind(
     postgres: Postgres, database: str, queue: str, worker: InlineWorker, task: Any
 ) -> None:
