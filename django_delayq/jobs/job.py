@@ -250,12 +250,13 @@ class Job(Generic[R_co]):
         It is `UNCOMMITTED` while ``awaits_commit`` says so. After that only the server can say where it is.
         """
         draft = self.draft
-        self._draft, self._awaits_commit = None, awaits_commit
+        self._draft = None
+        self._awaits_commit: Callable[[], bool] | None = awaits_commit
         return draft
 
     def note_commit(self) -> None:
         """From now on only the server can say where it is; and a handle that keeps nothing of this process can be pickled."""
-        del self._awaits_commit
+        self._awaits_commit = None
 
     @property
     def _is_row(self) -> bool:

@@ -38,10 +38,12 @@ from django_delayq.exceptions import DecodeError, DelayqError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Extras
+from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.sending import SCHEDULE_BYTES
 from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
 from django_delayq.outbox.writing import Beside, forwarding
-from django_delayq.redaction import redact
+from django_delayq.redaction import redact, show
+from django_delayq.wire.delay import MAX_DELAY_MS, MAX_START_TIME_MS
 
 #: Rows that a worker reads, sends and deletes at a time.
 BATCH = 500
@@ -283,15 +285,32 @@ def draft_of(row: Any, settings: QueueSettings, format: int) -> Draft:
         raise DecodeError("a row has the payload of another one", payload)
     beside = Beside()
     if row.beside:
-        beside = msgspec.json.decode(bytes(row.beside), type=Beside)
+        try:
+            beside = msgspec.json.decode(bytes(row.beside), type=Beside)
+        except msgspec.MsgspecError as error:
+            raise DecodeError(f"what is beside it cannot be read: {error}") from error
     extras = NO_EXTRAS
     if beside.priority or beside.limit:
+        check_priority(beside.priority, row.queue)
         extras = Extras(beside.priority, beside.limit)
-    when = row.start_time
-    if when.startswith("+"):
-        when = f"+{max(0, int(when[1:]) - row.age // timedelta(milliseconds=1))}"
-    new = NewJob(row.token, when, beside.unique, anew or payload)
+    new = NewJob(row.token, _when(row), beside.unique, anew or payload)
     return Draft(new, format, extras)
+
+
+def _when(row: Any) -> str:
+    """Return when a job is due, counted from now."""
+    kind, digits = row.start_time[:1], row.start_time[1:]
+    # No signature covers it, and a script would stop halfway at what is no number.
+    if kind in ("+", "=") and digits.isascii() and digits.isdecimal():
+        ms, most_ms = int(digits), MAX_START_TIME_MS
+        if kind == "+":
+            ms, most_ms = (
+                max(0, ms - row.age // timedelta(milliseconds=1)),
+                MAX_DELAY_MS,
+            )
+        if ms <= most_ms:
+            return f"{kind}{ms}"
+    raise DecodeError(f"its start time is {show(row.start_time)}")
 
 
 def _parts(drafts: Sequence[Draft]) -> Iterator[list[Draft]]:

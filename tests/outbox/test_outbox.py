@@ -319,6 +319,30 @@ def test_row_whose_key_is_gone_stays_and_is_told(
     assert sweep(alias) == Swept(seen=1, sent=1, deleted=1)
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("start_time", "soon"),
+        ("start_time", "+99999999999999999"),
+        ("start_time", "=9²"),
+        ("beside", b"{"),
+        ("beside", b'{"priority":101}'),
+    ],
+)
+def test_row_whose_columns_make_no_sense_holds_up_no_other(
+    queue: str, hand: Hand, alias: str, column: str, value: Any
+) -> None:
+    job = commit_unsent(queue, alias)
+    other = commit_unsent(queue, alias)
+    made = OutboxRow.objects.using(alias)
+    made.filter(token=job.token).update(**{column: value})
+
+    swept = sweep(alias)
+
+    assert hand.tokens() == [other.token]
+    assert swept.problems.total() == 1
+
+
 @pytest.mark.parametrize("what", ["payload", "token", "queue"])
 def test_row_that_this_project_has_not_signed_is_not_sent(
     queue: str, hand: Hand, alias: str, what: str
