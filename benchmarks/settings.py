@@ -25,3 +25,6 @@ if "DELAYQ_BENCH_KEEP_ENDED" in os.environ:
 # Earlier commits, which `compare` measures with these settings, do not know it.
 if "DELAYQ_BENCH_KEYS" in os.environ:
     DELAYQ["KEYS"] = os.environ["DELAYQ_BENCH_KEYS"].split("\n")
+# Nor this app, and its workers would ask the database.
+if "DELAYQ_BENCH_OUTBOX" in os.environ:
+    INSTALLED_APPS.append("django_delayq.outbox")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from shlex import quote
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core import checks
 from django.db import connections
@@ -20,10 +21,11 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.codecs.unsupported import UnsupportedCodec
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
-from django_delayq.jobs import contexts, periodic, registry
+from django_delayq.jobs import contexts, outbox, periodic, registry
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.options import InOutbox, commit_of
 from django_delayq.redaction import redact_url, show
 from django_delayq.testing import mode
 from django_delayq.worker.surroundings import find_middleware
@@ -120,7 +122,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
         if queue.is_shared and not queue.keeps_list
     ]
     for task in registry.all_tasks():
-        found += _check_on_commit(task)
+        found += [*_check_on_commit(task), *_check_outbox(task, settings)]
         if task.options.queue not in settings.queues:
             found.append(
                 checks.Error(
@@ -251,6 +253,43 @@ def _check_on_commit(task: TaskDefinition) -> Sequence[checks.CheckMessage]:
             id="django_delayq.E012",
         )
     ]
+
+
+def _check_outbox(
+    task: TaskDefinition, settings: conf.Settings
+) -> Sequence[checks.CheckMessage]:
+    once = task.options.once
+    found: list[checks.CheckMessage] = []
+    try:
+        is_row = isinstance(commit_of(task.options, settings), InOutbox)
+    except DelayqError as error:
+        is_row = True
+        found.append(
+            checks.Error(
+                f"DELAYQ['OUTBOX'] makes jobs of task {task.name!r} rows of the outbox, which they cannot be: {error}.",
+                hint="Give the task outbox=False.",
+                id="django_delayq.E027",
+            )
+        )
+    if (is_row or once) and not apps.is_installed("django_delayq.outbox"):
+        option = "outbox" if is_row else f"once={show(once)}"
+        found.append(
+            checks.Error(
+                f"Task {task.name!r} needs a table for {option}, and the app of it is not installed.",
+                hint=f"{outbox.ADVICE[0].upper()}{outbox.ADVICE[1:]}.",
+                id="django_delayq.E024",
+            )
+        )
+    if isinstance(once, str) and not is_alias(once):
+        found.append(
+            checks.Error(
+                f"once of task {task.name!r} is {show(once)}, which is not in DATABASES.",
+                hint="Give True, for the default database, or one of"
+                f" {', '.join(map(repr, connections))}.",
+                id="django_delayq.E025",
+            )
+        )
+    return found
 
 
 def _check_alias(connection: str | None) -> Sequence[checks.CheckMessage]:

@@ -235,6 +235,11 @@ class Settings:
     max_foreign_bytes: int = 8 << 20
     #: True: inside a transaction, jobs are sent after its commit, unless a task or a call says otherwise.
     on_commit: bool = False
+    #: True: jobs are rows of the caller's transaction, unless a task or a call says otherwise. It needs the app
+    #: django_delayq.outbox.
+    outbox: bool = False
+    #: Seconds that the server must have had a job before a worker deletes its row: more than the server may lose.
+    outbox_keep_s: float = 3.0
     #: How many of its last ended jobs each queue remembers, unless the queue says otherwise; 0: none.
     keep_ended: int = 1_000
     #: Dotted paths of what is called around each task, the outermost first, in the style of Django's MIDDLEWARE.
@@ -287,6 +292,8 @@ LONGEST_LEASE_S = 86_400
 LONGEST_HOLD_S = 2_592_000
 #: Seconds of the shortest time to keep what was given up. A smaller number was meant as days.
 SHORTEST_TTL_S = 3_600
+#: Seconds of the longest `OUTBOX_KEEP`: until then, workers look at each row again and again.
+LONGEST_KEEP_S = 300
 #: Characters of the shortest secret.
 SHORTEST_SECRET = 16
 #: The largest weight of a queue, in the settings and on the worker's command line.
@@ -426,6 +433,12 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         f"a number of bytes, 1 to {LARGEST_PAYLOAD:,}",
     ),
     "ON_COMMIT": ("on_commit", _is_bool, "True or False"),
+    "OUTBOX": ("outbox", _is_bool, "True or False"),
+    "OUTBOX_KEEP": (
+        "outbox_keep_s",
+        _is_number(0, LONGEST_KEEP_S),
+        f"a number of seconds, 0 to {LONGEST_KEEP_S}",
+    ),
     "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
     "MIDDLEWARE": (
         "middleware",
@@ -692,6 +705,8 @@ def read_settings(value: Any) -> Settings:
         max_payload_bytes=value.get("MAX_PAYLOAD_BYTES", Settings.max_payload_bytes),
         max_foreign_bytes=value.get("MAX_FOREIGN_BYTES", Settings.max_foreign_bytes),
         on_commit=value.get("ON_COMMIT", Settings.on_commit),
+        outbox=value.get("OUTBOX", Settings.outbox),
+        outbox_keep_s=value.get("OUTBOX_KEEP", Settings.outbox_keep_s),
         keep_ended=keep,
         middleware=tuple(value.get("MIDDLEWARE", ())),
         context=tuple(value.get("CONTEXT", ())),

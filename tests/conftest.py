@@ -8,6 +8,7 @@ and runs on one kind of server:
 DELAYQ_TEST_SERVERS       the same, as ``valkey,redis7``
 DELAYQ_TEST_REQUIRE_SERVERS=1   a kind that was asked for and is missing fails its tests
 DELAYQ_TEST_URL           one server that runs already, and no other
+DELAYQ_TEST_REQUIRE_POSTGRES=1  tests with PostgreSQL fail where it is not installed
 
 DELAYQ_TEST_PASSED=FILE   write which tests have passed, for another run
 DELAYQ_TEST_WITHOUT=FILE  leave out the tests that another run wrote there
@@ -28,6 +29,8 @@ from hypothesis import HealthCheck, settings
 
 from django_delayq.embedded.server import find_binary
 from django_delayq.exceptions import EmbeddedServerError
+from django_delayq.jobs import outbox
+from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
 from tests.polling import FakeClock
 from tests.servers import (
@@ -278,6 +281,25 @@ def keys_of(client: redis.Redis, name: str) -> list[bytes]:
 def delayq(settings: Any, server: Server | ExternalServer) -> None:
     """Point ``settings.DELAYQ`` at the server under test; change ``settings`` for more."""
     settings.DELAYQ = {"CONNECTION": server.socket_url, "QUEUES": {"default": {}}}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _without_outbox() -> None:
+    """Have workers ask no database; `tests/outbox` installs the app again."""
+    outbox.install(None)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL that all tests of this process share; ``make_database`` gives each its own."""
+    try:
+        cluster = Postgres()
+    except PostgresUnavailable as error:
+        if is_required():
+            pytest.fail(f"{error}, and DELAYQ_TEST_REQUIRE_POSTGRES is set")
+        pytest.skip(f"{error} (apt-get install postgresql)")
+    yield cluster.start()
+    cluster.stop()
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django_delayq",
+    # Its tables and models; `tests.conftest` keeps workers from looking at them in all tests but its own.
+    "django_delayq.outbox",
 ]
 
 MIDDLEWARE = [

@@ -231,6 +231,7 @@ def test_on_commit_of_a_database_that_is_not_there_is_told() -> None:
     ]
 
 
+@pytest.mark.django_db  # for the tables of the outbox
 class TestServer:
     def test_an_ordinary_check_does_not_ask_the_server(self, settings: Any) -> None:
         settings.DELAYQ = {"CONNECTION": "redis://127.0.0.1:1/0"}

@@ -40,6 +40,7 @@ LAYERS = [
         "metrics",
         "otel",
         "testing",
+        "outbox",
     ],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

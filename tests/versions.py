@@ -39,6 +39,9 @@ TESTS = (
     "tests/test_checks.py",
     "tests/test_conf.py",
     "tests/embedded/test_server.py",
+    "tests/outbox/test_command.py",
+    "tests/outbox/test_inbox.py",
+    "tests/outbox/test_outbox.py",
     "tests/repair/test_frames_command.py",
     "tests/test_isolation.py",
     "tests/test_public_names.py",
@@ -46,6 +49,7 @@ TESTS = (
     "tests/waiting",
     "tests/worker/test_command.py",
     "tests/worker/test_database.py",
+    "tests/worker/test_postgres.py",
     "tests/worker/test_running.py",
     "tests/worker/test_time_limit.py",
 )

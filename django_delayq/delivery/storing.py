@@ -24,6 +24,10 @@ from django_delayq.wire.signing import TOKEN_LENGTH
 SCHEDULE_BATCH = 500
 #: How long the repeat of a `forward` is known: a day less than `_sent.lua` keeps it.
 FORWARD_MS = 6 * 86_400_000
+#: How long `_sent.lua` keeps the token of a row of a database: a year.
+ROW_MS = 365 * 86_400_000
+#: How long the call that sends such a row is repeated. Whoever deletes the row keeps its token for twice as long.
+ROW_REPEAT_MS = 60_000
 
 
 class Scheduled(msgspec.Struct):
@@ -156,11 +160,13 @@ def forward(
     frame_format: FrameFormat = FrameFormat.BC0LC0,
     insertion_list: bool = True,
     is_ranked: bool = False,
+    are_rows: bool = False,
     now_us: int | None = None,
 ) -> Call[list[Scheduled]]:
     """Store jobs that follow one of another queue. A token is stored once, until `forget_sent` or for a week.
 
-    A full queue takes them all the same. A repeat is safe for as long.
+    A full queue takes them all the same. A repeat is safe for as long. ``are_rows``: they are rows of a database, and are
+    remembered until `let_go_of_rows`, or for a year.
     """
     call = schedule(
         keys,
@@ -171,12 +177,28 @@ def forward(
         is_forwarded=True,
         now_us=now_us,
     )
-    return replace(call.again(), window_ms=FORWARD_MS)
+    if are_rows:
+        call = replace(call, repeat={3: "2"})
+    return replace(call.again(), window_ms=ROW_REPEAT_MS if are_rows else FORWARD_MS)
 
 
 def forget_sent(keys: DeliveryKeys, tokens: Sequence[str]) -> Command[int]:
     """Forget what `forward` remembers, once the job before them has ended."""
     return Command(("ZREM", keys.sent, *tokens))
+
+
+def when_sent(keys: DeliveryKeys, tokens: Sequence[str]) -> Command[list[int | None]]:
+    """Return when the queue got each of these rows first, epoch ms by the server's clock; None: it does not know."""
+    return Command(("ZMSCORE", keys.sent, *tokens), _read_when_sent)
+
+
+def let_go_of_rows(
+    keys: DeliveryKeys, tokens: Sequence[str], *, now_ms: int
+) -> Command[int]:
+    """Forget rows that are deleted, once every call that still sends them has ended."""
+    until_ms = now_ms + 2 * ROW_REPEAT_MS
+    members = [part for token in tokens for part in (until_ms, token)]
+    return Command(("ZADD", keys.sent, "XX", *members))
 
 
 def store(
@@ -234,6 +256,10 @@ def _counted(keys: DeliveryKeys) -> dict[str, str]:
         "held": keys.held,
         "leases": keys.leases,
     }
+
+
+def _read_when_sent(reply: list[Any]) -> list[int | None]:
+    return [None if score is None else int(float(score)) - ROW_MS for score in reply]
 
 
 def _read_stored(reply: int | list[Any]) -> list[Scheduled]:

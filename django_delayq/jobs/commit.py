@@ -16,7 +16,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
+from django_delayq.jobs import outbox
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.options import Commit, InOutbox
 from django_delayq.redaction import show
 
 logger = logging.getLogger("django_delayq")
@@ -34,19 +36,27 @@ class Send(Protocol):
     def __call__(self, job: Job[Any], *, is_promised: bool) -> object: ...
 
 
-def send_with_commit(job: Job[Any], send: Send, using: str | None) -> None:
+def send_with_commit(job: Job[Any], send: Send, on_commit: Commit) -> None:
     """Have a job sent when the transaction of a database is committed, or at once if there is no transaction.
 
     In a transaction the job is promised: its data are committed before a full queue could refuse it.
 
     Raises:
         InvalidTask: DATABASES has no such alias.
+        InvalidSettings: the job is to be a row, and the app with the table is not installed.
     """
+    in_outbox = isinstance(on_commit, InOutbox)
+    using = on_commit.using if isinstance(on_commit, InOutbox) else on_commit
+    if not isinstance(using, str):
+        using = None
     if using is not None and not is_alias(using):
         raise InvalidTask(
             f"on_commit of task {job.task!r} is {show(using)}, which is not in DATABASES; give True, for the default"
             f" database, or one of {', '.join(map(repr, connections))}"
         )
+    if in_outbox:
+        outbox.needed(f"outbox=True of task {job.task!r}").write(job, using)
+        return
     is_promised = transaction.get_connection(using).in_atomic_block
     hook = _Hook(job, send, is_promised)
     # The database connection holds the hook until the commit, and drops it with a rollback.

@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job, is_unicode
+from django_delayq.jobs.once import running_once
 from django_delayq.jobs.options import TaskOptions
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import register, register_handler
@@ -60,6 +61,7 @@ _FIXED = {
     "retry_on": "exceptions do not travel with a job",
     "no_retry_on": "exceptions do not travel with a job",
     "limit": "workers know by the decorator how many jobs it admits",
+    "once": "the decorator wraps the function that workers run",
 }
 
 
@@ -225,6 +227,8 @@ def _make_task(
         )
     name = name or f"{function.__module__}.{function.__qualname__}"
     _check_name(name)
+    if options.once:
+        function = running_once(function, name, options.once)
     task = DelayedTask(function, name, options)
     register(task)
     return task

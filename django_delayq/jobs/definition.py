@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from django_delayq.conf import get_settings
+from django_delayq.conf import Settings, get_settings
 from django_delayq.exceptions import InvalidTask
-from django_delayq.jobs.options import TaskOptions
+from django_delayq.jobs.options import Commit, TaskOptions, commit_of
 from django_delayq.redaction import show
 
 
@@ -19,6 +19,9 @@ class TaskDefinition:
 
     #: What `periodic` has put above the task, a CodeSchedule each.
     schedules: tuple[Any, ...] = ()
+    # With which commit its jobs are sent, as decided for these settings.
+    _commit: Commit = False
+    _decided_for: Settings | None = None
 
     def __init__(
         self,
@@ -47,10 +50,13 @@ class TaskDefinition:
         self.optional_first = _optional_first(self.call_signature)
 
     @property
-    def on_commit(self) -> bool | str:
-        """Whether a commit sends its jobs: True for the default database, or the alias of another."""
-        on_commit = self.options.on_commit
-        return get_settings().on_commit if on_commit is None else on_commit
+    def on_commit(self) -> Commit:
+        """Whether a commit sends its jobs: True for the default database, or the alias of another; or InOutbox."""
+        settings = get_settings()
+        if self._decided_for is not settings:
+            self._commit = commit_of(self.options, settings)
+            self._decided_for = settings
+        return self._commit
 
 
 def positional_range(signature: inspect.Signature) -> tuple[int, int]:

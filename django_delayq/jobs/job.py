@@ -132,6 +132,7 @@ class Job(Generic[R_co]):
     __slots__ = (
         "_at_ms",
         "_claimed",
+        "_awaits_commit",
         "_draft",
         "_headers",
         "_kept",
@@ -272,10 +273,30 @@ class Job(Generic[R_co]):
         """
         if self._draft is None:
             raise InvalidTask(
-                f"job {self.id} was not made by prepare(), follows another job, or is the callback of a batch, so it cannot be sent by itself;"
+                f"job {self.id} was not made by prepare(), follows another job, is the callback of a batch, or is in the outbox, so it cannot be sent by itself;"
                 " use reschedule() or run_now() once the server has it"
             )
         return self._draft
+
+    def leave_to_outbox(self, awaits_commit: Callable[[], bool]) -> Draft:
+        """Give away what was prepared, because the job is a row of a transaction now.
+
+        It is `UNCOMMITTED` while ``awaits_commit`` says so. After that only the server can say where it is.
+        """
+        draft = self.draft
+        self._draft = None
+        self._awaits_commit: Callable[[], bool] | None = awaits_commit
+        return draft
+
+    def note_commit(self) -> None:
+        """From now on only the server can say where it is; and a handle that keeps nothing of this process can be pickled."""
+        self._awaits_commit = None
+
+    @property
+    def _is_row(self) -> bool:
+        """Whether the job is a row of a transaction that is still open."""
+        awaits_commit: Callable[[], bool] | None = getattr(self, "_awaits_commit", None)
+        return awaits_commit is not None and awaits_commit()
 
     @property
     def is_unsent(self) -> bool:
@@ -462,6 +483,8 @@ class Job(Generic[R_co]):
     def _refreshing(self) -> Steps[State]:
         if self.is_unsent:
             return self._look_here()
+        if self._is_row:
+            return self.state
         return self._take((yield looking.inspect(self._keys, self.token)))
 
     def cancel(self) -> bool:
@@ -482,6 +505,8 @@ class Job(Generic[R_co]):
             # This very object waits for the commit, which sees its state.
             self.state = State.CANCELLED
             return True
+        if self._is_row:
+            return False
         change = yield changing.cancel(
             self._keys,
             self.token,
@@ -540,6 +565,8 @@ class Job(Generic[R_co]):
                 return False
             self.draft.new = self.draft.new._replace(when=when)
             return True
+        if self._is_row:
+            return False
         reply = yield changing.reschedule(self._keys, self.token, when)
         change, start_time_ms = reply
         if isinstance(change, State):
@@ -572,6 +599,8 @@ class Job(Generic[R_co]):
             draft.extras = replace(draft.extras, priority=priority)
             self.priority = priority
             return True
+        if self._is_row:
+            return False
         reply = yield changing.reprioritize(self._keys, self.token, priority)
         if reply.format < formats.PRIORITIES:
             raise InvalidTask(
@@ -757,6 +786,10 @@ class Job(Generic[R_co]):
             else:
                 why = "its transaction was rolled back, or the server refused it after the commit"
             raise JobNotFound(f"job {self.id} was not sent: {why}")
+        if self._is_row:
+            raise JobNotFound(
+                f"job {self.id} was not sent: it waits for the commit of its transaction; wait for it after that"
+            )
 
     def _result(self, text: bytes | str) -> R_co:
         body = envelopes.read_result(text)

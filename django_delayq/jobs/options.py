@@ -6,12 +6,24 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Literal, cast
 
-from django_delayq.conf import Backoff, get_settings, suggestion
+from django_delayq.conf import Backoff, Settings, get_settings, suggestion
 from django_delayq.exceptions import InvalidSettings, InvalidTask
 from django_delayq.jobs.limit import Limit
 from django_delayq.redaction import show
 
 Seconds = float | timedelta
+
+
+@dataclass(frozen=True)
+class InOutbox:
+    """Said of a job that is a row of the caller's transaction."""
+
+    #: The alias of the database; None: the default one.
+    using: str | None = None
+
+
+#: With which commit a job is sent. False: none; True: that of the default database; or of another, by its alias.
+Commit = bool | str | InOutbox
 OnDuplicate = Literal["keep", "replace", "postpone", "sooner"]
 #: All that `on_duplicate` may be.
 _ON_DUPLICATE = (
@@ -64,6 +76,12 @@ class TaskOptions:
     spread: Seconds | None = None
     #: Send the job after the commit of a transaction: True for the default database, or a database alias.
     on_commit: bool | str | None = None
+    #: Write the job as a row of the caller's transaction, so that no commit is without its job; `on_commit` names the
+    #: database. It needs the app django_delayq.outbox.
+    outbox: bool | None = None
+    #: Run in a transaction with a row of the job's id, so that what the task does in that database is done once: True
+    #: for the default database, or a database alias. It needs the app django_delayq.outbox.
+    once: bool | str = False
 
     def __post_init__(self) -> None:
         check = _Checker()
@@ -164,6 +182,37 @@ class TaskOptions:
             self.on_commit,
             "True, False or a database alias",
         )
+        check(
+            self.outbox is None or isinstance(self.outbox, bool),
+            "outbox",
+            self.outbox,
+            "True or False; on_commit names the database",
+        )
+        if self.outbox:
+            if self.on_commit is False:
+                raise InvalidTask(
+                    "outbox=True, on_commit=False: a row is sent after its commit; leave on_commit out, or give outbox=False"
+                    " to send at once"
+                )
+            self.check_outbox()
+        check(
+            isinstance(self.once, bool | str) and self.once != "",
+            "once",
+            self.once,
+            "True, False or a database alias",
+        )
+
+    def check_outbox(self) -> None:
+        """Make sure that jobs with these options can be rows of the outbox.
+
+        Raises:
+            InvalidTask: they change other jobs, and a row that is sent twice would do so twice.
+        """
+        if self.duplicates:
+            raise InvalidTask(
+                f"on_duplicate={self.on_duplicate!r} changes a job that waits, and the outbox may send a row twice, which"
+                " would undo later changes: give outbox=False, or on_duplicate='keep'"
+            )
 
     @property
     def duplicates(self) -> tuple[OnDuplicate, ...]:
@@ -243,6 +292,21 @@ class TaskOptions:
                 base=base, factor=factor, max=longest, jitter=jitter
             )
         return self.changed(**options)
+
+
+def commit_of(options: TaskOptions, settings: Settings) -> Commit:
+    """Return with which commit jobs are sent.
+
+    Raises:
+        InvalidTask: OUTBOX makes them rows, which they cannot be.
+    """
+    on_commit, outbox = options.on_commit, options.outbox
+    if outbox is None:
+        outbox = settings.outbox and on_commit is not False
+    if outbox:
+        options.check_outbox()
+        return InOutbox(on_commit if isinstance(on_commit, str) else None)
+    return settings.on_commit if on_commit is None else on_commit
 
 
 #: The lowest and the highest priority, as Django's tasks have them.

@@ -30,6 +30,7 @@ from django_delayq.jobs import formats
 from django_delayq.jobs.commit import send_with_commit
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Job
+from django_delayq.jobs.options import Commit
 from django_delayq.jobs.telling import Telling, task_of
 from django_delayq.redaction import show
 from django_delayq.signals import atell, job_scheduled, tell
@@ -47,14 +48,14 @@ ADVICE = "Pass error.unsent to {} once workers have made room, start more worker
 
 
 def send(
-    job: Job[R], on_commit: bool | str = False, *, is_promised: bool = False
+    job: Job[R], on_commit: Commit = False, *, is_promised: bool = False
 ) -> Job[R]:
     """Send a prepared job, now or with the commit of the transaction.
 
     ``is_promised`` says that a full queue takes the job all the same, because the caller was told that it would run.
     """
     if on_commit:
-        send_with_commit(job, send, None if on_commit is True else on_commit)
+        send_with_commit(job, send, on_commit)
         return job
     draft = job.draft
     sent_ms = draft.sent_ms
@@ -78,7 +79,7 @@ def send(
     return job
 
 
-async def asend(job: Job[R], on_commit: bool | str = False) -> Job[R]:
+async def asend(job: Job[R], on_commit: Commit = False) -> Job[R]:
     """`send` on the event loop. Django's thread for the database owns its transaction, so that thread adds the hook."""
     if on_commit:
         return await sync_to_async(send)(job, on_commit)

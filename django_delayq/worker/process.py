@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings, WorkerSettings
+from django_delayq.jobs import outbox
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
 from django_delayq.redaction import redact
@@ -147,6 +148,9 @@ class WorkerProcess:
                 jobs=lambda: self.loop.ends.finished,
                 retire=self.loop.retire,
             )
+        # None: the app is not installed.
+        rows = outbox.installed()
+        self._relay = None if rows is None else rows.make_relay()
         # The supervisor's pipe and our own, once `heed` has been called.
         self._pipes: tuple[int, ...] = ()
 
@@ -192,6 +196,8 @@ class WorkerProcess:
         if self._memory is not None:
             self._memory.start()
         self._watchdog.start()
+        if self._relay is not None:
+            self._relay.start(sweep_first=self._options.is_burst)
         for name, queue in self.loop.queues.items():
             for channel in (
                 queue.settings.keys.queue.channel,
@@ -204,6 +210,8 @@ class WorkerProcess:
 
     def _end(self, before_giving_back: Callable[[], None]) -> int:
         self._threads.close()
+        if self._relay is not None:
+            self._relay.stop(CANCEL_S)
         self._coroutines.stop(CANCEL_S)
         self._threads.stop(CANCEL_S)
         try:

@@ -1,9 +1,11 @@
--- Prelude: the jobs that a queue got because they follow a job of another queue, by token. They are remembered beyond their
--- own end: the other job may run again after it, and send them once more.
+-- Prelude: the jobs that somebody may send once more after their own end, by token: those that follow a job of another
+-- queue, which may run again, and those that are rows of a database until a worker knows that they are here.
 --
 -- Needs _clock, _job.
 
 local SENT_MS = 604800000
+-- A row may wait for as long as there are no workers.
+local ROW_MS = 31536000000
 -- How many that are remembered for too long one call forgets, beside as many as it adds.
 local FORGOTTEN = 16
 
@@ -12,10 +14,10 @@ local function was_sent(token)
 end
 
 -- places: where among the arguments the tokens are. Its first write is a removal, which a full server does not refuse.
-local function note_sent(places, now_ms)
+local function note_sent(places, now_ms, are_rows)
   check_hashes(keys.unique, keys.counters)
-  local members = {}
-  for n, i in ipairs(places) do members[2 * n - 1], members[2 * n] = decimal(now_ms + SENT_MS), ARGV[i] end
+  local members, until_ms = {}, decimal(now_ms + (are_rows and ROW_MS or SENT_MS))
+  for n, i in ipairs(places) do members[2 * n - 1], members[2 * n] = until_ms, ARGV[i] end
   local over = redis.call('ZCOUNT', keys.sent, '-inf', decimal(now_ms))
   -- Up to rank -1 would be all.
   redis.call('ZREM', keys.sent, '')

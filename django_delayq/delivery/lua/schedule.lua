@@ -4,12 +4,12 @@
 -- Keys     timeout_set, delay_queue, redisson_channel, destination, locators, headers, unique, ended, counters,
 --          returned?, retries?, held?, leases?, ranked?, control?, sent?, batches?
 -- Where    returned, retries, held, leases: only if the number of jobs in the queue is limited; ranked, control: only if
---          the queue has priorities, or one of these jobs has one; sent: only if these follow a job of another queue;
---          batches: only if one of these is in a batch
+--          the queue has priorities, or one of these jobs has one; sent: only if these follow a job of another queue, or
+--          are rows of a database; batches: only if one of these is in a batch
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  frame format, 1 (dLc0) or 2 (Bc0Lc0)
 -- ARGV[3]  1: the frames also go into the delay queue
--- ARGV[4]  1: this may have been sent before, so look for each token first
+-- ARGV[4]  1 or 2: this may have been sent before, so look for each token first; 2: these are rows of a database
 -- ARGV[5]  and on, four a job: token; wait ('+' ms, or '=' epoch ms); tail; payload. Then, if that number is limited,
 --          the limit. A tail that says when the first of its unique key was scheduled gets the present time there; one
 --          that says that it waits behind a job gets the holder of its key, if a worker has that, and waits behind none
@@ -21,7 +21,7 @@
 --          takes none of them; then, if an ACL closes the channel to us, the server's error
 -- Source   RedissonDelayedQueue.offerAsync, with tokens, unique keys and the server's clock added
 
-local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] == '1'
+local now_us, format, listed, is_repeat = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4] ~= '0'
 local now_ms = math.floor(now_us / 1000)
 
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
@@ -52,7 +52,7 @@ local function has_begun(token)
   return start and not find_frame(keys.timeout_set, start, kind, id, token, mac) and not lying[token .. mac]
 end
 
-local reply, fresh, starts, claimed, displaced = {}, {}, {}, {}, {}
+local reply, fresh, starts, claimed, displaced, unnoted = {}, {}, {}, {}, {}, {}
 -- Of many jobs, most wait equally long.
 local count, last_when, last_start = 0, nil, nil
 for i = 5, #ARGV - 3, 4 do
@@ -61,13 +61,15 @@ for i = 5, #ARGV - 3, 4 do
   local start = last_start
   local key = tail == '' and '' or unique_of(tail)
   local holder, known, beyond = '', false, nil
+  local sent = keys.sent and was_sent(token)
+  if keys.sent and not sent then unnoted[#unnoted + 1] = i end
   if is_repeat then
     local locator = redis.call('HGET', keys.locators, token)
     if locator then
       known, start = true, read_locator(locator) or start
     else
       beyond = redis.call('HEXISTS', keys.headers, token) == 1 and 'unknown' or how_ended(keys.ended, now_ms, token)
-      if keys.sent then beyond = beyond or was_sent(token) end
+      beyond = beyond or sent
       if beyond then known, start, holder = true, 0, '=' .. beyond end
     end
   end
@@ -91,6 +93,8 @@ for i = 5, #ARGV - 3, 4 do
     fresh[count], starts[count] = i, start
   end
 end
+-- One that another job of its unique key kept out as well: once that job has ended, a repeat must not store it.
+if #unnoted > 0 then note_sent(unnoted, now_ms, ARGV[4] == '2') end
 if count == 0 then return reply end
 if keys.leases then
   local most, held = tonumber(ARGV[#ARGV]), redis.call('LLEN', keys.destination)
@@ -108,7 +112,6 @@ if keys.leases then
   end
 end
 
-if keys.sent then note_sent(fresh, now_ms) end
 local first = store_new(fresh, starts, format, listed, now_ms, true)
 if keys.batches then join_batches(fresh) end
 if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end

@@ -1,0 +1,21 @@
+"""The app: tells the jobs that their tables are there."""
+
+from django.apps import AppConfig
+from django.core import checks
+
+from django_delayq.jobs import outbox
+
+
+class OutboxConfig(AppConfig):
+    name = "django_delayq.outbox"
+    label = "delayq_outbox"
+    verbose_name = "Delayed jobs: outbox"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        # They import the models, which have to be loaded first.
+        from django_delayq.outbox.checks import check_tables
+        from django_delayq.outbox.part import OutboxPart
+
+        checks.register(check_tables, "delayq", deploy=True)
+        outbox.install(OutboxPart())

@@ -1,0 +1,71 @@
+"""The inbox: a row for each job that has run, written in the transaction of what the job did."""
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models.functions import Now
+
+from django_delayq.exceptions import InvalidTask
+from django_delayq.jobs.commit import is_alias
+from django_delayq.logs import get_log
+from django_delayq.outbox.models import InboxRow
+from django_delayq.redaction import show
+
+logger = get_log("django_delayq.outbox")
+
+#: How long a job is known to have run.
+KEPT = timedelta(days=30)
+#: Rows that one statement deletes.
+DELETED = 1_000
+#: The longest id that is a key as it is.
+LONGEST_NAME = 255
+
+
+def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
+    """Make a call in a transaction with a row of the job's id; do nothing, and return None, if that row is there.
+
+    Whatever leaves the call as an exception takes the row back, with all that the call has written.
+
+    Raises:
+        InvalidTask: DATABASES has no such alias.
+    """
+    if not is_alias(using):
+        raise InvalidTask(
+            f"once={show(using)} of the task of job {job_id}: it is not in DATABASES; give True, for the default database,"
+            f" or one of {', '.join(map(repr, connections))}"
+        )
+    is_first = False
+    try:
+        with transaction.atomic(using=using):
+            # Beside an unfinished run of the same job this waits for its end: the row is there, or it was taken back.
+            InboxRow(job=name_of(job_id)).save(force_insert=True, using=using)
+            is_first = True
+            return call()
+    except IntegrityError:
+        if is_first:
+            raise
+    logger.info(
+        "job %s has run before, and all that it did is committed: nothing was done now",
+        job_id,
+    )
+    return None
+
+
+def name_of(job_id: str) -> str:
+    """Return the key of a job's row."""
+    if len(job_id) <= LONGEST_NAME:
+        return job_id
+    return f"sha256:{hashlib.sha256(job_id.encode()).hexdigest()}"
+
+
+def delete_old(using: str) -> int:
+    """Delete rows that are too old, a bounded number; return how many."""
+    rows = InboxRow.objects.using(using)
+    old = rows.filter(ran_at__lt=Now() - KEPT).order_by("ran_at")
+    names = list(old.values_list("pk", flat=True)[:DELETED])
+    if names:
+        rows.filter(pk__in=names).delete()
+    return len(names)

@@ -1,0 +1,21 @@
+"""The app's part in scheduling, running and workers, as `jobs.outbox.Outbox` asks for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django_delayq.jobs.job import Job
+from django_delayq.outbox import inbox, writing
+from django_delayq.outbox.thread import RelayThread
+
+
+class OutboxPart:
+    """Stateless; one a process."""
+
+    def write(self, job: Job[Any], using: str | None) -> None:
+        writing.write(job, using)
+
+    def run_once(self, job_id: str, using: str, call: Callable[[], Any]) -> Any:
+        return inbox.run_once(job_id, using, call)
+
+    def make_relay(self) -> RelayThread:
+        return RelayThread()

@@ -1,0 +1,193 @@
+"""The outbox's part of a worker's process: one thread, beside everything else, that sweeps the databases.
+
+Whatever goes wrong here keeps no job from running: it is logged once, and tried again.
+"""
+
+import random
+import threading
+from contextlib import suppress
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.utils import DatabaseError, InterfaceError
+from redis.exceptions import RedisError
+
+from django_delayq.clock import monotonic_ms
+from django_delayq.jobs.outbox import ADVICE
+from django_delayq.logs import get_log
+from django_delayq.outbox import inbox
+from django_delayq.outbox.models import InboxRow
+from django_delayq.outbox.relay import Relay, Swept, databases, has_table
+from django_delayq.redaction import redact
+
+logger = get_log("django_delayq.outbox")
+
+#: The pause before the next sweep, ms, if there was nothing to do; a row that nobody has sent waits for so long.
+IDLE_MS = 5_000.0
+#: The pause after a sweep that met rows: some of them may go at the next one.
+BUSY_MS = 1_000.0
+#: The pause after an error; it doubles with each that follows.
+ERROR_MS = 2_000.0
+LONGEST_MS = 60_000.0
+#: How often old rows of the inbox are deleted, and how many statements of that one turn makes.
+INBOX_MS = 600_000.0
+INBOX_STEPS = 20
+
+
+class RelayThread:
+    """Sweeps every database from time to time."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name="delayq-outbox", daemon=True
+        )
+        self._parts: list[_Database] = []
+
+    def start(self, *, sweep_first: bool) -> None:
+        """Begin; with ``sweep_first``, return once all rows of now were looked at."""
+        try:
+            self._parts = [_Database(alias) for alias in databases()]
+        except Exception:
+            # It asks the project's routers.
+            logger.exception(
+                "no outbox is served: which databases have one is not known"
+            )
+        if sweep_first:
+            for part in self._parts:
+                part.turn(self._stop)
+            connections.close_all()
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End; wait ``timeout_s`` at most."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while self._parts and not self._stop.is_set():
+                now_ms = monotonic_ms()
+                for part in self._parts:
+                    if part.next_ms <= now_ms:
+                        part.turn(self._stop)
+                next_ms = min(part.next_ms for part in self._parts)
+                self._stop.wait(max(0.0, next_ms - monotonic_ms()) / 1000)
+            for part in self._parts:
+                part.end()
+        except BaseException:
+            logger.exception(
+                "the outbox is not served any more by this process; others serve it, and a restart would"
+            )
+        finally:
+            connections.close_all()
+
+
+class _Database:
+    """One database, as this thread sees it."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._relay = Relay(alias)
+        #: When its next turn comes, by our monotonic clock.
+        self.next_ms = 0.0
+        self._inbox_ms = 0.0
+        # What was logged, so that it is told once.
+        self._trouble = ""
+        self._problems: set[str] = set()
+        self._errors = 0
+
+    def turn(self, stop: threading.Event) -> None:
+        """Sweep once; never raise."""
+        begun_ms = monotonic_ms()
+        total = Swept()
+        try:
+            connections[self._alias].close_if_unusable_or_obsolete()
+            for swept in self._relay.sweep():
+                total = total.and_then(swept)
+                if stop.is_set():
+                    break
+            self._delete_old(stop)
+            connections[self._alias].close_if_unusable_or_obsolete()
+            wait_ms = self._note_end(total, monotonic_ms() - begun_ms)
+        except Exception as error:
+            wait_ms = self._note_trouble(error)
+        self.next_ms = monotonic_ms() + wait_ms * random.uniform(0.9, 1.1)
+
+    def end(self) -> None:
+        """Let others relay."""
+        try:
+            self._relay.release()
+        except Exception as error:
+            logger.debug("database %s: %s", self._alias, error)
+
+    def _delete_old(self, stop: threading.Event) -> None:
+        now_ms = monotonic_ms()
+        if now_ms < self._inbox_ms:
+            return
+        for _ in range(INBOX_STEPS):
+            if stop.is_set() or inbox.delete_old(self._alias) < inbox.DELETED:
+                self._inbox_ms = now_ms + INBOX_MS
+                return
+        # There are more: the next turn goes on.
+
+    def _note_end(self, total: Swept, took_ms: float) -> float:
+        if self._trouble:
+            logger.info("database %s: the outbox is served again", self._alias)
+        self._trouble, self._errors = "", 0
+        if total.sent:
+            logger.info(
+                "database %s: %d jobs of the outbox were sent, which nobody had sent before",
+                self._alias,
+                total.sent,
+            )
+        for problem, count in total.problems.items():
+            if problem not in self._problems:
+                logger.error(
+                    "database %s: %d rows of the outbox stay, because this worker cannot send them: %s;"
+                    " manage.py delayq_outbox shows what is left",
+                    self._alias,
+                    count,
+                    problem,
+                )
+        self._problems = set(total.problems)
+        if total.seen > total.problems.total():
+            return BUSY_MS
+        # Where only rows are left that nobody can send, they are looked at less often the more there are.
+        return min(LONGEST_MS, max(IDLE_MS, 2 * took_ms))
+
+    def _note_trouble(self, error: Exception) -> float:
+        wait_ms: float = min(LONGEST_MS, ERROR_MS * 2.0**self._errors)
+        self._errors = min(self._errors + 1, 10)
+        text, level = redact(f"{type(error).__name__}: {error}".strip()), logger.error
+        # By its kind, it is told once: the same trouble may have other words each time, such as a port.
+        is_database = isinstance(error, DatabaseError | InterfaceError)
+        is_server = isinstance(error, RedisError | OSError)
+        kind = "database" if is_database else "server" if is_server else text
+        if is_database and self._lacks_table():
+            text = f"it has no table {InboxRow._meta.db_table}: {ADVICE}"
+            if self._alias != DEFAULT_DB_ALIAS:
+                text += (
+                    ", with --database; or have allow_migrate() of a router say that this database has none, if no job is to"
+                    " be a row there"
+                )
+                level = logger.info
+            wait_ms, kind = LONGEST_MS, "table"
+        if kind != self._trouble:
+            self._trouble = kind
+            level(
+                "database %s: its outbox cannot be served now, which is tried again and again; jobs run all the same: %s",
+                self._alias,
+                text,
+                exc_info=not is_database and not is_server,
+            )
+        # A connection that has failed in the middle is not to be trusted, and may fail once more.
+        with suppress(Exception):
+            connections[self._alias].close()
+        return wait_ms
+
+    def _lacks_table(self) -> bool:
+        try:
+            return not has_table(self._alias)
+        except Exception:
+            # The database is away; that was the error.
+            return False

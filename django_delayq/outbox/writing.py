@@ -1,0 +1,165 @@
+"""Writes a job as a row of the caller's transaction, and sends it with the commit.
+
+The commit is what counts: from then on the job exists, whatever becomes of this process. Sending it here only spares it
+the wait for a worker's look.
+"""
+
+import weakref
+from typing import Any
+
+import msgspec
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.transaction import TransactionManagementError
+from redis.exceptions import RedisError
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.running import run
+from django_delayq.calls.steps import perform
+from django_delayq.clients.clients import own_clients
+from django_delayq.clock import boottime_ms
+from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.delivery import storing
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import ROW_REPEAT_MS, Scheduled
+from django_delayq.jobs import formats
+from django_delayq.jobs.job import Draft, Job
+from django_delayq.jobs.sending import written
+from django_delayq.logs import get_log
+from django_delayq.outbox.models import OutboxRow
+from django_delayq.redaction import redact
+
+logger = get_log("django_delayq.outbox")
+
+#: After a send that failed, the jobs of this process wait so long for a worker, ms: callers need not wait for a server
+#: that is away.
+QUIET_MS = 2_000.0
+# Until when.
+_quiet_until_ms = 0.0
+
+
+class Beside(msgspec.Struct, omit_defaults=True):
+    """What few jobs have beside their call and their start time."""
+
+    #: Its unique key, as `tail_of` takes it.
+    unique: str = ""
+    priority: int = 0
+    #: Its limit, as `tail_of` takes it.
+    limit: str = ""
+
+
+def write(job: Job[Any], using: str | None) -> None:
+    """Write the row of a prepared job, and have the commit of the transaction send the job.
+
+    Raises:
+        TransactionManagementError: autocommit is off, and nothing could tell of the commit.
+    """
+    connection = connections[using or DEFAULT_DB_ALIAS]
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        raise TransactionManagementError(
+            f"job {job.id} cannot be a row of the outbox: autocommit is off, so nothing would tell of the commit; use"
+            " atomic(), or outbox=False"
+        )
+    draft, extras = job.draft, job.draft.extras
+    beside = Beside(str(draft.new.tail), extras.priority, extras.limit)
+    as_bytes = connection.Database.Binary  # type: ignore[attr-defined]
+    values = (
+        job.queue,
+        job.token,
+        draft.new.when,
+        as_bytes(draft.new.payload),
+        as_bytes(b"" if beside == Beside() else msgspec.json.encode(beside)),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(_insert(connection), values)
+    hook = _Hook(job, draft)
+    # The database connection holds the hook until the commit, and drops it with a rollback.
+    held = weakref.ref(hook)
+
+    def awaits_commit() -> bool:
+        waiting = held()
+        return waiting is not None and not waiting.has_run
+
+    job.leave_to_outbox(awaits_commit)
+    transaction.on_commit(hook, using=connection.alias)
+
+
+# The statement that writes a row, by the kind of database.
+_inserts: dict[str, str] = {}
+
+
+def _insert(connection: Any) -> str:
+    """Return the statement that writes a row. Django would compile it anew for each, in more time than it takes."""
+    statement = _inserts.get(connection.vendor)
+    if statement is not None:
+        return statement
+    quote = connection.ops.quote_name
+    names = ("queue", "token", "start_time", "payload", "beside")
+    columns = [quote(OutboxRow._meta.get_field(name).column) for name in names]  # type: ignore[union-attr]
+    marks = ", ".join(["%s"] * len(columns))
+    statement = f"INSERT INTO {quote(OutboxRow._meta.db_table)} ({', '.join(columns)}) VALUES ({marks})"
+    _inserts[connection.vendor] = statement
+    return statement
+
+
+class _Hook:
+    """Sends one job when its row is committed. A failure is no error: the row is there."""
+
+    def __init__(self, job: Job[Any], draft: Draft) -> None:
+        self._job = job
+        self._draft = draft
+        self._written_ms = boottime_ms()
+        self.has_run = False
+
+    def __call__(self) -> None:
+        global _quiet_until_ms
+        self.has_run = True
+        self._job.note_commit()
+        job, now_ms = self._job, boottime_ms()
+        if now_ms < _quiet_until_ms:
+            why = "a job before it failed"
+        elif now_ms - self._written_ms > ROW_REPEAT_MS:
+            # Perhaps only this process was suspended, since the commit: its row may have been sent, and be forgotten.
+            why = "its transaction took long"
+        else:
+            try:
+                self._send()
+                return
+            except Exception as error:
+                _quiet_until_ms = boottime_ms() + QUIET_MS
+                why = redact(f"{type(error).__name__}: {error}")
+                if not isinstance(error, RedisError | OSError):
+                    logger.exception("job %s (%s) cannot be sent", job.id, job.task)
+        logger.warning(
+            "job %s (%s) is committed and was not sent at once, so a worker sends it: %s",
+            job.id,
+            job.task,
+            why,
+        )
+
+    def _send(self) -> None:
+        job, client = self._job, own_clients.of_thread()
+        known = perform(client, formats.finding(job.queue))
+        queue = get_settings().queue(job.queue)
+        (sent,) = run(client, forwarding(queue, [self._draft], known))
+        job.state, job.start_time_ms = State.SCHEDULED, sent.start_time_ms
+        if sent.holder:
+            # Another job holds its unique key; the reply does not say when that job is due.
+            job.token, job.created, job.start_time_ms = sent.holder, False, None
+        if sent.holder or sent.beyond is not None:
+            # Beyond: a worker was quicker.
+            job.refresh()
+
+
+def forwarding(
+    queue: QueueSettings, drafts: list[Draft], known: formats.Known
+) -> Call[list[Scheduled]]:
+    """Return the call that sends rows of one queue. A row that the queue got before is not stored again."""
+    new, is_ranked, _ = written(drafts, queue, known)
+    return storing.forward(
+        queue.keys,
+        new,
+        frame_format=queue.frame_format,
+        insertion_list=queue.keeps_list,
+        is_ranked=is_ranked,
+        are_rows=True,
+    )

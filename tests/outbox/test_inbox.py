@@ -1,0 +1,309 @@
+"""Tasks whose effects in a database happen once, on SQLite and on PostgreSQL."""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.contenttypes.models import ContentType
+from django.db import IntegrityError, connections, transaction
+from django.db.models import F
+
+from django_delayq import (
+    InvalidSettings,
+    InvalidTask,
+    Job,
+    State,
+    current_job,
+    delayed_task,
+    schedule,
+)
+from django_delayq.calls.running import run
+from django_delayq.delivery import storing
+from django_delayq.jobs import outbox
+from django_delayq.jobs.registry import get_task
+from django_delayq.outbox import inbox
+from django_delayq.outbox.models import InboxRow
+from tests.jobs.hand import Hand
+from tests.outbox import samples
+from tests.polling import wait_until
+from tests.worker.workers import InlineWorker
+
+
+@pytest.fixture(autouse=True)
+def _tasks(alias: str) -> None:
+    samples.ran.clear()
+    samples.make_once(alias)
+
+
+def on(queue: str, name: str, **options: Any) -> Any:
+    return get_task(f"tests.outbox.{name}").using(queue=queue, **options)  # type: ignore[attr-defined]
+
+
+def effects(alias: str) -> int:
+    return ContentType.objects.using(alias).count()
+
+
+def done(alias: str) -> list[str]:
+    return list(InboxRow.objects.using(alias).values_list("job", flat=True))
+
+
+def ends(job: Job[Any], state: State = State.SUCCEEDED) -> None:
+    wait_until(lambda: job.refresh() is state, description=f"{job.id} is {state}")
+
+
+def send_again(hand: Hand, job: Job[Any]) -> None:
+    """Have a job run a second time, as after the loss of what told of its end."""
+    new = job.draft.new
+    hand.client.delete(hand.keys.ended, hand.keys.result(job.token))
+    (stored,) = run(hand.client, storing.schedule(hand.keys, [new]))
+    assert stored.beyond is None
+
+
+def test_second_run_does_nothing_and_is_acknowledged(
+    queue: str, hand: Hand, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    run_worker()
+    job = schedule(on(queue, "effect"), 0, "first")
+    assert job.wait(30) == "first"
+    assert done(alias) == [job.id]
+
+    send_again(hand, job)
+
+    # Nobody has kept what the first run returned.
+    assert job.wait(30) is None
+    assert job.refresh() is State.SUCCEEDED
+    assert samples.ran == ["first"]
+    assert effects(alias) == 1
+
+
+def test_failure_takes_the_row_back_and_the_retry_runs(
+    queue: str, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    run_worker()
+    job = schedule(on(queue, "fails_first"), 0, "it")
+    wait_until(lambda: job.refresh() is State.RETRYING, description="it has failed")
+    assert done(alias) == []
+    assert effects(alias) == 0
+
+    job.run_now()
+
+    ends(job)
+    assert samples.ran == ["it", "it"]
+    assert effects(alias) == 1
+
+
+@pytest.mark.parametrize("what", ["retry", "snooze"])
+def test_job_that_asks_to_run_again_has_done_nothing_yet(
+    queue: str, alias: str, run_worker: Callable[..., InlineWorker], what: str
+) -> None:
+    run_worker()
+
+    job = schedule(on(queue, "decides"), 0, what)
+
+    ends(job)
+    assert samples.ran == [what, what]
+    assert effects(alias) == 1
+    assert done(alias) == [job.id]
+
+
+def test_job_that_cancels_itself_has_done_nothing(
+    queue: str, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    run_worker()
+
+    job = schedule(on(queue, "decides"), 0, "cancel")
+
+    ends(job, State.CANCELLED)
+    assert effects(alias) == 0
+    assert done(alias) == []
+
+
+@pytest.mark.parametrize("name", ["too_long", "atomic_too_long"])
+def test_time_limit_leaves_no_transaction_open(
+    queue: str,
+    alias: str,
+    run_worker: Callable[..., InlineWorker],
+    request: pytest.FixtureRequest,
+    name: str,
+) -> None:
+    run_worker(threads=1)
+
+    job = schedule(on(queue, name), 0)
+
+    ends(job, State.DEAD)
+    assert effects(alias) == 0
+    assert done(alias) == []
+    if alias == "of_postgres":
+        cluster = request.getfixturevalue("postgres")
+        name = connections[alias].settings_dict["NAME"]
+        states = [state for state, _ in cluster.sessions(name)]
+        assert [state for state in states if "transaction" in state] == []
+    # The thread's next job has a connection that works.
+    ends(schedule(on(queue, "effect"), 0, "next"))
+
+
+def test_run_that_meets_an_unfinished_one_waits_for_its_end(alias: str) -> None:
+    entered, may_end = threading.Event(), threading.Event()
+    found: list[object] = []
+
+    def slow() -> str:
+        samples.effect(alias, "slow")
+        entered.set()
+        assert may_end.wait(30)
+        return "slow"
+
+    def first() -> None:
+        found.append(inbox.run_once("q:1", alias, slow))
+        connections[alias].close()
+
+    def second() -> None:
+        found.append(inbox.run_once("q:1", alias, lambda: "second"))
+        connections[alias].close()
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    threads[0].start()
+    assert entered.wait(30)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert threads[1].is_alive()
+
+    may_end.set()
+    for thread in threads:
+        thread.join(30)
+
+    assert found == ["slow", None]
+    assert effects(alias) == 1
+
+
+def test_error_of_the_database_in_the_task_is_the_tasks_own(alias: str) -> None:
+    def twice() -> None:
+        ContentType.objects.using(alias).create(app_label="a", model="b")
+        ContentType.objects.using(alias).create(app_label="a", model="b")
+
+    with pytest.raises(IntegrityError):
+        inbox.run_once("q:1", alias, twice)
+
+    assert done(alias) == []
+
+
+def test_jobs_that_it_schedules_are_committed_with_its_row(
+    queue: str, hand: Hand, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    @delayed_task(name="tests.outbox.chain", queue=queue, once=alias)
+    def chain() -> None:
+        samples.ran.append("chain")
+        samples.note.using(queue=queue, outbox=True, on_commit=alias).schedule(
+            0, "next"
+        )
+        job = current_job()
+        assert job is not None
+        if job.attempts == 0:
+            raise ValueError("after it has scheduled the next")
+
+    run_worker()
+    job = chain.schedule(0)
+    wait_until(lambda: job.refresh() is State.RETRYING, description="it has failed")
+    job.run_now()
+    ends(job)
+
+    wait_until(lambda: "next" in samples.ran, description="the next has run")
+    assert samples.ran == ["chain", "chain", "next"]
+
+
+def test_direct_call_is_an_ordinary_call(alias: str) -> None:
+    task = get_task("tests.outbox.effect")
+
+    assert task.function("direct") == "direct"
+    assert task.function("direct") == "direct"
+
+    assert effects(alias) == 2
+    assert done(alias) == []
+
+
+def test_task_that_calls_itself_is_one_run(
+    queue: str, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    @delayed_task(name="tests.outbox.nested", queue=queue, once=alias)
+    def nested(depth: int) -> None:
+        samples.effect(alias, "nested")
+        if depth:
+            nested(depth - 1)
+
+    run_worker()
+
+    ends(nested.schedule(0, 2))
+
+    assert effects(alias) == 3
+
+
+def test_works_within_a_transaction_of_the_caller(alias: str) -> None:
+    with transaction.atomic(using=alias):
+        inbox.run_once("q:1", alias, lambda: samples.effect(alias, "one"))
+        inbox.run_once("q:1", alias, lambda: samples.effect(alias, "two"))
+
+    assert effects(alias) == 1
+
+
+def test_async_task_is_refused() -> None:
+    with pytest.raises(InvalidTask, match="is async def, and once=True"):
+
+        @delayed_task(name="tests.outbox.async", once=True)
+        async def task() -> None: ...
+
+
+def test_once_cannot_be_changed_for_one_call() -> None:
+    with pytest.raises(InvalidTask, match="once cannot be changed for one call"):
+        samples.note.using(once=True)
+
+
+@pytest.mark.parametrize("value", [1, "", None])
+def test_once_is_true_or_an_alias(value: Any) -> None:
+    with pytest.raises(InvalidTask, match="once="):
+        delayed_task(name="tests.outbox.wrong", once=value)(lambda: None)
+
+
+def test_unknown_alias_fails_the_attempt_with_advice() -> None:
+    with pytest.raises(InvalidTask, match="it is not in DATABASES; give True"):
+        inbox.run_once("q:1", "nowhere", lambda: None)
+
+
+def test_without_the_app_the_attempt_says_what_to_do(
+    queue: str,
+    run_worker: Callable[..., InlineWorker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "_installed", None)
+    run_worker()
+
+    job = schedule(on(queue, "effect", max_attempts=1), 0, "it")
+
+    ends(job, State.DEAD)
+    assert job.error is not None
+    assert InvalidSettings.__name__ in job.error["error"]
+    assert "add 'django_delayq.outbox' to INSTALLED_APPS" in job.error["error"]
+
+
+def test_rows_go_after_thirty_days_a_bounded_number_at_a_time(
+    alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "DELETED", 2)
+    rows = InboxRow.objects.using(alias)
+    for n in range(5):
+        InboxRow(job=f"q:{n}").save(force_insert=True, using=alias)
+    rows.exclude(job="q:4").update(ran_at=F("ran_at") - timedelta(days=31))
+
+    assert inbox.delete_old(alias) == 2
+    assert sorted(done(alias)) == ["q:2", "q:3", "q:4"]
+    assert inbox.delete_old(alias) == 2
+    assert inbox.delete_old(alias) == 0
+    assert done(alias) == ["q:4"]
+
+
+def test_long_id_has_a_name_of_its_own() -> None:
+    long = "q" * 300 + ":token"
+
+    assert inbox.name_of("q:1") == "q:1"
+    assert len(inbox.name_of(long)) <= inbox.LONGEST_NAME
+    assert inbox.name_of(long) != inbox.name_of(long + "2")

@@ -1,0 +1,598 @@
+"""Jobs that are rows of the caller's transaction, on SQLite and on PostgreSQL."""
+
+import pickle
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.contenttypes.models import ContentType
+from django.db import connections, transaction
+from django.db.models import F
+from django.db.transaction import TransactionManagementError
+
+from django_delayq import (
+    InvalidSettings,
+    InvalidTask,
+    Job,
+    JobNotFound,
+    Limit,
+    State,
+    aschedule,
+    delayed_task,
+    get_job,
+    schedule,
+    schedule_many,
+)
+from django_delayq.clients.clients import own_clients
+from django_delayq.clock import boottime_ms
+from django_delayq.delivery.storing import ROW_REPEAT_MS
+from django_delayq.jobs import formats, outbox
+from django_delayq.outbox import relay as relay_module
+from django_delayq.outbox import writing
+from django_delayq.outbox.models import OutboxRow
+from django_delayq.outbox.relay import Relay, Swept
+from tests.jobs.hand import Hand
+from tests.outbox import samples
+from tests.polling import wait_until
+from tests.servers import Server
+from tests.worker.workers import InlineWorker
+
+LATER = 3_600
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    samples.ran.clear()
+
+
+def on(queue: str, alias: str, **options: Any) -> Any:
+    return samples.note.using(queue=queue, outbox=True, on_commit=alias, **options)
+
+
+def rows(alias: str) -> list[str]:
+    return list(OutboxRow.objects.using(alias).values_list("token", flat=True))
+
+
+def sweep(alias: str, *, fresh: timedelta = timedelta(0)) -> Swept:
+    """Do what a worker does from time to time; rows need not be old."""
+    total = Swept()
+    relay = Relay(alias)
+    for swept in relay.sweep(fresh=fresh):
+        total = total.and_then(swept)
+    relay.release()
+    return total
+
+
+def commit_unsent(queue: str, alias: str, *args: Any, **options: Any) -> Job[Any]:
+    """Commit a job in a process that dies before it has sent it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing._Hook, "__call__", lambda hook: None)
+        with transaction.atomic(using=alias):
+            return schedule(on(queue, alias, **options), LATER, *args)
+
+
+def sent_tokens(hand: Hand) -> set[str]:
+    return {token.decode() for token in hand.client.zrange(hand.keys.sent, 0, -1)}
+
+
+def use_priorities(hand: Hand) -> None:
+    """Have the queue in the format that has priorities and limits."""
+    hand.client.hset(hand.keys.control, "format", 2)
+    formats.forget()
+
+
+def forget_ends(hand: Hand) -> None:
+    """Do what 30 s do."""
+    hand.client.delete(hand.keys.ended)
+
+
+def test_job_is_a_row_of_the_transaction_and_sent_with_its_commit(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    with transaction.atomic(using=alias):
+        group = ContentType.objects.using(alias).create(app_label="order")
+        job = schedule(on(queue, alias), LATER, group.pk)
+        assert rows(alias) == [job.token]
+        assert job.state is job.refresh() is State.UNCOMMITTED
+        assert hand.tokens() == []
+
+    assert hand.tokens() == [job.token]
+    assert job.state is State.SCHEDULED
+    assert job.start_time is not None
+    assert get_job(job.id).args == [group.pk]
+    assert rows(alias) == [job.token]
+
+
+def test_rollback_leaves_neither_row_nor_job(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    with transaction.atomic(using=alias):
+        job = schedule(on(queue, alias), LATER)
+        transaction.set_rollback(True, using=alias)
+
+    assert rows(alias) == []
+    assert sweep(alias) == Swept()
+    assert hand.tokens() == []
+    assert job.refresh() is State.MISSING
+
+
+def test_rollback_of_an_inner_block_takes_its_row(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    with transaction.atomic(using=alias):
+        kept = schedule(on(queue, alias), LATER)
+        with transaction.atomic(using=alias):
+            schedule(on(queue, alias), LATER)
+            transaction.set_rollback(True, using=alias)
+
+    assert rows(alias) == hand.tokens() == [kept.token]
+
+
+def test_outside_a_transaction_the_row_is_one_of_its_own(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    job = schedule(on(queue, alias), LATER)
+
+    assert rows(alias) == hand.tokens() == [job.token]
+    assert job.state is State.SCHEDULED
+
+
+def test_without_autocommit_a_row_is_refused(queue: str, alias: str) -> None:
+    connections[alias].set_autocommit(False)
+    try:
+        with pytest.raises(TransactionManagementError, match="autocommit is off"):
+            schedule(on(queue, alias), LATER)
+    finally:
+        connections[alias].rollback()
+        connections[alias].set_autocommit(True)
+
+    assert rows(alias) == []
+
+
+def test_row_goes_once_the_server_has_the_job_and_its_token_soon_after(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    job = schedule(on(queue, alias), LATER)
+    (score,) = hand.client.zmscore(hand.keys.sent, [job.token])
+
+    swept = sweep(alias)
+
+    assert swept == Swept(seen=1, sent=0, deleted=1)
+    assert rows(alias) == []
+    (later,) = hand.client.zmscore(hand.keys.sent, [job.token])
+    now_ms = hand.client.time()[0] * 1000
+    assert score > now_ms + 364 * 86_400_000
+    assert now_ms < later <= now_ms + 1_000 + 2 * ROW_REPEAT_MS
+    assert hand.tokens() == [job.token]
+
+
+def test_row_that_nobody_has_sent_is_sent_by_a_worker(
+    queue: str, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    job = commit_unsent(queue, alias, "relayed")
+    OutboxRow.objects.using(alias).update(
+        start_time="+0", written_at=F("written_at") - timedelta(seconds=10)
+    )
+
+    run_worker()
+
+    wait_until(lambda: samples.ran, description="the job has run")
+    wait_until(lambda: not rows(alias), description="its row is gone")
+    wait_until(lambda: job.refresh() is State.SUCCEEDED, description="its end is told")
+    assert samples.ran == ["relayed"]
+
+
+def test_fresh_row_is_left_to_the_process_that_commits_it(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    commit_unsent(queue, alias)
+
+    swept = sweep(alias, fresh=timedelta(hours=1))
+
+    assert swept == Swept()
+    assert hand.tokens() == []
+
+
+def test_server_that_is_away_is_no_error_for_who_commits(
+    settings: Any,
+    private_server: Callable[..., Server],
+    queue_name: str,
+    alias: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = private_server()
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {queue_name: {}},
+        "OUTBOX_KEEP": 0,
+    }
+    server.kill()
+    with transaction.atomic(using=alias):
+        first = schedule(on(queue_name, alias), LATER)
+        second = schedule(on(queue_name, alias), LATER)
+
+    told = [record.getMessage() for record in caplog.records if "outbox" in record.name]
+    assert len(told) == 2
+    assert first.id in told[0]
+    assert "a worker sends it" in told[0]
+    # One failure is enough: the caller is waiting.
+    assert "a job before it failed" in told[1]
+
+    server.start()
+    assert first.refresh() is State.MISSING
+    assert sweep(alias).sent == 2
+    assert rows(alias) == []
+    assert {first.refresh(), second.refresh()} == {State.SCHEDULED}
+
+
+def test_row_that_is_sent_again_after_its_job_has_ended_is_no_second_job(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    job = schedule(on(queue, alias), 0, "once")
+    hand.succeed(hand.take(), keep=False)
+    forget_ends(hand)
+    assert job.refresh() is State.MISSING
+
+    swept = sweep(alias)
+
+    assert swept == Swept(seen=1, sent=0, deleted=1)
+    assert hand.tokens() == []
+    # Nor if a worker was suspended meanwhile, and sends a row that another one has deleted.
+    client = own_clients.of_thread()
+    draft = samples.note.using(queue=queue).prepare(0, "once").draft
+    draft.new = draft.new._replace(token=job.token)
+    writing.run(
+        client,
+        writing.forwarding(outbox_queue(queue), [draft], formats.known(queue)),
+    )
+    assert hand.tokens() == []
+
+
+def outbox_queue(name: str) -> Any:
+    return writing.get_settings().queue(name)
+
+
+def test_relative_delay_counts_from_the_row_by_the_databases_clock(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    job = commit_unsent(queue, alias)
+    late = commit_unsent(queue, alias)
+    made = OutboxRow.objects.using(alias)
+    made.filter(token=job.token).update(
+        written_at=F("written_at") - timedelta(minutes=50)
+    )
+    made.filter(token=late.token).update(written_at=F("written_at") - timedelta(days=2))
+
+    sweep(alias)
+
+    now_ms = (hand.client.time()[0] + 1) * 1000
+    job.refresh()
+    late.refresh()
+    assert job.start_time_ms is not None
+    assert 0 <= now_ms + 600_000 - job.start_time_ms <= 60_000
+    assert late.state is State.DUE
+
+
+def test_absolute_time_stays(queue: str, hand: Hand, alias: str) -> None:
+    job = commit_unsent(queue, alias)
+    OutboxRow.objects.using(alias).update(
+        start_time="=4102444800000", written_at=F("written_at") - timedelta(days=2)
+    )
+
+    sweep(alias)
+
+    job.refresh()
+    assert job.start_time_ms == 4_102_444_800_000
+
+
+def test_row_is_signed_anew_with_the_key_that_signs_now(
+    settings: Any, queue: str, hand: Hand, alias: str
+) -> None:
+    old, new = "a secret of enough length", "another secret of enough length"
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": [old]}
+    job = commit_unsent(queue, alias, "kept")
+
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": [new, old]}
+    sweep(alias)
+    settings.DELAYQ = {**settings.DELAYQ, "KEYS": [new]}
+
+    assert get_job(job.id).args == ["kept"]
+
+
+def test_row_whose_key_is_gone_stays_and_is_told(
+    settings: Any, queue: str, hand: Hand, alias: str
+) -> None:
+    job = commit_unsent(queue, alias)
+    delayq = settings.DELAYQ
+
+    settings.DELAYQ = {**delayq, "KEYS": ["another secret of enough length"]}
+    swept = sweep(alias)
+
+    assert swept.problems.total() == 1
+    assert "key" in next(iter(swept.problems))
+    assert hand.tokens() == []
+    assert rows(alias) == [job.token]
+    settings.DELAYQ = delayq
+    assert sweep(alias) == Swept(seen=1, sent=1, deleted=1)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("start_time", "soon"),
+        ("start_time", "+99999999999999999"),
+        ("start_time", "=9²"),
+        ("beside", b"{"),
+        ("beside", b'{"priority":101}'),
+    ],
+)
+def test_row_whose_columns_make_no_sense_holds_up_no_other(
+    queue: str, hand: Hand, alias: str, column: str, value: Any
+) -> None:
+    job = commit_unsent(queue, alias)
+    other = commit_unsent(queue, alias)
+    made = OutboxRow.objects.using(alias)
+    made.filter(token=job.token).update(**{column: value})
+
+    swept = sweep(alias)
+
+    assert hand.tokens() == [other.token]
+    assert swept.problems.total() == 1
+
+
+@pytest.mark.parametrize("what", ["payload", "token", "queue"])
+def test_row_that_this_project_has_not_signed_is_not_sent(
+    queue: str, hand: Hand, alias: str, what: str
+) -> None:
+    job = commit_unsent(queue, alias, "one")
+    other = commit_unsent(queue, alias, "two")
+    made = OutboxRow.objects.using(alias)
+    forged = {
+        "payload": bytes(made.get(token=job.token).payload).replace(b"one", b"six"),
+        "token": "x" * 22,
+        "queue": f"{queue}-2",
+    }
+    made.filter(token=job.token).update(**{what: forged[what]})
+
+    swept = sweep(alias)
+
+    # What stands behind it goes all the same.
+    assert hand.tokens() == [other.token]
+    assert (swept.seen, swept.sent, swept.problems.total()) == (2, 1, 1)
+
+
+def test_rows_of_a_queue_that_is_not_configured_stay(
+    queue: str, alias: str, hand: Hand
+) -> None:
+    commit_unsent(queue, alias)
+    OutboxRow.objects.using(alias).update(queue="elsewhere")
+
+    swept = sweep(alias)
+
+    assert "'elsewhere' is not configured" in next(iter(swept.problems))
+    assert len(rows(alias)) == 1
+
+
+def test_many_rows_go_in_batches(
+    queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "BATCH", 7)
+    jobs = [commit_unsent(queue, alias, n) for n in range(20)]
+
+    parts = list(Relay(alias).sweep(fresh=timedelta(0)))
+
+    assert [part.seen for part in parts] == [7, 7, 6]
+    assert set(hand.tokens()) == {job.token for job in jobs}
+    assert rows(alias) == []
+
+
+def test_batch_is_bounded_by_bytes(
+    queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_module, "BATCH_BYTES", 5_000)
+    for _ in range(4):
+        commit_unsent(queue, alias, "x" * 2_000)
+
+    parts = list(Relay(alias).sweep(fresh=timedelta(0)))
+
+    assert [part.seen for part in parts] == [2, 2]
+
+
+def test_row_stays_until_the_server_has_had_the_job_for_long_enough(
+    settings: Any, queue: str, hand: Hand, alias: str
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX_KEEP": 60}
+    job = schedule(on(queue, alias), LATER)
+
+    assert sweep(alias) == Swept(seen=1)
+    # The server has lost what it wrote last.
+    hand.client.delete(*hand.client.keys(f"*{queue}*"))
+    assert sweep(alias) == Swept(seen=1, sent=1)
+    assert job.refresh() is State.SCHEDULED
+    (score,) = hand.client.zmscore(hand.keys.sent, [job.token])
+    hand.client.zadd(hand.keys.sent, {job.token: score - 61_000})
+    assert sweep(alias) == Swept(seen=1, deleted=1)
+
+
+def test_job_whose_unique_key_was_held_is_not_stored_once_it_is_free(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    unique = {"unique": True}
+    holder = schedule(on(queue, alias, **unique), 0, 1)
+    second = schedule(on(queue, alias, **unique), LATER, 1)
+    assert (second.token, second.created) == (holder.token, False)
+    hand.succeed(hand.take(), keep=False)
+    forget_ends(hand)
+
+    swept = sweep(alias)
+
+    assert swept == Swept(seen=2, deleted=2)
+    assert hand.tokens() == []
+
+
+def test_row_keeps_unique_key_and_priority(queue: str, hand: Hand, alias: str) -> None:
+    use_priorities(hand)
+    job = commit_unsent(queue, alias, 1, unique=lambda value: "a\0b", priority=7)
+
+    sweep(alias)
+
+    job.refresh()
+    assert job.unique == "tests.outbox.note:a\0b"
+    assert job.priority == 7
+
+
+def test_row_can_be_neither_cancelled_nor_moved_before_its_commit(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    with transaction.atomic(using=alias):
+        job = schedule(on(queue, alias, keep_result=60), LATER)
+
+        assert not job.cancel()
+        assert not job.reschedule(5)
+        assert not job.reprioritize(5)
+        assert not job.discard()
+        assert job.state is State.UNCOMMITTED
+        with pytest.raises(JobNotFound, match="waits for the commit"):
+            job.wait(1)
+        with pytest.raises(InvalidTask, match="is in the outbox"):
+            schedule_many([job])
+
+    assert job.reschedule(LATER)
+    assert job.cancel()
+    sweep(alias)
+    assert hand.tokens() == []
+
+
+def test_job_can_be_pickled_after_its_commit(queue: str, alias: str) -> None:
+    job = schedule(on(queue, alias), LATER)
+
+    assert pickle.loads(pickle.dumps(job)).refresh() is State.SCHEDULED
+
+
+def test_aschedule_writes_a_row(queue: str, hand: Hand, alias: str) -> None:
+    async def act() -> Job[Any]:
+        return await aschedule(on(queue, alias), LATER)
+
+    job = async_to_sync(act)()
+
+    assert rows(alias) == hand.tokens() == [job.token]
+
+
+def test_after_a_long_transaction_a_worker_sends(
+    queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has committed long ago cannot know whether the row was sent, ended and forgotten since."""
+    with transaction.atomic(using=alias):
+        schedule(on(queue, alias), LATER)
+        begun_ms = boottime_ms()
+        monkeypatch.setattr(
+            writing, "boottime_ms", lambda: begun_ms + ROW_REPEAT_MS + 1_000
+        )
+
+    assert hand.tokens() == []
+    assert sweep(alias).sent == 1
+
+
+def test_setting_makes_every_task_use_the_outbox_unless_it_says_otherwise(
+    settings: Any, queue: str, alias: str
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": True}
+    task = samples.note.using(queue=queue)
+
+    schedule(task.using(on_commit=alias), LATER)
+    assert len(rows(alias)) == 1
+    schedule(task.using(on_commit=alias, outbox=False), LATER)
+    schedule(task.using(on_commit=False), LATER)
+    assert len(rows(alias)) == 1
+
+
+def test_what_changes_other_jobs_cannot_be_a_row(settings: Any, queue: str) -> None:
+    options = {"queue": queue, "unique": True, "on_duplicate": "replace"}
+    with pytest.raises(InvalidTask, match="on_duplicate='replace' changes a job"):
+        samples.note.using(**options, outbox=True)
+
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX": True}
+    with pytest.raises(InvalidTask, match="give outbox=False"):
+        schedule(samples.note.using(**options), LATER)
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InvalidTask, match="outbox=True, on_commit=False"):
+        samples.note.using(outbox=True, on_commit=False)
+    with pytest.raises(InvalidTask, match="outbox='default': give True or False"):
+        samples.note.using(outbox="default")
+
+
+def test_alias_that_is_not_in_databases_is_refused(queue: str) -> None:
+    with pytest.raises(InvalidTask, match=r"on_commit of task 'tests\.outbox\.note'"):
+        schedule(samples.note.using(queue=queue, outbox=True, on_commit="no"), LATER)
+
+
+def test_without_the_app_it_says_what_to_do(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "_installed", None)
+
+    with pytest.raises(InvalidSettings, match=r"add 'django_delayq\.outbox' to INST"):
+        schedule(samples.note.using(queue=queue, outbox=True), LATER)
+
+
+def test_two_workers_do_not_do_the_same_work(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    for n in range(3):
+        commit_unsent(queue, alias, n)
+    first, second = Relay(alias), Relay(alias)
+    inner: list[Swept] = []
+    send = relay_module._send
+
+    def send_slowly(*args: Any) -> Any:
+        if not inner:
+            inner.append(Swept())
+            # Another worker comes while this one is at it.
+            inner.extend(_in_another_thread(second, alias))
+        return send(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relay_module, "_send", send_slowly)
+        swept = list(first.sweep(fresh=timedelta(0)))
+
+    assert [part.seen for part in inner] in ([0], [0, 0])
+    assert [part.seen for part in swept] == [3]
+    first.release()
+    assert len(hand.tokens()) == 3
+
+
+def _in_another_thread(relay: Relay, alias: str) -> list[Swept]:
+    found: list[Swept] = []
+
+    def work() -> None:
+        found.extend(relay.sweep(fresh=timedelta(0)))
+        connections[alias].close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return found
+
+
+def test_limit_of_the_task_goes_with_the_row(
+    queue: str, hand: Hand, alias: str
+) -> None:
+    @delayed_task(
+        name="tests.outbox.limited", queue=queue, limit=Limit("one", concurrency=1)
+    )
+    def limited() -> None: ...
+
+    use_priorities(hand)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing._Hook, "__call__", lambda hook: None)
+        schedule(limited.using(outbox=True, on_commit=alias), 0)
+        schedule(limited.using(outbox=True, on_commit=alias), 0)
+
+    sweep(alias)
+
+    assert all(b"one\0" in locator for locator in hand.client.hvals(hand.keys.locators))

@@ -1,0 +1,237 @@
+"""The outbox's part of a worker: it relays, deletes what is old, and keeps no job from running."""
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.models import F
+from django.test.utils import CaptureQueriesContext
+
+from django_delayq import State, schedule
+from django_delayq.jobs import outbox
+from django_delayq.outbox import inbox, thread
+from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
+from django_delayq.outbox.thread import RelayThread
+from tests.databases import added
+from tests.outbox import samples
+from tests.outbox.test_outbox import commit_unsent, rows
+from tests.polling import wait_until
+from tests.servers import Server
+from tests.worker.workers import InlineWorker
+
+LOG = "django_delayq.outbox"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    samples.ran.clear()
+
+
+def turn(alias: str, times: int = 1) -> Any:
+    """Do in this thread what the relay's own does."""
+    part = thread._Database(alias)
+    for _ in range(times):
+        part.turn(threading.Event())
+    return part
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == LOG]
+
+
+def test_worker_serves_while_the_database_is_away_and_says_so_once(
+    queue: str,
+    run_worker: Callable[..., InlineWorker],
+    django_db_blocker: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(thread, "ERROR_MS", 1.0)
+    monkeypatch.setattr(thread, "LONGEST_MS", 1.0)
+    monkeypatch.setattr(thread, "databases", lambda: ["away"])
+    turns: list[None] = []
+    note = thread._Database._note_trouble
+
+    def note_trouble(self: Any, error: Exception) -> float:
+        turns.append(None)
+        return note(self, error)
+
+    monkeypatch.setattr(thread._Database, "_note_trouble", note_trouble)
+    entry = {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": "/dev/null/no-database",
+    }
+    with django_db_blocker.unblock(), added("away", entry):
+        worker = run_worker()
+
+        job = schedule(samples.note.using(queue=queue), 0, "ran")
+
+        wait_until(lambda: len(turns) > 3, description="it has tried several times")
+        wait_until(
+            lambda: job.refresh() is State.SUCCEEDED, description="the job has run"
+        )
+        worker.stop()
+    (line,) = told(caplog)
+    assert "database away: its outbox cannot be served now" in line
+    assert "jobs run all the same" in line
+
+
+def test_missing_table_is_told_with_what_to_do(
+    postgres: Any,
+    django_db_blocker: Any,
+    caplog: pytest.LogCaptureFixture,
+    queue: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    with django_db_blocker.unblock(), added("bare", postgres.make_database()):
+        turn("bare", 2)
+
+    (record,) = [each for each in caplog.records if each.name == LOG]
+    # Nobody may want rows in a database that is not the default one.
+    assert record.levelno == logging.INFO
+    assert "it has no table delayq_outbox_inboxrow" in record.getMessage()
+    assert "add 'django_delayq.outbox' to INSTALLED_APPS" in record.getMessage()
+
+
+def test_missing_table_of_the_default_database_is_an_error(
+    django_db_blocker: Any,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    queue: str,
+) -> None:
+    monkeypatch.setattr(thread, "DEFAULT_DB_ALIAS", "bare")
+    entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "bare")}
+    with django_db_blocker.unblock(), added("bare", entry):
+        turn("bare", 3)
+
+    (record,) = [each for each in caplog.records if each.name == LOG]
+    assert record.levelno == logging.ERROR
+    assert "run manage.py migrate" in record.getMessage()
+
+
+def test_it_says_when_the_server_is_there_again(
+    settings: Any,
+    private_server: Callable[..., Server],
+    queue_name: str,
+    alias: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    server = private_server()
+    settings.DELAYQ = {
+        "CONNECTION": server.socket_url,
+        "QUEUES": {queue_name: {}},
+        "OUTBOX_KEEP": 0,
+    }
+    commit_unsent(queue_name, alias)
+    OutboxRow.objects.using(alias).update(
+        written_at=F("written_at") - timedelta(seconds=10)
+    )
+    server.kill()
+    part = turn(alias, 3)
+    (line,) = told(caplog)
+    assert "cannot be served now" in line
+    assert rows(alias)
+
+    server.start()
+    part.turn(threading.Event())
+
+    assert told(caplog)[1:] == [
+        f"database {alias}: the outbox is served again",
+        f"database {alias}: 1 jobs of the outbox were sent, which nobody had sent before",
+    ]
+    assert not rows(alias)
+
+
+def test_rows_that_cannot_be_sent_are_told_once(
+    queue: str, alias: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit_unsent(queue, alias)
+    OutboxRow.objects.using(alias).update(
+        queue="elsewhere", written_at=F("written_at") - timedelta(seconds=10)
+    )
+
+    part = turn(alias, 3)
+
+    (line,) = told(caplog)
+    assert "1 rows of the outbox stay" in line
+    assert "'elsewhere' is not configured" in line
+    # They are not worth a look each second.
+    assert part.next_ms - thread.monotonic_ms() > 4_000
+
+
+def test_idle_turn_is_one_query_for_the_rows(queue: str, alias: str) -> None:
+    part = turn(alias)
+
+    with CaptureQueriesContext(connections[alias]) as queries:
+        part.turn(threading.Event())
+
+    assert len(queries) == 1
+    assert not RelayClaim.objects.using(alias).exists()
+
+
+def test_turn_deletes_old_rows_of_the_inbox(queue: str, alias: str) -> None:
+    InboxRow(job="q:old").save(force_insert=True, using=alias)
+    InboxRow.objects.using(alias).update(
+        ran_at=F("ran_at") - inbox.KEPT - timedelta(seconds=1)
+    )
+    InboxRow(job="q:new").save(force_insert=True, using=alias)
+
+    turn(alias)
+
+    assert list(InboxRow.objects.using(alias).values_list("job", flat=True)) == [
+        "q:new"
+    ]
+
+
+def test_worker_that_ends_lets_others_relay(
+    queue: str, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    commit_unsent(queue, alias)
+    OutboxRow.objects.using(alias).update(
+        written_at=F("written_at") - timedelta(seconds=10)
+    )
+
+    worker = run_worker()
+    wait_until(lambda: not rows(alias), description="the row is gone")
+    worker.stop()
+
+    assert not RelayClaim.objects.using(alias).exists()
+    assert "delayq-outbox" not in {each.name for each in threading.enumerate()}
+
+
+def test_burst_sends_what_waits_before_it_looks_for_jobs(
+    queue: str, alias: str, run_worker: Callable[..., InlineWorker]
+) -> None:
+    job = commit_unsent(queue, alias, "burst")
+    OutboxRow.objects.using(alias).update(
+        start_time="+0", written_at=F("written_at") - timedelta(seconds=10)
+    )
+
+    assert run_worker(is_burst=True).join() is not None
+
+    assert samples.ran == ["burst"]
+    assert job.refresh() is State.SUCCEEDED
+
+
+def test_without_the_app_there_is_no_thread_and_no_query(
+    queue: str,
+    alias: str,
+    run_worker: Callable[..., InlineWorker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "_installed", None)
+    made: list[object] = []
+    monkeypatch.setattr(RelayThread, "start", lambda *args, **kw: made.append(args))
+
+    run_worker()
+    job = schedule(samples.note.using(queue=queue), 0)
+
+    wait_until(lambda: job.refresh() is State.SUCCEEDED, description="it has run")
+    assert made == []
