@@ -31,6 +31,7 @@ LAYERS = [
     [
         "apps",
         "checks",
+        "database_checks",
         "models",
         "admin",
         "backend",
