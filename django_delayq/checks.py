@@ -4,14 +4,16 @@ Only ``--deploy`` asks the server: an ordinary check must not need a running one
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from shlex import quote
-from typing import Any
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from django.apps import apps
 from django.conf import settings as django_settings
 from django.core import checks
 from django.db import connections
+from django.db.models import Model
 from django.utils.module_loading import import_string
 from django_redis.cache import RedisCache
 from redis.exceptions import RedisError
@@ -19,6 +21,7 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.clients.clients import own_clients
 from django_delayq.codecs.unsupported import UnsupportedCodec
+from django_delayq.database_checks import check_databases, check_room
 from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.jobs import contexts, outbox, periodic, registry
@@ -35,6 +38,7 @@ def register_all() -> None:
     """Make ``manage.py check`` run these checks."""
     checks.register(check_settings, "delayq")
     checks.register(check_server, "delayq", deploy=True)
+    checks.register(check_room, "delayq", checks.Tags.database, deploy=True)
 
 
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -123,6 +127,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     ]
     for task in registry.all_tasks():
         found += [*_check_on_commit(task), *_check_outbox(task, settings)]
+        found += _check_annotations(task)
         if task.options.queue not in settings.queues:
             found.append(
                 checks.Error(
@@ -135,7 +140,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             found += _check_codec(task, settings.queues[task.options.queue])
         else:
             found += _check_payloads(task, settings.queues[task.options.queue])
-    return [*found, *_check_schedules()]
+    return [*found, *_check_schedules(), *check_databases(settings)]
 
 
 def _check_paths(settings: conf.Settings) -> Sequence[checks.CheckMessage]:
@@ -239,6 +244,44 @@ def _check_codec(
             )
         ]
     return []
+
+
+def _check_annotations(task: TaskDefinition) -> Iterator[checks.CheckMessage]:
+    for parameter in task.call_signature.parameters.values():
+        model = _model_in(_resolved(parameter.annotation, task))
+        if model is None:
+            continue
+        yield checks.Warning(
+            f"Parameter {parameter.name!r} of task {task.name!r} is annotated with the model {model.__qualname__}, and a job"
+            " carries no model instances: its arguments are JSON.",
+            hint="Pass the primary key, and read the row in the task: it may have changed when the job runs.",
+            id="django_delayq.W005",
+        )
+
+
+def _resolved(annotation: object, task: TaskDefinition) -> object:
+    """Return what an annotation stands for if that can be told: strings may name what is imported for checkers only."""
+    holder = SimpleNamespace(__annotations__={"it": annotation})
+    try:
+        return get_type_hints(holder, task.function.__globals__)["it"]
+    except Exception:
+        # An annotation is any expression.
+        return annotation
+
+
+def _model_in(annotation: object) -> type[Model] | None:
+    """Return the model of which an argument holds instances, whichever it is of all that the annotation allows."""
+    origin = get_origin(annotation)
+    if origin is None:
+        is_model = isinstance(annotation, type) and issubclass(annotation, Model)
+        return annotation if is_model else None  # type: ignore[return-value]
+    if origin is type or origin is Callable:
+        return None
+    inner = [_model_in(each) for each in get_args(annotation) if each is not NoneType]
+    if origin in (Union, UnionType) and not all(inner):
+        # `Order | int` takes the key as well.
+        return None
+    return next(filter(None, inner), None)
 
 
 def _check_on_commit(task: TaskDefinition) -> Sequence[checks.CheckMessage]:

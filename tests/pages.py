@@ -30,7 +30,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [README, ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"^```(\w*)$")
 _NOT_RUN = re.compile(r"^<!-- not run: (\S.*) -->$")

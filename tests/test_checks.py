@@ -1,15 +1,23 @@
 """``manage.py check``: every mistake in ``DELAYQ`` by its number, its words and its hint."""
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Optional, TypeVar
+from unittest.mock import patch
 
 import pytest
+from django.contrib.auth.models import Group, User
 from django.core import checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
+from django.db import connections
 from django.test import override_settings
 from django_redis.cache import RedisCache
 
 from django_delayq.checks import check_settings
+from django_delayq.database_checks import check_room
 from django_delayq.jobs.decorator import delayed_task, queue_handler
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
@@ -324,3 +332,272 @@ def test_handler_on_a_queue_whose_codec_is_not_read_is_warned_of(
     assert told.endswith(".")
     queues["orders"]["CODEC"] = "ByteArrayCodec"
     assert found(DELAYQ={"CONNECTION": URL, "QUEUES": queues}) == []
+
+
+# Models in annotations
+
+
+def params(**annotations: Any) -> Any:
+    """Return a function whose parameters have these annotations."""
+
+    def function(*args: Any, **kwargs: Any) -> None: ...
+
+    function.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
+            for name, annotation in annotations.items()
+        ]
+    )
+    return function
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Group,
+        "Group",
+        Group | None,
+        Optional["Group"],
+        "Group | None",
+        list[Group],
+        "list[Group] | None",
+        dict[str, Group],
+        Annotated[Group, "the group"],
+        Group | User,
+    ],
+    ids=str,
+)
+def test_model_in_an_annotation_is_warned_of(annotation: Any) -> None:
+    delayed_task(name="tests.checks.model")(params(pk=int, group=annotation))
+
+    [(id_, message, hint)] = found(DELAYQ={"CONNECTION": URL})
+
+    assert id_ == "django_delayq.W005"
+    assert message.startswith(
+        "Parameter 'group' of task 'tests.checks.model' is annotated with the model Group,"
+    )
+    assert hint.startswith("Pass the primary key")
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        int,
+        "int",
+        Parameter.empty,
+        None,
+        5,
+        Group | int,
+        "Group | int",
+        "list[Group | int]",
+        "NotImportedHere",
+        "1 / 0",
+        "((",
+        type[Group],
+        Callable[[Group], None],
+        Any,
+        "Any",
+        TypeVar("T"),
+    ],
+    ids=str,
+)
+def test_annotation_without_a_model_or_one_that_cannot_be_told_is_none(
+    annotation: Any,
+) -> None:
+    delayed_task(name="tests.checks.plain")(params(value=annotation))
+
+    assert found(DELAYQ={"CONNECTION": URL}) == []
+
+
+# Databases
+
+
+@contextmanager
+def databases(**changes: dict[str, Any]) -> Iterator[None]:
+    """Change what Django knows of its databases; nothing connects to them."""
+    with ExitStack() as stack:
+        for alias, change in changes.items():
+            stack.enter_context(patch.dict(connections.settings[alias], change))
+        yield
+
+
+def test_atomic_requests_without_on_commit_are_warned_of() -> None:
+    @delayed_task(name="tests.checks.a")
+    def a() -> None: ...
+
+    @delayed_task(name="tests.checks.b", on_commit=False)
+    def b() -> None: ...
+
+    @queue_handler("orders", name="tests.checks.c")
+    def c(value: object) -> None: ...
+
+    delayq = {"CONNECTION": URL, "QUEUES": {"default": {}, "orders": {}}}
+    with databases(default={"ATOMIC_REQUESTS": True}):
+        [(id_, message, hint)] = found(DELAYQ=delayq)
+        committed = found(DELAYQ=delayq | {"ON_COMMIT": True})
+
+    assert id_ == "django_delayq.W004"
+    assert "of database 'default' (ATOMIC_REQUESTS)" in message
+    assert message.endswith("those of tests.checks.a.")
+    assert "DELAYQ['ON_COMMIT'] to True" in hint
+    assert committed == found(DELAYQ=delayq) == []
+
+
+def test_atomic_requests_of_another_database_need_its_alias() -> None:
+    for number in range(5):
+        delayed_task(name=f"tests.checks.{number}")(params())
+
+    with databases(other={"ATOMIC_REQUESTS": True}):
+        [(id_, message, hint)] = found(DELAYQ={"CONNECTION": URL})
+
+    assert id_ == "django_delayq.W004"
+    assert message.endswith("tests.checks.2 and 2 more.")
+    assert "Set on_commit='other' of a task;" in hint
+
+
+def test_atomic_requests_without_a_task_that_leaves_it_open_are_no_mistake() -> None:
+    with databases(default={"ATOMIC_REQUESTS": True}):
+        assert found(DELAYQ={"CONNECTION": URL}) == []
+
+
+@pytest.mark.parametrize(
+    ("pool", "threads", "size"),
+    [
+        (True, 5, 4),
+        ({"max_size": 7}, 8, 7),
+        ({"min_size": 2}, 3, 2),
+        ({"min_size": 2, "max_size": None}, 3, 2),
+        ({"timeout": 5}, 5, 4),
+    ],
+)
+def test_pool_that_is_smaller_than_the_threads_is_warned_of(
+    pool: Any, threads: int, size: int
+) -> None:
+    def told(threads: int) -> list[tuple[str, str, str]]:
+        delayq = {"CONNECTION": URL, "WORKER": {"THREADS": threads}}
+        return found(DELAYQ=delayq)
+
+    with databases(default={"OPTIONS": {"pool": pool}}):
+        [(id_, message, hint)] = told(threads)
+        assert told(size) == []
+
+    assert id_ == "django_delayq.W006"
+    assert f"has a pool of {size} connections" in message
+    assert f"to {threads} or more, or THREADS to {size} or less." in hint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"OPTIONS": {"pool": False}},
+        {"OPTIONS": {"pool": None}},
+        {"OPTIONS": {"pool": {"max_size": "7"}}},
+        {"OPTIONS": {"pool": 7}},
+        {"OPTIONS": {"pool": True}, "ENGINE": "django.db.backends.oracle"},
+        {"CONN_MAX_AGE": None},
+    ],
+    ids=str,
+)
+def test_database_without_a_pool_that_is_too_small_is_no_mistake(change: Any) -> None:
+    with databases(default=change):
+        assert found(DELAYQ={"CONNECTION": URL}) == []
+
+
+def test_pool_with_conn_max_age_is_warned_of() -> None:
+    pool = {"OPTIONS": {"pool": {"max_size": 8}}, "CONN_MAX_AGE": 60}
+    with databases(default=pool):
+        [(id_, message, _)] = found(DELAYQ={"CONNECTION": URL})
+
+    assert id_ == "django_delayq.W006"
+    assert "a pool and CONN_MAX_AGE, 60: Django refuses" in message
+
+
+def test_a_database_is_asked_only_if_it_is_named(
+    django_assert_num_queries: Any, db: None
+) -> None:
+    many = {"CONNECTION": URL, "WORKER": {"PROCESSES": 512, "THREADS": 1000}}
+    with override_settings(DELAYQ=many), django_assert_num_queries(0):
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+        # SQLite counts no connections.
+        assert check_room(databases=["default"]) == []
+
+    assert "django_delayq.W007" not in ids_of(found)
+
+
+class TestRoom:
+    """On a PostgreSQL; see `tests.databases`."""
+
+    @pytest.fixture
+    def alias(
+        self, request: pytest.FixtureRequest, django_db_blocker: Any
+    ) -> Iterator[str]:
+        # What starts it came with the outbox.
+        added = pytest.importorskip("tests.databases").added
+        cluster = request.getfixturevalue("postgres")
+        entry = cluster.make_database()
+        with django_db_blocker.unblock(), added("of_room", entry) as alias:
+            self.execute = partial(cluster.execute, database=entry["NAME"])
+            self.name, self.settings = entry["NAME"], connections.settings[alias]
+            yield alias
+
+    def told(self, alias: str, processes: int, threads: int) -> list[str]:
+        worker = {"PROCESSES": processes, "THREADS": threads}
+        with override_settings(DELAYQ={"CONNECTION": URL, "WORKER": worker}):
+            found = checks.run_checks(
+                tags=["delayq"], include_deployment_checks=True, databases=[alias]
+            )
+        return [item.msg for item in found if item.id == "django_delayq.W007"]
+
+    def test_worker_that_needs_more_than_the_server_admits_is_warned_of(
+        self, alias: str
+    ) -> None:
+        [[most]] = self.execute("show max_connections")
+
+        assert self.told(alias, 1, int(most)) == []
+        [message] = self.told(alias, 2, int(most))
+
+        assert message.endswith(f"admits {most}: max_connections is {most}.")
+        assert f"needs {2 * int(most)} of them" in message
+
+    def test_limits_of_role_and_database_count(self, alias: str) -> None:
+        role = f"r_{self.name}"
+        self.execute(f"create role {role} login")
+        self.settings["USER"] = role
+        [[most]] = self.execute("show max_connections")
+
+        [message] = self.told(alias, 1, int(most))
+        assert message.endswith("and 3 are reserved.")
+        self.execute(f"alter database {self.name} connection limit 9")
+        [message] = self.told(alias, 2, 5)
+        assert message.endswith("admits 9: the connection limit of the database.")
+        self.execute(f"alter role {role} connection limit 8")
+        [message] = self.told(alias, 3, 3)
+        assert message.endswith("admits 8: the connection limit of its role.")
+        assert self.told(alias, 2, 4) == []
+
+    def test_pool_bounds_what_a_process_needs(self, alias: str) -> None:
+        self.execute(f"create role r_{self.name} login connection limit 8")
+        self.settings["USER"] = f"r_{self.name}"
+
+        assert len(self.told(alias, 2, 8)) == 1
+        # A pool needs a package of its own: the connection stays the one that is open.
+        with (
+            patch.object(type(connections[alias]), "pool", None),
+            databases(**{alias: {"OPTIONS": {"pool": {"max_size": 4}}}}),
+        ):
+            assert self.told(alias, 2, 8) == []
+            assert len(self.told(alias, 3, 8)) == 1
+
+    def test_behind_a_pooler_nothing_is_said(self, alias: str) -> None:
+        connections[alias].ensure_connection()
+        info = connections[alias].connection.info
+        # A pooler tells its clients of a process that the server does not have.
+        with patch.object(type(info), "backend_pid", 1):
+            assert self.told(alias, 512, 1000) == []
+
+    def test_database_that_cannot_be_asked_is_left_to_others(self, alias: str) -> None:
+        connections[alias].close()
+        self.settings["USER"] = "nobody_of_this_name"
+
+        assert self.told(alias, 512, 1000) == []

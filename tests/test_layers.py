@@ -32,6 +32,7 @@ LAYERS = [
     [
         "apps",
         "checks",
+        "database_checks",
         "models",
         "admin",
         "backend",

@@ -1,6 +1,8 @@
 """What a type checker tells the users of tasks and jobs: mypy and pyright are held to the comments in tests/typing/.
 
-DELAYQ_TEST_REQUIRE_PYRIGHT=1   a pyright that is missing, or cannot fetch its own program, fails its test
+Each error that a comment expects has to be reported, and no other.
+
+DELAYQ_TEST_REQUIRE_PYRIGHT=1   a pyright that is missing, or does not run, fails its test
 """
 
 import json
@@ -9,9 +11,19 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+
+from django_delayq.jobs.decorator import FIXED
+from django_delayq.jobs.options import (
+    CallOptions,
+    DecoratorOptions,
+    HandlerOptions,
+    TaskOptions,
+)
 
 HERE = Path(__file__).parent
 SAMPLES = sorted((HERE / "typing").glob("*.py"))
@@ -24,7 +36,8 @@ def expected_in(sample: Path) -> Told:
     expected: Told = defaultdict(set)
     for number, line in enumerate(sample.read_text("utf-8").splitlines(), 1):
         for kind, what in re.findall(r"# ([RE]): (.+)$", line):
-            expected[number].add(f"{kind}: {what}")
+            codes = [what] if kind == "R" else what.split(", ")
+            expected[number].update(f"{kind}: {code}" for code in codes)
     return expected
 
 
@@ -120,6 +133,25 @@ def test_pyright_says_the_same(sample: Path) -> None:
     assert {
         line: texts for line, texts in told.items() if "DelayedTask[" not in str(texts)
     } == expected
+
+
+def test_decorator_takes_every_option_of_tasks() -> None:
+    known = get_type_hints(TaskOptions)
+    # One class is as good as a tuple of them.
+    for name in ("retry_on", "no_retry_on"):
+        known[name] = type[BaseException] | known[name]
+
+    assert get_type_hints(DecoratorOptions) == {
+        name: known[name] for name in (field.name for field in fields(TaskOptions))
+    }
+
+
+def test_calls_and_handlers_take_every_option_but_those_that_they_refuse() -> None:
+    known = set(DecoratorOptions.__annotations__)
+
+    # `using` refuses the name as well, and a handler is given its queue.
+    assert known - set(CallOptions.__annotations__) == set(FIXED) - {"name"}
+    assert known - set(HandlerOptions.__annotations__) == {"queue", "limit"}
 
 
 def test_package_says_that_it_is_typed() -> None:

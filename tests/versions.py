@@ -1,8 +1,9 @@
-"""The tests that a version of Django or Python can change, on the pairs that the README claims.
+"""The tests that a version of what we stand on can change, on the rows of versions that the README claims.
 
-``python -m tests.versions`` needs nothing installed: each pair gets a venv of its own in .cache/versions. A pair
-whose Python is not on this machine is left out, and the last lines say so. ``--django 6.1`` (repeatable) runs only
-the pairs with that Django. All other arguments go to pytest; where none of them is a path, it runs what is listed here.
+Each pair of versions that can exist stands together in some row. ``python -m tests.versions`` needs nothing installed:
+each Python gets a venv of its own in .cache/versions, in which the rows take turns. A row whose Python is not on this
+machine is left out, and the last lines say so. ``--row 3`` (repeatable) runs only that row, ``--except 1`` all others.
+All other arguments go to pytest; where none of them is a path, a row runs what is listed here.
 """
 
 import argparse
@@ -18,20 +19,54 @@ ROOT = Path(__file__).resolve().parent.parent
 VENVS = ROOT / ".cache" / "versions"
 
 
-class Pair(NamedTuple):
+class Row(NamedTuple):
     django: str
     python: str
+    redis: str
+    django_redis: str
+    #: Whether it runs all of `TESTS`, or only `CLIENT_TESTS`.
+    is_whole: bool = False
 
     def __str__(self) -> str:
-        return f"Django {self.django} on Python {self.python}"
+        return (
+            f"Django {self.django}, Python {self.python}, redis-py {self.redis},"
+            f" django-redis {self.django_redis}"
+        )
 
 
-#: Each Django, and each Python, once.
-PAIRS = (Pair("5.2", "3.11"), Pair("6.0", "3.12"), Pair("6.1", "3.13"))
+#: The first of a Python has the venv of that made; the whole ones have what pip installs where nothing is pinned.
+ROWS = (
+    Row("5.2", "3.11", "8", "7.0", is_whole=True),
+    Row("5.2", "3.11", "7", "5.4"),
+    Row("5.2", "3.11", "6", "7.0"),
+    Row("5.2", "3.11", "5.0", "5.4"),
+    Row("6.0", "3.12", "8", "7.0", is_whole=True),
+    Row("5.2", "3.12", "8", "5.4"),
+    Row("6.1", "3.12", "7", "5.4"),
+    Row("6.0", "3.12", "6", "5.4"),
+    Row("6.0", "3.12", "5.0", "7.0"),
+    Row("6.1", "3.13", "8", "7.0", is_whole=True),
+    Row("5.2", "3.13", "8", "7.0"),
+    Row("6.0", "3.13", "7", "7.0"),
+    Row("6.1", "3.13", "6", "7.0"),
+    Row("6.1", "3.13", "5.0", "5.4"),
+)
+
+#: What pip is asked for: of 5.0 the oldest that we support, of the others the newest.
+REQUIREMENTS = {
+    "redis": {"5.0": "==5.0.1", "6": "==6.*", "7": "==7.*", "8": "==8.*"},
+    "django-redis": {"5.4": "==5.4.*", "7.0": "==7.*"},
+}
+
+#: redis-py 5.0 leaves the socket to the garbage collector where it cannot connect.
+QUIET = {
+    "5.0": ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"),
+}
 
 #: What uses the interfaces of Django, or those of Python that change. Scripts and codecs do not.
 TESTS = (
     "tests/admin",
+    "tests/asgi",
     "tests/backend",
     "tests/faults/test_secrets.py",
     "tests/example",
@@ -52,6 +87,19 @@ TESTS = (
     "tests/worker/test_postgres.py",
     "tests/worker/test_running.py",
     "tests/worker/test_time_limit.py",
+)
+
+#: What uses the interfaces of redis-py, and of django-redis and Django with it; a few seconds.
+CLIENT_TESTS = (
+    "tests/asgi",
+    "tests/calls",
+    "tests/clients",
+    "tests/jobs/test_on_commit.py",
+    "tests/jobs/test_scheduling.py::test_lost_reply_is_asked_for_again_and_the_job_stored_once",
+    "tests/test_checks.py",
+    "tests/test_conf.py",
+    "tests/waiting/test_channel.py::test_restarted_server_is_listened_to_soon_after_its_return",
+    "tests/worker/test_running.py",
 )
 
 
@@ -76,20 +124,35 @@ def version_of(python: str) -> str:
     return told.stdout.strip()
 
 
-def install(pair: Pair, interpreter: str) -> str:
-    """Make the pair's venv and return its Python."""
-    venv = VENVS / f"django{pair.django}-python{pair.python}"
+def install(row: Row, interpreter: str) -> str:
+    """Bring the venv of the row's Python to its versions, and return its Python."""
+    venv = VENVS / f"python{row.python}"
     python = str(venv / "bin" / "python")
     if not os.access(python, os.X_OK):
         subprocess.run([interpreter, "-m", "venv", "--clear", venv], check=True)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    # --group came with pip 25.1.
-    subprocess.run([*pip, "--upgrade", "pip>=25.1"], check=True)
-    groups = ["--group", "test", "--group", "ci"]
-    wanted = [f"django~={pair.django}.0", "--editable", ".[embedded]"]
-    subprocess.run([*pip, *wanted, *groups], check=True, cwd=ROOT)
-    if pair.django != "5.2":
-        bring_source(python)
+    versions = [
+        f"django=={row.django}.*",
+        *(
+            name + REQUIREMENTS[name][version]
+            for name, version in (
+                ("redis", row.redis),
+                ("django-redis", row.django_redis),
+            )
+        ),
+    ]
+    ready = venv / f"of-{(ROOT / 'pyproject.toml').stat().st_mtime_ns}"
+    if not ready.exists():
+        # --group came with pip 25.1.
+        subprocess.run([*pip, "--upgrade", "pip>=25.1"], check=True)
+        groups = ["--group", "test", "--group", "ci"]
+        wanted = [*versions, "--editable", ".[embedded]", *groups]
+        subprocess.run([*pip, *wanted], check=True, cwd=ROOT)
+        if row.django != "5.2":
+            bring_source(python)
+        ready.touch()
+    # What these need besides is there.
+    subprocess.run([*pip, "--no-deps", *versions], check=True)
     return python
 
 
@@ -115,44 +178,60 @@ def has_paths(arguments: list[str]) -> bool:
     return any((ROOT / each.partition("::")[0]).exists() for each in arguments)
 
 
-def run(pair: Pair, arguments: list[str]) -> str:
-    """Run the tests on a pair and return how that ended, in a line."""
-    interpreter = python_of(pair.python)
+def run(row: Row, arguments: list[str]) -> str:
+    """Run the tests on a row and return how that ended, in a line."""
+    interpreter = python_of(row.python)
     if interpreter is None:
-        return f"not run: there is no Python {pair.python} on this machine"
-    print(f"\n--- {pair}", flush=True)
-    python = install(pair, interpreter)
+        return f"not run: there is no Python {row.python} on this machine"
+    print(f"\n--- {row}", flush=True)
+    begun = time.monotonic()
+    python = install(row, interpreter)
+    installed_s = time.monotonic() - begun
     # The scripts have tests of their own on each server.
     environment = {"DELAYQ_TEST_SERVERS": "valkey", **os.environ}
-    begun = time.monotonic()
+    quiet = [f"-Wignore::{name}" for name in QUIET.get(row.redis, ())]
     tests: list[str] = []
     if not has_paths(arguments):
-        tests = [*TESTS, *(f"--deselect={name}" for name in LEFT_OUT)]
+        # The few tests of a row that is not whole take no longer than other processes take to start.
+        tests = [*TESTS] if row.is_whole else ["--numprocesses=0", *CLIENT_TESTS]
+        tests += [f"--deselect={name}" for name in LEFT_OUT]
     ended = subprocess.run(
-        [python, "-m", "pytest", *arguments, *tests],
+        [python, "-m", "pytest", *quiet, *arguments, *tests],
         cwd=ROOT,
         env=environment,
         check=False,
     )
     took_s = time.monotonic() - begun
     word = "failed" if ended.returncode else "passed"
-    return f"{word} in {took_s:.0f} s"
+    return f"{word} in {took_s:.0f} s, {installed_s:.0f} of them to install"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    djangos = [pair.django for pair in PAIRS]
-    parser.add_argument("--django", action="append", choices=djangos)
+    numbers = range(1, len(ROWS) + 1)
+    parser.add_argument("--row", action="append", type=int, choices=numbers)
+    parser.add_argument(
+        "--except",
+        action="append",
+        type=int,
+        choices=numbers,
+        default=[],
+        dest="left_out",
+    )
     options, arguments = parser.parse_known_args()
-    chosen = [pair for pair in PAIRS if pair.django in (options.django or djangos)]
-    endings = {pair: run(pair, arguments) for pair in chosen}
+    chosen = [
+        ROWS[number - 1]
+        for number in options.row or numbers
+        if number not in options.left_out
+    ]
+    endings = {row: run(row, arguments) for row in chosen}
     print()
-    for pair, ending in endings.items():
-        print(f"{pair}: {ending}")
+    for row, ending in endings.items():
+        print(f"{row}: {ending}")
     if any(ending.startswith("failed") for ending in endings.values()):
         raise SystemExit(1)
     if all(ending.startswith("not run") for ending in endings.values()):
-        raise SystemExit("no pair could be run")
+        raise SystemExit("no row could be run")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from msgspec.structs import replace
 from redis.exceptions import RedisError
@@ -25,11 +25,15 @@ from django_delayq.jobs.telling import Telling
 from django_delayq.redaction import show
 from django_delayq.signals import job_scheduled
 
+#: What the callback returns.
+R = TypeVar("R")
+T = TypeVar("T")
+
 #: Why the callback is held, for people.
 WHY = "It starts once all jobs of its batch have ended."
 
 
-class Batch:
+class Batch(Generic[R]):
     """Jobs of one queue that belong together, and their callback: a job that starts once all of them have ended.
 
     ``Batch(report.prepare(0, 2026)).schedule([resize.prepare(0, photo) for photo in photos])``: the callback and all jobs
@@ -37,7 +41,7 @@ class Batch:
     or is put into quarantine. Until all have ended the callback is held; its delay counts from the last end.
     """
 
-    def __init__(self, callback: Job[Any]) -> None:
+    def __init__(self, callback: Job[R]) -> None:
         """Take the callback.
 
         Raises:
@@ -71,13 +75,13 @@ class Batch:
         self._is_sent = self._is_begun = self._is_closed = False
 
     @classmethod
-    def of(cls, callback_id: str) -> "Batch":
+    def of(cls, callback_id: str) -> "Batch[Any]":
         """Return a batch by the id of its callback, to ask what is left of it. It takes no jobs.
 
         Raises:
             JobNotFound, QueueNotFound: this is not the id of a job.
         """
-        batch = cls.__new__(cls)
+        batch: Batch[Any] = cls.__new__(cls)
         batch.callback = handle_of(callback_id)
         batch._draft, batch._has_jobs, batch._is_busy = None, True, Lock()
         batch._is_sent = batch._is_begun = batch._is_closed = True
@@ -86,7 +90,7 @@ class Batch:
     def __repr__(self) -> str:
         return f"<Batch {self.callback.id}>"
 
-    def schedule(self, jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
+    def schedule(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
         """Store the callback, send all jobs of the batch as `schedule_many` does, and say that no more come.
 
         It returns the jobs that `schedule_many` returns. One that is not stored, because another holds its unique key, does
@@ -109,7 +113,7 @@ class Batch:
             perform(own_clients.of_thread, self._closing())
         return stored
 
-    async def aschedule(self, jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
+    async def aschedule(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
         """`schedule` on the event loop."""
         with self._scheduling():
             joined = self._join(jobs)
@@ -135,7 +139,7 @@ class Batch:
         left: int = yield batching.count_left(keys, self.callback.token)
         return left
 
-    def _join(self, jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
+    def _join(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
         """Check all jobs, and then mark them as jobs of this batch."""
         if self._is_closed:
             raise InvalidTask(

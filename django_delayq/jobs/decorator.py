@@ -3,14 +3,19 @@
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job, is_unicode
 from django_delayq.jobs.once import running_once
-from django_delayq.jobs.options import TaskOptions
+from django_delayq.jobs.options import (
+    CallOptions,
+    DecoratorOptions,
+    HandlerOptions,
+    TaskOptions,
+)
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.registry import register, register_handler
 from django_delayq.jobs.sending import asend, send
@@ -19,6 +24,9 @@ from django_delayq.wire.delay import Delay
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: What a call of the function returns. Covariant: a checker may give the call of an async one a subtype of Coroutine.
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 #: The longest name of a task, bytes.
 MAX_NAME = 512
@@ -56,7 +64,7 @@ class _Hint:
 
 
 #: Options that only the decorator takes, and why.
-_FIXED = {
+FIXED = {
     "name": "workers know the task by it",
     "retry_on": "exceptions do not travel with a job",
     "no_retry_on": "exceptions do not travel with a job",
@@ -65,12 +73,12 @@ _FIXED = {
 }
 
 
-class DelayedTask(TaskDefinition, Generic[P, R]):
+class DelayedTask(TaskDefinition, Generic[P, R_co]):
     """A registered function. Calling it runs it here and now; `schedule` has a worker run it later."""
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         name: str,
         options: TaskOptions,
         base: TaskOptions | None = None,
@@ -79,8 +87,8 @@ class DelayedTask(TaskDefinition, Generic[P, R]):
         functools.update_wrapper(self, function)
         super().__init__(function, name, options, base)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self.function(*args, **kwargs)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        result: R_co = self.function(*args, **kwargs)
         return result
 
     def __repr__(self) -> str:
@@ -89,13 +97,13 @@ class DelayedTask(TaskDefinition, Generic[P, R]):
     def __reduce__(self) -> str:
         return self.function.__qualname__
 
-    def using(self, **options: Any) -> "DelayedTask[P, R]":
+    def using(self, **options: Unpack[CallOptions]) -> "DelayedTask[P, R_co]":
         """Return this task with other options, for the calls made through it.
 
         Raises:
             InvalidTask: an option is unknown, has a value it cannot have, or belongs to the decorator.
         """
-        for name, why in _FIXED.items():
+        for name, why in FIXED.items():
             if name in options:
                 raise InvalidTask(
                     f"{name} cannot be changed for one call: {why}; give it to the decorator"
@@ -104,7 +112,20 @@ class DelayedTask(TaskDefinition, Generic[P, R]):
             self.function, self.name, self.options.changed(**options), self.base
         )
 
-    def prepare(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    # A call of an async function makes a coroutine; its job returns what the coroutine returns.
+    @overload
+    def prepare(
+        self: "DelayedTask[P, Coroutine[Any, Any, T]]",
+        delay: Delay,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Job[T]: ...
+    @overload
+    def prepare(
+        self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[R_co]: ...
+    def prepare(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
         """Make a job with its id, but do not send it: `schedule_many` does.
 
         Raises:
@@ -113,13 +134,37 @@ class DelayedTask(TaskDefinition, Generic[P, R]):
         """
         return prepare(self, delay, args, kwargs)
 
-    def schedule(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    @overload
+    def schedule(
+        self: "DelayedTask[P, Coroutine[Any, Any, T]]",
+        delay: Delay,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Job[T]: ...
+    @overload
+    def schedule(
+        self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[R_co]: ...
+    def schedule(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
         """Call this task later; see `django_delayq.schedule`."""
         return send(prepare(self, delay, args, kwargs), self.on_commit)
 
+    @overload
+    async def aschedule(
+        self: "DelayedTask[P, Coroutine[Any, Any, T]]",
+        delay: Delay,
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Job[T]: ...
+    @overload
     async def aschedule(
         self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
-    ) -> Job[R]:
+    ) -> Job[R_co]: ...
+    async def aschedule(
+        self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[Any]:
         """`schedule` on the event loop."""
         return await asend(prepare(self, delay, args, kwargs), self.on_commit)
 
@@ -132,7 +177,7 @@ for _name, _text in HINTS.items():
 def delayed_task(function: Callable[P, R], /) -> DelayedTask[P, R]: ...
 @overload
 def delayed_task(
-    *, name: str | None = None, **options: Any
+    *, name: str | None = None, **options: Unpack[DecoratorOptions]
 ) -> Callable[[Callable[P, R]], DelayedTask[P, R]]: ...
 def delayed_task(
     function: Any = None, /, *, name: str | None = None, **options: Any
@@ -151,7 +196,7 @@ def delayed_task(
 
 
 def queue_handler(
-    queue: str, /, *, name: str | None = None, **options: Any
+    queue: str, /, *, name: str | None = None, **options: Unpack[HandlerOptions]
 ) -> Callable[[Callable[[Any], R]], DelayedTask[[Any], R]]:
     """Register the function that is called with each foreign payload of a queue, decoded by the queue's codec.
 

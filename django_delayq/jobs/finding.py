@@ -5,7 +5,7 @@
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -374,6 +374,16 @@ def _leaves_of(value: object, *, with_keys: bool = False) -> Iterator[Any]:
                 yield leaf
 
 
+@overload
+def find_jobs(
+    *,
+    task: DelayedTask[P, Coroutine[Any, Any, R]],
+    queue: str | Iterable[str] | None = None,
+    state: str | Iterable[str] | None = None,
+    text: str | None = None,
+    due: tuple[Bound, Bound] | None = None,
+    limit: int | None = None,
+) -> FoundJobs[R]: ...
 @overload
 def find_jobs(
     *,

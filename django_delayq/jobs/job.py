@@ -6,7 +6,7 @@ run.
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -57,9 +57,8 @@ from django_delayq.wire.delay import (
     parse_timeout_ms,
 )
 
-#: What the function returns. Covariant: a checker may give the call of an async task a subtype of Coroutine.
+#: What the job returns: of an async function, what its coroutine returns.
 R_co = TypeVar("R_co", covariant=True)
-T = TypeVar("T")
 J = TypeVar("J", bound="Job[Any]")
 #: How often a wait for a result checks that the job still exists.
 WAIT_SLICE_S = 3.0
@@ -632,14 +631,7 @@ class Job(Generic[R_co]):
             self.attempts = self.kills = 0
         return bool(count)
 
-    # Calling an async task makes a coroutine; its job returns what the coroutine returns.
-    @overload
-    def wait(
-        self: "Job[Coroutine[Any, Any, T]]", timeout: float | timedelta | None = None
-    ) -> T: ...
-    @overload
-    def wait(self, timeout: float | timedelta | None = None) -> R_co: ...
-    def wait(self, timeout: float | timedelta | None = None) -> Any:
+    def wait(self, timeout: float | timedelta | None = None) -> R_co:
         """Wait for the job's end and return its result, if the task keeps results.
 
         Raises:
@@ -688,13 +680,7 @@ class Job(Generic[R_co]):
                     f"job {self.id} has not ended within {show(timeout)}{_unit(timeout)}; it is {self.state}"
                 )
 
-    @overload
-    async def await_result(
-        self: "Job[Coroutine[Any, Any, T]]", timeout: float | timedelta | None = None
-    ) -> T: ...
-    @overload
-    async def await_result(self, timeout: float | timedelta | None = None) -> R_co: ...
-    async def await_result(self, timeout: float | timedelta | None = None) -> Any:
+    async def await_result(self, timeout: float | timedelta | None = None) -> R_co:
         """`wait` on the event loop."""
         client = await own_clients.of_loop()
         return await aperform(client, self._waiting(timeout, _silence_s(client)))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
 from django_delayq.conf import Backoff, Settings, get_settings, suggestion
 from django_delayq.exceptions import InvalidSettings, InvalidTask
@@ -25,6 +25,7 @@ class InOutbox:
 #: With which commit a job is sent. False: none; True: that of the default database; or of another, by its alias.
 Commit = bool | str | InOutbox
 OnDuplicate = Literal["keep", "replace", "postpone", "sooner"]
+ExceptionClasses = type[BaseException] | tuple[type[BaseException], ...]
 #: All that `on_duplicate` may be.
 _ON_DUPLICATE = (
     "keep",
@@ -34,6 +35,44 @@ _ON_DUPLICATE = (
     ("replace", "postpone"),
     ("replace", "sooner"),
 )
+
+
+# The fields of `TaskOptions` by who takes them, so that type checkers and editors know the keyword arguments.
+
+
+class _CommonOptions(TypedDict, total=False):
+    max_attempts: int | None
+    backoff: Backoff | None
+    time_limit: Seconds | None
+    unique: bool | tuple[str, ...] | Callable[..., str]
+    unique_until: Literal["end", "start"]
+    on_duplicate: OnDuplicate | tuple[OnDuplicate, ...]
+    max_wait: Seconds | None
+    expires: Seconds | None
+    on_expiry: Literal["drop", "dead"]
+    priority: int
+    keep_result: Seconds | None
+    spread: Seconds | None
+    on_commit: bool | str | None
+
+
+class CallOptions(_CommonOptions, total=False):
+    """What `DelayedTask.using` and schedules may change."""
+
+    queue: str
+
+
+class HandlerOptions(_CommonOptions, total=False):
+    """What `queue_handler` takes beside its queue and a name."""
+
+    retry_on: ExceptionClasses
+    no_retry_on: ExceptionClasses
+
+
+class DecoratorOptions(CallOptions, HandlerOptions, total=False):
+    """What `delayed_task` takes beside a name: every field of `TaskOptions`."""
+
+    limit: Limit | None
 
 
 @dataclass(frozen=True, kw_only=True)

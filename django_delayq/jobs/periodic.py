@@ -6,7 +6,7 @@ What is stored of a schedule is JSON, signed with the project's key: a worker st
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Unpack
 
 import msgspec
 
@@ -27,7 +27,12 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import is_unicode
 from django_delayq.jobs.limit import MAX_LIMIT_KEY
 from django_delayq.jobs.moments import When
-from django_delayq.jobs.options import TaskOptions, check_priority, seconds
+from django_delayq.jobs.options import (
+    CallOptions,
+    TaskOptions,
+    check_priority,
+    seconds,
+)
 from django_delayq.jobs.preparing import spread
 from django_delayq.jobs.registry import all_tasks
 from django_delayq.redaction import show
@@ -212,7 +217,7 @@ def periodic(
     kwargs: Mapping[str, Any] | None = None,
     catch_up: CatchUp = "one",
     overlap: bool = True,
-    **options: Any,
+    **options: Unpack[CallOptions],
 ) -> Callable[[T], T]:
     """Have workers run a task at each moment of `cron` or `every`. It stands above ``@delayed_task``.
 

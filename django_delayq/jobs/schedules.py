@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import msgspec
 
@@ -31,7 +31,7 @@ from django_delayq.jobs import periodic as definitions
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.moments import When, datetime_of, when_of
-from django_delayq.jobs.options import TaskOptions, check_priority
+from django_delayq.jobs.options import CallOptions, TaskOptions, check_priority
 from django_delayq.jobs.pausing import Task, checked_text, name_of, this_process
 from django_delayq.jobs.periodic import CatchUp, Change, CodeSchedule, Definition
 from django_delayq.jobs.registry import get_task
@@ -407,7 +407,7 @@ def store_schedule(
     catch_up: CatchUp = "one",
     overlap: bool = True,
     replace: bool = False,
-    **options: Any,
+    **options: Unpack[CallOptions],
 ) -> Schedule:
     """Store a schedule beside those in code: it lives on the server until it is deleted. Options are as of `periodic`.
 
@@ -432,7 +432,7 @@ async def astore_schedule(
     catch_up: CatchUp = "one",
     overlap: bool = True,
     replace: bool = False,
-    **options: Any,
+    **options: Unpack[CallOptions],
 ) -> Schedule:
     """`store_schedule` on the event loop."""
     steps = _storing(
@@ -707,7 +707,7 @@ def _storing(
     catch_up: CatchUp,
     overlap: bool,
     replace: bool,
-    options: dict[str, Any],
+    options: CallOptions,
 ) -> Steps[Schedule]:
     definitions.check_parts(name, when, args, kwargs, catch_up, overlap)
     found_task = cast("DelayedTask[..., Any]", get_task(name_of(task)))

@@ -1,5 +1,6 @@
 """`schedule` and `aschedule`: call a task later, given the task or its name."""
 
+from collections.abc import Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
 from django_delayq.exceptions import InvalidTask
@@ -11,8 +12,17 @@ from django_delayq.wire.delay import Delay
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
+@overload
+def schedule(
+    task: DelayedTask[P, Coroutine[Any, Any, T]],
+    delay: Delay,
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Job[T]: ...
 @overload
 def schedule(
     task: DelayedTask[P, R], delay: Delay, /, *args: P.args, **kwargs: P.kwargs
@@ -32,6 +42,14 @@ def schedule(task: Any, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
     return _find(task).schedule(delay, *args, **kwargs)
 
 
+@overload
+async def aschedule(
+    task: DelayedTask[P, Coroutine[Any, Any, T]],
+    delay: Delay,
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Job[T]: ...
 @overload
 async def aschedule(
     task: DelayedTask[P, R], delay: Delay, /, *args: P.args, **kwargs: P.kwargs

@@ -384,7 +384,7 @@ def _most_in_a_call(job: Job[Any]) -> int:
     return max(1, min(storing.SCHEDULE_BATCH, room))
 
 
-def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
+def schedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
     """Send jobs that ``task.prepare(delay, …)`` made, in bounded calls; the next is written while one is under way.
 
     It is not atomic as a whole, and does not wait for a transaction's commit. It returns the stored jobs. Jobs that
@@ -418,7 +418,7 @@ def schedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
     return sending.finish()
 
 
-async def aschedule_many(jobs: Iterable[Job[Any]]) -> list[Job[Any]]:
+async def aschedule_many(jobs: Iterable[Job[R]]) -> list[Job[R]]:
     """`schedule_many` on the event loop."""
     sending = _Sending(jobs)
     try:

@@ -23,7 +23,10 @@ class TestPacking:
     )
     @pytest.mark.parametrize("command", ["EVALSHA", "EVAL", "CONFIG GET"])
     def test_is_that_of_redis(self, command: str, arguments: tuple[Any, ...]) -> None:
-        theirs = HiredisRespSerializer().pack(command, *arguments)
+        try:
+            theirs = HiredisRespSerializer().pack(command, *arguments)
+        except redis.DataError:
+            pytest.skip("this redis-py takes no view and no array")
 
         assert CallPacker().pack(command, *arguments) == theirs
 

@@ -16,7 +16,11 @@ class OlderPool(redis.ConnectionPool):
     def get_connection(self, *names: str) -> Any:
         if len(names) != 1:
             raise TypeError("missing 1 required positional argument: 'command_name'")
-        return super().get_connection()
+        try:
+            return super().get_connection()
+        except TypeError:
+            # This redis-py is older itself.
+            return super().get_connection(*names)
 
 
 class TestLine:

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any, reveal_type
 
 from django_delayq import (
+    Batch,
     Cancel,
     FoundJobs,
     Job,
@@ -79,7 +80,7 @@ reveal_type(schedule(add, 5, 1).wait())  # R: int
 reveal_type(schedule(greet, 5, "x").wait(timeout=3))  # R: str
 schedule(add, 5)  # E: call-overload
 schedule(add, 5, "1")  # E: call-overload
-schedule(add, 5, 1, colour="red")  # E: call-arg
+schedule(add, 5, 1, colour="red")  # E: arg-type, call-arg
 add.schedule(5, "1")  # E: arg-type
 greet.prepare(5)  # E: call-arg
 schedule(add, "5", 1)  # E: call-overload
@@ -108,6 +109,23 @@ reveal_type(greet.prepare(5, "x").on_dead(add.prepare(5, 1)))  # R: Job[str]
 add.prepare(5, 1).then(greet)  # E: arg-type
 jobs: list[Job[Any]] = [greet.prepare(5, "x"), add.prepare(5, 1)]
 reveal_type(schedule_many(jobs))  # R: list[Job[Any]]
+reveal_type(schedule_many([add.prepare(5, 1)]))  # R: list[Job[int]]
+reveal_type(schedule_many([fetch.prepare(5, "u")]))  # R: list[Job[bytes]]
+schedule_many([add])  # E: arg-type
+add.prepare(5, 1).on_dead("greet")  # E: arg-type
+
+
+# A batch knows what its callback returns, and its jobs.
+
+batch = Batch(add.prepare(5, 1))
+reveal_type(batch)  # R: Batch[int]
+reveal_type(batch.callback.wait())  # R: int
+reveal_type(batch.schedule([greet.prepare(5, "x")]))  # R: list[Job[str]]
+reveal_type(Batch.of("default:x").left())  # R: int
+reveal_type(Batch.of("default:x").callback)  # R: Job[Any]
+Batch(add)  # E: arg-type
+batch.schedule([add])  # E: arg-type
+batch.schedule(add.prepare(5, 1))  # E: arg-type
 
 
 async def later() -> None:
@@ -115,7 +133,8 @@ async def later() -> None:
     reveal_type(await add.aschedule(5, 1))  # R: Job[int]
     reveal_type(await (await aschedule(greet, 5, "x")).await_result())  # R: str
     reveal_type(await aget_job("default:x"))  # R: Job[Any]
-    reveal_type(await aschedule_many([add.prepare(5, 1)]))  # R: list[Job[Any]]
+    reveal_type(await aschedule_many([add.prepare(5, 1)]))  # R: list[Job[int]]
+    reveal_type(await batch.aschedule([fetch.prepare(5, "u")]))  # R: list[Job[bytes]]
     await aschedule(add, 5, "1")  # E: call-overload
     reveal_type(await fetch("u"))  # R: bytes
     reveal_type(await (await fetch.aschedule(5, "u")).await_result())  # R: bytes
@@ -192,12 +211,25 @@ periodic("0 9 * * *")  # E: arg-type
 periodic(every(5), catch_up="some")  # E: arg-type
 
 
-# A job of an async task brings what its coroutine returns.
+# A job of an async task is of what its coroutine returns.
 
 reveal_type(fetch)  # R: DelayedTask[[url: str], Coroutine[Any, Any, bytes]]
-reveal_type(schedule(fetch, 5, "u").wait())  # R: bytes
-reveal_type(fetch.schedule(5, "u").wait())  # R: bytes
+reveal_type(schedule(fetch, 5, "u"))  # R: Job[bytes]
+reveal_type(fetch.schedule(5, "u"))  # R: Job[bytes]
+reveal_type(fetch.prepare(5, "u"))  # R: Job[bytes]
+reveal_type(fetch.using(queue="mail").schedule(5, "u").wait())  # R: bytes
+reveal_type(find_jobs(task=fetch))  # R: FoundJobs[bytes]
 schedule(fetch, 5, 5)  # E: call-overload
+fetch.schedule(5, 5)  # E: call-overload
+fetch.prepare(5)  # E: call-overload
+
+
+async def bring() -> None:
+    job = await aschedule(fetch, 5, "u")
+    reveal_type(job)  # R: Job[bytes]
+    reveal_type(await fetch.aschedule(5, "u"))  # R: Job[bytes]
+    reveal_type(await job.await_result())  # R: bytes
+    await aschedule(fetch, 5)  # E: call-overload
 
 
 # What the decorator cannot take.
