@@ -3,6 +3,7 @@
 Messages of exceptions and lines of logs are English in every language, so that they can be searched for.
 """
 
+from collections.abc import Iterable
 from datetime import date, datetime
 from typing import Any
 
@@ -68,7 +69,7 @@ def moment_text(moment: date) -> str:
     return moment.strftime(f"{order} %H:%M:%S")
 
 
-def list_text(items: list[str]) -> str:
+def list_text(items: Iterable[str]) -> str:
     """Write "a, b and c"."""
     *others, last = items
     if not others:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "django_delayq"
 
 #: From left to right; each may import from itself and from what stands left of it.
 LAYERS = [
-    ["exceptions", "clock", "later", "logs", "redaction"],
+    ["exceptions", "clock", "later", "logs", "redaction", "wording"],
     ["calls"],
     ["clients"],
     ["wire"],
@@ -29,6 +29,7 @@ LAYERS = [
     ["repair"],
     ["worker"],
     [
+        "translating",
         "apps",
         "checks",
         "models",
