@@ -5,6 +5,7 @@
 something that Babel can read.
 """
 
+import functools
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,10 +57,10 @@ def _named(found, path: Path) -> Iterator[tuple[Message, str]]:
         yield (context or "", singular, plural), where
 
 
+@functools.cache
 def catalog() -> Catalog:
     """Collect all texts; each names the files that have it."""
     found = Catalog(locale="en", domain="django", fuzzy=False)
-    found.header_comment = HEADER
     for (context, singular, plural), where in messages():
         name = (singular, plural) if plural else singular
         found.add(name, locations=[(where, 0)], context=context or None)

@@ -18,7 +18,7 @@ from django.utils import translation
 from django_delayq import cron, delayed_task, pause, periodic
 from django_delayq.admin.display import Moment, relative_text, size_text
 from django_delayq.calls.running import run
-from django_delayq.conf import forget_connections
+from django_delayq.conf import forget_connections, get_keyring
 from django_delayq.delivery import ended, pausing
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.states import State
@@ -60,6 +60,8 @@ class Reader(HTMLParser):
             {"breadcrumbs", "messagelist"} & set(values.get("class", "").split())
         )
         is_read = is_ours or bool(self._open and self._open[-1][1])
+        # Payloads, errors and tracebacks as they are.
+        is_read = is_read and tag != "pre"
         if is_read and values.get("type") != "hidden":
             for name in _SHOWN.get(tag, ()):
                 self.texts.append(values.get(name, ""))
@@ -117,11 +119,13 @@ def fill(queue: Queue) -> dict[str, str]:
     """Put a job into every state; returns their tokens."""
     return {
         "running": queue.running(1).token,
-        "expired": queue.running(2, lease_ms=1).token,
         "retrying": queue.retrying(3),
-        "held": queue.held_for_key(name="key abcd"),
+        "held": queue.held(4),
+        "unread": queue.held_for_key(name="format 9"),
         "dead": queue.dead(5, error_text=error("7", traceback="8", at_ms=NOW_MS)),
-        "quarantined": queue.quarantined(b"\xff\x00" * 2_000),
+        "quarantined": queue.quarantined(b"19"),
+        # The last: whoever claims next takes it.
+        "expired": queue.running(2, lease_ms=1).token,
         "scheduled": queue.schedule(
             90_000_000, 6, unique="9", options={"max_attempts": 3}
         ),
@@ -141,7 +145,7 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
     # What this project names itself, and what the queue's settings are.
     data = (
         full.name, TASK, "default", "user0", "3.16.6", "StringCodec", "dLc0",
-        "max_attempts", "OWNER-01", "abcd", "shop.tasks",
+        "OWNER-01", "it broke", "task", " --task 21", "NotSigned: it is signed with the format 9.",
     )  # fmt: skip
     pages = [
         url("changelist"),
@@ -272,6 +276,8 @@ def test_commands_speak_the_readers_language_too(
     call_command("delayq_schedules", "--queue", queue.name)
 
     told = capsys.readouterr().out.replace(queue.name, "")
+    for name in ("default", *get_keyring().ids):
+        told = told.replace(name, "")
 
     assert told.count("⟦") >= 5
-    assert re.findall("[A-Za-z]{2,}", told.replace("default", "")) == []
+    assert re.findall("[A-Za-z]{2,}", told) == []
