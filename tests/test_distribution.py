@@ -71,7 +71,12 @@ def test_the_wheel_carries_scripts_and_templates_and_runs_a_job(tmp_path: Path) 
     (wheel,) = tmp_path.glob("*.whl")
     expected = {
         str(path.relative_to(ROOT))
-        for pattern in ("*/lua/*.lua", "templates/**/*.html", "py.typed")
+        for pattern in (
+            "*/lua/*.lua",
+            "templates/**/*.html",
+            "locale/**/*.po",
+            "py.typed",
+        )
         for path in (ROOT / "django_delayq").glob(pattern)
     }
     assert len(expected) > 20
