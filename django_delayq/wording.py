@@ -1,7 +1,7 @@
 """Sentences that layers below Django make and pages above it show in the reader's language.
 
 A `Wording` is its English text, for logs and errors, and remembers what it was made of; ``translating`` writes the same
-sentence in another language. `gettext` and `ngettext` have the names by which ``makemessages`` finds texts.
+sentence in another language. `gettext`, `ngettext` and `gettext_noop` have the names by which ``makemessages`` finds texts.
 """
 
 from collections.abc import Callable, Mapping
@@ -66,9 +66,14 @@ def ngettext(singular: str, plural: str, number: int, **values: Value) -> Wordin
     return Wording(singular, {"number": number, **values}, (plural, number))
 
 
+def gettext_noop(template: str) -> str:
+    """Have the tools find a template that is not filled in here."""
+    return template
+
+
 def sentence(clause: str) -> Wording:
     """Make a sentence of a clause: a capital, and a full stop."""
-    return Wording("{clause}.", {"clause": clause}, is_sentence=True)
+    return Wording(gettext_noop("{clause}."), {"clause": clause}, is_sentence=True)
 
 
 def joined(**parts: Value) -> Wording:

@@ -257,7 +257,7 @@ def test_wording_is_english_to_logs_and_translated_on_pages(pseudo: None) -> Non
     assert one == "Queue {mail}."
     with translation.override(LANGUAGE):
         assert say(held).startswith("⟦1.234 ｊｏｂｓ ａｒｅ ｈｅｌｄ")
-        assert say(one) == "⟦ｑｕｅｕｅ {mail}⟧."
+        assert say(one) == "⟦⟦ｑｕｅｕｅ {mail}⟧.⟧"
         assert say("plain") == "plain"
         assert say(describe_fault(ConnectionError("x")).what).startswith("⟦")
         assert state_label("dead") == "⟦ｄｅａｄ⟧"
