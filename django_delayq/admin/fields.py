@@ -86,8 +86,12 @@ def sections_of(
     failure: Failure | None,
     earlier: Sequence[Failure],
     queue: QueueSettings,
+    batch_left: int,
 ) -> list[Section]:
-    """Describe a job; the first section is about the job, the others about its last error and the attempts before."""
+    """Describe a job; the first section is about the job, the others about its last error and the attempts before.
+
+    ``batch_left``: of how many jobs it waits for the ends, as the callback of their batch.
+    """
     end = Field(gettext("ID"), clean(job_id))
     if seen.state in _OVER:
         return [
@@ -112,6 +116,7 @@ def sections_of(
                 *_task(content, task),
                 *_life(seen, state, content, task, queue),
                 *_call(seen, content),
+                *_links(content, task, batch_left),
             ],
         )
     ]
@@ -241,6 +246,35 @@ def _call(seen: Inspected, content: Content) -> list[Field]:
         fields.append(Field(gettext("Schedule"), content.schedule))
     if seen.unique:
         fields.append(Field(gettext("Unique key"), clean(seen.unique)))
+    return fields
+
+
+def _links(
+    content: Content, task: TaskDefinition | None, batch_left: int
+) -> list[Field]:
+    fields = []
+    if task is not None and task.options.limit is not None:
+        fields.append(Field(gettext("Limit"), task.options.limit.name))
+    if content.then:
+        fields.append(Field(gettext("Then"), content.then, is_code=True))
+    if content.on_dead:
+        fields.append(Field(gettext("Once dead"), content.on_dead, is_code=True))
+    if content.batch:
+        fields.append(
+            Field(
+                gettext("Batch"),
+                content.batch,
+                gettext("starts once all jobs of the batch have ended"),
+            )
+        )
+    if batch_left:
+        fields.append(
+            Field(
+                gettext("Jobs of its batch"),
+                number_text(batch_left),
+                gettext("have not ended; then it starts"),
+            )
+        )
     return fields
 
 

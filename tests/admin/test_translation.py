@@ -15,7 +15,17 @@ from django.core.management import call_command
 from django.test import Client
 from django.utils import translation
 
-from django_delayq import cron, delayed_task, pause, periodic
+from django_delayq import (
+    Batch,
+    Limit,
+    cron,
+    delayed_task,
+    limits,
+    pause,
+    periodic,
+    schedule_many,
+    set_limit,
+)
 from django_delayq.admin.display import Moment, relative_text, size_text
 from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
@@ -171,6 +181,36 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
     index = browser.get("/admin/").content.decode()
     assert "⟦Ｄｅｌａｙｅｄ ｊｏｂｓ⟧" in index
     assert "⟦Ｑｕｅｕｅｓ ａｎｄ ｊｏｂｓ⟧" in index.replace("⟦ｑ", "⟦Ｑ")
+
+
+def test_what_belongs_to_a_job_is_translated(
+    browser: Client, queue: Queue, pseudo: None
+) -> None:
+    @delayed_task(name="1", queue=queue.name, limit=Limit("2", concurrency=3))
+    def limited() -> None: ...
+
+    @delayed_task(name="4", queue=queue.name)
+    def plain() -> None: ...
+
+    batch = Batch(plain.prepare(0))
+    (member,) = batch.schedule([plain.prepare(3600)])
+    first = limited.prepare(3600).then(plain.prepare(0)).on_dead(plain.prepare(0))
+    schedule_many([first])
+    set_limit(queue.name, concurrency=1_234, rate="20/2s")
+    addresses = [
+        url("queue", queue.name),
+        *(url("job", queue.name, job.token) for job in (batch.callback, member, first)),
+    ]
+
+    for address in addresses:
+        page = browser.get(address)
+
+        assert untranslated(page, queue.name, by_of(queue.name), "20/2s", "task") == []
+    assert "1.234" in browser.get(addresses[0]).content.decode()
+
+
+def by_of(name: str) -> str:
+    return limits(name)[0].by
 
 
 def test_page_of_schedules_has_its_buttons_translated(
