@@ -147,3 +147,17 @@ def test_module_has_no_text_outside_of_the_catalogue(module):
     found = set(_untranslated(ast.parse(module.read_text("utf-8"))))
 
     assert found - _NO_LANGUAGE == set()
+
+
+@pytest.mark.parametrize("module", SHOWING, ids=lambda path: path.stem)
+def test_no_text_stands_in_an_f_string_where_the_tools_do_not_look(module):
+    """Babel looks there from Python 3.12 on, xgettext never."""
+    hidden = [
+        ast.unparse(call)
+        for node in ast.walk(ast.parse(module.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and _TRANSLATING.search(ast.unparse(call.func))
+    ]
+
+    assert hidden == []

@@ -135,7 +135,8 @@ def _table(survey: Survey) -> Iterator[str]:
             f"  {number_text(number):>12}" for number in numbers
         )
     destination = number_text(survey.counts.destination)
-    yield f"  {gettext('destination queue'):{width}}  {destination:>12}"
+    label = gettext("destination queue")
+    yield f"  {label:{width}}  {destination:>12}"
 
 
 def _due_since(survey: Survey) -> str:
