@@ -3,6 +3,7 @@
 `tests/test_catalog.py` reads the branches of templates and modules that are not walked here.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -14,6 +15,16 @@ from django.contrib.admin.models import LogEntry
 from django.core.management import call_command
 from django.test import Client
 from django.utils import translation
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    InvalidResponse,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import (
     Batch,
@@ -32,8 +43,10 @@ from django_delayq.conf import forget_connections, get_keyring
 from django_delayq.delivery import ended, pausing
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.states import State
+from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
 from django_delayq.translating import say, state_label
+from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
@@ -304,6 +317,64 @@ def test_wording_is_english_to_logs_and_translated_on_pages(pseudo: None) -> Non
     assert say(held) != held
     with translation.override("en"):
         assert say(held) == held
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidSettings("1"),
+        EmbeddedServerError("1"),
+        AuthenticationError("1"),
+        ResponseError("DB index is out of range"),
+        InvalidResponse("1"),
+        BusyLoadingError("1"),
+        RedisConnectionError("Connection closed by server"),
+        RedisConnectionError("was forked"),
+        RedisConnectionError("1"),
+        NoPermissionError("1"),
+        ReadOnlyError("1"),
+        OutOfMemoryError("1"),
+        ResponseError("WRONGTYPE"),
+        ResponseError("1"),
+    ],
+)
+def test_what_an_error_means_is_translated_and_its_own_text_is_not(
+    pseudo: None, error: Exception
+) -> None:
+    fault = describe_fault(error)
+
+    assert fault.message == str(error)
+    for text in (fault.what, fault.hint):
+        assert not re.search("[A-Za-z]", say(text))
+        assert re.match("[A-Z]", text)
+
+
+def test_what_is_found_among_frames_is_told_in_the_readers_language(
+    queue: Queue, pseudo: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue.schedule()
+    for format in FrameFormat:
+        due_ms = NOW_MS if format is FrameFormat.DLC0 else 2 * NOW_MS
+        queue.add_member(pack(b"8 bytes!", b"1", format), due_ms)
+    queue.add_member(b"2", 1.5)
+    queue.push(b"3")
+    name = queue.name
+
+    for arguments in (
+        [],
+        ["--to", "3.27.2", "--dry-run"],
+        ["--list", "off", "--dry-run"],
+    ):
+        with contextlib.suppress(SystemExit):
+            call_command("delayq_frames", name, *arguments)
+
+    told = capsys.readouterr().out
+    told = re.sub(r"manage\.py delayq_frames .*?--dry-run", "", told)
+    for data in (name, "dLc0", "Bc0Lc0", "UTC", "StringCodec", "ByteArrayCodec"):
+        told = told.replace(data, "")
+    told = re.sub(r"\b\w+Codec\b", "", told)
+    assert told.count("⟦") > 20
+    assert re.findall("[A-Za-z]{2,}", told) == []
 
 
 def test_commands_speak_the_readers_language_too(

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 import django_delayq
 from django_delayq import BlockingQueue, DelayedQueue, Job, State, conf
+from django_delayq.jobs.registry import get_handler
 from tests.jobs.hand import Hand
 from tests.polling import wait_until
 from tests.worker.workers import InlineWorker
@@ -239,6 +240,7 @@ def try_decorator(code, names, capture):
         assert len(task.schedules) == 1
         assert task.schedules[0].when.next(1)
     elif code.startswith("@queue_handler"):
+        assert get_handler(names["name"]).function is task.function
         return
     elif isinstance(call, ast.Call):
         for keyword in call.keywords:
