@@ -2,6 +2,7 @@
 
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy
 
 from django_delayq import checks, conf
 from django_delayq.jobs.envelope import signed_for
@@ -11,7 +12,7 @@ from django_delayq.testing import mode
 
 class DelayqConfig(AppConfig):
     name = "django_delayq"
-    verbose_name = "Delayed jobs"
+    verbose_name = gettext_lazy("Delayed jobs")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -16,6 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.redaction import redact
+from django_delayq.wording import gettext
 
 
 class Fault(NamedTuple):
@@ -61,70 +62,85 @@ def _is_database_wrong(error: Exception) -> bool:
 def _meaning(error: Exception, message: str) -> tuple[str, str]:
     if isinstance(error, InvalidSettings):
         return (
-            "The settings are wrong.",
-            "Correct DELAYQ; manage.py check lists everything that is wrong with it.",
+            gettext("The settings are wrong."),
+            gettext(
+                "Correct DELAYQ; manage.py check lists everything that is wrong with it."
+            ),
         )
     if isinstance(error, EmbeddedServerError):
         return (
-            "The embedded server does not run.",
-            "Install what it needs, or name a server in DELAYQ['CONNECTION'].",
+            gettext("The embedded server does not run."),
+            gettext("Install what it needs, or name a server in DELAYQ['CONNECTION']."),
         )
     if isinstance(error, AuthenticationError | AuthorizationError):
         return (
-            "The server does not accept the account.",
-            "Check user and password in DELAYQ['CONNECTION'].",
+            gettext("The server does not accept the account."),
+            gettext("Check user and password in DELAYQ['CONNECTION']."),
         )
     if _is_database_wrong(error):
         return (
-            "The server has no such database.",
-            "Correct its number in DELAYQ['CONNECTION'], or raise databases in the server's configuration.",
+            gettext("The server has no such database."),
+            gettext(
+                "Correct its number in DELAYQ['CONNECTION'], or raise databases in the server's configuration."
+            ),
         )
     if isinstance(error, InvalidResponse):
         return (
-            "The server that answers is neither a Redis nor a Valkey.",
-            "Check host and port in DELAYQ['CONNECTION'].",
+            gettext("The server that answers is neither a Redis nor a Valkey."),
+            gettext("Check host and port in DELAYQ['CONNECTION']."),
         )
     if isinstance(error, BusyLoadingError):
         return (
-            "The server is starting and loads its data.",
-            "Try again in a moment; nothing is lost.",
+            gettext("The server is starting and loads its data."),
+            gettext("Try again in a moment; nothing is lost."),
         )
     if isinstance(error, RedisConnectionError) and "closed by server" in message:
         # Before AUTH, the server rejects long commands as protocol errors.
         return (
-            "The server closed the connection.",
-            "Does it ask for a password that DELAYQ['CONNECTION'] does not have? Was it restarted?",
+            gettext("The server closed the connection."),
+            gettext(
+                "Does it ask for a password that DELAYQ['CONNECTION'] does not have? Was it restarted?"
+            ),
         )
     if isinstance(error, RedisConnectionError) and "was forked" in message:
         return (
-            "The connection belongs to the parent process.",
-            "Fork before the first job is sent, or after the last.",
+            gettext("The connection belongs to the parent process."),
+            gettext("Fork before the first job is sent, or after the last."),
         )
     if isinstance(error, RedisConnectionError | RedisTimeoutError):
         return (
-            "The server does not answer.",
-            "Is the server of DELAYQ['CONNECTION'] up, and can it be reached from here? Jobs that are scheduled stay"
-            " on it; workers go on as soon as it is back.",
+            gettext("The server does not answer."),
+            gettext(
+                "Is the server of DELAYQ['CONNECTION'] up, and can it be reached from here? Jobs that are scheduled stay"
+                " on it; workers go on as soon as it is back."
+            ),
         )
     if _is_forbidden(error):
         return (
-            "The server's account may not do this.",
-            "Give the user of DELAYQ['CONNECTION'] the rights to the queue's keys, channels and commands; the"
-            " worker's start-up check lists what is missing.",
+            gettext("The server's account may not do this."),
+            gettext(
+                "Give the user of DELAYQ['CONNECTION'] the rights to the queue's keys, channels and commands; the"
+                " worker's start-up check lists what is missing."
+            ),
         )
     if isinstance(error, ReadOnlyError) or "READONLY" in message:
         return (
-            "The server is a replica and takes no writes.",
-            "Name the primary in DELAYQ['CONNECTION'].",
+            gettext("The server is a replica and takes no writes."),
+            gettext("Name the primary in DELAYQ['CONNECTION']."),
         )
     if isinstance(error, OutOfMemoryError):
         return (
-            "The server is at its maxmemory.",
-            "Raise maxmemory, and keep maxmemory-policy at noeviction; due jobs go on running and make room.",
+            gettext("The server is at its maxmemory."),
+            gettext(
+                "Raise maxmemory, and keep maxmemory-policy at noeviction; due jobs go on running and make room."
+            ),
         )
     if "WRONGTYPE" in message:
         return (
-            "Something else uses a key of this queue.",
-            "Give the queue another name, or move the other data.",
+            gettext("Something else uses a key of this queue."),
+            gettext("Give the queue another name, or move the other data."),
         )
-    return "The server refused the call.", "The server's own text above says why."
+    return (
+        gettext("The server refused the call."),
+        gettext("The server's own text above says why."),
+    )

@@ -7,6 +7,7 @@ see queues and jobs, "change" to run them now or again, "delete" to cancel and d
 from typing import ClassVar
 
 from django.db import models
+from django.utils.translation import gettext_lazy
 
 
 class _NoRows(models.Manager["Job"]):
@@ -30,8 +31,8 @@ class Job(models.Model):
         managed = False
         base_manager_name = "objects"
         default_permissions = ("view", "change", "delete")
-        verbose_name = "job"
-        verbose_name_plural = "queues and jobs"
+        verbose_name = gettext_lazy("job")
+        verbose_name_plural = gettext_lazy("queues and jobs")
 
     def __str__(self) -> str:
         return self.label or str(self.pk)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "django_delayq"
 
 #: From left to right; each may import from itself and from what stands left of it.
 LAYERS = [
-    ["exceptions", "clock", "later", "logs", "redaction"],
+    ["exceptions", "clock", "later", "logs", "redaction", "wording"],
     ["calls"],
     ["clients"],
     ["wire"],
@@ -30,6 +30,7 @@ LAYERS = [
     ["repair"],
     ["worker"],
     [
+        "translating",
         "apps",
         "checks",
         "database_checks",

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from django.utils import timezone
-from django.utils.formats import number_format
+from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
@@ -23,6 +23,7 @@ from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
+from django_delayq.translating import moment_text, number_text
 
 #: Characters of the arguments, and of an error, in a row of a table.
 ROW_CHARACTERS = 160
@@ -52,14 +53,10 @@ def cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def count_text(number: int) -> str:
-    """Write a number with its thousands apart."""
-    return number_format(number, use_l10n=True, force_grouping=True)
-
-
 def size_text(size: int) -> str:
     """Write a number of bytes."""
-    return f"{count_text(size)} {'byte' if size == 1 else 'bytes'}"
+    template = ngettext("{count} byte", "{count} bytes", size)
+    return template.format(count=number_text(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,10 @@ class Moment:
 
     #: Epoch ms.
     ms: int
-    #: In the current time zone, to the millisecond; without the zone's name.
-    local: str
+    #: In the current time zone, to the second, as the current language writes dates; without the zone's name.
+    in_seconds: str
+    #: What follows it: the milliseconds, behind a point.
+    fraction: str
     #: The zone's name, as it is at that time.
     zone: str
     #: As seen from the server's now: "in 2 h", "5 s ago".
@@ -82,12 +81,17 @@ class Moment:
             return None
         try:
             moment = timezone.localtime(_EPOCH + timedelta(milliseconds=ms))
-            local = moment.replace(tzinfo=None).isoformat(" ", "milliseconds")
+            local, fraction = moment_text(moment), f".{moment.microsecond // 1000:03}"
             zone = moment.tzname() or ""
         except (OverflowError, ValueError):
             # Java may wait beyond the end of Python's calendar.
-            local, zone = "after the year 9999" if ms > 0 else "before the year 1", ""
-        return cls(ms, local, zone, relative_text(ms - now_ms))
+            local = (
+                gettext("after the year 9999")
+                if ms > 0
+                else gettext("before the year 1")
+            )
+            fraction = zone = ""
+        return cls(ms, local, fraction, zone, relative_text(ms - now_ms))
 
     @classmethod
     def of_held(cls, ms: int, now_ms: int) -> "Moment":
@@ -96,33 +100,39 @@ class Moment:
         assert moment is not None
         if ms - now_ms < HELD_WITHOUT_END_MS:
             return moment
-        return cls(ms, "", "", "as long as it takes")
+        return cls(ms, "", "", "", gettext("as long as it takes"))
 
     @property
-    def in_seconds(self) -> str:
-        """The local time for a table, where milliseconds are noise."""
-        return self.local.partition(".")[0]
+    def local(self) -> str:
+        """In the current time zone, to the millisecond."""
+        return self.in_seconds + self.fraction
 
 
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+_UNITS = (
+    (86_400_000, gettext_lazy("{count} d")),
+    (3_600_000, gettext_lazy("{count} h")),
+    (60_000, gettext_lazy("{count} min")),
+    (1000, gettext_lazy("{count} s")),
+)
 
 
 def relative_text(ms: int) -> str:
     """Say how far away a moment is, in two units at most: "in 2 h 5 min", "5 s ago", "now"."""
     left = abs(ms)
     if left < 1000:
-        return "now"
+        return gettext("now")
     if left >= 3_652_500 * 86_400_000:
-        words = "more than 10,000 years"
+        words = gettext("more than {count} years").format(count=number_text(10_000))
     else:
         first = next(i for i, (unit, _) in enumerate(_UNITS) if left >= unit)
         parts = []
         for unit, name in _UNITS[first : first + 2]:
             if left >= unit:
-                parts.append(f"{left // unit} {name}")
+                parts.append(name.format(count=left // unit))
             left %= unit
         words = " ".join(parts)
-    return f"in {words}" if ms > 0 else f"{words} ago"
+    template = gettext("in {time}") if ms > 0 else gettext("{time} ago")
+    return template.format(time=words)
 
 
 class _Plain:
@@ -253,7 +263,9 @@ def read_content(
         if error.missing:
             return _read_unchecked(payload, queue, error, in_full)
         content = _read_foreign(payload, queue, in_full)
-        fault = content.fault or f"It looks like a job, but {clean(error)}."
+        fault = content.fault or gettext("It looks like a job, but {error}.").format(
+            error=clean(error)
+        )
         return replace(content, fault=cut(fault, 1000))
     except DecodeError:
         return _read_foreign(payload, queue, in_full)

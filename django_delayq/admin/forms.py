@@ -1,6 +1,7 @@
 """What the admin asks before it pauses a queue."""
 
 from django import forms
+from django.utils.translation import gettext_lazy
 
 from django_delayq.jobs.pausing import MAX_REASON
 
@@ -12,16 +13,16 @@ class PauseForm(forms.Form):
     """For how long a queue is paused, and why."""
 
     minutes = forms.IntegerField(
-        label="For how many minutes",
+        label=gettext_lazy("For how many minutes"),
         required=False,
         min_value=1,
         max_value=MOST_MINUTES,
-        help_text="Without a number, until somebody resumes it.",
+        help_text=gettext_lazy("Without a number, until somebody resumes it."),
     )
     reason = forms.CharField(
-        label="Why",
+        label=gettext_lazy("Why"),
         required=False,
         max_length=MAX_REASON,
-        help_text="It is shown wherever the pause is.",
+        help_text=gettext_lazy("It is shown wherever the pause is."),
         widget=forms.TextInput(attrs={"class": "vTextField"}),
     )

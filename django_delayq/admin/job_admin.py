@@ -5,7 +5,7 @@ all of these. The model is never queried.
 ``display`` formats payloads and times, and ``pages`` cuts a page out of a set.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,6 +26,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext, gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
@@ -54,9 +55,10 @@ from django_delayq.exceptions import (
     QueueNotFound,
     TaskNotFound,
 )
-from django_delayq.faults import describe_fault
+from django_delayq.faults import Fault, describe_fault
 from django_delayq.health.problems import (
     LONG_LIST,
+    ServerProblem,
     find_missing,
     find_nearly_full,
     find_newer,
@@ -70,6 +72,7 @@ from django_delayq.jobs.schedules import get_schedule, get_schedules
 from django_delayq.jobs.telling import BY_CALL, task_of
 from django_delayq.models import Job
 from django_delayq.signals import job_cancelled, tell
+from django_delayq.translating import counter_label, say, state_label
 
 T = TypeVar("T")
 #: Counters of a queue that are not about jobs.
@@ -81,17 +84,23 @@ _GRAVES = (State.DEAD, State.QUARANTINED)
 #: What stands in the place of a state for the jobs that ended last.
 _ENDED = "ended"
 
-#: Why a job could not be moved or cancelled: "Job x …".
+#: Why a job could not be moved or cancelled.
 _TOO_LATE = {
-    State.RUNNING: "is running already: a worker was first",
-    State.SUCCEEDED: "has succeeded already",
-    State.FAILED: "was discarded already",
-    State.CANCELLED: "is cancelled already",
-    State.EXPIRED: "has expired already",
-    State.TAKEN: "was taken already",
-    State.DEAD: "is a dead letter by now: discard it or run it again instead",
-    State.QUARANTINED: "is in quarantine by now: discard it or run it again instead",
-    State.MISSING: "is gone: it has ended, or was cancelled or taken",
+    State.RUNNING: gettext_lazy("Job {id} is running already: a worker was first."),
+    State.SUCCEEDED: gettext_lazy("Job {id} has succeeded already."),
+    State.FAILED: gettext_lazy("Job {id} was discarded already."),
+    State.CANCELLED: gettext_lazy("Job {id} is cancelled already."),
+    State.EXPIRED: gettext_lazy("Job {id} has expired already."),
+    State.TAKEN: gettext_lazy("Job {id} was taken already."),
+    State.DEAD: gettext_lazy(
+        "Job {id} is a dead letter by now: discard it or run it again instead."
+    ),
+    State.QUARANTINED: gettext_lazy(
+        "Job {id} is in quarantine by now: discard it or run it again instead."
+    ),
+    State.MISSING: gettext_lazy(
+        "Job {id} is gone: it has ended, or was cancelled or taken."
+    ),
 }
 
 
@@ -106,8 +115,8 @@ def _answering(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]
             return view(self, request, *args, **kwargs)
         except (RedisError, DelayqError) as error:
             context = {
-                "fault": describe_fault(error),
-                "title": "Queues cannot be shown",
+                "fault": _told(error),
+                "title": gettext("Queues cannot be shown"),
             }
             return self._render(request, "fault", context, status=503)
 
@@ -175,19 +184,23 @@ class JobAdmin(_ModelAdmin):
         for queue, reply, paused in zip(queues, replies, pauses, strict=True):
             row: dict[str, Any] = {"queue": queue, "url": self._queue_url(queue.name)}
             if isinstance(reply, Exception):
-                row["fault"] = describe_fault(reply)
+                row["fault"] = _told(reply)
             else:
                 row["counts"] = reply
-                row["pauses"] = [] if isinstance(paused, Exception) else paused
+                row["pauses"] = (
+                    []
+                    if isinstance(paused, Exception)
+                    else [say(each.words) for each in paused]
+                )
                 row["next"] = display.Moment.of(reply.next_ms, reply.now_ms)
                 row["cells"] = self._tabs(queue, reply)
                 row["is_list_long"] = reply.delay_queue > LONG_LIST
-                row["full"] = list(
+                row["full"] = _said(
                     find_nearly_full(queue.name, reply.jobs, queue.max_jobs)
                 )
             rows.append(row)
         context = {
-            "title": "Queues",
+            "title": gettext("Queues"),
             "rows": rows,
             "tabs": pages.TABS.values(),
             **(extra_context or {}),
@@ -236,15 +249,17 @@ class JobAdmin(_ModelAdmin):
         context = {
             **self._queue_context(settings, tab, counts),
             "missing": [
-                *find_newer(settings.name, its_format),
-                *find_missing(held, conf.get_keyring().ids),
+                *_said(find_newer(settings.name, its_format)),
+                *_said(find_missing(held, conf.get_keyring().ids)),
             ],
             "paused": [
                 (problem, each.task or "")
-                for each, problem in zip(pauses, find_paused(pauses), strict=True)
+                for each, problem in zip(
+                    pauses, _said(find_paused(pauses)), strict=True
+                )
             ],
             "is_paused": any(each.task is None for each in pauses),
-            "limits": list(map(str, in_force(settings, limits))),
+            "limits": [say(each.words) for each in in_force(settings, limits)],
             "may_change": self.has_change_permission(request),
             "pause_url": self._reverse("pause", settings.name),
             "resume_url": self._reverse("resume", settings.name),
@@ -261,10 +276,10 @@ class JobAdmin(_ModelAdmin):
             "links": [
                 (label, target and self._queue_url(settings.name, tab.state, target))
                 for label, target in (
-                    ("« first", 1 if pager.previous else None),
-                    ("‹ previous", pager.previous),
-                    ("next ›", pager.next),
-                    ("last »", pager.last if pager.next else None),
+                    (gettext("« first"), 1 if pager.previous else None),
+                    (gettext("‹ previous"), pager.previous),
+                    (gettext("next ›"), pager.next),
+                    (gettext("last »"), pager.last if pager.next else None),
                 )
             ],
         }
@@ -287,7 +302,9 @@ class JobAdmin(_ModelAdmin):
             return HttpResponseRedirect(self._ended_url(settings.name, pager.last))
         records = ended.read_records(page.stored)
         context = {
-            "title": f"Queue {settings.name}: what has ended",
+            "title": gettext("Queue {queue}: what has ended").format(
+                queue=settings.name
+            ),
             "queue": settings,
             "tabs": self._tabs(settings, counts),
             "ended_url": self._ended_url(settings.name),
@@ -297,6 +314,7 @@ class JobAdmin(_ModelAdmin):
                 (
                     record,
                     display.Moment.of(record.ended_ms, counts.now_ms),
+                    state_label(record.outcome),
                     # Of the others nothing is left to show.
                     record.token
                     and record.outcome in _GRAVES
@@ -308,10 +326,10 @@ class JobAdmin(_ModelAdmin):
             "links": [
                 (label, target and self._ended_url(settings.name, target))
                 for label, target in (
-                    ("« newest", 1 if pager.previous else None),
-                    ("‹ newer", pager.previous),
-                    ("older ›", pager.next),
-                    ("oldest »", pager.last if pager.next else None),
+                    (gettext("« newest"), 1 if pager.previous else None),
+                    (gettext("‹ newer"), pager.previous),
+                    (gettext("older ›"), pager.next),
+                    (gettext("oldest »"), pager.last if pager.next else None),
                 )
             ],
         }
@@ -331,7 +349,7 @@ class JobAdmin(_ModelAdmin):
         )
         context = self._job_context(request, settings, token, seen, left)
         concerned = (None, context["content"].task)
-        context["paused"] = list(
+        context["paused"] = _said(
             find_paused(pause for pause in pauses if pause.task in concerned)
         )
         if seen.state is State.MISSING:
@@ -377,16 +395,23 @@ class JobAdmin(_ModelAdmin):
         )[0]
         if change in _GRAVES:
             if act.run(changing.replay(act.keys, [act.token], state=State(change))):
-                act.succeed(CHANGE, "Run again.", "starts over: it is due now")
+                act.succeed(
+                    CHANGE,
+                    gettext("Run again."),
+                    gettext("Job {id} starts over: it is due now."),
+                )
             else:
                 act.fail(State.MISSING)
         elif change is Change.RESCHEDULED:
-            act.succeed(CHANGE, "Run now.", "is due now")
+            act.succeed(CHANGE, gettext("Run now."), gettext("Job {id} is due now."))
         elif change is Change.NOTED:
             act.note(
                 CHANGE,
-                "Run now.",
-                "it is due at once if a worker here takes it, but not if Java does",
+                gettext("Run now."),
+                gettext(
+                    "Job {id} lies in a destination queue that is too long to search, or was taken by Java; it is due"
+                    " at once if a worker here takes it, but not if Java does."
+                ),
             )
         else:
             act.fail(change)
@@ -410,12 +435,19 @@ class JobAdmin(_ModelAdmin):
                 tell(
                     job_cancelled, task_of(job := act.cancelled()), job, reason=BY_CALL
                 )
-            act.succeed(DELETION, "Cancelled.", "is cancelled and will not run")
+            act.succeed(
+                DELETION,
+                gettext("Cancelled."),
+                gettext("Job {id} is cancelled and will not run."),
+            )
         elif change is Change.NOTED:
             act.note(
                 DELETION,
-                "Cancelled.",
-                "it will not run if a worker here takes it, but Java may run it",
+                gettext("Cancelled."),
+                gettext(
+                    "Job {id} lies in a destination queue that is too long to search, or was taken by Java; it will not"
+                    " run if a worker here takes it, but Java may run it."
+                ),
             )
         else:
             act.fail(change)
@@ -435,7 +467,11 @@ class JobAdmin(_ModelAdmin):
         if act.seen.state in _GRAVES and act.run(
             changing.discard(act.keys, [act.token], state=act.seen.state)
         ):
-            act.succeed(DELETION, "Discarded.", "is discarded for good")
+            act.succeed(
+                DELETION,
+                gettext("Discarded."),
+                gettext("Job {id} is discarded for good."),
+            )
         else:
             act.fail(act.run(looking.inspect(act.keys, act.token)).state)
         return HttpResponseRedirect(
@@ -450,7 +486,7 @@ class JobAdmin(_ModelAdmin):
         form = PauseForm(request.POST if request.method == "POST" else None)
         if request.method != "POST" or not form.is_valid():
             context = {
-                "title": f"Pause queue {settings.name}",
+                "title": gettext("Pause queue {queue}").format(queue=settings.name),
                 "queue": settings,
                 "back": self._queue_url(settings.name),
                 "form": form,
@@ -464,7 +500,10 @@ class JobAdmin(_ModelAdmin):
             by=display.clean(request.user.get_username())[:MAX_REASON],
         )
         self._note_queue(
-            request, settings, "Paused.", f"Queue {settings.name} is paused."
+            request,
+            settings,
+            gettext("Paused."),
+            gettext("Queue {queue} is paused.").format(queue=settings.name),
         )
         return HttpResponseRedirect(self._queue_url(settings.name))
 
@@ -475,20 +514,28 @@ class JobAdmin(_ModelAdmin):
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         settings, task = self._queue(queue), request.POST.get("task") or None
-        what = f"Queue {settings.name}"
-        if task is not None:
-            what = f"Task {task} on queue {settings.name}"
         try:
             was_paused = resume(settings.name, task=task)
         except TaskNotFound:
             # It has gone from the code, and its pause has ended.
             was_paused = False
-        if was_paused:
-            done = "Resumed." if task is None else f"Resumed task {task}."
-            self._note_queue(request, settings, done, f"{what} is resumed.")
+        names = {"queue": settings.name, "task": task}
+        if was_paused and task is None:
+            done, text = gettext("Resumed."), gettext("Queue {queue} is resumed.")
+        elif was_paused:
+            done = gettext("Resumed task {task}.")
+            text = gettext("Task {task} on queue {queue} is resumed.")
+        elif task is None:
+            done, text = "", gettext("Queue {queue} is not paused any more.")
         else:
-            text = f"{what} is not paused any more."
-            self.message_user(request, text, messages.WARNING)
+            text = gettext("Task {task} on queue {queue} is not paused any more.")
+            done = ""
+        if done:
+            self._note_queue(
+                request, settings, done.format(**names), text.format(**names)
+            )
+        else:
+            self.message_user(request, text.format(**names), messages.WARNING)
         return HttpResponseRedirect(self._queue_url(settings.name))
 
     @_answering
@@ -501,7 +548,7 @@ class JobAdmin(_ModelAdmin):
             return HttpResponseRedirect(self._reverse("schedules", settings.name))
         rows = [schedules.row_of(each) for each in get_schedules(settings.name)]
         context = {
-            "title": f"Schedules of queue {settings.name}",
+            "title": gettext("Schedules of queue {queue}").format(queue=settings.name),
             "queue": settings,
             "back": self._queue_url(settings.name),
             "rows": [
@@ -529,8 +576,7 @@ class JobAdmin(_ModelAdmin):
         except DelayqError as error:
             self.message_user(request, str(error), messages.WARNING)
             return
-        text = f"Schedule {name} {done}."
-        self._note_queue(request, settings, text, text)
+        self._note_queue(request, settings, done, done)
 
     # What the views have in common
 
@@ -539,7 +585,7 @@ class JobAdmin(_ModelAdmin):
     ) -> None:
         """Tell the user what was done to a queue, and write it into the admin's log."""
         job = Job(id=display.clean(f"{settings.name}:"))
-        job.label = display.clean(f"queue {settings.name}")
+        job.label = display.clean(gettext("queue {queue}").format(queue=settings.name))
         user_id = request.user.pk
         assert user_id is not None  # admin_view let nobody else in
         LogEntry.objects.log_actions(user_id, [job], CHANGE, display.clean(done))
@@ -641,7 +687,7 @@ class JobAdmin(_ModelAdmin):
     ) -> dict[str, Any]:
         handler = registry.get_handler(settings.name)
         return {
-            "title": f"Queue {settings.name}",
+            "title": gettext("Queue {queue}").format(queue=settings.name),
             "queue": settings,
             "tab": tab,
             "tabs": self._tabs(settings, counts),
@@ -649,14 +695,14 @@ class JobAdmin(_ModelAdmin):
             "counts": counts,
             "next": display.Moment.of(counts.next_ms, counts.now_ms),
             "counters": sorted(
-                (name, n)
+                (counter_label(name), n)
                 for name, n in counts.counters.items()
                 if n and name not in _INTERNAL_COUNTERS
             ),
             # Its name only: a template would call the task.
             "handler": handler.name if handler else "",
             "is_list_long": counts.delay_queue > LONG_LIST,
-            "full": list(
+            "full": _said(
                 find_nearly_full(settings.name, counts.jobs, settings.max_jobs)
             ),
             "has_many_dead": settings.many_dead is not None
@@ -695,7 +741,7 @@ class JobAdmin(_ModelAdmin):
             self.has_delete_permission(request),
         )
         return {
-            "title": f"Job {token}",
+            "title": gettext("Job {token}").format(token=token),
             "queue": settings,
             "token": token,
             "id": job_id,
@@ -732,7 +778,11 @@ class JobAdmin(_ModelAdmin):
         if not context[f"can_{action}"]:
             act.fail(act.seen.state)
             return HttpResponseRedirect(job_url)
-        context |= {"title": "Are you sure?", "action": action, "job_url": job_url}
+        context |= {
+            "title": gettext("Are you sure?"),
+            "action": action,
+            "job_url": job_url,
+        }
         return self._render(request, "confirm", context)
 
     def _act(self, request: HttpRequest, queue: str, token: str) -> "_Act":
@@ -777,22 +827,20 @@ class _Act:
     def succeed(self, flag: int, log: str, text: str) -> None:
         self._log(flag, log)
         self.job_admin.message_user(
-            self.request, f"Job {self.id} {text}.", messages.SUCCESS
+            self.request, text.format(id=self.id), messages.SUCCESS
         )
 
     def note(self, flag: int, log: str, text: str) -> None:
         self._log(flag, log)
-        where = "lies in a destination queue that is too long to search, or was taken by Java"
         self.job_admin.message_user(
-            self.request, f"Job {self.id} {where}; {text}.", messages.WARNING
+            self.request, text.format(id=self.id), messages.WARNING
         )
 
     def fail(self, state: Change | State) -> None:
         """Say why the job could not be moved or cancelled."""
-        why = _TOO_LATE.get(State(state), f"is {state}")
-        self.job_admin.message_user(
-            self.request, f"Job {self.id} {why}.", messages.WARNING
-        )
+        template = _TOO_LATE.get(State(state)) or gettext("Job {id} is {state}.")
+        text = template.format(id=self.id, state=state_label(state))
+        self.job_admin.message_user(self.request, text, messages.WARNING)
 
     def _log(self, flag: int, message: str) -> None:
         task = display.read_content(
@@ -813,3 +861,17 @@ def _replies(calls: Sequence[Any]) -> list[Any]:
         if isinstance(reply, Exception):
             raise reply
     return replies
+
+
+def _said(problems: Iterable[ServerProblem]) -> list[ServerProblem]:
+    """Say problems in the current language."""
+    return [
+        problem._replace(message=say(problem.message), hint=say(problem.hint))
+        for problem in problems
+    ]
+
+
+def _told(error: Exception) -> Fault:
+    """Say in the current language what an error means; its own text stays as it is."""
+    fault = describe_fault(error)
+    return fault._replace(what=say(fault.what), hint=say(fault.hint))

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from django.utils.functional import Promise
+from django.utils.translation import gettext, gettext_lazy
+
 from django_delayq.admin.display import (
     Content,
     Failure,
@@ -13,6 +16,7 @@ from django_delayq.admin.display import (
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts, Page, PageRow
 from django_delayq.delivery.states import State
+from django_delayq.translating import state_label
 
 #: No set of the server has as many elements; the limit keeps ranks within what the server reads as a number.
 LAST_PAGE = 10**9
@@ -23,11 +27,11 @@ class Tab:
     """One of a queue's sets, as the page of a queue shows it."""
 
     state: State
-    title: str
+    title: str | Promise
     #: What the set holds.
-    help: str
+    help: str | Promise
     #: What its scores mean; "": it has none.
-    time_title: str
+    time_title: str | Promise
     #: Field of `Counts`.
     count: str
     is_newest_first: bool = False
@@ -40,60 +44,74 @@ TABS = {
     for tab in (
         Tab(
             State.SCHEDULED,
-            "Scheduled",
-            "Jobs that wait for their start time, the earliest first, and due jobs that no worker has had room for yet."
-            " Jobs that were given back, snoozed, moved or replayed before their first attempt come first.",
-            "Due",
+            gettext_lazy("Scheduled"),
+            gettext_lazy(
+                "Jobs that wait for their start time, the earliest first, and due jobs that no worker has had room for yet."
+                " Jobs that were given back, snoozed, moved or replayed before their first attempt come first."
+            ),
+            gettext_lazy("Due"),
             "waiting",
             has_attempts=False,
         ),
         Tab(
             State.DUE,
-            "Destination queue",
-            "Due payloads, in the order in which a worker here or Java will take them.",
+            gettext_lazy("Destination queue"),
+            gettext_lazy(
+                "Due payloads, in the order in which a worker here or Java will take them."
+            ),
             "",
             "destination",
             has_attempts=False,
         ),
         Tab(
             State.RUNNING,
-            "Running",
-            "Jobs that a worker has; it renews their leases as long as it lives.",
-            "Lease ends",
+            gettext_lazy("Running"),
+            gettext_lazy(
+                "Jobs that a worker has; it renews their leases as long as it lives."
+            ),
+            gettext_lazy("Lease ends"),
             "running",
         ),
         Tab(
             State.RETRYING,
-            "Retrying",
-            "Jobs that wait for another attempt, after a failure or after their worker died.",
-            "Next attempt",
+            gettext_lazy("Retrying"),
+            gettext_lazy(
+                "Jobs that wait for another attempt, after a failure or after their worker died."
+            ),
+            gettext_lazy("Next attempt"),
             "retrying",
             has_errors=True,
         ),
         Tab(
             State.HELD,
-            "Held",
-            "Jobs that wait for a worker that knows their task, or has the key they are signed with; jobs of paused"
-            " tasks, and those whose limit is full; and callbacks of batches. The next to go to quarantine comes first; only"
-            " jobs that wait for their task ever go there.",
-            "Held until",
+            gettext_lazy("Held"),
+            gettext_lazy(
+                "Jobs that wait for a worker that knows their task, or has the key they are signed with; jobs of paused"
+                " tasks, and those whose limit is full; and callbacks of batches. The next to go to quarantine comes first; only"
+                " jobs that wait for their task ever go there."
+            ),
+            gettext_lazy("Held until"),
             "held",
             has_errors=True,
         ),
         Tab(
             State.DEAD,
-            "Dead letters",
-            "Jobs that are out of attempts; the last to be given up comes first.",
-            "Given up",
+            gettext_lazy("Dead letters"),
+            gettext_lazy(
+                "Jobs that are out of attempts; the last to be given up comes first."
+            ),
+            gettext_lazy("Given up"),
             "dead",
             is_newest_first=True,
             has_errors=True,
         ),
         Tab(
             State.QUARANTINED,
-            "Quarantine",
-            "Payloads that nobody here can read or run, each with the reason; the last to be put aside comes first.",
-            "Put aside",
+            gettext_lazy("Quarantine"),
+            gettext_lazy(
+                "Payloads that nobody here can read or run, each with the reason; the last to be put aside comes first."
+            ),
+            gettext_lazy("Put aside"),
             "quarantined",
             is_newest_first=True,
             has_errors=True,
@@ -118,6 +136,10 @@ class Row:
     failure: Failure | None
     size: str
 
+    @property
+    def state_label(self) -> str:
+        return state_label(self.state)
+
 
 def rows_of(
     tab: Tab, page: Page, first: int, now_ms: int, queue: QueueSettings
@@ -136,7 +158,7 @@ def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) 
             "",
             True,
             content.arguments,
-            fault="not a Redisson frame; quarantined when it is due",
+            fault=gettext("not a Redisson frame; quarantined when it is due"),
         )
         state = "unreadable"
     moment = Moment.of(row.score_ms, now_ms) if tab.time_title else None
@@ -156,7 +178,7 @@ def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) 
 
 
 def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
-    """Name a state, with what the score adds to it."""
+    """Name a state, with what the score adds to it, as `translating.STATES` has it."""
     is_past = score_ms is not None and score_ms <= now_ms
     if state is State.SCHEDULED and is_past:
         return "due"

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from django_delayq.admin.display import clean
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs.moments import cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule
+from django_delayq.translating import is_english, moment_text
 
 #: How many moments of each schedule are shown.
 SHOWN = 5
@@ -38,36 +40,46 @@ def row_of(schedule: Schedule) -> Row:
     """Describe a schedule."""
     notes = []
     if schedule.is_stored:
-        notes.append("stored")
+        notes.append(gettext("stored"))
     if schedule.is_overridden:
-        notes.append("has other moments than its definition")
+        notes.append(gettext("has other moments than its definition"))
     if not schedule.overlap:
-        notes.append("its jobs do not overlap")
+        notes.append(gettext("its jobs do not overlap"))
     if not schedule.is_enrolled:
-        notes.append("not enrolled yet: the first worker that starts does that")
+        notes.append(
+            gettext("not enrolled yet: the first worker that starts does that")
+        )
     if schedule.is_orphan:
         notes.append(
-            "orphan: this process knows no such task"
+            gettext("orphan: this process knows no such task")
             if schedule.is_stored
-            else "orphan: the code of this process has no such schedule"
+            else gettext("orphan: the code of this process has no such schedule")
         )
     if schedule.paused_since is not None:
-        since = timezone.localtime(schedule.paused_since)
-        reason = f": {schedule.paused_reason}" if schedule.paused_reason else ""
+        template = (
+            gettext("paused since {since}, by {by}: {reason}")
+            if schedule.paused_reason
+            else gettext("paused since {since}, by {by}")
+        )
         notes.append(
-            f"paused since {since:%Y-%m-%d %H:%M:%S}, by {schedule.paused_by}{reason}"
+            template.format(
+                since=moment_text(timezone.localtime(schedule.paused_since)),
+                by=schedule.paused_by,
+                reason=schedule.paused_reason,
+            )
         )
     try:
-        moments = [f"{each:%Y-%m-%d %H:%M:%S %z}" for each in schedule.moments(SHOWN)]
+        moments = [f"{moment_text(each)} {each:%z}" for each in schedule.moments(SHOWN)]
     except InvalidSchedule as error:
         moments = [str(error)]
     last = schedule.last_moment
     return Row(
         clean(schedule.name),
         clean(schedule.task),
-        clean(schedule.words),
+        # What puts a cron expression into words speaks English only.
+        clean(schedule.words if is_english() else schedule.when),
         moments,
-        f"{timezone.localtime(last):%Y-%m-%d %H:%M:%S}" if last is not None else "",
+        moment_text(timezone.localtime(last)) if last is not None else "",
         [clean(note) for note in notes],
         schedule.is_paused,
         schedule.is_overridden,
@@ -80,7 +92,7 @@ def row_of(schedule: Schedule) -> Row:
 class Action:
     """What a button does, and what is said of it."""
 
-    #: Takes the schedule and what was posted; returns what the schedule is now.
+    #: Takes the schedule, what was posted and the user's name; returns what is said of it.
     act: Callable[[Schedule, Mapping[str, str], str], str]
     #: It needs the right to delete.
     deletes: bool = False
@@ -89,31 +101,41 @@ class Action:
 def _pause(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
     reason = posted.get("reason", "")[:MAX_REASON]
     schedule.pause(reason=reason, by=clean(by)[:MAX_REASON])
-    return "is paused"
+    return gettext("Schedule {name} is paused.").format(name=schedule.name)
 
 
 def _resume(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
     schedule.resume()
-    return "is resumed"
+    return gettext("Schedule {name} is resumed.").format(name=schedule.name)
 
 
 def _fire(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
-    return f"was fired: job {schedule.fire().id} is due now"
+    template = gettext("Schedule {name} was fired: job {id} is due now.")
+    return template.format(name=schedule.name, id=schedule.fire().id)
 
 
 def _change(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
     when = cron(posted.get("cron", ""), tz=posted.get("tz", "").strip() or None)
     schedule.override(when)
-    return f"has other moments: {when.words}"
+    template = gettext("Schedule {name} has other moments: {moments}.")
+    return template.format(
+        name=schedule.name, moments=when.words if is_english() else when
+    )
 
 
 def _take_back(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
     schedule.override(None)
-    return "has the moments of its definition again"
+    template = gettext("Schedule {name} has the moments of its definition again.")
+    return template.format(name=schedule.name)
 
 
 def _delete(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
-    return "is deleted" if schedule.delete() else "was gone already"
+    template = (
+        gettext("Schedule {name} is deleted.")
+        if schedule.delete()
+        else gettext("Schedule {name} was gone already.")
+    )
+    return template.format(name=schedule.name)
 
 
 ACTIONS = {

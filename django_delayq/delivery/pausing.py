@@ -12,6 +12,7 @@ from django_delayq.delivery.binding import PACKAGES, new_request, now_argument
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.wire.delay import MAX_START_TIME_MS
 from django_delayq.wire.publishing import read_published
+from django_delayq.wording import Wording, gettext, joined
 
 #: How many tasks may be paused on one queue: each of its claims carries their pauses.
 MAX_PAUSED_TASKS = 100
@@ -39,13 +40,35 @@ class Pause(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        task = f"task {self.task} on " if self.task is not None else ""
-        until = f", until {_text(self.until)}" if self.until is not None else ""
+        return str(self.words)
+
+    @property
+    def words(self) -> Wording:
+        """What is paused, since when and why, in one line."""
+        if self.task is None:
+            what = gettext(
+                "queue {queue} is paused since {since:%Y-%m-%d %H:%M:%S} UTC",
+                queue=self.queue,
+                since=self.since,
+            )
+        else:
+            what = gettext(
+                "task {task} on queue {queue} is paused since {since:%Y-%m-%d %H:%M:%S} UTC",
+                task=self.task,
+                queue=self.queue,
+                since=self.since,
+            )
+        until: str = ""
+        if self.until is not None:
+            until = gettext(", until {until:%Y-%m-%d %H:%M:%S} UTC", until=self.until)
         # One line, whatever somebody has written.
         by, reason = " ".join(self.by.split()), " ".join(self.reason.split())
-        by = f", by {by}" if by else ""
-        reason = f": {reason}" if reason else ""
-        return f"{task}queue {self.queue} is paused since {_text(self.since)}{until}{by}{reason}"
+        return joined(
+            what=what,
+            until=until,
+            by=gettext(", by {by}", by=by) if by else "",
+            reason=gettext(": {reason}", reason=reason) if reason else "",
+        )
 
     @property
     def until_ms(self) -> float:
@@ -53,10 +76,6 @@ class Pause(NamedTuple):
         if self.until is None:
             return float("inf")
         return (self.until - _EPOCH) / timedelta(milliseconds=1)
-
-
-def _text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def pause(

@@ -22,6 +22,7 @@ from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.health.facts import Facts, ask
 from django_delayq.health.rights import Rights, kinds_of
 from django_delayq.wire import signing
+from django_delayq.wording import gettext, ngettext, sentence
 
 #: An insertion list of more frames than this slows the server: one scan of it takes 3 ms.
 LONG_LIST = 100_000
@@ -196,10 +197,18 @@ def find_newer(queue: str, found: QueueFormat) -> Iterator[ServerProblem]:
     if found.format > signing.FORMAT:
         yield ServerProblem(
             Level.ERROR,
-            f"Queue {queue!r} is in format {found.format}, and this version reads up to {signing.FORMAT}: its workers claim"
-            " nothing there.",
-            "Update this project; or, to go back, have a newer version run manage.py delayq_resign --format"
-            f" {signing.FORMAT}.",
+            gettext(
+                "Queue {queue!r} is in format {format}, and this version reads up to {most}: its workers claim nothing"
+                " there.",
+                queue=queue,
+                format=found.format,
+                most=signing.FORMAT,
+            ),
+            gettext(
+                "Update this project; or, to go back, have a newer version run manage.py delayq_resign --format"
+                " {format}.",
+                format=signing.FORMAT,
+            ),
         )
 
 
@@ -220,21 +229,32 @@ def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerPr
     """Report the jobs of a queue that are held because this project cannot tell whether they are jobs."""
     formats = range(signing.OLDEST, signing.FORMAT + 1)
     for name, count in held.counts.items():
-        jobs = f"{count:,} {'job is' if count == 1 else 'jobs are'} held,"
         what, _, which = name.partition(" ")
         if what == "key" and which not in key_ids:
             yield ServerProblem(
                 Level.ERROR,
-                f"{jobs} signed with the key {which!r}, which this project does not have.",
-                "Add the secret to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS, and restart the workers; or run"
-                " manage.py delayq_resign where the secret is known. If nobody knows it, another project may use this"
-                " server with the same queue names.",
+                ngettext(
+                    "{number:,} job is held, signed with the key {key!r}, which this project does not have.",
+                    "{number:,} jobs are held, signed with the key {key!r}, which this project does not have.",
+                    count,
+                    key=which,
+                ),
+                gettext(
+                    "Add the secret to DELAYQ['KEYS'] where that is set, else to SECRET_KEY_FALLBACKS, and restart the workers; or run"
+                    " manage.py delayq_resign where the secret is known. If nobody knows it, another project may use this"
+                    " server with the same queue names."
+                ),
             )
         elif what == "format" and which not in map(str, formats):
             yield ServerProblem(
                 Level.ERROR,
-                f"{jobs} written in format {which!r}, which this version does not read.",
-                "Start workers of the version that wrote them.",
+                ngettext(
+                    "{number:,} job is held, written in format {format!r}, which this version does not read.",
+                    "{number:,} jobs are held, written in format {format!r}, which this version does not read.",
+                    count,
+                    format=which,
+                ),
+                gettext("Start workers of the version that wrote them."),
             )
 
 
@@ -255,11 +275,10 @@ def find_paused(pauses: Iterable[Pause]) -> Iterator[ServerProblem]:
         what = quote(pause.queue)
         if pause.task is not None:
             what += f" --task {quote(pause.task)}"
-        text = str(pause)
         yield ServerProblem(
             Level.WARNING,
-            f"{text[0].upper()}{text[1:]}.",
-            f"To resume it, run manage.py delayq_resume {what}.",
+            sentence(pause.words),
+            gettext("To resume it, run manage.py delayq_resume {what}.", what=what),
         )
 
 
@@ -285,8 +304,16 @@ def find_nearly_full(
     if max_jobs is not None and count >= NEARLY_FULL * max_jobs:
         yield ServerProblem(
             Level.WARNING,
-            f"Queue {queue!r} holds {count:,} jobs of {max_jobs:,} (MAX_JOBS); when it is full, it takes no new ones.",
-            f"Start more workers, or raise DELAYQ['QUEUES'][{queue!r}]['MAX_JOBS'].",
+            gettext(
+                "Queue {queue!r} holds {count:,} jobs of {max_jobs:,} (MAX_JOBS); when it is full, it takes no new ones.",
+                queue=queue,
+                count=count,
+                max_jobs=max_jobs,
+            ),
+            gettext(
+                "Start more workers, or raise DELAYQ['QUEUES'][{queue!r}]['MAX_JOBS'].",
+                queue=queue,
+            ),
         )
 
 

@@ -25,6 +25,7 @@ from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
 from django_delayq.jobs.pausing import this_process
 from django_delayq.logs import get_log
 from django_delayq.redaction import show
+from django_delayq.wording import Wording, gettext, joined
 
 logger = get_log("django_delayq.jobs")
 
@@ -54,11 +55,24 @@ class LimitInForce(NamedTuple):
     by: str
 
     def __str__(self) -> str:
-        what = "" if self.limit is None else f"limit {self.limit} on "
-        most = "any number" if self.concurrency is None else f"{self.concurrency:,}"
-        rate = "" if self.rate is None else f", {self.rate}"
-        by = f", set by {self.by}" if self.by else ""
-        return f"{what}queue {self.queue}: {most} at a time{rate}{by}"
+        return str(self.words)
+
+    @property
+    def words(self) -> Wording:
+        """What is limited to what, in one line."""
+        most = self.concurrency
+        return joined(
+            what=gettext("queue {queue}: ", queue=self.queue)
+            if self.limit is None
+            else gettext(
+                "limit {limit} on queue {queue}: ", limit=self.limit, queue=self.queue
+            ),
+            most=gettext("any number at a time")
+            if most is None
+            else gettext("{count:,} at a time", count=most),
+            rate="" if self.rate is None else gettext(", {rate}", rate=self.rate),
+            by=gettext(", set by {by}", by=self.by) if self.by else "",
+        )
 
 
 def set_limit(

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from shlex import quote
 
+from django.utils import formats
+from django.utils.translation import gettext, gettext_lazy, ngettext
+
 from django_delayq import conf
 from django_delayq.codecs import CODEC_NAMES
 from django_delayq.repair.listing import Listing
@@ -16,11 +19,17 @@ from django_delayq.repair.survey import (
     Survey,
     fitting_settings,
 )
+from django_delayq.translating import moment_text, number_text
 from django_delayq.wire.frame import FrameFormat
 
 _GENERATIONS = {
-    FrameFormat.DLC0: "Redisson up to 3.21.0",
-    FrameFormat.BC0LC0: "Redisson from 3.21.1 on",
+    FrameFormat.DLC0: gettext_lazy("Redisson up to 3.21.0"),
+    FrameFormat.BC0LC0: gettext_lazy("Redisson from 3.21.1 on"),
+}
+#: The same without the name, for a table and where it stands already.
+_RANGES = {
+    FrameFormat.DLC0: gettext_lazy("up to 3.21.0"),
+    FrameFormat.BC0LC0: gettext_lazy("from 3.21.1 on"),
 }
 #: A version of each generation, for the commands that are shown.
 _VERSIONS = {FrameFormat.DLC0: "3.21.0", FrameFormat.BC0LC0: "3.21.1"}
@@ -28,44 +37,75 @@ _VERSIONS = {FrameFormat.DLC0: "3.21.0", FrameFormat.BC0LC0: "3.21.1"}
 
 def describe_list_plan(survey: Survey, is_on: bool) -> Iterator[str]:
     listed, alone = survey.listed.total(), survey.alone.total()
-    yield f"Dry run, list {'on' if is_on else 'off'}. Nothing was changed."
     if is_on:
+        yield gettext("Dry run, list on. Nothing was changed.")
         missing = survey.waiting.total() - (listed - alone)
-        yield f"  {max(missing, 0):12,}  would be added to the list"
-        yield f"  {listed:12,}  already in the list"
+        yield _row(max(missing, 0), gettext("would be added to the list"))
+        yield _row(listed, gettext("already in the list"))
     else:
-        yield f"  {listed - alone:12,}  would be removed from the list, and still wait"
-        yield f"  {alone:12,}  only in the list, would stay there"
+        yield gettext("Dry run, list off. Nothing was changed.")
+        yield _row(
+            listed - alone,
+            gettext("would be removed from the list, and still wait"),
+        )
+        yield _row(alone, gettext("only in the list, would stay there"))
 
 
 def describe_listing(listing: Listing, is_on: bool) -> Iterator[str]:
-    yield f"List {'on' if is_on else 'off'}, in {count(listing.steps, 'step')}:"
+    template = (
+        ngettext(
+            "List on, in {count} step:", "List on, in {count} steps:", listing.steps
+        )
+        if is_on
+        else ngettext(
+            "List off, in {count} step:", "List off, in {count} steps:", listing.steps
+        )
+    )
+    yield template.format(count=number_text(listing.steps))
     if is_on:
-        yield f"  {listing.filled:12,}  added to the list"
+        yield _row(listing.filled, gettext("added to the list"))
         if listing.left_out:
-            yield f"  {listing.left_out:12,}  left out: not frames, or start times not in whole ms; they still wait"
+            yield _row(
+                listing.left_out,
+                gettext(
+                    "left out: not frames, or start times not in whole ms; they still wait"
+                ),
+            )
         return
-    yield f"  {listing.emptied:12,}  removed from the list; they still wait"
+    yield _row(listing.emptied, gettext("removed from the list; they still wait"))
     if listing.alone:
-        yield f"  {listing.alone:12,}  only in the list, where nobody transfers them; they stay there"
+        yield _row(
+            listing.alone,
+            gettext("only in the list, where nobody transfers them; they stay there"),
+        )
 
 
 def describe(survey: Survey, name: str) -> Iterator[str]:
-    yield f"queue {name}, at {_time(survey.now_ms)} by the server's clock"
+    yield gettext("queue {name}, at {time} by the server's clock").format(
+        name=name, time=_time(survey.now_ms)
+    )
     yield ""
     yield from _table(survey)
     yield ""
     facts = {
-        "due since": _due_since(survey),
-        "codec": _describe_codec(survey),
-        "jobs of django-delayq": f"{survey.jobs:,}" if survey.jobs else "",
-        "without the delay queue": f"{survey.unlisted:,}, INSERTION_LIST is or was off"
+        gettext("due since"): _due_since(survey),
+        gettext("codec"): _describe_codec(survey),
+        gettext("jobs of django-delayq"): number_text(survey.jobs)
+        if survey.jobs
+        else "",
+        gettext("without the delay queue"): gettext(
+            "{count}, INSERTION_LIST is or was off"
+        ).format(count=number_text(survey.unlisted))
         if survey.unlisted
         else "",
-        "the list was emptied": "so it does not show what was delivered"
+        gettext("the list was emptied"): gettext(
+            "so it does not show what was delivered"
+        )
         if survey.is_emptied
         else "",
-        "fit both formats": f"{survey.ambiguous:,} of 17 bytes: an empty payload in Bc0Lc0, one zero byte in dLc0"
+        gettext("fit both formats"): gettext(
+            "{count} of 17 bytes: an empty payload in Bc0Lc0, one zero byte in dLc0"
+        ).format(count=number_text(survey.ambiguous))
         if survey.ambiguous
         else "",
     }
@@ -79,43 +119,67 @@ def describe(survey: Survey, name: str) -> Iterator[str]:
 
 def _table(survey: Survey) -> Iterator[str]:
     labels: list[tuple[FrameFormat | None, str]] = [
-        (item, f"{item.value:6}  {generation.removeprefix('Redisson ')}")
-        for item, generation in _GENERATIONS.items()
+        (item, f"{item.value:6}  {versions}") for item, versions in _RANGES.items()
     ]
-    labels.append((None, "no frame at all"))
+    labels.append((None, gettext("no frame at all")))
     width = max(len(label) for _, label in labels)
-    yield f"  {'':{width}}  {'timeout set':>12}  {'of these due':>12}  {'delay queue':>12}"
+    titles = (
+        gettext("timeout set"),
+        gettext("of these due"),
+        gettext("delay queue"),
+    )
+    yield f"  {'':{width}}" + "".join(f"  {title:>12}" for title in titles)
     for item, label in labels:
         numbers = (survey.waiting[item], survey.due[item], survey.listed[item])
-        yield f"  {label:{width}}" + "".join(f"  {number:12,}" for number in numbers)
-    yield f"  {'destination queue':{width}}  {survey.counts.destination:12,}"
+        yield f"  {label:{width}}" + "".join(
+            f"  {number_text(number):>12}" for number in numbers
+        )
+    destination = number_text(survey.counts.destination)
+    label = gettext("destination queue")
+    yield f"  {label:{width}}  {destination:>12}"
 
 
 def _due_since(survey: Survey) -> str:
     if survey.first_ms is None:
         return ""
     if survey.first_ms > survey.now_ms:
-        return f"nothing is due; the first will be at {_time(survey.first_ms)}"
+        template = gettext("nothing is due; the first will be at {time}")
+        return template.format(time=_time(survey.first_ms))
     ago_s = (survey.now_ms - survey.first_ms) / 1000
-    return f"{_time(survey.first_ms)}, {_span(ago_s)} ago"
+    return gettext("{time}, {span} ago").format(
+        time=_time(survey.first_ms), span=_span(ago_s)
+    )
 
 
 def _describe_codec(survey: Survey) -> str:
     looked_at, names, votes = survey.guess()
     if not looked_at:
         return ""
-    of = f"{looked_at} payload{'' if looked_at == 1 else 's'} looked at"
+    of = ngettext(
+        "{count} payload looked at", "{count} payloads looked at", looked_at
+    ).format(count=number_text(looked_at))
     if not names:
         told = ", ".join(f"{name} {count}" for name, count in votes.most_common(4))
-        return f"several, or a custom one: {told}; {of}"
+        return gettext("several, or a custom one: {names}; {payloads}").format(
+            names=told, payloads=of
+        )
     first, *others = names
     if first == "ByteArrayCodec":
-        return f"unknown: plain, encrypted or compressed bytes, or a custom codec; {of}"
+        return gettext(
+            "unknown: plain, encrypted or compressed bytes, or a custom codec; {payloads}"
+        ).format(payloads=of)
     # ByteArrayCodec writes anything.
     others = [name for name in others if name != "ByteArrayCodec"]
-    also = f", or {', '.join(others[:3])}" if others else ""
-    note = "" if first in CODEC_NAMES else ", which django-delayq cannot read"
-    return f"probably {first}{note}{also}; {of}"
+    told = gettext("probably {name}").format(name=first)
+    if first not in CODEC_NAMES:
+        told = gettext("probably {name}, which django-delayq cannot read").format(
+            name=first
+        )
+    if others:
+        told = gettext("{codec}, or {others}").format(
+            codec=told, others=", ".join(others[:3])
+        )
+    return f"{told}; {of}"
 
 
 def _describe_trouble(survey: Survey) -> Iterator[str]:
@@ -124,92 +188,129 @@ def _describe_trouble(survey: Survey) -> Iterator[str]:
         *_describe_leftovers(survey),
         *_describe_start_times(survey),
     ]
-    yield from troubles or ["Nothing is stuck."]
+    yield from troubles or [gettext("Nothing is stuck.")]
 
 
 def _describe_jams(survey: Survey) -> Iterator[str]:
     if not survey.is_mixed:
         for redisson in survey.jams:
             (reader,) = set(FrameFormat) - {redisson}
-            yield (
-                f"All frames are of one format, which {_GENERATIONS[reader]} reads. {_GENERATIONS[redisson]} would"
-                " stop at them, and must not share this queue."
-            )
+            yield gettext(
+                "All frames are of one format, which {reader} reads. {other} would stop at them, and must not share"
+                " this queue."
+            ).format(reader=_GENERATIONS[reader], other=_GENERATIONS[redisson])
         overdue_ms = survey.now_ms - (survey.first_ms or survey.now_ms)
         if overdue_ms > 2 * JAVA_RETRY_MS:
-            yield (
-                f"NOT TRANSFERRED: {count(survey.due.total(), 'due frame')}. Either no Java process with an"
-                " RDelayedQueue of this name and no worker of django-delayq serves the queue, or they are slow."
-            )
+            yield gettext(
+                "NOT TRANSFERRED: {frames}. Either no Java process with an RDelayedQueue of this name and no worker of"
+                " django-delayq serves the queue, or they are slow."
+            ).format(frames=_due_frames(survey.due.total()))
         return
     for redisson, jam in sorted(survey.jams.items(), key=lambda item: -item[1].rank):
-        generation = _GENERATIONS[redisson]
+        values = {
+            "redisson": _GENERATIONS[redisson],
+            "frame": _describe_jam(jam),
+            "time": _time(jam.start_time_ms),
+        }
         if not survey.is_stuck(jam):
-            yield f"WILL BE STUCK: {generation} will stop at {_describe_jam(jam)}, due at {_time(jam.start_time_ms)}."
+            yield gettext(
+                "WILL BE STUCK: {redisson} will stop at {frame}, due at {time}."
+            ).format(**values)
             continue
-        yield f"STUCK: {generation} stops at {_describe_jam(jam)}, due since {_time(jam.start_time_ms)}."
-        yield f"  It never reaches the {count(survey.behind(jam), 'due frame')} behind it."
+        yield gettext("STUCK: {redisson} stops at {frame}, due since {time}.").format(
+            **values
+        )
+        told = gettext("It never reaches the {frames} behind it.")
+        yield f"  {told.format(frames=_due_frames(survey.behind(jam)))}"
         if jam.delivered_again:
-            yield (
-                f"  Each of its processes delivers the {count(jam.delivered_again, 'due frame')} ahead of it again"
-                f" every {JAVA_RETRY_MS // 1000} s."
+            told = gettext(
+                "Each of its processes delivers the {frames} ahead of it again every {seconds} s."
+            ).format(
+                frames=_due_frames(jam.delivered_again), seconds=JAVA_RETRY_MS // 1000
             )
+            yield f"  {told}"
 
 
 def _describe_leftovers(survey: Survey) -> Iterator[str]:
     if survey.delivered:
-        yield (
-            f"DELIVERED ALREADY: {count(len(survey.delivered), 'frame')}, due and missing from the delay queue:"
-            " a transfer that stopped halfway has delivered them, and will again."
+        yield ngettext(
+            "DELIVERED ALREADY: {count} frame, due and missing from the delay queue: a transfer that stopped halfway has"
+            " delivered it, and will again.",
+            "DELIVERED ALREADY: {count} frames, due and missing from the delay queue: a transfer that stopped halfway has"
+            " delivered them, and will again.",
+            len(survey.delivered),
+        ).format(count=number_text(len(survey.delivered)))
+        told = gettext(
+            "Frames that other clients store without the delay queue look the same."
         )
-        yield "  Frames that other clients store without the delay queue look the same."
+        yield f"  {told}"
     if alone := survey.alone.total():
-        yield f"NEVER TRANSFERRED: {count(alone, 'frame')} only in the delay queue, not in the timeout set."
+        yield ngettext(
+            "NEVER TRANSFERRED: {count} frame only in the delay queue, not in the timeout set.",
+            "NEVER TRANSFERRED: {count} frames only in the delay queue, not in the timeout set.",
+            alone,
+        ).format(count=number_text(alone))
 
 
 def _describe_start_times(survey: Survey) -> Iterator[str]:
     if survey.fractional:
-        yield (
-            f"START TIMES: {survey.fractional:,} not whole ms; Redisson cannot read such a head, and waits for its"
-            " retry each time."
-        )
+        yield gettext(
+            "START TIMES: {count} not whole ms; Redisson cannot read such a head, and waits for its retry each time."
+        ).format(count=number_text(survey.fractional))
     if survey.negative:
-        yield f"START TIMES: {survey.negative:,} below 0; Redisson never transfers them."
+        yield gettext(
+            "START TIMES: {count} below 0; Redisson never transfers them."
+        ).format(count=number_text(survey.negative))
 
 
 def _describe_jam(jam: Jam) -> str:
-    what = (
-        f"a {jam.format.value} frame of {jam.size:,} bytes"
+    template = (
+        gettext("a {format} frame of {size} bytes, number {number} of the timeout set")
         if jam.format
-        else f"{jam.size:,} bytes that are not a frame"
+        else gettext(
+            "{size} bytes that are not a frame, number {number} of the timeout set"
+        )
     )
-    return f"{what}, number {jam.rank + 1:,} of the timeout set"
+    return template.format(
+        format=jam.format.value if jam.format else "",
+        size=number_text(jam.size),
+        number=number_text(jam.rank + 1),
+    )
 
 
 def advise(survey: Survey, name: str) -> Iterator[str]:
     if survey.is_mixed:
-        yield "To free the Java services, rewrite what they cannot read:"
+        yield gettext("To free the Java services, rewrite what they cannot read:")
         for item in survey.formats or FrameFormat:
-            generation = _GENERATIONS[item].removeprefix("Redisson ")
-            yield f"  manage.py delayq_frames {quote(name)} --to {_VERSIONS[item]} --dry-run    if they are {generation}"
-        yield "Without --dry-run the command rewrites them; add --follow while services of both generations offer."
+            command = f"manage.py delayq_frames {quote(name)} --to {_VERSIONS[item]} --dry-run"
+            condition = gettext("if they are {versions}").format(versions=_RANGES[item])
+            yield f"  {command}    {condition}"
+        yield gettext(
+            "Without --dry-run the command rewrites them; add --follow while services of both generations offer."
+        )
         if survey.delivered:
-            yield "With --drop-delivered, frames that were delivered already are not delivered again."
+            yield gettext(
+                "With --drop-delivered, frames that were delivered already are not delivered again."
+            )
         if survey.waiting[None]:
-            yield "Members that are not frames go to quarantine, where the admin shows them."
+            yield gettext(
+                "Members that are not frames go to quarantine, where the admin shows them."
+            )
     else:
         yield from _advise_settings(survey, name)
     if survey.guess().names[:1] == ("ByteArrayCodec",):
-        yield "For a custom codec, set CODEC to an object with name, encode and decode; see docs/settings.md."
+        yield gettext(
+            "For a custom codec, set CODEC to an object with name, encode and decode; see docs/settings.md."
+        )
 
 
 def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
     if not survey.formats:
-        yield "No waiting frame reveals the format."
+        yield gettext("No waiting frame reveals the format.")
         return
     configured = conf.get_settings().queues.get(name)
     if configured is None:
-        yield "The queue is not in the settings. To serve it:"
+        yield gettext("The queue is not in the settings. To serve it:")
         is_ours = survey.jobs == survey.waiting.total()
         yield setting(name, {} if is_ours else fitting_settings(survey))
         return
@@ -220,18 +321,27 @@ def _advise_settings(survey: Survey, name: str) -> Iterator[str]:
     misfits = []
     if configured.frame_format is not found:
         misfits.append(
-            f"it writes {configured.frame_format.value}, and {found.value} was found"
+            gettext("it writes {written}, and {found} was found").format(
+                written=configured.frame_format.value, found=found.value
+            )
         )
     if not is_codec_right:
-        misfits.append(f"its codec is {codec}, and the payloads look like {names[0]}")
+        misfits.append(
+            gettext("its codec is {codec}, and the payloads look like {found}").format(
+                codec=codec, found=names[0]
+            )
+        )
     if not misfits:
-        yield "The settings of this queue fit."
+        yield gettext("The settings of this queue fit.")
         return
-    yield f"The settings of this queue do not fit: {'; '.join(misfits)}. These would:"
+    template = gettext("The settings of this queue do not fit: {reasons}. These would:")
+    yield template.format(reasons="; ".join(misfits))
     if configured.is_shared:
         known = codec if is_codec_right else None
         yield setting(name, fitting_settings(survey, codec=known))
-        yield "The version stands for its generation; use the one of your Java services."
+        yield gettext(
+            "The version stands for its generation; use the one of your Java services."
+        )
     else:
         yield setting(name, {"FRAME": found.value})
 
@@ -247,44 +357,72 @@ def describe_plan(survey: Survey, target: FrameFormat, is_drop: bool) -> Iterato
     rewritten = survey.foreign(target) - survey.waiting[None]
     rewritten -= dropped.total() - dropped[target]
     alone = survey.alone.total() - survey.alone[target] - survey.alone[None]
-    yield f"Dry run, for {_GENERATIONS[target]} ({target.value}). Nothing was changed."
+    yield gettext("Dry run, for {redisson} ({format}). Nothing was changed.").format(
+        redisson=_GENERATIONS[target], format=target.value
+    )
     if is_drop:
-        yield f"  {dropped.total():12,}  delivered already, would be removed"
+        yield _row(dropped.total(), gettext("delivered already, would be removed"))
     elif survey.delivered:
-        yield f"  {len(survey.delivered):12,}  delivered already, would be kept and delivered again"
-    yield f"  {rewritten:12,}  would be rewritten in the timeout set"
+        yield _row(
+            len(survey.delivered),
+            gettext("delivered already, would be kept and delivered again"),
+        )
+    yield _row(rewritten, gettext("would be rewritten in the timeout set"))
     if alone:
-        yield f"  {alone:12,}  would be rewritten only in the delay queue, where nobody transfers them"
+        yield _row(
+            alone,
+            gettext(
+                "would be rewritten only in the delay queue, where nobody transfers them"
+            ),
+        )
     bad = survey.waiting[None] + survey.alone[None]
-    yield f"  {bad:12,}  not frames, would go to quarantine"
-    yield f"  {survey.fitting(target):12,}  in this format already"
+    yield _row(bad, gettext("not frames, would go to quarantine"))
+    yield _row(survey.fitting(target), gettext("in this format already"))
 
 
 def describe_tally(tally: Tally, target: FrameFormat) -> Iterator[str]:
-    yield f"For {_GENERATIONS[target]} ({target.value}), in {count(tally.steps, 'step')}:"
-    yield f"  {tally.rewritten:12,}  rewritten"
+    yield ngettext(
+        "For {redisson} ({format}), in {count} step:",
+        "For {redisson} ({format}), in {count} steps:",
+        tally.steps,
+    ).format(
+        redisson=_GENERATIONS[target],
+        format=target.value,
+        count=number_text(tally.steps),
+    )
+    yield _row(tally.rewritten, gettext("rewritten"))
     if tally.alone:
-        yield f"  {tally.alone:12,}  of these only in the delay queue, where nobody transfers them"
-    yield f"  {tally.quarantined:12,}  put into quarantine"
+        yield _row(
+            tally.alone,
+            gettext("of these only in the delay queue, where nobody transfers them"),
+        )
+    yield _row(tally.quarantined, gettext("put into quarantine"))
     if tally.dropped:
-        yield f"  {tally.dropped:12,}  removed, delivered already"
+        yield _row(tally.dropped, gettext("removed, delivered already"))
 
 
 def describe_rest(survey: Survey, target: FrameFormat) -> Iterator[str]:
     left = survey.foreign(target)
-    yield f"  {survey.fitting(target):12,}  in this format now"
-    yield f"  {left:12,}  still in another"
+    yield _row(survey.fitting(target), gettext("in this format now"))
+    yield _row(left, gettext("still in another"))
     if left:
-        yield (
-            "Somebody stores them while this runs. Run it again, or with --follow until every service is on"
-            " one side of 3.21.1."
+        yield gettext(
+            "Somebody stores them while this runs. Run it again, or with --follow until every service is on one side"
+            " of 3.21.1."
         )
     else:
-        yield f"Nothing stops {_GENERATIONS[target]} any more; its transfers have been notified."
+        yield gettext(
+            "Nothing stops {redisson} any more; its transfers have been notified."
+        ).format(redisson=_GENERATIONS[target])
 
 
-def count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _row(number: int, text: str) -> str:
+    return f"  {number_text(number):>12}  {text}"
+
+
+def _due_frames(number: int) -> str:
+    template = ngettext("{count} due frame", "{count} due frames", number)
+    return template.format(count=number_text(number))
 
 
 def _time(epoch_ms: float) -> str:
@@ -292,11 +430,15 @@ def _time(epoch_ms: float) -> str:
         moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return f"{epoch_ms:g} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{moment_text(moment)} UTC"
 
 
 def _span(seconds: float) -> str:
-    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+    for template, size in (
+        (gettext("{count} days"), 86_400),
+        (gettext("{count} h"), 3_600),
+        (gettext("{count} min"), 60),
+    ):
         if seconds >= 2 * size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.1f} s"
+            return template.format(count=number_text(int(seconds // size)))
+    return gettext("{count} s").format(count=formats.number_format(seconds, 1))

@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from django.utils.translation import gettext
+
 from django_delayq.clock import monotonic_ms
+from django_delayq.translating import number_text, say
 
 #: Seconds between two lines of progress in a log, and on a terminal.
 LOG_EVERY_S, SHOW_EVERY_S = 5.0, 0.2
@@ -23,7 +26,11 @@ class ProgressLine:
         if not self._is_on or monotonic_ms() < self._shown_ms + every_s * 1000:
             return
         self._shown_ms = monotonic_ms()
-        text = f"{what}: {done:,} of {total:,}" if total else what
+        text = say(what)
+        if total:
+            text = gettext("{what}: {done} of {total}").format(
+                what=text, done=number_text(done), total=number_text(total)
+            )
         if self._is_terminal:
             self._stream.write(f"\r\x1b[K{text}", ending="")
             self._is_open = True

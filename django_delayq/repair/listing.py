@@ -33,6 +33,7 @@ from django_delayq.repair.survey import (
     name_of,
     stretches,
 )
+from django_delayq.wording import gettext
 
 #: Field of the control hash: who fills or empties the list. `_mark.lua` has the same name.
 HOLDER = "listing"
@@ -99,7 +100,7 @@ class Listing:
                 # Workers take frames out as well; frames that stay went to the tail.
                 there = self.client.llen(queue.delay_queue)
                 left = min(left - step.seen, there - self.alone)
-                self.progress("emptying the list", total - max(left, 0), total)
+                self.progress(gettext("emptying the list"), total - max(left, 0), total)
 
     @contextmanager
     def _holding(self) -> Iterator[None]:
@@ -125,7 +126,7 @@ class Listing:
             step = self._step(calls.enlist(self.keys, part, **self._naming()))
             self.filled += step.listed
             done += step.seen
-            self.progress("filling the list", done, len(missing))
+            self.progress(gettext("filling the list"), done, len(missing))
 
     def _naming(self) -> dict[str, Any]:
         self.steps += 1

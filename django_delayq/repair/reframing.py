@@ -32,6 +32,7 @@ from django_delayq.repair.survey import (
 from django_delayq.waiting.channel import ChannelListener, ignore_message
 from django_delayq.wire.calls import START
 from django_delayq.wire.frame import FrameFormat, is_read_by
+from django_delayq.wording import gettext
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +166,11 @@ class Reframing:
         queue = self.keys.queue
         listed = self.client.llen(queue.delay_queue)
         total = listed if kind == "tail" else self.client.zcard(queue.timeout_set)
-        where = "delay queue" if kind == "tail" else "timeout set"
+        what = (
+            gettext("rewriting the delay queue")
+            if kind == "tail"
+            else gettext("rewriting the timeout set")
+        )
         cursor, done, changed = START, 0, 0
         while not cursor.is_at_end:
             begun_ms = monotonic_ms()
@@ -190,7 +195,7 @@ class Reframing:
             done += step.seen
             changed += step.rewritten + step.quarantined
             if is_told:
-                self.progress(f"rewriting the {where}", done, max(total, done))
+                self.progress(what, done, max(total, done))
             if is_until_clean and not step.rewritten and not step.quarantined:
                 break
         return changed

@@ -25,6 +25,7 @@ from django_delayq.wire.calls import START
 from django_delayq.wire.frame import FrameFormat, format_of, is_read_by
 from django_delayq.wire.keys import QueueKeys
 from django_delayq.wire.signing import looks_like_job
+from django_delayq.wording import gettext
 
 #: Takes the name of the work, how much of it is done, and the total.
 Progress = Callable[[str, int, int], None]
@@ -210,7 +211,11 @@ def stretches(
 ) -> Iterator[list[FrameHead]]:
     """Walk over the frames of a queue, about ``total`` of them, in bounded calls that change nothing."""
     cursor, done = START, 0
-    what = "reading the timeout set" if kind == "zset" else "reading the delay queue"
+    what = (
+        gettext("reading the timeout set")
+        if kind == "zset"
+        else gettext("reading the delay queue")
+    )
     while not cursor.is_at_end:
         _, cursor, stretch = run(client, calls.survey(keys, kind, cursor))
         yield stretch
@@ -295,7 +300,7 @@ def _confirm(
         flags = run(client, calls.drop_delivered(keys, part, is_drop=False))
         confirmed += (name for name, flag in zip(part, flags, strict=True) if flag)
         done += len(part)
-        progress("looking for what was delivered already", done, len(names))
+        progress(gettext("looking for what was delivered already"), done, len(names))
     return confirmed
 
 
@@ -336,7 +341,7 @@ def similar_queues(
         cursor, part = client.scan(cursor, match=f"{prefix}*{escaped}*", count=1000)
         found |= {_text(key).removeprefix(prefix) for key in part}
         done += 1000
-        progress("looking for similar names", min(done, total), total)
+        progress(gettext("looking for similar names"), min(done, total), total)
         if cursor == 0:
             return sorted(map(_untagged, found))
 

@@ -10,6 +10,7 @@ from django.core.management.base import (
     CommandError,
     CommandParser,
 )
+from django.utils.translation import gettext, ngettext
 from redis.client import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
@@ -22,7 +23,6 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.faults import describe_fault
 from django_delayq.management.frames_report import (
     advise,
-    count,
     describe,
     describe_list_plan,
     describe_listing,
@@ -41,6 +41,7 @@ from django_delayq.repair.survey import (
     similar_queues,
     take_survey,
 )
+from django_delayq.translating import number_text, say
 from django_delayq.wire.frame import FrameFormat
 
 EXAMPLES = """
@@ -156,7 +157,9 @@ class Command(CommandWithExamples):
         except KeyboardInterrupt:
             self._progress.end()
             self._say(
-                "Interrupted. No step is half done; run the command again to go on."
+                gettext(
+                    "Interrupted. No step is half done; run the command again to go on."
+                )
             )
             status = 1
         finally:
@@ -178,7 +181,10 @@ class Command(CommandWithExamples):
         if target is None:
             pauses = run(client, pausing.pauses(keys))
             self._say(
-                *describe(survey, name), *map(str, pauses), "", *advise(survey, name)
+                *describe(survey, name),
+                *(say(pause.words) for pause in pauses),
+                "",
+                *advise(survey, name),
             )
             return 0
         if options["dry_run"]:
@@ -228,38 +234,54 @@ class Command(CommandWithExamples):
             left = client.llen(keys.queue.delay_queue) - listing.alone
             if left > 0:
                 self._say(
-                    f"{count(left, 'frame')} entered the list meanwhile, from Java or from a process that does not"
-                    " know the new setting yet."
+                    ngettext(
+                        "{count} frame entered the list meanwhile, from Java or from a process that does not know the"
+                        " new setting yet.",
+                        "{count} frames entered the list meanwhile, from Java or from a process that does not know the"
+                        " new setting yet.",
+                        left,
+                    ).format(count=number_text(left))
                 )
         return 0
 
     def _follow(self, reframing: Reframing) -> None:
         self._progress.end()
         self._say(
-            f"Rewritten so far: {reframing.tally.rewritten:,}. Following; Ctrl-C ends it."
+            gettext("Rewritten so far: {count}. Following; Ctrl-C ends it.").format(
+                count=number_text(reframing.tally.rewritten)
+            )
         )
         said = reframing.tally.changed
         for tally in reframing.follow():
             if tally.changed != said:
                 said = tally.changed
-                self._progress(f"rewritten since the start: {tally.rewritten:,}", 0, 0)
+                told = gettext("rewritten since the start: {count}")
+                self._progress(told.format(count=number_text(tally.rewritten)), 0, 0)
 
     def _describe_absence(self, client: Redis, name: str) -> Iterator[str]:
-        yield f"The queue {name!r} is empty: none of its keys exists."
+        yield gettext("The queue {name!r} is empty: none of its keys exists.").format(
+            name=name
+        )
         try:
             similar = similar_queues(client, name, progress=self._progress)
         except NoPermissionError as error:
-            yield f"The command may not look for queues of similar names: {error}"
+            yield gettext(
+                "The command may not look for queues of similar names: {error}"
+            ).format(error=error)
             return
         finally:
             self._progress.end()
         if not similar:
-            yield "No other queue's name contains this one. Redisson deletes the keys of an empty queue."
+            yield gettext(
+                "No other queue's name contains this one. Redisson deletes the keys of an empty queue."
+            )
             return
-        yield "These names contain it, as those that a NameMapper of Redisson makes:"
+        yield gettext(
+            "These names contain it, as those that a NameMapper of Redisson makes:"
+        )
         for other in similar:
             yield f"  manage.py delayq_frames {quote(other)}"
-        yield "Use the name with its prefix, here and in the settings:"
+        yield gettext("Use the name with its prefix, here and in the settings:")
         yield setting(similar[0], {})
 
     def _say(self, *lines: str) -> None:

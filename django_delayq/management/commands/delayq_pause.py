@@ -7,11 +7,13 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import pause, paused
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.translating import say
 
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?) ?([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -118,6 +120,6 @@ class Command(CommandWithExamples):
             and (task is None or each.task == task)
         ]
         for each in found:
-            self.stdout.write(str(each))
+            self.stdout.write(say(each.words))
         if not found:
-            self.stdout.write("nothing is paused")
+            self.stdout.write(gettext("nothing is paused"))

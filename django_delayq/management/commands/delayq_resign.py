@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.utils.translation import gettext, ngettext
 from redis.client import Redis
 from redis.exceptions import RedisError
 
@@ -20,6 +21,7 @@ from django_delayq.faults import describe_fault
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.progress import ProgressLine
 from django_delayq.repair.resigning import FormatChange, Resigning, Tally
+from django_delayq.translating import list_text, number_text
 from django_delayq.wire.signing import Keyring
 
 EXAMPLES = """
@@ -146,7 +148,8 @@ class Command(CommandWithExamples):
             with self._explained():
                 total = signing.total()
                 for _ in steps:
-                    self._progress(f"queue {queue.name}", signing.seen, total)
+                    told = gettext("queue {queue}").format(queue=queue.name)
+                    self._progress(told, signing.seen, total)
         except KeyboardInterrupt:
             self._progress.end()
             self.stdout.write(_told(queue.name, signing.tally))
@@ -185,10 +188,21 @@ class Command(CommandWithExamples):
                     f" was killed counts for {ENROLLED_MS // 60_000} minutes. With --force they claim nothing there until"
                     " they are updated."
                 )
-            self.stdout.write(f"queue {queue.name}: {behind}, and claim nothing now")
+            told = ngettext(
+                "queue {queue}: {count} of its worker processes cannot read format {format}, and claims nothing now",
+                "queue {queue}: {count} of its worker processes cannot read format {format}, and claim nothing now",
+                found.behind,
+            )
+            self.stdout.write(
+                told.format(
+                    queue=queue.name, count=number_text(found.behind), format=format
+                )
+            )
         if format != found.before:
             self.stdout.write(
-                f"queue {queue.name}: from format {found.before} to format {format}"
+                gettext("queue {queue}: from format {before} to format {after}").format(
+                    queue=queue.name, before=found.before, after=format
+                )
             )
 
     def _conclude(
@@ -203,30 +217,51 @@ class Command(CommandWithExamples):
         late = sum(tally.late for tally in tallies)
         missing = sorted({name for tally in tallies for name in tally.unknown})
         if late:
-            what = "signed with an older key" if format is None else "in another format"
-            self.stdout.write(
-                f"Not done: jobs {what} keep coming, {late:,} during the last look. Restart the processes that schedule"
-                " them, with the new key first, and run this again."
+            template = (
+                gettext(
+                    "Not done: jobs signed with an older key keep coming, {count} during the last look. Restart the processes"
+                    " that schedule them, with the new key first, and run this again."
+                )
+                if format is None
+                else gettext(
+                    "Not done: jobs in another format keep coming, {count} during the last look. Restart the processes that"
+                    " schedule them, with the new key first, and run this again."
+                )
             )
+            self.stdout.write(template.format(count=number_text(late)))
         if missing:
-            self.stdout.write(
-                f"Not done: jobs that need {_all_of(missing)} are not signed anew. Run this where it is known."
+            template = gettext(
+                "Not done: jobs that need {keys} are not signed anew. Run this where it is known."
             )
+            self.stdout.write(template.format(keys=list_text(missing)))
         unfit = sum(tally.unfit for tally in tallies)
         if unfit:
-            self.stdout.write(
-                f"Not done: {unfit:,} jobs contain something that the format cannot hold. They stay as they are, and are"
-                " held for a worker that reads their format."
+            template = ngettext(
+                "Not done: {count} jobs contain something that the format cannot hold. They stay as they are, and are held"
+                " for a worker that reads their format.",
+                "Not done: {count} jobs contain something that the format cannot hold. They stay as they are, and are held"
+                " for a worker that reads their format.",
+                unfit,
             )
+            self.stdout.write(template.format(count=number_text(unfit)))
         if late or unfit:
             return False
         # Jobs that another project has signed do not need this project's keys.
-        nothing = "Nothing else" if missing else "Nothing"
-        done = f"{nothing} here needs any key except {first!r}."
-        if others and left:
-            done += f" {_all_of(map(repr, others))} may go once this has run for {_all_of(left)} as well."
-        elif others:
-            done += f" {_all_of(map(repr, others))} may go."
+        template = (
+            gettext("Nothing else here needs any key except {key}.")
+            if missing
+            else gettext("Nothing here needs any key except {key}.")
+        )
+        done = template.format(key=repr(first))
+        if others:
+            template = (
+                gettext("{keys} may go once this has run for {queues} as well.")
+                if left
+                else gettext("{keys} may go.")
+            )
+            keys = list_text([repr(other) for other in others])
+            told = template.format(keys=keys, queues=list_text(left) if left else "")
+            done = f"{done} {told}"
         self.stdout.write(done)
         return not missing
 
@@ -245,18 +280,24 @@ def _all_of(names: Any) -> str:
 
 
 def _told(name: str, tally: Tally) -> str:
-    parts = [
-        f"{tally.signed:,} signed anew",
-        f"{tally.current:,} already signed with the first key",
+    told = [
+        (gettext("{count} signed anew"), tally.signed, ""),
+        (gettext("{count} already signed with the first key"), tally.current, ""),
     ]
     if tally.foreign:
-        parts.append(f"{tally.foreign:,} that are not jobs of this project")
+        template = gettext("{count} that are not jobs of this project")
+        told.append((template, tally.foreign, ""))
     if tally.unfit:
-        parts.append(f"{tally.unfit:,} that the format cannot hold")
-    parts += [
-        f"{count:,} that need the {missing}, which is not here"
-        for missing, count in sorted(tally.unknown.items())
-    ]
+        template = gettext("{count} that the format cannot hold")
+        told.append((template, tally.unfit, ""))
+    template = gettext("{count} that need the {key}, which is not here")
+    told += [(template, count, key) for key, count in sorted(tally.unknown.items())]
     if tally.released:
-        parts.append(f"{tally.released:,} no longer held")
-    return f"queue {name}: " + ", ".join(parts)
+        told.append((gettext("{count} no longer held"), tally.released, ""))
+    parts = [
+        template.format(count=number_text(count), key=key)
+        for template, count, key in told
+    ]
+    return gettext("queue {queue}: {counts}").format(
+        queue=name, counts=", ".join(parts)
+    )

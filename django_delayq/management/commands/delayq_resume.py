@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import resume
@@ -49,7 +50,26 @@ class Command(CommandWithExamples):
                 conf.get_settings().queue(queue)
             for queue in dict.fromkeys(queues) or [None]:
                 was_paused = resume(queue, task=task)
-                what = f"queue {queue}" if task is None else f"task {task}"
-                where = f" on queue {queue}" if task is not None and queue else ""
-                how = "is resumed" if was_paused else "was not paused"
-                self.stdout.write(f"{what} {how}{where}")
+                self.stdout.write(_said(queue, task, was_paused))
+
+
+def _said(queue: str | None, task: str | None, was_paused: bool) -> str:
+    if task is None:
+        template = (
+            gettext("queue {queue} is resumed")
+            if was_paused
+            else gettext("queue {queue} was not paused")
+        )
+    elif queue is None:
+        template = (
+            gettext("task {task} is resumed")
+            if was_paused
+            else gettext("task {task} was not paused")
+        )
+    else:
+        template = (
+            gettext("task {task} is resumed on queue {queue}")
+            if was_paused
+            else gettext("task {task} was not paused on queue {queue}")
+        )
+    return template.format(queue=queue, task=task)

@@ -6,11 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext
 
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.translating import is_english, moment_text
 
 #: How many moments of each schedule are shown.
 SHOWN = 5
@@ -64,10 +66,14 @@ class Command(CommandWithExamples):
         changes: dict[str, Callable[[Schedule], str]] = {
             "pause": lambda found: _said(found.pause(reason=options["reason"])),
             "resume": lambda found: _said(found.resume()),
-            "fire": lambda found: f"job {found.fire().id} is due now",
-            "delete": lambda found: (
-                f"{found.name} is {'deleted' if found.delete() else 'gone already'}"
+            "fire": lambda found: gettext("job {id} is due now").format(
+                id=found.fire().id
             ),
+            "delete": lambda found: (
+                gettext("{name} is deleted")
+                if found.delete()
+                else gettext("{name} is gone already")
+            ).format(name=found.name),
         }
         with explained():
             for name, change in changes.items():
@@ -83,52 +89,79 @@ class Command(CommandWithExamples):
             for line in _lines(schedule):
                 self.stdout.write(line)
         if not found_all:
-            self.stdout.write("there are no schedules")
+            self.stdout.write(gettext("there are no schedules"))
 
 
 def _said(schedule: Schedule) -> str:
     if schedule.next_moment is None:
-        return f"{schedule.name} is {'paused' if schedule.is_paused else 'at its end'}"
-    return f"{schedule.name} comes next at {_text(schedule.next_moment)}"
+        template = (
+            gettext("{name} is paused")
+            if schedule.is_paused
+            else gettext("{name} is at its end")
+        )
+        return template.format(name=schedule.name)
+    return gettext("{name} comes next at {moment}").format(
+        name=schedule.name, moment=_text(schedule.next_moment)
+    )
 
 
 def _lines(schedule: Schedule) -> list[str]:
-    notes = [f"queue {schedule.queue}", f"task {schedule.task}"]
+    notes = [
+        gettext("queue {queue}").format(queue=schedule.queue),
+        gettext("task {task}").format(task=schedule.task),
+    ]
     if schedule.is_stored:
-        notes.append("stored")
+        notes.append(gettext("stored"))
     if schedule.is_overridden:
-        notes.append("with other moments than its definition has")
+        notes.append(gettext("with other moments than its definition has"))
     lines = [
         f"{schedule.name} ({', '.join(notes)})",
-        f"  {schedule.words}",
+        # What puts a cron expression into words speaks English only.
+        f"  {schedule.words if is_english() else schedule.when}",
     ]
     if schedule.is_orphan:
         why = (
-            f"no task is named {schedule.task} here"
+            gettext("orphan: no task is named {task} here")
             if schedule.is_stored
-            else "no code here has it; --delete if no other has"
+            else gettext("orphan: no code here has it; --delete if no other has")
         )
-        lines.append(f"  orphan: {why}")
+        lines.append(f"  {why.format(task=schedule.task)}")
     if not schedule.is_enrolled:
-        lines.append("  not enrolled yet: the first worker that starts does that")
+        note = gettext("not enrolled yet: the first worker that starts does that")
+        lines.append(f"  {note}")
     if schedule.paused_since is not None:
-        by = f", by {' '.join(schedule.paused_by.split())}"
         reason = " ".join(schedule.paused_reason.split())
-        lines.append(
-            f"  paused since {_text(schedule.paused_since)}{by}"
-            + (f": {reason}" if reason else "")
+        template = (
+            gettext("paused since {since}, by {by}: {reason}")
+            if reason
+            else gettext("paused since {since}, by {by}")
         )
+        told = template.format(
+            since=_text(schedule.paused_since),
+            by=" ".join(schedule.paused_by.split()),
+            reason=reason,
+        )
+        lines.append(f"  {told}")
     if schedule.last_moment is not None:
-        lines.append(f"  last came at {_text(schedule.last_moment)}")
+        told = gettext("last came at {moment}").format(
+            moment=_text(schedule.last_moment)
+        )
+        lines.append(f"  {told}")
     try:
-        moments = ", ".join(map(_text, schedule.moments(SHOWN))) or "never"
+        moments = ", ".join(map(_text, schedule.moments(SHOWN))) or gettext("never")
     except InvalidSchedule as error:
         moments = str(error)
-    return [*lines, f"  {'would come' if schedule.is_paused else 'next'}: {moments}"]
+    template = (
+        gettext("would come: {moments}")
+        if schedule.is_paused
+        else gettext("next: {moments}")
+    )
+    return [*lines, f"  {template.format(moments=moments)}"]
 
 
 def _text(moment: datetime) -> str:
-    return moment.isoformat(sep=" ", timespec="seconds")
+    offset = moment.isoformat(timespec="seconds")[len("2026-01-01T00:00:00") :]
+    return moment_text(moment) + offset
 
 
 def _as_json(schedule: Schedule) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from django.core.management.base import (
     CommandParser,
 )
 from django.utils.autoreload import StatReloader, get_child_arguments
+from django.utils.translation import gettext, ngettext
 from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
@@ -26,6 +27,7 @@ from django_delayq.jobs import registry
 from django_delayq.management.backends import prepare_tasks
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.redaction import redact, redact_url
+from django_delayq.translating import number_text
 from django_delayq.worker import heartbeat
 from django_delayq.worker.process import WorkerOptions
 from django_delayq.worker.supervisor import Supervisor
@@ -222,21 +224,44 @@ class Command(CommandWithExamples):
     def _greet(self, options: WorkerOptions) -> None:
         worker = options.worker
         url = conf.get_settings().connection
-        server = "the embedded server" if url is None else redact_url(url)
-        order = "by weight" if options.is_weighted else "in this order"
-        tasks = [task.name for task in registry.all_tasks()]
-        rows = {
-            f"queues, {order}": ", ".join(_describe_queues(options)),
-            "tasks": ", ".join(tasks) if tasks else "none: nothing is registered",
-            "runs": f"{_count(worker.processes, 'process', 'es')} of {_count(worker.threads, 'thread')}"
-            f" and {_count(worker.coroutines, 'coroutine')}; lease {worker.lease_s:g} s, grace {worker.grace_s:g} s",
-        }
-        if len(tasks) > TASKS_SHOWN:
-            rows["tasks"] = str(len(tasks))
+        server = gettext("the embedded server") if url is None else redact_url(url)
+        queues = (
+            gettext("queues, by weight")
+            if options.is_weighted
+            else gettext("queues, in this order")
+        )
+        names = [task.name for task in registry.all_tasks()]
+        tasks = ", ".join(names) or gettext("none: nothing is registered")
+        if len(names) > TASKS_SHOWN:
+            tasks = number_text(len(names))
+        runs = gettext(
+            "{processes} of {threads} and {coroutines}; lease {lease} s, grace {grace} s"
+        ).format(
+            processes=_count(
+                ngettext("{count} process", "{count} processes", worker.processes),
+                worker.processes,
+            ),
+            threads=_count(
+                ngettext("{count} thread", "{count} threads", worker.threads),
+                worker.threads,
+            ),
+            coroutines=_count(
+                ngettext("{count} coroutine", "{count} coroutines", worker.coroutines),
+                worker.coroutines,
+            ),
+            lease=f"{worker.lease_s:g}",
+            grace=f"{worker.grace_s:g}",
+        )
         if options.is_burst:
-            rows["runs"] += "; ends when nothing is due"
+            runs += "; " + gettext("ends when nothing is due")
+        rows = {
+            queues: ", ".join(_describe_queues(options)),
+            gettext("tasks"): tasks,
+            gettext("runs"): runs,
+        }
         width = max(map(len, rows))
-        lines = [f"django-delayq {__version__} on {server}"]
+        head = gettext("django-delayq {version} on {server}")
+        lines = [head.format(version=__version__, server=server)]
         lines += [f"  {name:{width}}  {value}" for name, value in rows.items()]
         self.stdout.write("\n".join(lines))
         self.stdout.flush()
@@ -277,7 +302,8 @@ class Command(CommandWithExamples):
         while not stops and child.process.poll() != 0:
             next(ticker)
             if reloader.changed is not None and not stops:
-                self.stderr.write(f"{reloader.changed} changed, restarting the worker")
+                text = gettext("{file} changed, restarting the worker")
+                self.stderr.write(text.format(file=reloader.changed))
                 reloader.changed = None
                 child.stop()
                 child = _Child()
@@ -315,16 +341,17 @@ def _describe_queues(options: WorkerOptions) -> Iterator[str]:
     for queue, weight in options.queues:
         facts = []
         if queue.redisson is not None:
-            facts.append(f"shared with Redisson {queue.redisson}")
+            shared = gettext("shared with Redisson {version}")
+            facts.append(shared.format(version=queue.redisson))
         handler = registry.get_handler(queue.name)
         if handler is not None:
-            facts.append(f"handler {handler.name}")
+            facts.append(gettext("handler {name}").format(name=handler.name))
         text = f"{queue.name}={weight}" if options.is_weighted else queue.name
         yield text + (f" ({', '.join(facts)})" if facts else "")
 
 
-def _count(number: int, noun: str, ending: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else ending}"
+def _count(template: str, number: int) -> str:
+    return template.format(count=number_text(number))
 
 
 def _read_queues(

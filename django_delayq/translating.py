@@ -1,0 +1,112 @@
+"""Says in the current language what pages and commands show: wordings of lower layers, states, counters, dates, numbers.
+
+Messages of exceptions and lines of logs are English in every language, so that they can be searched for.
+"""
+
+from collections.abc import Iterable
+from datetime import date, datetime
+from typing import Any
+
+from django.utils import formats, translation
+from django.utils.functional import Promise
+from django.utils.translation import gettext, ngettext, pgettext_lazy
+
+from django_delayq.wording import Value, Wording
+
+#: A state as pages name it; a few say more than `State` does.
+STATES = {
+    "uncommitted": pgettext_lazy("state of a job", "uncommitted"),
+    "scheduled": pgettext_lazy("state of a job", "scheduled"),
+    "due": pgettext_lazy("state of a job", "due"),
+    "running": pgettext_lazy("state of a job", "running"),
+    "lease expired": pgettext_lazy("state of a job", "lease expired"),
+    "retrying": pgettext_lazy("state of a job", "retrying"),
+    "held": pgettext_lazy("state of a job", "held"),
+    "succeeded": pgettext_lazy("state of a job", "succeeded"),
+    "failed": pgettext_lazy("state of a job", "failed"),
+    "cancelled": pgettext_lazy("state of a job", "cancelled"),
+    "expired": pgettext_lazy("state of a job", "expired"),
+    "taken": pgettext_lazy("state of a job", "taken"),
+    "dead": pgettext_lazy("state of a job", "dead"),
+    "quarantined": pgettext_lazy("state of a job", "quarantined"),
+    "unreadable": pgettext_lazy("state of a job", "unreadable"),
+    "unknown": pgettext_lazy("state of a job", "unknown"),
+    "missing": pgettext_lazy("state of a job", "missing"),
+}
+#: Counters of a queue that are named for no state.
+_COUNTERS = {
+    "offered": pgettext_lazy("so many jobs", "offered"),
+    "retried": pgettext_lazy("so many jobs", "retried"),
+    "snoozed": pgettext_lazy("so many jobs", "snoozed"),
+    "doubles": pgettext_lazy("so many jobs", "doubles"),
+    "vanished": pgettext_lazy("so many jobs", "vanished"),
+}
+
+
+def say(text: str) -> str:
+    """Say a text of a lower layer in the current language; one that is no `Wording` stays as it is."""
+    return text.said_by(_find, _Localized.of) if isinstance(text, Wording) else text
+
+
+def state_label(state: str) -> str:
+    """Name a state."""
+    return str(STATES[state]) if state in STATES else state
+
+
+def counter_label(name: str) -> str:
+    """Name a counter; one that this version does not know keeps its name."""
+    return str(_COUNTERS[name]) if name in _COUNTERS else state_label(name)
+
+
+def number_text(number: int) -> str:
+    """Write a number with its thousands apart."""
+    return formats.number_format(number, use_l10n=True, force_grouping=True)
+
+
+def moment_text(moment: date) -> str:
+    """Write a moment to the second, its date as the admin's own fields write dates."""
+    order = str(formats.get_format("DATE_INPUT_FORMATS")[0])
+    return moment.strftime(f"{order} %H:%M:%S")
+
+
+def list_text(items: Iterable[str]) -> str:
+    """Write "a, b and c"."""
+    *others, last = items
+    if not others:
+        return last
+    return gettext("{others} and {last}").format(others=", ".join(others), last=last)
+
+
+def is_english() -> bool:
+    """Return whether the current language is English, or none is active."""
+    return (translation.get_language() or "en").startswith("en")
+
+
+def _find(singular: str, plural: tuple[str, int] | None) -> str:
+    return gettext(singular) if plural is None else ngettext(singular, *plural)
+
+
+class _Localized:
+    """A value that formats itself by the current language, whatever the template's format says of digits."""
+
+    @staticmethod
+    def of(value: Value) -> Any:
+        if isinstance(value, datetime):
+            return _Moment(value)
+        return value if isinstance(value, str | Promise) else _Number(value)
+
+
+class _Number:
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __format__(self, spec: str) -> str:
+        return number_text(self._number) if "," in spec else format(self._number, spec)
+
+
+class _Moment:
+    def __init__(self, moment: datetime) -> None:
+        self._moment = moment
+
+    def __format__(self, spec: str) -> str:
+        return moment_text(self._moment)

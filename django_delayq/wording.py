@@ -1,0 +1,81 @@
+"""Sentences that layers below Django make and pages above it show in the reader's language.
+
+A `Wording` is its English text, for logs and errors, and remembers what it was made of; ``translating`` writes the same
+sentence in another language. `gettext`, `ngettext` and `gettext_noop` have the names by which ``makemessages`` finds texts.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+Value = str | int | datetime
+
+
+class Wording(str):
+    """An English text that can be said in another language. Its values may be wordings themselves."""
+
+    __slots__ = ("_is_sentence", "_plural", "_singular", "_values")
+
+    _singular: str
+    #: The form for many, and how many there are; None: it counts nothing.
+    _plural: tuple[str, int] | None
+    _values: Mapping[str, Value]
+    _is_sentence: bool
+
+    def __new__(
+        cls,
+        singular: str,
+        values: Mapping[str, Value],
+        plural: tuple[str, int] | None = None,
+        *,
+        is_sentence: bool = False,
+    ) -> "Wording":
+        template = singular if plural is None or plural[1] == 1 else plural[0]
+        self = super().__new__(cls, _write(template, values, is_sentence))
+        self._singular, self._plural, self._values = singular, plural, values
+        self._is_sentence = is_sentence
+        return self
+
+    def said_by(
+        self,
+        find: Callable[[str, tuple[str, int] | None], str],
+        localize: Callable[[Value], Any],
+    ) -> str:
+        """Write it with templates that ``find`` returns for ours, and values that know how to be formatted."""
+        values = {
+            name: value.said_by(find, localize)
+            if isinstance(value, Wording)
+            else localize(value)
+            for name, value in self._values.items()
+        }
+        return _write(find(self._singular, self._plural), values, self._is_sentence)
+
+
+def _write(template: str, values: Mapping[str, Any], is_sentence: bool) -> str:
+    text = template.format_map(values)
+    return text[:1].upper() + text[1:] if is_sentence else text
+
+
+def gettext(text: str, **values: Value) -> Wording:
+    """Make a wording of a template for ``str.format``."""
+    return Wording(text, values)
+
+
+def ngettext(singular: str, plural: str, number: int, **values: Value) -> Wording:
+    """Make a wording that depends on a number, which its templates call ``number``."""
+    return Wording(singular, {"number": number, **values}, (plural, number))
+
+
+def gettext_noop(template: str) -> str:
+    """Have the tools find a template that is not filled in here."""
+    return template
+
+
+def sentence(clause: str) -> Wording:
+    """Make a sentence of a clause: a capital, and a full stop."""
+    return Wording(gettext_noop("{clause}."), {"clause": clause}, is_sentence=True)
+
+
+def joined(**parts: Value) -> Wording:
+    """Put parts together as they are, one after the other."""
+    return Wording("".join(f"{{{name}}}" for name in parts), parts)

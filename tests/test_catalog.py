@@ -1,0 +1,163 @@
+"""The catalogue of texts is that of the sources, and nothing that people read is outside of it."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from babel.messages.pofile import read_po
+from django.template.base import Lexer, TokenType
+
+from tests.catalog import PACKAGE, SOURCE, catalog, write
+
+TEMPLATES = sorted(PACKAGE.rglob("*.html"))
+#: What shows texts to people, beside templates. Errors, ``--help`` and log lines are English.
+SHOWING = [
+    *sorted((PACKAGE / "admin").glob("*.py")),
+    PACKAGE / "translating.py",
+    PACKAGE / "management" / "frames_report.py",
+    *sorted((PACKAGE / "management" / "commands").glob("delayq_*.py")),
+]
+_TRANSLATING = re.compile(r"n?p?gettext(_lazy)?")
+#: Attributes of tags that a browser shows or reads aloud.
+_SHOWN = re.compile(r'\b(?:value|placeholder|aria-label|title|alt)="([^"]*)"')
+_ASCII_WORD = re.compile(r"[A-Za-z]{2,}")
+#: Entities.
+_NO_TEXT = {"nbsp", "rsaquo", "lsaquo"}
+
+
+def test_catalogue_is_that_of_the_sources():
+    assert SOURCE.read_bytes() == write(catalog()), (
+        "run: python -m tests.catalog, and commit what it writes"
+    )
+
+
+def test_makemessages_finds_the_same_texts(tmp_path):
+    if shutil.which("xgettext") is None:
+        pytest.skip("makemessages needs GNU gettext")
+    copied = tmp_path / "django_delayq"
+    shutil.copytree(
+        PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__", "*.lua")
+    )
+    (copied / "locale" / "en" / "LC_MESSAGES" / "django.po").unlink()
+
+    done = subprocess.run(
+        [sys.executable, "-m", "django", "makemessages", "--locale", "en"],
+        cwd=copied,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = copied / "locale" / "en" / "LC_MESSAGES" / "django.po"
+    with written.open("rb") as file:
+        found = {(each.context, each.id) for each in read_po(file) if each.id}
+    assert found == {(each.context, each.id) for each in catalog() if each.id}
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
+def test_template_has_no_text_outside_of_the_catalogue(template):
+    """Of every branch, also of those that no test walks."""
+    shown, is_inside = "", False
+    for token in Lexer(template.read_text("utf-8")).tokenize():
+        name = token.contents.split(" ")[0]
+        if token.token_type is TokenType.BLOCK:
+            if name in ("blocktranslate", "endblocktranslate"):
+                is_inside = name == "blocktranslate"
+            if token.contents == "block bodyclass":
+                is_inside = True
+            elif name == "endblock":
+                is_inside = False
+            shown += "\N{REPLACEMENT CHARACTER}"
+        elif token.token_type is TokenType.TEXT and not is_inside:
+            shown += token.contents
+        else:
+            shown += "\N{REPLACEMENT CHARACTER}"
+    shown = re.sub(r"<style.*?</style>", "", shown, flags=re.DOTALL)
+    fields = re.sub(
+        r"<(?:input|button)\b[^>]*(?:type=\"hidden\"|name=\"action\")[^>]*>", "", shown
+    )
+    texts = [*_SHOWN.findall(fields), re.sub(r"<[^>]*>", " ", shown)]
+
+    words = {word for text in texts for word in _ASCII_WORD.findall(text)}
+
+    assert words - _NO_TEXT == set()
+
+
+def _untranslated(tree: ast.Module):
+    """Yield the literal texts of a module that look like language and go through no translation."""
+    exempt: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            called = node.func.id if isinstance(node.func, ast.Name) else called
+            is_error = called.endswith(("Error", "Http404")) or called in _ENGLISH
+            if _TRANSLATING.fullmatch(called) or is_error:
+                exempt |= {id(each) for each in ast.walk(node)}
+        elif isinstance(node, ast.Raise | ast.Assert):
+            exempt |= {id(each) for each in ast.walk(node)}
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            exempt.add(id(node.value))
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {each.id for each in targets if isinstance(each, ast.Name)}
+            if names & {"EXAMPLES", "help", "examples"}:
+                exempt |= {id(each) for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in exempt
+            and _LANGUAGE.search(node.value)
+        ):
+            yield node.value
+
+
+#: Calls whose texts stay English: ``--help``, the log, types.
+_ENGLISH = {
+    "add_argument", "add_mutually_exclusive_group", "compile", "cast",
+    "log", "debug", "info", "warning", "error", "exception", "Formatter", "getLogger",
+}  # fmt: skip
+#: Two words, or a word with a capital.
+_LANGUAGE = re.compile(r"[A-Za-z]{2,} [A-Za-z]{2,}|^[A-Z][a-z]+|[a-z]{3,}: ")
+#: Literals that look like language and are none.
+_NO_LANGUAGE = {
+    "lease expired",  # the key of a state, which translating.STATES has
+    # How a payload's value is shown, in the place of JSON.
+    "<integer of ",
+    # Commands to type.
+    "manage.py delayq_frames ", "  manage.py delayq_frames ",
+    # Parts of errors.
+    "Nothing was changed.", "The steps done so far stand.", "the formats ",
+    " of its worker processes cannot read format ",
+    # For --help.
+    "cancel the job that waits, and store none until --resume.", "go on with the next moment.",
+    "store one more job, due now.", "delete a stored schedule, or one that no code defines.",
+    # Names of types, and of a codec.
+    "Moment", "Moment | None", "Pager", "JobAdmin", "_Act", "ByteArrayCodec",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", SHOWING, ids=lambda path: path.stem)
+def test_module_has_no_text_outside_of_the_catalogue(module):
+    found = set(_untranslated(ast.parse(module.read_text("utf-8"))))
+
+    assert found - _NO_LANGUAGE == set()
+
+
+@pytest.mark.parametrize("module", SHOWING, ids=lambda path: path.stem)
+def test_no_text_stands_in_an_f_string_where_the_tools_do_not_look(module):
+    """Babel looks there from Python 3.12 on, xgettext never."""
+    hidden = [
+        ast.unparse(call)
+        for node in ast.walk(ast.parse(module.read_text("utf-8")))
+        if isinstance(node, ast.JoinedStr)
+        for call in ast.walk(node)
+        if isinstance(call, ast.Call) and _TRANSLATING.search(ast.unparse(call.func))
+    ]
+
+    assert hidden == []
