@@ -387,6 +387,7 @@ def _are_paths(value: Any) -> bool:
         isinstance(item, str) and "." in item.strip(".") for item in value
     )
 
+
 #: What jobs may do in tests; see `Settings.test`.
 TEST_MODES = ("captured", "immediate", "server", "connection")
 

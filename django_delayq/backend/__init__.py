@@ -43,7 +43,7 @@ from django_delayq.exceptions import (
 )
 from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs.job import Job, aget_job, get_job
-from django_delayq.jobs.options import Seconds, TaskOptions
+from django_delayq.jobs.options import Commit, InOutbox, Seconds, TaskOptions
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import asend as asend_job
 from django_delayq.jobs.sending import send as send_job
@@ -212,14 +212,17 @@ class DelayqBackend(BaseTaskBackend):
         return plan
 
     def _tell_of_commit(
-        self, result: AnyResult, job: Job[Any], on_commit: bool | str
+        self, result: AnyResult, job: Job[Any], on_commit: Commit
     ) -> None:
+        is_row = isinstance(on_commit, InOutbox)
+
         def tell() -> None:
-            # If it could not be sent, that has been raised.
-            if not job.is_unsent:
+            # If it could not be sent, that has been raised. A row of the outbox is sent by whoever finds it.
+            if is_row or not job.is_unsent:
                 task_enqueued.send_robust(type(self), task_result=result)
 
-        using = None if on_commit is True else str(on_commit)
+        alias = on_commit.using if isinstance(on_commit, InOutbox) else on_commit
+        using = alias if isinstance(alias, str) else None
         transaction.on_commit(tell, using=using)
 
     def get_result(self, result_id: str) -> AnyResult:

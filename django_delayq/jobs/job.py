@@ -4,7 +4,7 @@ It asks the server by the job's id, and keeps only the answer of the last look. 
 run.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -130,8 +130,8 @@ class Job(Generic[R_co]):
 
     __slots__ = (
         "_at_ms",
-        "_claimed",
         "_awaits_commit",
+        "_claimed",
         "_draft",
         "_headers",
         "_kept",
