@@ -54,6 +54,7 @@ class _CommonOptions(TypedDict, total=False):
     keep_result: Seconds | None
     spread: Seconds | None
     on_commit: bool | str | None
+    outbox: bool | None
 
 
 class CallOptions(_CommonOptions, total=False):
@@ -67,6 +68,7 @@ class HandlerOptions(_CommonOptions, total=False):
 
     retry_on: ExceptionClasses
     no_retry_on: ExceptionClasses
+    once: bool | str
 
 
 class DecoratorOptions(CallOptions, HandlerOptions, total=False):
