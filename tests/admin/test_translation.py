@@ -4,6 +4,8 @@
 """
 
 import contextlib
+import copy
+import pickle
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -308,6 +310,8 @@ def test_wording_is_english_to_logs_and_translated_on_pages(pseudo: None) -> Non
         "1,234 jobs are held, written in format '9', which this version does not read."
     )
     assert one == "Queue {mail}."
+    assert type(pickle.loads(pickle.dumps(one))) is str
+    assert copy.deepcopy(held) == held
     with translation.override(LANGUAGE):
         assert say(held).startswith("⟦1.234 ｊｏｂｓ ａｒｅ ｈｅｌｄ")
         assert say(one) == "⟦⟦ｑｕｅｕｅ {mail}⟧.⟧"
