@@ -36,6 +36,10 @@ class Wording(str):
         self._is_sentence = is_sentence
         return self
 
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        # A copy, and what another process receives, is the English text.
+        return str, (str(self),)
+
     def said_by(
         self,
         find: Callable[[str, tuple[str, int] | None], str],

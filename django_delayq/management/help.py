@@ -8,6 +8,7 @@ from django.core.management.base import (
     CommandParser,
     DjangoHelpFormatter,
 )
+from django.utils.functional import Promise
 
 
 class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
@@ -15,17 +16,19 @@ class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
 
 
 class CommandWithExamples(BaseCommand):
-    """A command whose ``--help`` ends with its examples, line by line."""
+    """A command whose ``--help`` ends with its examples, line by line; all of it in the reader's language."""
 
-    examples: ClassVar[str]
+    summary: ClassVar[str | Promise]
+    examples: ClassVar[str | Promise]
 
     def create_parser(
         self, prog_name: str, subcommand: str, **kwargs: Any
     ) -> CommandParser:
+        self.help = str(self.summary)
         return super().create_parser(
             prog_name,
             subcommand,
-            epilog=self.examples,
+            epilog=str(self.examples),
             formatter_class=_HelpFormatter,
             **kwargs,
         )

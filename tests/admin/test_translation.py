@@ -4,6 +4,8 @@
 """
 
 import contextlib
+import copy
+import pickle
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -12,7 +14,8 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.core.management import call_command
+from django.core.management import call_command, load_command_class
+from django.core.management.base import BaseCommand
 from django.test import Client
 from django.utils import translation
 from redis.exceptions import (
@@ -45,6 +48,7 @@ from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
+from django_delayq.management import commands
 from django_delayq.translating import say, state_label
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence
@@ -308,6 +312,8 @@ def test_wording_is_english_to_logs_and_translated_on_pages(pseudo: None) -> Non
         "1,234 jobs are held, written in format '9', which this version does not read."
     )
     assert one == "Queue {mail}."
+    assert type(pickle.loads(pickle.dumps(one))) is str
+    assert copy.deepcopy(held) == held
     with translation.override(LANGUAGE):
         assert say(held).startswith("⟦1.234 ｊｏｂｓ ａｒｅ ｈｅｌｄ")
         assert say(one) == "⟦⟦ｑｕｅｕｅ {mail}⟧.⟧"
@@ -375,6 +381,24 @@ def test_what_is_found_among_frames_is_told_in_the_readers_language(
     told = re.sub(r"\b\w+Codec\b", "", told)
     assert told.count("⟦") > 20
     assert re.findall("[A-Za-z]{2,}", told) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [path.stem for path in Path(commands.__path__[0]).glob("delayq_*.py")],
+)
+def test_help_of_a_command_is_translated(pseudo: None, command: str) -> None:
+    parser = load_command_class("django_delayq", command).create_parser("", command)
+    django = BaseCommand().create_parser("", command)
+    theirs = {action.dest for action in django._actions}
+
+    for action in parser._actions:
+        if action.dest not in theirs:
+            assert not re.search("[A-Za-z]", str(action.help)), action.dest
+    for text in (parser.description, parser.epilog):
+        assert text is not None
+        assert not re.search("[A-Za-z]", text)
+    assert "⟦" in parser.format_help()
 
 
 def test_commands_speak_the_readers_language_too(

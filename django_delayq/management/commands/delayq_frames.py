@@ -10,7 +10,7 @@ from django.core.management.base import (
     CommandError,
     CommandParser,
 )
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from redis.client import Redis
 from redis.exceptions import NoPermissionError, RedisError
 
@@ -44,7 +44,8 @@ from django_delayq.repair.survey import (
 from django_delayq.translating import number_text, say
 from django_delayq.wire.frame import FrameFormat
 
-EXAMPLES = """
+EXAMPLES = gettext_lazy(
+    """
 examples:
   manage.py delayq_frames payments                            what lies there, what is stuck, and what to do
   manage.py delayq_frames payments --to 3.27.2 --dry-run      what it would rewrite for Java services on 3.27.2
@@ -59,6 +60,7 @@ exit status:
   0 when no frame stops a Redisson of the given format, or no format was given
   1 when one does, or when the command could not find out
 """
+)
 
 
 def _format(text: str) -> FrameFormat:
@@ -72,7 +74,7 @@ def _format(text: str) -> FrameFormat:
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
-    help = (
+    summary = gettext_lazy(
         "Show the frames of a delayed queue, rewrite them to the format of one Redisson, or bring the queue's list in"
         " line with INSERTION_LIST.\n"
         "Redisson up to 3.21.0 and Redisson from 3.21.1 on stop at each other's frames; rewriting them frees both."
@@ -83,40 +85,52 @@ class Command(CommandWithExamples):
         parser.add_argument(
             "queue",
             metavar="QUEUE",
-            help="name of the queue on the server, with the prefix that a NameMapper adds.",
+            help=gettext(
+                "name of the queue on the server, with the prefix that a NameMapper adds."
+            ),
         )
         parser.add_argument(
             "--to",
             type=_format,
             metavar="VERSION",
-            help="rewrite frames to the format that this Redisson reads: a version such as 3.27.2, or dLc0 (up to"
-            " 3.21.0) or Bc0Lc0 (from 3.21.1 on). Members that are not frames stop every Redisson, and go to"
-            " quarantine. Without --to or --list the command changes nothing.",
+            help=gettext(
+                "rewrite frames to the format that this Redisson reads: a version such as 3.27.2, or dLc0 (up to"
+                " 3.21.0) or Bc0Lc0 (from 3.21.1 on). Members that are not frames stop every Redisson, and go to"
+                " quarantine. Without --to or --list the command changes nothing."
+            ),
         )
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="with --to or --list: say what the command would do, and change nothing.",
+            help=gettext(
+                "with --to or --list: say what the command would do, and change nothing."
+            ),
         )
         parser.add_argument(
             "--drop-delivered",
             action="store_true",
-            help="with --to: first remove the frames that a stuck transfer has delivered already: they are due, and"
-            " missing from the delay queue. By default they stay, so that nothing is lost, and are delivered again."
-            " Do not use it if other clients store elements without the delay queue: their frames look the same.",
+            help=gettext(
+                "with --to: first remove the frames that a stuck transfer has delivered already: they are due, and"
+                " missing from the delay queue. By default they stay, so that nothing is lost, and are delivered again."
+                " Do not use it if other clients store elements without the delay queue: their frames look the same."
+            ),
         )
         parser.add_argument(
             "--follow",
             action="store_true",
-            help="with --to: go on until interrupted, while services of the other generation still offer.",
+            help=gettext(
+                "with --to: go on until interrupted, while services of the other generation still offer."
+            ),
         )
         parser.add_argument(
             "--list",
             choices=("on", "off"),
-            help="use it after you have changed INSERTION_LIST or REDISSON of the queue and restarted all processes."
-            " on adds every waiting frame to Redisson's list, where Java's size, contains, remove and readAll look;"
-            " off removes them, and leaves frames that are only in the list. Either way everything still waits, and"
-            " is delivered as before.",
+            help=gettext(
+                "use it after you have changed INSERTION_LIST or REDISSON of the queue and restarted all processes."
+                " on adds every waiting frame to Redisson's list, where Java's size, contains, remove and readAll look;"
+                " off removes them, and leaves frames that are only in the list. Either way everything still waits, and"
+                " is delivered as before."
+            ),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

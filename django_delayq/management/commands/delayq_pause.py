@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import pause, paused
@@ -18,7 +18,8 @@ from django_delayq.translating import say
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?) ?([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
-EXAMPLES = """
+EXAMPLES = gettext_lazy(
+    """
 examples:
   manage.py delayq_pause                                   list what is paused
   manage.py delayq_pause mail --reason "migration"         a queue, until delayq_resume
@@ -33,6 +34,7 @@ jobs of a paused task are held. Workers of a version without this command know n
 exit status:
   0 when everything named is paused, or when the list was printed; 1 when not
 """
+)
 
 
 def _span(text: str) -> timedelta:
@@ -56,17 +58,23 @@ def _moment(text: str) -> datetime:
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
-    help = "Pause queues, or a task: nothing of them starts until they are resumed, or the time is over."
+    summary = gettext_lazy(
+        "Pause queues, or a task: nothing of them starts until they are resumed, or the time is over."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "queues",
             nargs="*",
             metavar="QUEUE",
-            help="names of queues; with --task, the queues on which the task is paused. Default: all.",
+            help=gettext(
+                "names of queues; with --task, the queues on which the task is paused. Default: all."
+            ),
         )
         parser.add_argument(
-            "--task", metavar="NAME", help="pause this task instead of whole queues."
+            "--task",
+            metavar="NAME",
+            help=gettext("pause this task instead of whole queues."),
         )
         end = parser.add_mutually_exclusive_group()
         end.add_argument(
@@ -74,16 +82,23 @@ class Command(CommandWithExamples):
             dest="span",
             type=_span,
             metavar="TIME",
-            help="end the pause after this time: seconds, or a number with s, m, h or d.",
+            help=gettext(
+                "end the pause after this time: seconds, or a number with s, m, h or d."
+            ),
         )
         end.add_argument(
             "--until",
             type=_moment,
             metavar="MOMENT",
-            help="end the pause then; without an offset, the moment is in the project's TIME_ZONE.",
+            help=gettext(
+                "end the pause then; without an offset, the moment is in the project's TIME_ZONE."
+            ),
         )
         parser.add_argument(
-            "--reason", default="", metavar="TEXT", help="why, for whoever looks."
+            "--reason",
+            default="",
+            metavar="TEXT",
+            help=gettext("why, for whoever looks."),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

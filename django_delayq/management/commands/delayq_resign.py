@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.management.base import CommandError
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from redis.client import Redis
 from redis.exceptions import RedisError
 
@@ -24,7 +24,8 @@ from django_delayq.repair.resigning import FormatChange, Resigning, Tally
 from django_delayq.translating import list_text, number_text
 from django_delayq.wire.signing import Keyring
 
-EXAMPLES = """
+EXAMPLES = gettext_lazy(
+    """
 examples:
   manage.py delayq_resign                 all queues of DELAYQ["QUEUES"]
   manage.py delayq_resign mail orders     these
@@ -46,11 +47,12 @@ exit status:
   1 when something does, when the format was refused, when the command was interrupted, or when the server did not
     answer; the last lines say which
 """
+)
 
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
-    help = (
+    summary = gettext_lazy(
         "Use the first of the project's keys to sign all jobs that wait, are due, are held, or were given up.\n"
         "Jobs that run at the moment are signed as well, in case they are tried again."
     )
@@ -60,18 +62,20 @@ class Command(CommandWithExamples):
             "queues",
             nargs="*",
             metavar="QUEUE",
-            help='queue names; without any, all of DELAYQ["QUEUES"].',
+            help=gettext('queue names; without any, all of DELAYQ["QUEUES"].'),
         )
         parser.add_argument(
             "--format",
             type=int,
             metavar="N",
-            help="write this format from now on, and rewrite waiting jobs.",
+            help=gettext("write this format from now on, and rewrite waiting jobs."),
         )
         parser.add_argument(
             "--force",
             action="store_true",
-            help="change to a later format even if some workers do not read it; those claim nothing from then on.",
+            help=gettext(
+                "change to a later format even if some workers do not read it; those claim nothing from then on."
+            ),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

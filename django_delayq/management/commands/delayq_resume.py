@@ -3,14 +3,15 @@
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import resume
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 
-EXAMPLES = """
+EXAMPLES = gettext_lazy(
+    """
 examples:
   manage.py delayq_resume mail                          a queue
   manage.py delayq_resume --task shop.tasks.charge      a task, on every queue of DELAYQ["QUEUES"]
@@ -21,21 +22,26 @@ Idle workers start at once. What a pause of a task has held is due in the order 
 exit status:
   0 when nothing of what was named is paused any more, 1 when that is not known
 """
+)
 
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
-    help = "End the pause of queues, or of a task."
+    summary = gettext_lazy("End the pause of queues, or of a task.")
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "queues",
             nargs="*",
             metavar="QUEUE",
-            help="names of queues; with --task, the queues on which the task is resumed. Default: all.",
+            help=gettext(
+                "names of queues; with --task, the queues on which the task is resumed. Default: all."
+            ),
         )
         parser.add_argument(
-            "--task", metavar="NAME", help="resume this task instead of whole queues."
+            "--task",
+            metavar="NAME",
+            help=gettext("resume this task instead of whole queues."),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

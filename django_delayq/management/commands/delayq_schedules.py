@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
@@ -17,7 +17,8 @@ from django_delayq.translating import is_english, moment_text
 #: How many moments of each schedule are shown.
 SHOWN = 5
 
-EXAMPLES = """
+EXAMPLES = gettext_lazy(
+    """
 examples:
   manage.py delayq_schedules                              list all, in words, with the next five moments
   manage.py delayq_schedules --queue mail --json          those of one queue, for programs
@@ -29,34 +30,45 @@ examples:
 exit status:
   0 when it is done, or when the list was printed; 1 when not
 """
+)
 
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
-    help = "List periodic schedules with their next moments; pause, resume, fire or delete them."
+    summary = gettext_lazy(
+        "List periodic schedules with their next moments; pause, resume, fire or delete them."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--queue",
             metavar="NAME",
-            help="the queue of the schedules. Default: all.",
+            help=gettext("the queue of the schedules. Default: all."),
         )
         parser.add_argument(
-            "--json", action="store_true", help="print a JSON list, for programs."
+            "--json",
+            action="store_true",
+            help=gettext("print a JSON list, for programs."),
         )
         what = parser.add_mutually_exclusive_group()
         for name, text in (
-            ("pause", "cancel the job that waits, and store none until --resume."),
-            ("resume", "go on with the next moment."),
-            ("fire", "store one more job, due now."),
-            ("delete", "delete a stored schedule, or one that no code defines."),
+            (
+                "pause",
+                gettext("cancel the job that waits, and store none until --resume."),
+            ),
+            ("resume", gettext("go on with the next moment.")),
+            ("fire", gettext("store one more job, due now.")),
+            (
+                "delete",
+                gettext("delete a stored schedule, or one that no code defines."),
+            ),
         ):
             what.add_argument(f"--{name}", metavar="NAME", help=text)
         parser.add_argument(
             "--reason",
             default="",
             metavar="TEXT",
-            help="with --pause: why, for whoever looks.",
+            help=gettext("with --pause: why, for whoever looks."),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

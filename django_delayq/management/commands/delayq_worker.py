@@ -16,7 +16,7 @@ from django.core.management.base import (
     CommandParser,
 )
 from django.utils.autoreload import StatReloader, get_child_arguments
-from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
@@ -48,7 +48,8 @@ _LOG_LEVELS = {
     Level.INFO: logging.INFO,
 }
 
-EXAMPLES = """
+EXAMPLES = gettext_lazy(
+    """
 examples:
   manage.py delayq_worker                                  every queue in DELAYQ["QUEUES"], by weight
   manage.py delayq_worker --queue urgent --queue default   urgent first, always; default when there is time
@@ -63,6 +64,7 @@ signals:
 exit status:
   0 when it was stopped or --burst is done, 1 when a process failed or a queue could not be served
 """
+)
 
 
 def _whole_number(text: str) -> int:
@@ -101,7 +103,7 @@ def _size(text: str) -> int:
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
-    help = (
+    summary = gettext_lazy(
         "Run delayed jobs: wait until they are due, claim them and call their functions.\n"
         "One worker is enough; you may start as many as you like, on as many machines as you like."
     )
@@ -113,59 +115,75 @@ class Command(CommandWithExamples):
             "--queue",
             action="append",
             metavar="NAME[=WEIGHT]",
-            help="a queue to serve; repeat it for more, in order of priority, or each with a weight."
-            " Default: all in DELAYQ['QUEUES'], by their WEIGHT.",
+            help=gettext(
+                "a queue to serve; repeat it for more, in order of priority, or each with a weight."
+                " Default: all in DELAYQ['QUEUES'], by their WEIGHT."
+            ),
         )
         parser.add_argument(
-            "--burst", action="store_true", help="run what is due now, then end."
+            "--burst",
+            action="store_true",
+            help=gettext("run what is due now, then end."),
         )
         parser.add_argument(
             "--max-jobs",
             type=_whole_number,
             metavar="N",
-            help="replace a process after N jobs, against leaks; with --burst it ends for good.",
+            help=gettext(
+                "replace a process after N jobs, against leaks; with --burst it ends for good."
+            ),
         )
         parser.add_argument(
             "--max-memory",
             type=_size,
             metavar="SIZE",
-            help="replace a process whose own memory exceeds SIZE, such as 512MB or 1.5GB, once its running jobs have"
-            " ended.",
+            help=gettext(
+                "replace a process whose own memory exceeds SIZE, such as 512MB or 1.5GB, once its running jobs have"
+                " ended."
+            ),
         )
         parser.add_argument(
             "-p",
             "--processes",
             type=_whole_number,
             metavar="N",
-            help="worker processes; one that dies is replaced, and its jobs run again."
-            f" Default: DELAYQ['WORKER']['PROCESSES'], else {worker.processes}.",
+            help=gettext(
+                "worker processes; one that dies is replaced, and its jobs run again."
+                " Default: DELAYQ['WORKER']['PROCESSES'], else {number}."
+            ).format(number=worker.processes),
         )
         parser.add_argument(
             "-t",
             "--threads",
             type=_whole_number,
             metavar="N",
-            help="threads of each process, for sync tasks; async tasks share an event loop."
-            f" Default: DELAYQ['WORKER']['THREADS'], else {worker.threads}.",
+            help=gettext(
+                "threads of each process, for sync tasks; async tasks share an event loop."
+                " Default: DELAYQ['WORKER']['THREADS'], else {number}."
+            ).format(number=worker.threads),
         )
         parser.add_argument(
             "--grace",
             type=_seconds,
             metavar="SECONDS",
-            help="how long running jobs may take to end when the worker is stopped."
-            f" Default: DELAYQ['WORKER']['GRACE'], else {worker.grace_s:g}.",
+            help=gettext(
+                "how long running jobs may take to end when the worker is stopped."
+                " Default: DELAYQ['WORKER']['GRACE'], else {number}."
+            ).format(number=f"{worker.grace_s:g}"),
         )
         parser.add_argument(
             "--heartbeat",
             metavar="DIR",
-            help="a directory for this worker alone: each process writes worker-PID.json there every few seconds while"
-            " it is able to run jobs, so that a probe can check its age, see docs/howto/deploy.md."
-            " Default: DELAYQ['WORKER']['HEARTBEAT'], else none.",
+            help=gettext(
+                "a directory for this worker alone: each process writes worker-PID.json there every few seconds while"
+                " it is able to run jobs, so that a probe can check its age, see docs/howto/deploy.md."
+                " Default: DELAYQ['WORKER']['HEARTBEAT'], else none."
+            ),
         )
         parser.add_argument(
             "--reload",
             action="store_true",
-            help="restart when code changes; for development.",
+            help=gettext("restart when code changes; for development."),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
