@@ -53,10 +53,8 @@ ROWS = (
 )
 
 #: What pip is asked for: of 5.0 the oldest that we support, of the others the newest.
-REQUIREMENTS = {
-    "redis": {"5.0": "==5.0.1", "6": "==6.*", "7": "==7.*", "8": "==8.*"},
-    "django-redis": {"5.4": "==5.4.*", "7.0": "==7.*"},
-}
+REDIS = {"5.0": "5.0.1", "6": "6.*", "7": "7.*", "8": "8.*"}
+DJANGO_REDIS = {"5.4": "5.4.*", "7.0": "7.*"}
 
 #: redis-py 5.0 leaves the socket to the garbage collector where it cannot connect.
 QUIET = {
@@ -133,24 +131,22 @@ def install(row: Row, interpreter: str) -> str:
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     versions = [
         f"django=={row.django}.*",
-        *(
-            name + REQUIREMENTS[name][version]
-            for name, version in (
-                ("redis", row.redis),
-                ("django-redis", row.django_redis),
-            )
-        ),
+        f"redis=={REDIS[row.redis]}",
+        f"django-redis=={DJANGO_REDIS[row.django_redis]}",
     ]
-    ready = venv / f"of-{(ROOT / 'pyproject.toml').stat().st_mtime_ns}"
-    if not ready.exists():
+    # The browser and the oldest Redis are for the whole rows alone.
+    groups = ["test", "ci"] if row.is_whole else ["test"]
+    of = (ROOT / "pyproject.toml").stat().st_mtime_ns
+    if not all((venv / f"{group}-{of}").exists() for group in groups):
         # --group came with pip 25.1.
         subprocess.run([*pip, "--upgrade", "pip>=25.1"], check=True)
-        groups = ["--group", "test", "--group", "ci"]
-        wanted = [*versions, "--editable", ".[embedded]", *groups]
+        wanted = [f"--group={group}" for group in groups]
+        wanted += [*versions, "--editable", ".[embedded]"]
         subprocess.run([*pip, *wanted], check=True, cwd=ROOT)
         if row.django != "5.2":
             bring_source(python)
-        ready.touch()
+        for group in groups:
+            (venv / f"{group}-{of}").touch()
     # What these need besides is there.
     subprocess.run([*pip, "--no-deps", *versions], check=True)
     return python

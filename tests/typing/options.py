@@ -107,7 +107,7 @@ periodic(moments, retry_on=OSError)  # E: call-arg
 
 stored = store_schedule("report", send, moments, args=["x"], spread=60)
 reveal_type(stored)  # R: Schedule
-store_schedule("report", send, moments, spred=60)  # E: call-arg
+store_schedule("report", send, moments, spreads=60)  # E: call-arg
 store_schedule("report", "mail.send", moments, keep_result="1 h")  # E: arg-type
 
 
