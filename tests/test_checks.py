@@ -323,3 +323,30 @@ def test_handler_on_a_queue_whose_codec_is_not_read_is_warned_of(
     assert told.endswith(".")
     queues["orders"]["CODEC"] = "ByteArrayCodec"
     assert found(DELAYQ={"CONNECTION": URL, "QUEUES": queues}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "number", "text"),
+    [
+        ("MIDDLEWARE", "shop.missing.timed", "E015", "cannot be imported: ModuleNot"),
+        ("MIDDLEWARE", "tests.test_checks.URL", "E015", "name a function"),
+        ("CONTEXT", "shop.missing.Tenant", "E016", "cannot be imported: ModuleNot"),
+        ("CONTEXT", "tests.test_checks.URL", "E016", "has no capture()"),
+    ],
+)
+def test_path_that_leads_to_nothing_of_use_is_an_error(
+    key: str, path: str, number: str, text: str
+) -> None:
+    (problem,) = found(DELAYQ={"CONNECTION": URL, key: [path]})
+
+    assert problem[0] == f"django_delayq.{number}"
+    assert problem[1].startswith(f"DELAYQ[{key!r}] names {path!r}, which ")
+    assert text in problem[1]
+    assert "docs/howto/" in problem[2]
+
+
+def test_shipped_contexts_have_no_mistakes() -> None:
+    paths = ["Locale", "otel.OpenTelemetry", "sentry.Sentry"]
+    context = [f"django_delayq.context.{path}" for path in paths]
+
+    assert found(DELAYQ={"CONNECTION": URL, "CONTEXT": context}) == []

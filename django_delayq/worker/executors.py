@@ -300,6 +300,7 @@ class ThreadExecutor:
                     self._is_asked, self._has_answered = False, True
                     continue
                 held[index] = attempt
+                context = None
                 try:
                     # After a quick read, `may_start` looks at the lease. A read that may take longer checks the lease
                     # first.
@@ -315,7 +316,8 @@ class ThreadExecutor:
                         continue
                     elif attempt.may_start():
                         # What a task activates, a language or a variable of its own, ends with it.
-                        copy_context().run(self._run, attempt, task)
+                        context = copy_context()
+                        context.run(self._run, attempt, task)
                 except BaseException as error:
                     # This is our own fault, but the thread must go on, and the job must have an end.
                     if attempt.verdict is None:
@@ -323,8 +325,8 @@ class ThreadExecutor:
                     logger.error(
                         "job %s: the worker failed", attempt.id, exc_info=error
                     )
-                if heard.attempts and not attempt.is_told:
-                    copy_context().run(self._tell, attempt)
+                if heard.attempts:
+                    (context or copy_context()).run(self._tell, attempt)
                 self._done(attempt)
                 held[index] = None
         except BaseException as error:
@@ -376,7 +378,7 @@ class ThreadExecutor:
             _database_use.end(was_interrupted=limit is not None and limit.has_struck)
 
     def _tell(self, attempt: Attempt) -> None:
-        """Tell of an attempt's end. Its receivers use the database as another task would."""
+        """Tell of an attempt's end. Its receivers use the database as another task would, and not in what this one left."""
         running_job.set(attempt.job)
         try:
             if _database_use.has_connected:
