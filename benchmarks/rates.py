@@ -69,14 +69,14 @@ def schedule_many(client: redis.Redis, task: Any) -> float:
     )
 
 
-def drain(client: redis.Redis, task: Any) -> float:
+def drain(client: redis.Redis, task: Any, jobs: int = JOBS) -> float:
     """Return jobs a second of one worker process, from its first acknowledged job to the last."""
     from django_delayq import schedule_many
     from django_delayq.delivery import states
     from django_delayq.delivery.keys import DeliveryKeys
 
     keys = DeliveryKeys.of(task.options.queue)
-    schedule_many(task.prepare(0, i) for i in range(JOBS))
+    schedule_many(task.prepare(0, i) for i in range(jobs))
     done = states.State.SUCCEEDED
     first: tuple[float, int] | None = None
     with bench.working(
@@ -88,11 +88,11 @@ def drain(client: redis.Redis, task: Any) -> float:
             now = time.perf_counter()
             if count and first is None:
                 first = now, count
-            if count >= JOBS:
+            if count >= jobs:
                 assert first is not None
                 return (count - first[1]) / (now - first[0])
             if has_ended:
                 raise SystemExit(
-                    f"the worker ended with status {worker.returncode} after {count:,} of {JOBS:,} jobs"
+                    f"the worker ended with status {worker.returncode} after {count:,} of {jobs:,} jobs"
                 )
             time.sleep(0.002)

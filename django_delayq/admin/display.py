@@ -6,7 +6,7 @@ any bytes.
 
 import json
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -20,7 +20,7 @@ from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.looking import PREVIEW_BYTES, Inspected
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs.envelope import Envelope
+from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
 
@@ -227,6 +227,11 @@ class Content:
     options: dict[str, Any] | None = None
     #: Name of the periodic schedule that it belongs to; "": none.
     schedule: str = ""
+    #: The jobs that follow it, one a line: once it has succeeded, and once it is a dead letter.
+    then: str = ""
+    on_dead: str = ""
+    #: Id of the callback of its batch; "": it is in none.
+    batch: str = ""
     #: Why it cannot be read or trusted.
     fault: str = ""
     #: Nobody here can tell whether it is a job, because its key or format is unknown.
@@ -254,10 +259,10 @@ def read_content(
         return _read_foreign(payload, queue, in_full)
     except Exception as error:  # a codec's bug, or one that cannot read this side's values: still a page
         return _unreadable(payload, queue, error)
-    return _content_of(envelope, in_full)
+    return _content_of(envelope, queue.name, in_full)
 
 
-def _content_of(envelope: Envelope, in_full: bool) -> Content:
+def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
     call = [compact_json(item) for item in islice(envelope.args, 20)]
     call += [
         f"{clean(name)}={compact_json(item)}"
@@ -265,6 +270,7 @@ def _content_of(envelope: Envelope, in_full: bool) -> Content:
     ]
     if len(envelope.args) > 20 or len(envelope.kwargs) > 20:
         call.append("…")
+    follow = envelope.follow or Follow()
     return Content(
         task=clean(envelope.task),
         is_foreign=False,
@@ -273,7 +279,14 @@ def _content_of(envelope: Envelope, in_full: bool) -> Content:
         kwargs=pretty_json(envelope.kwargs) if in_full and envelope.kwargs else None,
         options=envelope.options,
         schedule=clean(envelope.headers.get("schedule", "")),
+        then=_followers(follow.then) if in_full else "",
+        on_dead=_followers(follow.dead) if in_full else "",
+        batch=clean(f"{queue}:{envelope.batch}") if envelope.batch else "",
     )
+
+
+def _followers(jobs: Sequence[Follower]) -> str:
+    return "\n".join(clean(f"{job.call.task} {job.queue}:{job.token}") for job in jobs)
 
 
 def _read_unchecked(
@@ -281,7 +294,7 @@ def _read_unchecked(
 ) -> Content:
     try:
         call = envelopes.claimed_call(payload, queue.payload_codec)
-        content = _content_of(call, in_full)
+        content = _content_of(call, queue.name, in_full)
     except Exception:  # whatever a codec or a value does
         content = Content("", False, raw_line(payload))
     fault = f"{clean(missing)}."

@@ -67,8 +67,12 @@ def sections_of(
     failure: Failure | None,
     earlier: Sequence[Failure],
     queue: QueueSettings,
+    batch_left: int,
 ) -> list[Section]:
-    """Describe a job; the first section is about the job, the others about its last error and the attempts before."""
+    """Describe a job; the first section is about the job, the others about its last error and the attempts before.
+
+    ``batch_left``: of how many jobs it waits for the ends, as the callback of their batch.
+    """
     end = Field("ID", clean(job_id))
     if seen.state in _OVER:
         return [("", [Field("State", state, _STATE_NOTES.get(state, "")), end])]
@@ -81,6 +85,7 @@ def sections_of(
                 *_task(content, task),
                 *_life(seen, state, content, task, queue),
                 *_call(seen, content),
+                *_links(content, task, batch_left),
             ],
         )
     ]
@@ -186,6 +191,31 @@ def _call(seen: Inspected, content: Content) -> list[Field]:
         fields.append(Field("Schedule", content.schedule))
     if seen.unique:
         fields.append(Field("Unique key", clean(seen.unique)))
+    return fields
+
+
+def _links(
+    content: Content, task: TaskDefinition | None, batch_left: int
+) -> list[Field]:
+    fields = []
+    if task is not None and task.options.limit is not None:
+        fields.append(Field("Limit", task.options.limit.name))
+    if content.then:
+        fields.append(Field("Then", content.then, is_code=True))
+    if content.on_dead:
+        fields.append(Field("Once dead", content.on_dead, is_code=True))
+    if content.batch:
+        fields.append(
+            Field(
+                "Batch", content.batch, "starts once all jobs of the batch have ended"
+            )
+        )
+    if batch_left:
+        fields.append(
+            Field(
+                "Jobs of its batch", f"{batch_left:,}", "have not ended; then it starts"
+            )
+        )
     return fields
 
 

@@ -5,7 +5,7 @@ all of these. The model is never queried.
 ``display`` formats payloads and times, and ``pages`` cuts a page out of a set.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,7 +37,16 @@ from django_delayq.calls.running import run
 from django_delayq.calls.several import run_all
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import changing, ended, holding, looking, pausing, upgrading
+from django_delayq.delivery import (
+    batching,
+    changing,
+    ended,
+    holding,
+    limiting,
+    looking,
+    pausing,
+    upgrading,
+)
 from django_delayq.delivery.looking import Counts, Inspected
 from django_delayq.delivery.states import Change, State
 from django_delayq.exceptions import (
@@ -55,6 +64,7 @@ from django_delayq.health.problems import (
 )
 from django_delayq.jobs import registry
 from django_delayq.jobs.job import handle_of
+from django_delayq.jobs.limiting import in_force
 from django_delayq.jobs.pausing import MAX_REASON, pause, resume
 from django_delayq.jobs.schedules import get_schedule, get_schedules
 from django_delayq.jobs.telling import BY_CALL, task_of
@@ -186,7 +196,7 @@ class JobAdmin(_ModelAdmin):
 
     @_answering
     def queue_view(self, request: HttpRequest, queue: str) -> HttpResponse:
-        """Show a page of one set of a queue: five calls in one round trip."""
+        """Show a page of one set of a queue: six calls in one round trip."""
         self._check_may_view(request)
         settings = self._queue(queue)
         if request.GET.get("state") == _ENDED:
@@ -211,8 +221,9 @@ class JobAdmin(_ModelAdmin):
             holding.held_names(settings.keys),
             upgrading.read_format(settings.keys),
             pausing.pauses(settings.keys),
+            limiting.limits(settings.keys),
         ]
-        counts, page, held, its_format, pauses = _replies(calls)
+        counts, page, held, its_format, pauses, limits = _replies(calls)
         pager = pages.Pager.of(number, page.total, self.list_per_page)
         if pager.is_beyond:
             return HttpResponseRedirect(
@@ -233,6 +244,7 @@ class JobAdmin(_ModelAdmin):
                 for each, problem in zip(pauses, find_paused(pauses), strict=True)
             ],
             "is_paused": any(each.task is None for each in pauses),
+            "limits": list(map(str, in_force(settings, limits))),
             "may_change": self.has_change_permission(request),
             "pause_url": self._reverse("pause", settings.name),
             "resume_url": self._reverse("resume", settings.name),
@@ -307,13 +319,17 @@ class JobAdmin(_ModelAdmin):
 
     @_answering
     def job_view(self, request: HttpRequest, queue: str, token: str) -> HttpResponse:
-        """Show one job in full, and what it waits for: two calls in one round trip."""
+        """Show one job in full, and what it waits for: three calls in one round trip."""
         self._check_may_view(request)
         settings, token = self._queue(queue), from_path_part(token)
-        seen, pauses = _replies(
-            [looking.inspect(settings.keys, token), pausing.pauses(settings.keys)]
+        seen, pauses, left = _replies(
+            [
+                looking.inspect(settings.keys, token),
+                pausing.pauses(settings.keys),
+                batching.count_left(settings.keys, token),
+            ]
         )
-        context = self._job_context(request, settings, token, seen)
+        context = self._job_context(request, settings, token, seen, left)
         concerned = (None, context["content"].task)
         context["paused"] = list(
             find_paused(pause for pause in pauses if pause.task in concerned)
@@ -647,7 +663,12 @@ class JobAdmin(_ModelAdmin):
         }
 
     def _job_context(
-        self, request: HttpRequest, settings: QueueSettings, token: str, seen: Inspected
+        self,
+        request: HttpRequest,
+        settings: QueueSettings,
+        token: str,
+        seen: Inspected,
+        batch_left: int = 0,
     ) -> dict[str, Any]:
         content = display.read_content(
             seen.payload, len(seen.payload), settings, in_full=True
@@ -684,6 +705,7 @@ class JobAdmin(_ModelAdmin):
                 failure,
                 display.read_earlier(seen),
                 settings,
+                batch_left,
             ),
             "content": content,
             "raw": display.read_raw(seen.payload),
@@ -782,8 +804,8 @@ class _Act:
         LogEntry.objects.log_actions(user_id, [job], flag, message)
 
 
-def _replies(calls: list[Call[Any]]) -> list[Any]:
-    """Make calls in one round trip; the first error is raised."""
+def _replies(calls: Sequence[Any]) -> list[Any]:
+    """Make calls, and plain commands, in one round trip; the first error is raised."""
     replies = run_all(own_clients.of_thread(), calls)
     for reply in replies:
         if isinstance(reply, Exception):

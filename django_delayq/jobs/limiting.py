@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
-from django_delayq.conf import QueueSettings
+from django_delayq.conf import QueueSettings, suggestion
 from django_delayq.delivery import limiting
 from django_delayq.delivery.limiting import UNLIMITED, StoredLimit
 from django_delayq.delivery.rates import (
@@ -20,6 +20,7 @@ from django_delayq.delivery.rates import (
     numbers_of,
 )
 from django_delayq.exceptions import InvalidArguments
+from django_delayq.jobs import registry
 from django_delayq.jobs.limit import MAX_LIMIT_NAME, Limit, is_limit_name
 from django_delayq.jobs.pausing import this_process
 from django_delayq.logs import get_log
@@ -155,12 +156,30 @@ def _setting(
             "set_limit() changes nothing: give concurrency=, rate=, or both. clear_limit() forgets what was set"
         )
     by = this_process()
-    for each in _queues_of(queue, name, "set_limit"):
+    queues = _queues_of(queue, name, "set_limit")
+    if name is not None:
+        yield from _checking_name(name, queues)
+    for each in queues:
         yield limiting.set_limit(each.keys, changes, name=name or "", by=by)
         for found in (yield from _in_force(each)):
             if found.limit == name:
                 logger.warning("%s", found)
         yield from _loosening(each, name)
+
+
+def _checking_name(name: str, queues: list[QueueSettings]) -> Steps[None]:
+    """Make sure that tasks have a limit of this name: in this process, or in that of a worker that has declared it."""
+    known = set(registry.all_limits())
+    if name in known:
+        return
+    for each in queues:
+        known |= {found.limit for found in (yield from _in_force(each)) if found.limit}
+    if name not in known:
+        raise InvalidArguments(
+            f"limit={show(name)}: no task has a limit of this name, here or on the workers of"
+            f" {', '.join(each.name for each in queues)}; known are {', '.join(sorted(known)) or 'none'}."
+            + suggestion(name, known)
+        )
 
 
 def _clearing(queue: str | None, limit: str | Limit | None) -> Steps[bool]:

@@ -254,12 +254,17 @@ def written(
     While that format has neither priorities nor limits, no job gets one.
     """
     format = known.format
-    stale = [draft for draft in drafts if draft.format != format]
-    if stale:
-        _write_anew(stale, settings, format)
     is_ranked, has_batches = known.is_ranked, False
+    # Almost every call. `schedule_many` pays with each job for what is here, so one line looks at all of them.
+    new = [
+        draft.new
+        for draft in drafts
+        if draft.extras is NO_EXTRAS and draft.format == format
+    ]
+    if len(new) == len(drafts):
+        return Written(new, is_ranked, has_batches)
+    _write_anew(drafts, settings, format)
     new = [draft.new for draft in drafts]
-    # `schedule_many` pays with each job for what is here, so few lines look at all of them.
     for i in [i for i, draft in enumerate(drafts) if draft.extras is not NO_EXTRAS]:
         priority, limit, wanted, follow, batch = astuple(drafts[i].extras)
         if not known.has_priorities:
@@ -437,6 +442,8 @@ class _Sending:
         self._jobs = iter(jobs)
         self._batch: list[Job[Any]] = []
         self._drafts: list[Draft] = []
+        # Whether a job so far may change another that holds its unique key.
+        self._may_meet = False
         #: For each batch under way: jobs, drafts, and when each draft was first sent before this call.
         self._under_way: deque[
             tuple[list[Job[Any]], list[Draft], list[float | None]]
@@ -459,11 +466,7 @@ class _Sending:
         """
         try:
             for queue, drafts in self._batches():
-                if any(
-                    draft.extras.duplicates is not None
-                    for draft in drafts
-                    if draft.extras is not NO_EXTRAS
-                ):
+                if self._may_meet:
                     # What an earlier job of a key has met is changed before a later one can make a job behind it.
                     yield None
                     if self._is_stopped:
@@ -524,6 +527,8 @@ class _Sending:
                 )
             draft = job.draft
             new = draft.new
+            if draft.extras is not NO_EXTRAS and draft.extras.duplicates is not None:
+                self._may_meet = True
             if job.state is State.CANCELLED and job.is_unsent:
                 # Its `cancel` has promised that the job will not run.
                 continue
@@ -559,8 +564,9 @@ class _Sending:
         batch, self._batch = self._batch, []
         drafts, self._drafts = self._drafts, []
         sent_ms = [draft.sent_ms for draft in drafts]
-        is_late = [sent is not None and _is_too_late(sent) for sent in sent_ms]
-        if any(is_late):
+        # No clock counts from 0, so what was sent is true.
+        if any(sent_ms):
+            is_late = [sent is not None and _is_too_late(sent) for sent in sent_ms]
             self._too_late += compress(batch, is_late)
             is_left = [not late for late in is_late]
             batch = list(compress(batch, is_left))
@@ -586,7 +592,8 @@ class _Sending:
             self._take_refusal(batch, reply)
             return
         self._sent += batch
-        self._note_met(batch)
+        if self._may_meet:
+            self._note_met(batch)
 
     def _note_met(self, jobs: Sequence[Job[Any]]) -> None:
         if job_scheduled.receivers:

@@ -6,8 +6,6 @@ written. A process that is killed takes the ends of its last moment with it.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import islice
 
 from redis.exceptions import RedisError, ResponseError
 
@@ -23,7 +21,6 @@ from django_delayq.delivery.ended import (
     first_line,
 )
 from django_delayq.delivery.states import State
-from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
 from django_delayq.worker.attempt import Attempt, Verdict
 
@@ -43,12 +40,47 @@ _ENDS = frozenset(
 )
 #: Those of an attempt that ran.
 _RAN = frozenset({Verdict.SUCCEED, Verdict.CANCEL, Verdict.BURY})
-#: What the attempts of one call share: how they ended, whether they ran, and what to add for the server's clock.
-_Shared = tuple[State, bool, float]
-#: What is kept of an attempt until it is written, which on a busy queue it mostly never is: token, task, start, end, start
-#: time, attempts before it, message, and what it shares. A bare tuple, because each job makes one, and not the attempt
-#: itself, which holds the payload.
-_End = tuple[str, TaskDefinition | str, float, float, int, int, str, _Shared]
+#: Payloads of a queue's ended attempts that may wait here, bytes: with more, the ends are written at once.
+HELD_BYTES = 1 << 22
+
+
+class _Ends:
+    """The ends of one queue that are not written yet, the oldest first.
+
+    Attempts are kept as they are, because most of those that end on a busy queue are never written: newer ones take their
+    places. So they cost nothing each.
+    """
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self.settings = settings
+        #: What the server did not get when it was written before.
+        self.unwritten: list[EndRecord] = []
+        # The attempts of a call, and the bytes of their payloads.
+        self._groups: deque[tuple[list[Attempt], int]] = deque()
+        self._count = 0
+        #: Of all payloads that are held here.
+        self.bytes = 0
+
+    def add(self, attempts: list[Attempt]) -> None:
+        """Add attempts, and drop those that enough newer ones follow."""
+        size = sum([len(attempt.leased.payload) for attempt in attempts])
+        self._groups.append((attempts, size))
+        self._count += len(attempts)
+        self.bytes += size
+        while self._count - len(self._groups[0][0]) >= self.settings.keep_ended:
+            dropped, size = self._groups.popleft()
+            self._count -= len(dropped)
+            self.bytes -= size
+
+    def take(self) -> list[EndRecord]:
+        """Return the records of the last ends, as many as the queue remembers, and forget them here."""
+        attempts = [attempt for group, _ in self._groups for attempt in group]
+        keep = self.settings.keep_ended
+        records = self.unwritten + list(map(_record, attempts[-keep:]))
+        self.unwritten = []
+        self._groups.clear()
+        self._count = self.bytes = 0
+        return records[-keep:]
 
 
 class Recording:
@@ -58,8 +90,8 @@ class Recording:
         self._line = line
         #: When to write, by `monotonic_ms`; infinite while there is nothing to write.
         self.due_ms = float("inf")
-        self._ends: dict[str, tuple[QueueSettings, deque[_End]]] = {}
-        self._told: list[tuple[QueueSettings, list[_End], UnderWay[None]]] = []
+        self._ends: dict[str, _Ends] = {}
+        self._told: list[tuple[_Ends, list[EndRecord], UnderWay[None]]] = []
         # What was logged of each queue.
         self._problems: dict[str, str] = {}
 
@@ -68,69 +100,34 @@ class Recording:
         """Whether replies to `tell` are still to be read."""
         return bool(self._told)
 
-    def note(self, attempts: Sequence[Attempt]) -> None:
+    def note(self, attempts: list[Attempt]) -> None:
         """Take in attempts of one queue with one verdict, which the server has settled."""
+        if not attempts:
+            return
         first = attempts[0]
         settings = first.queue
         if not settings.keep_ended or first.verdict not in _ENDS:
             return
         found = self._ends.get(settings.name)
         if found is None:
-            found = self._ends[settings.name] = (
-                settings,
-                deque(maxlen=settings.keep_ended),
-            )
-        has_run = first.verdict in _RAN and not first.is_unrun
-        shared = State(first.verdict), has_run, first.server_minus_local_ms
-        if first.verdict is Verdict.SUCCEED:
-            found[1].extend(
-                [
-                    (
-                        (leased := a.leased).token,
-                        a.task or "",
-                        a.started_ms,
-                        a.ended_ms,
-                        leased.start_time_ms,
-                        leased.attempts,
-                        "",
-                        shared,
-                    )
-                    for a in attempts
-                    if not a.is_lost
-                ]
-            )
-        else:
-            found[1].extend(
-                [
-                    (
-                        a.leased.token,
-                        a.task or a.unknown_task,
-                        a.started_ms,
-                        a.ended_ms,
-                        a.leased.start_time_ms,
-                        a.leased.attempts,
-                        a.message,
-                        shared,
-                    )
-                    for a in attempts
-                    if not a.is_lost
-                ]
-            )
-        if self.due_ms == float("inf"):
+            found = self._ends[settings.name] = _Ends(settings)
+        found.add(attempts)
+        if found.bytes > HELD_BYTES:
+            self.due_ms = 0.0
+        elif self.due_ms == float("inf"):
             self.due_ms = monotonic_ms() + RECORD_AFTER_MS
 
     def tell(self) -> None:
         """Write what was noted; the calls go out with the line's next calls, or at `learn`."""
         self.due_ms = float("inf")
-        for settings, ends in self._ends.values():
-            while ends:
-                part = list(islice(ends, ENDED_BATCH))
-                for _ in part:
-                    ends.popleft()
+        for ends in self._ends.values():
+            records = ends.take()
+            for start in range(0, len(records), ENDED_BATCH):
+                part = records[start : start + ENDED_BATCH]
                 call = ended.note_ended(
-                    settings.keys, list(map(_record, part)), keep=settings.keep_ended
+                    ends.settings.keys, part, keep=ends.settings.keep_ended
                 )
-                self._told.append((settings, part, self._line.ask(call)))
+                self._told.append((ends, part, self._line.ask(call)))
 
     def learn(self) -> None:
         """Take in the replies to `tell`: what the server refuses is dropped, what it did not get is written again.
@@ -138,19 +135,17 @@ class Recording:
         If the server is away, this says nothing: every other call of the loop does.
         """
         told, self._told = self._told, []
-        for settings, part, under_way in told:
+        for ends, part, under_way in told:
+            name = ends.settings.name
             try:
                 under_way.finish()
             except ResponseError as error:
-                self._refuse(settings.name, error)
+                self._refuse(name, error)
             except (RedisError, OSError):
-                ends = self._ends[settings.name][1]
-                newer = list(ends)
-                ends.clear()
-                ends.extend(part + newer)
+                ends.unwritten += part
                 self.due_ms = monotonic_ms() + RECORD_AFTER_MS
             else:
-                self._problems.pop(settings.name, None)
+                self._problems.pop(name, None)
 
     def _refuse(self, queue: str, error: ResponseError) -> None:
         if self._problems.get(queue) != str(error):
@@ -162,18 +157,21 @@ class Recording:
             )
 
 
-def _record(end: _End) -> EndRecord:
-    token, task, started_ms, ended_ms, due_ms, attempts, text, shared = end
-    outcome, has_run, offset_ms = shared
-    is_first = attempts == 0 and started_ms
+def _record(attempt: Attempt) -> EndRecord:
+    assert attempt.verdict is not None
+    leased, offset_ms = attempt.leased, attempt.server_minus_local_ms
+    is_first = leased.attempts == 0 and attempt.started_ms
+    has_run = attempt.verdict in _RAN and not attempt.is_unrun
+    name = attempt.task.name if attempt.task is not None else attempt.unknown_task
+    text = "" if attempt.verdict is Verdict.SUCCEED else attempt.message
     return EndRecord(
-        token,
-        (task if isinstance(task, str) else task.name)[:NAME_LIMIT],
-        outcome,
-        int(ended_ms + offset_ms),
+        leased.token,
+        name[:NAME_LIMIT],
+        State(attempt.verdict),
+        int(attempt.ended_ms + offset_ms),
         # A retry has waited for its turn. No job starts early: our estimate of the server's clock is off by a little.
-        max(0.0, started_ms + offset_ms - due_ms) if is_first else NONE,
-        ended_ms - started_ms if has_run else NONE,
-        attempts + has_run,
+        max(0.0, attempt.late_ms) if is_first else NONE,
+        attempt.ended_ms - attempt.started_ms if has_run else NONE,
+        leased.attempts + has_run,
         first_line(text) if text else "",
     )

@@ -165,7 +165,10 @@ class Settlement:
                     for index in reply:
                         batch.attempts[index].is_lost = True
                 settled += batch.attempts
-                self.recording.note(batch.attempts)
+                ended = batch.attempts
+                if reply:
+                    ended = [attempt for attempt in ended if not attempt.is_lost]
+                self.recording.note(ended)
             elif is_queues_own(reply):
                 self._refuse(batch, reply)
             else:

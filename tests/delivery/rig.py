@@ -288,7 +288,7 @@ class Rig:
 
     def request(self) -> bytes:
         """Return a request id that no claim had before."""
-        return b"req%05d" % next(self._numbers)
+        return b"%08d" % next(self._numbers)
 
     def claim(
         self,

@@ -1,9 +1,12 @@
 """What a queue remembers of the jobs that ended last."""
 
+import weakref
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from asgiref.sync import async_to_sync
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from django_delayq import (
     Cancel,
@@ -19,9 +22,12 @@ from django_delayq import (
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import Backoff, get_settings
+from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.ended import EndRecord, note_ended
 from django_delayq.worker import recording
+from django_delayq.worker.attempt import Attempt, Verdict
 from django_delayq.worker.process import DONE
+from django_delayq.worker.recording import Recording
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
@@ -214,3 +220,86 @@ def test_newest_of_all_queues_come_first_and_pages_join(
     assert async_to_sync(aended_jobs)(queue_name, limit=7) == ended_jobs(
         queue_name, limit=7
     )
+
+
+def attempts_of(queue_name, count, *, size=100):
+    settings = get_settings().queue(queue_name)
+    made = []
+    for n in range(count):
+        leased = Leased(
+            f"{n:022d}", 0, 0, 1_700_000_000_000, b"x" * size, False, b"request."
+        )
+        attempt = Attempt(settings, leased, 0.0, 1_700_000_000_000.0)
+        attempt.verdict, attempt.unknown_task = Verdict.SUCCEED, "shop.tasks.pay"
+        attempt.started_ms, attempt.ended_ms = float(n), float(n + 1)
+        made.append(attempt)
+    return made
+
+
+class Asked:
+    """In place of a line: keeps the calls, and answers with an error if there is one."""
+
+    def __init__(self):
+        self.calls, self.error = [], None
+
+    def ask(self, call):
+        self.calls.append(call)
+        return self
+
+    def finish(self):
+        if self.error:
+            raise self.error
+
+    def tokens(self):
+        """Return the tokens in the last call."""
+        _, *records = self.calls[-1].args
+        return [int(msgspec.msgpack.decode(record)[0]) for record in records]
+
+
+def test_process_holds_no_more_attempts_than_a_queue_remembers_and_one_call_more(
+    configure, queue_name
+) -> None:
+    configure({"KEEP_ENDED": 5})
+    line = Asked()
+    noted = Recording(line)
+    attempts = attempts_of(queue_name, 12)
+    gone = [weakref.ref(attempt) for attempt in attempts[:6]]
+    for start in range(0, 12, 3):
+        noted.note(attempts[start : start + 3])
+    attempts.clear()
+
+    assert [ref() for ref in gone] == [None] * 6
+    noted.tell()
+    assert line.tokens() == [7, 8, 9, 10, 11]
+
+
+def test_ends_that_the_server_did_not_get_are_written_again_before_the_newer_ones(
+    configure, queue_name
+) -> None:
+    configure({"KEEP_ENDED": 5})
+    line = Asked()
+    noted = Recording(line)
+    attempts = attempts_of(queue_name, 8)
+    noted.note(attempts[:4])
+    noted.tell()
+    line.error = RedisConnectionError("away")
+    noted.learn()
+    line.error = None
+    noted.note(attempts[4:6])
+    noted.tell()
+    noted.learn()
+
+    assert line.tokens() == [1, 2, 3, 4, 5]
+    assert not noted.has_told
+    noted.tell()
+    assert len(line.calls) == 2
+
+
+def test_ends_with_large_payloads_are_written_at_once(configure, queue_name) -> None:
+    configure({})
+    noted = Recording(Asked())
+    noted.note(attempts_of(queue_name, 3, size=1 << 20))
+    later_ms = noted.due_ms
+    noted.note(attempts_of(queue_name, 2, size=1 << 20))
+
+    assert later_ms > noted.due_ms == 0.0

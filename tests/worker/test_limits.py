@@ -5,13 +5,17 @@ import time
 import pytest
 
 from django_delayq import (
+    InvalidArguments,
     clear_limit,
     find_jobs,
     limits,
     schedule_many,
     set_limit,
 )
+from django_delayq.calls.running import run
 from django_delayq.conf import get_settings
+from django_delayq.delivery import limiting
+from django_delayq.delivery.rates import numbers_of
 from django_delayq.delivery.states import State
 from django_delayq.jobs import formats
 from tests.polling import wait_until
@@ -182,3 +186,24 @@ def test_jobs_that_are_older_than_the_limit_of_their_task_get_it(
     ran(records, 12)
     assert most_at_a_time(records, key="k") == 1
     assert sorted(records.jobs("end")) == sorted(job.id for job in jobs)
+
+
+def test_limit_that_no_task_has_is_not_set(queue_name):
+    with pytest.raises(
+        InvalidArguments, match=r"'of-kye': no task has .* Did you mean 'of-key'\?"
+    ):
+        set_limit(queue_name, limit="of-kye", concurrency=3)
+
+    assert limits(queue_name) == []
+    assert clear_limit(queue_name, limit="of-kye") is False
+
+
+def test_limit_that_only_a_worker_knows_is_set(client, queue_name):
+    keys = get_settings().queue(queue_name).keys
+    declared = [("of-another-project", numbers_of(concurrency=1))]
+    run(client, limiting.declare(keys, declared, is_new=True))
+
+    set_limit(queue_name, limit="of-another-project", concurrency=3)
+
+    (found,) = limits(queue_name)
+    assert found.concurrency == 3

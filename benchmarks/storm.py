@@ -1,0 +1,108 @@
+"""``python -m benchmarks.storm``: 100,000 jobs are due at one instant: how late are the jobs of another queue meanwhile?
+
+One worker process serves both queues. Of the storm as it is, and of one that a limit holds back, it prints how late jobs
+of the other queue start, some 50 a second, and the longest call that held the server, by its SLOWLOG. A pause of the
+machine in the middle of a call counts as the call's; the first row has what there is without a storm.
+"""
+
+import argparse
+import re
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from benchmarks import bench
+from benchmarks.priorities import raise_format
+from tests.servers import available_kinds
+
+JOBS = 100_000
+#: How long before their instant the jobs are scheduled, and a worker is started.
+BEFORE_S = 8
+#: What holds the storm back, as `set_limit` takes it; None: there is no storm.
+STORMS: dict[str, dict[str, Any] | None] = {
+    "no storm": None,
+    "as fast as it goes": {},
+    "RATE 2,000/s": {"rate": "2000/s"},
+    "CONCURRENCY 4": {"concurrency": 4},
+}
+#: The goal, ms of the server for a call.
+CALL_MS = 5
+_LATE = re.compile(r"job=few:.*late_ms=(-?[\d.]+)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--server", default=available_kinds()[0], choices=available_kinds()
+    )
+    parser.add_argument("--seconds", type=float, default=8)
+    options = parser.parse_args()
+    with bench.serving(options.server) as server:
+        client = server.client()
+        rows = [
+            (name, *_measure(client, limit, options.seconds))
+            for name, limit in STORMS.items()
+        ]
+    head = ("storm", "jobs of it run", "other queue: p50 ms", "p99", "longest call, ms")
+    bench.table(head, rows)
+    print(f"goal: no call above {CALL_MS} ms, the other queue's lateness as before")
+
+
+def _measure(
+    client: redis.Redis, limit: dict[str, Any] | None, seconds: float
+) -> tuple[str, ...]:
+    from benchmarks import tasks
+    from django_delayq import schedule_many, set_limit
+    from django_delayq.delivery import states
+    from django_delayq.delivery.keys import DeliveryKeys
+
+    queue, other = "flat", "few"
+    beside = tasks.noop_flat.using(queue=other)
+
+    def done(name: str) -> int:
+        counters = DeliveryKeys.of(name).counters
+        return int(client.hget(counters, states.State.SUCCEEDED) or 0)
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "worker.log"
+        for name in (queue, other):
+            raise_format(client, name)
+        if limit:
+            set_limit(queue, **limit)
+        at = datetime.now(UTC) + timedelta(seconds=BEFORE_S)
+        if limit is not None:
+            schedule_many(tasks.noop_flat.prepare(at, i) for i in range(JOBS))
+        names = ("--queue", other, "--queue", queue, "--processes", "1")
+        with bench.working(*names, log=log) as worker:
+            while "lease" not in log.read_text():
+                if worker.poll() is not None:
+                    raise SystemExit(log.read_text())
+                time.sleep(0.05)
+            time.sleep(max(0.0, (at - datetime.now(UTC)).total_seconds()))
+            client.slowlog_reset()
+            count, end = 0, time.monotonic() + seconds
+            while time.monotonic() < end:
+                beside.schedule(0.1, count)
+                count += 1
+                time.sleep(0.02)
+            slowest_us, _ = bench.slowest_us(client)
+            while done(other) < count:
+                time.sleep(0.05)
+            ran = done(queue)
+        late = [float(text) for text in _LATE.findall(log.read_text())]
+    for name in (queue, other):
+        bench.delete_queue(client, name)
+    return (
+        f"{ran:,}",
+        f"{bench.percentile(late, 0.5):.1f}",
+        f"{bench.percentile(late, 0.99):.1f}",
+        f"{slowest_us / 1000:.1f}" if slowest_us else "below 1",
+    )
+
+
+if __name__ == "__main__":
+    main()
