@@ -347,7 +347,7 @@ class ThreadExecutor:
         try:
             if _database_use.has_connected:
                 _database_use.begin()
-            if heard.attempts:
+            if is_heard := heard.attempts:
                 telling.tell_start(attempt)
             limit_s = attempt.time_limit_s
             if limit_s is not None:
@@ -368,6 +368,8 @@ class ThreadExecutor:
                 value = limit.run(
                     self._call, [task.function, *attempt.args], attempt.kwargs
                 )
+            if is_heard:
+                attempt.value = value
             attempt.succeed(value)
         except BaseException as error:
             if self._is_fork:
@@ -732,6 +734,8 @@ class LoopExecutor:
                     if heard.attempts:
                         await telling.atell_start(attempt)
                     value = await self._limited(attempt, limit_s)
+                    if heard.attempts:
+                        attempt.value = value
                     attempt.succeed(value)
                 finally:
                     # Most tasks have used no thread, and starting one costs more than all the rest.
