@@ -399,15 +399,19 @@ class ThreadExecutor:
         limit: ThreadTimeLimit | None,
     ) -> object:
         """Call a task within its contexts and middleware; its time limit counts for the middleware as well."""
-        call = functools.partial(
-            self._call, task.function, *attempt.args, **attempt.kwargs
-        )
-        if around.call is not None:
-            call = functools.partial(around.call, _job_within(attempt, call))
         with Restored(around.travellers, attempt):
-            value = call() if limit is None else limit.run(call, (), {})
-        if self._is_fork:
-            leave(None)
+            if limit is None and around.call is None:
+                value = task.function(*attempt.args, **attempt.kwargs)
+            else:
+                call = functools.partial(
+                    self._call, task.function, *attempt.args, **attempt.kwargs
+                )
+                if around.call is not None:
+                    call = functools.partial(around.call, _job_within(attempt, call))
+                value = call() if limit is None else limit.run(call, (), {})
+            if self._is_fork:
+                # The child of a task ends here: what is around the call goes on in the parent only.
+                leave(None)
         return value
 
     def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
