@@ -602,3 +602,30 @@ class TestRoom:
         self.settings["USER"] = "nobody_of_this_name"
 
         assert self.told(alias, 512, 1000) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "number", "text"),
+    [
+        ("MIDDLEWARE", "shop.missing.timed", "E015", "cannot be imported: ModuleNot"),
+        ("MIDDLEWARE", "tests.test_checks.URL", "E015", "name a function"),
+        ("CONTEXT", "shop.missing.Tenant", "E016", "cannot be imported: ModuleNot"),
+        ("CONTEXT", "tests.test_checks.URL", "E016", "has no capture()"),
+    ],
+)
+def test_path_that_leads_to_nothing_of_use_is_an_error(
+    key: str, path: str, number: str, text: str
+) -> None:
+    (problem,) = found(DELAYQ={"CONNECTION": URL, key: [path]})
+
+    assert problem[0] == f"django_delayq.{number}"
+    assert problem[1].startswith(f"DELAYQ[{key!r}] names {path!r}, which ")
+    assert text in problem[1]
+    assert "docs/howto/" in problem[2]
+
+
+def test_shipped_contexts_have_no_mistakes() -> None:
+    paths = ["Locale", "otel.OpenTelemetry", "sentry.Sentry"]
+    context = [f"django_delayq.context.{path}" for path in paths]
+
+    assert found(DELAYQ={"CONNECTION": URL, "CONTEXT": context}) == []

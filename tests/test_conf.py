@@ -97,6 +97,8 @@ def test_everything_can_be_set() -> None:
             "MAX_PAYLOAD_BYTES": 500,
             "MAX_FOREIGN_BYTES": 600,
             "ON_COMMIT": True,
+            "MIDDLEWARE": ["shop.middleware.timed"],
+            "CONTEXT": ("shop.tenants.Tenant",),
         }
     )
 
@@ -133,6 +135,8 @@ def test_everything_can_be_set() -> None:
         ),
         max_payload_bytes=500,
         max_foreign_bytes=600,
+        middleware=("shop.middleware.timed",),
+        context=("shop.tenants.Tenant",),
         on_commit=True,
     )
     assert settings.worker.lease_ms == 12_500
@@ -268,6 +272,9 @@ def test_misspelt_key_is_told_with_a_suggestion(value: Any, text: str) -> None:
         ({"MAX_PAYLOAD_BYTES": 0}, "is 0. Give a number of bytes, 128 to 67,108,864."),
         ({"MAX_PAYLOAD_BYTES": True}, "is True. Give a number of bytes"),
         ({"ON_COMMIT": "default"}, "is 'default'. Give True or False."),
+        ({"MIDDLEWARE": "shop.timed"}, "is 'shop.timed'. Give a list of dotted paths"),
+        ({"MIDDLEWARE": ["timed"]}, "is ['timed']. Give a list of dotted paths"),
+        ({"CONTEXT": [None]}, "is [None]. Give a list of dotted paths"),
     ],
 )
 def test_wrong_value_is_told_with_what_is_wanted(value: Any, text: str) -> None:

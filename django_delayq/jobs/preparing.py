@@ -62,7 +62,7 @@ def prepare(
     payload = envelopes.encode(
         call, token, queue.name, conf.get_keyring(), codec, format
     )
-    if call.headers and len(payload) > settings.max_payload_bytes:
+    if len(payload) > settings.max_payload_bytes and call.headers:
         call.headers = contexts.required(settings.context, call.headers, task.name)
         payload = envelopes.encode(
             call, token, queue.name, conf.get_keyring(), codec, format
@@ -75,8 +75,6 @@ def prepare(
     draft = Draft(NewJob(token, when, "", payload), format)
     job: Job[Any] = Job(queue.name, token, task.name, plain_args, plain_kwargs, draft)
     job.options = carried
-    if call.headers:
-        job.take_headers(call.headers)
     if not options.is_plain:
         _add_extras(job, draft, task, args, kwargs)
     return job

@@ -595,10 +595,13 @@ class _Sending:
         self._sent += batch
         if self._may_meet:
             self._note_met(batch)
-
-    def _note_met(self, jobs: Sequence[Job[Any]]) -> None:
         if job_scheduled.receivers:
-            self._new += [job for job in jobs if job.created]
+            self._note_new(batch)
+
+    def _note_new(self, jobs: Iterable[Job[Any]]) -> None:
+        self._new += [job for job in jobs if job.created]
+
+    def _note_met(self, jobs: Iterable[Job[Any]]) -> None:
         self._met += [
             job
             for job in jobs
@@ -648,6 +651,8 @@ class _Sending:
                     draft.sent_ms = boottime_ms()
         self._sent += known
         self._note_met(known)
+        if job_scheduled.receivers:
+            self._note_new(known)
         self._unsent += refused
         self.fail(_queue_full(batch[0].queue, count, refused))
         self._is_stopped = True

@@ -462,8 +462,6 @@ class Attempt:
             self.fail(InvalidTask(f"{self.name} returned {mistake}"))
             return
         self.ended_ms = boottime_ms()
-        if heard.attempts:
-            self.value = value
         if self.options is not None and self.options.keep_result is not None:
             try:
                 self.result = envelopes.result_text(

@@ -300,6 +300,7 @@ class ThreadExecutor:
                     self._is_asked, self._has_answered = False, True
                     continue
                 held[index] = attempt
+                context = None
                 try:
                     # After a quick read, `may_start` looks at the lease. A read that may take longer checks the lease
                     # first.
@@ -315,7 +316,8 @@ class ThreadExecutor:
                         continue
                     elif attempt.may_start():
                         # What a task activates, a language or a variable of its own, ends with it.
-                        copy_context().run(self._run, attempt, task)
+                        context = copy_context()
+                        context.run(self._run, attempt, task)
                 except BaseException as error:
                     # This is our own fault, but the thread must go on, and the job must have an end.
                     if attempt.verdict is None:
@@ -323,8 +325,8 @@ class ThreadExecutor:
                     logger.error(
                         "job %s: the worker failed", attempt.id, exc_info=error
                     )
-                if heard.attempts and not attempt.is_told:
-                    copy_context().run(self._tell, attempt)
+                if heard.attempts:
+                    (context or copy_context()).run(self._tell, attempt)
                 self._done(attempt)
                 held[index] = None
         except BaseException as error:
@@ -345,7 +347,7 @@ class ThreadExecutor:
         try:
             if _database_use.has_connected:
                 _database_use.begin()
-            if heard.attempts:
+            if is_heard := heard.attempts:
                 telling.tell_start(attempt)
             limit_s = attempt.time_limit_s
             if limit_s is not None:
@@ -366,6 +368,8 @@ class ThreadExecutor:
                 value = limit.run(
                     self._call, [task.function, *attempt.args], attempt.kwargs
                 )
+            if is_heard:
+                attempt.value = value
             attempt.succeed(value)
         except BaseException as error:
             if self._is_fork:
@@ -376,7 +380,7 @@ class ThreadExecutor:
             _database_use.end(was_interrupted=limit is not None and limit.has_struck)
 
     def _tell(self, attempt: Attempt) -> None:
-        """Tell of an attempt's end. Its receivers use the database as another task would."""
+        """Tell of an attempt's end. Its receivers use the database as another task would, and not in what this one left."""
         running_job.set(attempt.job)
         try:
             if _database_use.has_connected:
@@ -395,15 +399,19 @@ class ThreadExecutor:
         limit: ThreadTimeLimit | None,
     ) -> object:
         """Call a task within its contexts and middleware; its time limit counts for the middleware as well."""
-        call = functools.partial(
-            self._call, task.function, *attempt.args, **attempt.kwargs
-        )
-        if around.call is not None:
-            call = functools.partial(around.call, _job_within(attempt, call))
         with Restored(around.travellers, attempt):
-            value = call() if limit is None else limit.run(call, (), {})
-        if self._is_fork:
-            leave(None)
+            if limit is None and around.call is None:
+                value = task.function(*attempt.args, **attempt.kwargs)
+            else:
+                call = functools.partial(
+                    self._call, task.function, *attempt.args, **attempt.kwargs
+                )
+                if around.call is not None:
+                    call = functools.partial(around.call, _job_within(attempt, call))
+                value = call() if limit is None else limit.run(call, (), {})
+            if self._is_fork:
+                # The child of a task ends here: what is around the call goes on in the parent only.
+                leave(None)
         return value
 
     def _call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -730,6 +738,8 @@ class LoopExecutor:
                     if heard.attempts:
                         await telling.atell_start(attempt)
                     value = await self._limited(attempt, limit_s)
+                    if heard.attempts:
+                        attempt.value = value
                     attempt.succeed(value)
                 finally:
                     # Most tasks have used no thread, and starting one costs more than all the rest.

@@ -6,6 +6,7 @@ Both are composed once, before a worker starts. Without any of them nothing here
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import cache
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -48,13 +49,19 @@ def compose(settings: Settings) -> Surroundings | None:
     travellers = contexts.load(settings.context)
     if not settings.middleware:
         return Surroundings(travellers, None, None)
+    return Surroundings(travellers, *_chained(settings.middleware))
+
+
+@cache
+def _chained(paths: tuple[str, ...]) -> tuple[Call, AsyncCall]:
+    # The command asks first, so that its processes have what it made.
     call: Call = _call
     acall: AsyncCall = _acall
-    for path in reversed(settings.middleware):
+    for path in reversed(paths):
         factory = find_middleware(path)
         call = _made(path, factory, call, is_async=False)
         acall = _made(path, factory, acall, is_async=True)
-    return Surroundings(travellers, call, acall)
+    return call, acall
 
 
 def find_middleware(path: str) -> Any:

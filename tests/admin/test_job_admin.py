@@ -16,7 +16,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import path, reverse
 
-from django_delayq import conf
+from django_delayq import conf, signals
 from django_delayq.admin import JobAdmin
 from django_delayq.calls.running import run
 from django_delayq.delivery import ended, holding, looking, pausing, settling
@@ -692,6 +692,23 @@ def test_cancel_ends_a_job_and_is_logged(browser: Client, queue: Queue) -> None:
     ]
     entry = LogEntry.objects.get()
     assert (entry.action_flag, entry.change_message) == (DELETION, "Cancelled.")
+
+
+def test_cancel_is_told_as_a_signal(browser: Client, queue: Queue) -> None:
+    told: list[tuple[str, State, str]] = []
+
+    def hear(job: Any, reason: str, **named: Any) -> None:
+        told.append((job.id, job.state, reason))
+
+    token = queue.schedule(60_000)
+    signals.job_cancelled.connect(hear)
+    try:
+        browser.post(url("cancel", queue.name, token))
+    finally:
+        signals.job_cancelled.disconnect(hear)
+
+    job_id = f"{queue.name}:{token}"
+    assert told == [(job_id, State.CANCELLED, "by a call of cancel()")]
 
 
 @pytest.mark.parametrize(

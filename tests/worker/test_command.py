@@ -142,6 +142,14 @@ def test_weights_for_some_queues_only_are_refused(configure, queue_name):
         call_command("delayq_worker", "--queue", "default=2", "--queue", queue_name)
 
 
+@pytest.mark.parametrize("key", ["MIDDLEWARE", "CONTEXT"])
+def test_a_path_that_cannot_be_imported_is_explained(configure, settings, key):
+    settings.DELAYQ = {**configure(), key: ["shop.missing.path"]}
+
+    with pytest.raises(CommandError, match=r"'shop\.missing\.path', which cannot be"):
+        call_command("delayq_worker")
+
+
 def test_wrong_settings_are_explained(settings):
     settings.DELAYQ = {"CONNECTION": "unix:///nowhere", "QUEUE": {}}
 

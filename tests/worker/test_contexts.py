@@ -20,6 +20,7 @@ from django_delayq.context import Scheduling, being_scheduled
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import EncodeError, InvalidSettings, JobFailed
 from django_delayq.jobs import contexts
+from django_delayq.signals import job_succeeded
 from tests.polling import wait_until
 
 HERE = __name__
@@ -405,3 +406,25 @@ def test_a_zone_that_the_worker_does_not_know_costs_only_that(
 
     assert job.wait(30) == "nobody"
     assert "Mars/Olympus" in errors(caplog)[0].getMessage()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_receivers_hear_of_the_end_in_the_language_of_the_job(
+    travelling, work, read, read_async, is_async
+):
+    told = []
+
+    def hear(**named):
+        told.append(translation.get_language())
+
+    travelling("django_delayq.context.Locale")
+    with translation.override("de"):
+        schedule(read_async if is_async else read, 0)
+    job_succeeded.connect(hear)
+    try:
+        work()
+        wait_until(lambda: told, description="it is told")
+    finally:
+        job_succeeded.disconnect(hear)
+
+    assert told == ["de"]
