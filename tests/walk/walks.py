@@ -94,6 +94,8 @@ def walks_apart(url: str, queue: str) -> tuple["Walk", "Walk"]:
     """
     code = (
         "import pickle, sys, django; django.setup()\n"
+        # As in a project without the app.
+        "from django_delayq.jobs import outbox; outbox.install(None)\n"
         "from tests.walk import walks\n"
         "pickle.dump(walks.both(*sys.argv[1:]), sys.stdout.buffer)"
     )
