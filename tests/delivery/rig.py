@@ -273,15 +273,18 @@ class Rig:
         """Return how many jobs of a batch have not ended."""
         return batching.count_left(self.keys, token(name)).do(self.client)
 
-    def forward(self, *names: str) -> list[Scheduled]:
-        """Send jobs that follow one of another queue."""
-        jobs = [NewJob(token(name), "+0", "", payload(name)) for name in names]
+    def forward(
+        self, *names: str, unique: str = "", are_rows: bool = False
+    ) -> list[Scheduled]:
+        """Send jobs that follow one of another queue, or rows of a database."""
+        jobs = [NewJob(token(name), "+0", unique, payload(name)) for name in names]
         return self.run(
             storing.forward(
                 self.keys,
                 jobs,
                 frame_format=self.frame_format,
                 insertion_list=self.insertion_list,
+                are_rows=are_rows,
                 now_us=self.now_us,
             )
         )

@@ -318,6 +318,12 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.forward("a", "b")
 
 
+@stop("forward rows of a database", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.forward("before", unique="ek", are_rows=True)
+    return lambda: rig.forward("a", "b", unique="ek", are_rows=True)
+
+
 @stop("retry", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0})

@@ -34,11 +34,6 @@ HANDED_IN = {
         "waiting",
         "callback",
     ): "Whoever subscribes to a channel says what a message does.",
-    (
-        "worker",
-        "self._relay.start",
-    ): "The app of the outbox gives the worker its relay, where it is installed.",
-    ("worker", "self._relay.stop"): "The same relay, at the end of the process.",
 }
 
 

@@ -16,6 +16,7 @@ import redis
 from django.conf import settings
 
 from django_delayq import delayed_task, queue_handler, schedule
+from django_delayq.jobs import outbox
 from django_delayq.wire.keys import QueueKeys
 from tests.polling import wait_until
 from tests.queues.java import now_ms
@@ -109,7 +110,8 @@ def walks_apart(url: str, queue: str) -> tuple["Walk", "Walk"]:
 
 
 def both(url: str, queue: str) -> tuple["Walk", "Walk"]:
-    """Record both walks here."""
+    """Record both walks here, as in a project without the app of the outbox."""
+    outbox.install(None)
     settings.DELAYQ = {
         "CONNECTION": url,
         "QUEUES": {queue: {}, f"{queue}-java": {"REDISSON": REDISSON}},

@@ -5,7 +5,7 @@ the environment names kinds, everything runs on what was asked for.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,14 @@ def pytest_collection_modifyitems(
 
 
 def run_on_one_kind(
-    config: pytest.Config, items: list[pytest.Item], folder: Path
+    config: pytest.Config,
+    items: list[pytest.Item],
+    folder: Path,
+    *,
+    unless: Sequence[str] = _ASKED_FOR,
 ) -> None:
     """Leave out what would run a test of a folder again on a second kind of server, see `every_server`."""
-    if config.getoption("--server") or any(name in os.environ for name in _ASKED_FOR):
+    if config.getoption("--server") or any(name in os.environ for name in unless):
         return
     ours = [item for item in items if item.path.is_relative_to(folder)]
     kinds = [

@@ -1,0 +1,79 @@
+"""What a queue remembers of jobs that somebody may send again after their end."""
+
+import pytest
+
+from django_delayq.delivery import storing
+from django_delayq.delivery.states import State
+from django_delayq.delivery.storing import ROW_MS, ROW_REPEAT_MS
+from tests.delivery.rig import T0, Rig, token
+
+#: Longer than the end of any job is known.
+AFTER_MS = 60_000
+
+
+@pytest.mark.parametrize("are_rows", [False, True])
+def test_job_that_is_sent_again_after_its_end_is_not_stored(
+    rig: Rig, are_rows: bool
+) -> None:
+    rig.forward("a", are_rows=are_rows)
+    rig.acknowledge(rig.lease())
+    rig.now += AFTER_MS
+
+    (again,) = rig.forward("a", are_rows=are_rows)
+
+    assert again.beyond is State.UNKNOWN
+    assert rig.claim().jobs == []
+
+
+@pytest.mark.parametrize("are_rows", [False, True])
+def test_job_that_was_kept_out_by_its_unique_key_stays_out(
+    rig: Rig, are_rows: bool
+) -> None:
+    rig.schedule({"holder": 0}, unique="ek")
+    (kept_out,) = rig.forward("a", unique="ek", are_rows=are_rows)
+    assert kept_out.holder == token("holder")
+    rig.acknowledge(rig.lease())
+    rig.now += AFTER_MS
+
+    (again,) = rig.forward("a", unique="ek", are_rows=are_rows)
+
+    assert again.beyond is State.UNKNOWN
+    assert rig.claim().jobs == []
+
+
+def test_row_is_remembered_for_a_year_and_since_when(rig: Rig) -> None:
+    rig.forward("a", are_rows=True)
+    rig.now += 5_000
+    rig.forward("a", "b", are_rows=True)
+
+    since = storing.when_sent(rig.keys, [token(name) for name in "abc"])
+
+    assert since.do(rig.client) == [T0, T0 + 5_000, None]
+    assert rig.client.zscore(rig.keys.sent, token("a")) == T0 + ROW_MS
+
+
+def test_row_that_is_let_go_is_forgotten_a_while_later(rig: Rig) -> None:
+    rig.forward("a", "b", are_rows=True)
+
+    names = [token("a"), token("never sent")]
+    storing.let_go_of_rows(rig.keys, names, now_ms=T0).do(rig.client)
+
+    assert rig.client.zmscore(rig.keys.sent, [token("a"), token("b"), names[1]]) == [
+        T0 + 2 * ROW_REPEAT_MS,
+        T0 + ROW_MS,
+        None,
+    ]
+    rig.now += 2 * ROW_REPEAT_MS + 1
+    rig.forward("c", are_rows=True)
+    assert rig.client.zscore(rig.keys.sent, token("a")) is None
+
+
+def test_job_that_waits_is_noted_by_its_first_forward(rig: Rig) -> None:
+    """Somebody may have deleted what the queue remembered."""
+    rig.forward("a", are_rows=True)
+    rig.client.delete(rig.keys.sent)
+
+    rig.forward("a", are_rows=True)
+
+    assert rig.client.zscore(rig.keys.sent, token("a")) is not None
+    assert len(rig.claim().jobs) == 1
