@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from redis.exceptions import NoScriptError, ResponseError
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.script import NAMES
 from django_delayq.exceptions import DelayqError
 from django_delayq.testing.memory.commands import Keyspace
 from django_delayq.testing.memory.server import MemoryServer
@@ -153,7 +154,7 @@ class Both:
         command = operations.command_of(step)
         name = str(command[0])
         if isinstance(step, Call):
-            name = step.script.name
+            name = NAMES[step.script.sha]
             told = _ask(memory, command)
             if isinstance(told, NoScriptError):
                 told = _ask(memory, step.full_command())
@@ -180,7 +181,7 @@ class Both:
 
 
 #: Replies with the fields of a hash, whose order a server leaves open.
-UNORDERED = ("limits", "schedules", "counts")
+UNORDERED = ("delivery/limits", "delivery/schedules", "delivery/counts")
 
 
 def compare(name: str, what: str, mine: Any, theirs: Any) -> None:
@@ -294,7 +295,7 @@ def test_operations_reach_every_script(both: Both) -> None:
         both.run(seeds, random.randrange(4))
 
     scripts = {
-        file.stem
+        f"{layer}/{file.stem}"
         for layer in LAYERS
         for file in (PACKAGE / layer / "lua").glob("[!_]*.lua")
     }
