@@ -35,8 +35,8 @@ from tests.testing.operations import (
     World,
 )
 
-#: Steps of one sequence.
-LENGTH = 100
+#: Steps of one sequence, and the bytes of which each is made: the first says which operation it is.
+LENGTH, STEP_BYTES = 100, 4
 #: Sequences: a short form for `make test`. With ``--all``, which CI runs on three kinds of servers, 120,000 steps.
 FEW, MANY = 40, 400
 #: Everything that a server holds under some names, by type.
@@ -257,11 +257,19 @@ def both(client: "redis.Redis[bytes]", queue_name: str) -> Iterator[Both]:
     real.close()
 
 
+def _steps(drawn: bytes) -> list[tuple[int, int]]:
+    """Return which operation each step is, and the number from which its arguments are made."""
+    starts = range(0, len(drawn), STEP_BYTES)
+    return [(drawn[i], int.from_bytes(drawn[i + 1 : i + STEP_BYTES])) for i in starts]
+
+
 def sequences(examples: int) -> Callable[[Any], Any]:
     """Have a test run so many sequences."""
-    step = st.tuples(st.integers(0, len(MAKERS) - 1), st.integers(0, 2**24))
+    # Drawn at once: number by number, hypothesis would take longer than both servers.
+    size = STEP_BYTES * LENGTH
     run = given(
-        seeds=st.lists(step, min_size=LENGTH, max_size=LENGTH), shape=st.integers(0, 3)
+        seeds=st.binary(min_size=size, max_size=size).map(_steps),
+        shape=st.integers(0, 3),
     )
     how = settings(
         max_examples=examples,
