@@ -6,7 +6,7 @@ It is what `frozen_queue` stands on. Both run the same scripts, so what is compa
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from random import Random
 from typing import Any
@@ -33,6 +33,7 @@ from tests.testing.operations import (
     OPERATIONS,
     PACKAGE,
     World,
+    any_command,
 )
 
 #: Steps of one sequence, and the bytes of which each is made: the first says which operation it is.
@@ -128,7 +129,12 @@ class Both:
         self.refused: Counter[str] = Counter()
         self._loaded: set[str] = set()
 
-    def run(self, seeds: list[tuple[int, int]], shape: int) -> None:
+    def run(
+        self,
+        seeds: list[tuple[int, int]],
+        shape: int,
+        makers: Sequence[Callable[[World], Any]] = MAKERS,
+    ) -> None:
         self.real.empty()
         memory = MemoryServer(lambda: T0 * 1000)
         world = World(self.name, is_shared=bool(shape & 1), is_listed=bool(shape & 2))
@@ -138,7 +144,7 @@ class Both:
             world.random.seed(seed)
             if world.random.random() < 0.4:
                 world.now_us += world.random.choice((1, 700, 5_000, 60_000, 31_000_000))
-            for step in MAKERS[which % len(MAKERS)](world):
+            for step in makers[which % len(makers)](world):
                 self._take(memory, world, step, taken)
         theirs = self.real.ask([command for _, command, _, _ in taken])
         for (name, _, told, held), (their_reply, their_keys) in zip(
@@ -293,6 +299,14 @@ def test_server_in_memory_is_a_real_one_for_a_hundred_thousand_steps(
     both: Both, seeds: list[tuple[int, int]], shape: int
 ) -> None:
     both.run(seeds, shape)
+
+
+@sequences(FEW)
+def test_every_command_does_with_its_options_what_it_does_on_a_server(
+    both: Both, seeds: list[tuple[int, int]], shape: int
+) -> None:
+    """An operation meets few of them: frames of ours, say, are never equal."""
+    both.run(seeds, shape, [any_command])
 
 
 def test_operations_reach_every_script(both: Both) -> None:
