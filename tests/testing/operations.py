@@ -1024,7 +1024,9 @@ def any_command(world: World) -> list[tuple[Any, ...]]:
         ("ZLEXCOUNT", flat, lex(), lex()),
         ("ZREMRANGEBYRANK", zset, index(), index()),
         ("PEXPIRE", random.choice((hash_, zset)), 3_600_000),
-        ("RENAME", zset, f"{name}:y") if random.random() < 0.1 else ("EXISTS", zset, list_),
+        ("RENAME", zset, f"{name}:y")
+        if random.random() < 0.1
+        else ("EXISTS", zset, list_),
         ("UNLINK", random.choice((hash_, list_, zset, flat))),
     )
     return [random.choice(commands)]
