@@ -96,7 +96,7 @@ def test_wheel_holds_each_file_of_the_package_and_no_other(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {name for name in names if ".dist-info/" not in name}
 
-    assert package == held_by_git("django_delayq")
+    assert package == held_by_git("django_delayq", "pytest_delayq")
     kinds = {Path(name).suffix for name in package} | {Path(n).name for n in package}
     assert kinds >= {".py", ".lua", ".html", "py.typed"}
     assert len([name for name in names if name.endswith("licenses/LICENSE")]) == 1

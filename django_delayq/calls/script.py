@@ -29,7 +29,8 @@ class Keys(Hashable, Protocol):
         """Return the key that the headers of scripts call by this name."""
 
 
-#: The name of each script that this process has loaded, by its SHA-1: for a server of tests that has no Lua.
+#: The layer and the name of each script that this process has loaded, such as ``delivery/claim``, by its SHA-1: for a
+#: server of tests that has no Lua.
 NAMES: dict[str, str] = {}
 
 #: How a definition in a prelude begins. It ends where the next one begins.
@@ -80,7 +81,7 @@ def load_script(
     )
     source = _with_numbers(source, keys, name, left_out)
     sha = sha1(source.encode(), usedforsecurity=False).hexdigest()
-    NAMES[sha] = name
+    NAMES[sha] = f"{packages[0].rpartition('.')[2]}/{name}"
     return Script(name, source, sha, keys)
 
 

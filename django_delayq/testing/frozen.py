@@ -47,7 +47,7 @@ except ImportError:
 OWNER = b"frozen--"
 #: So many jobs run at one moment before the test counts as one that never ends: jobs that schedule themselves anew.
 MOST_AT_ONCE = 10_000
-#: What waits now, and no claim brings, is asked for again after so long.
+#: What waits now, and no claim brings, is asked for again after so long; then after twice as long, and so on.
 PATIENCE_US = 1_000
 #: How many jobs an error lists.
 LISTED = 10
@@ -134,9 +134,13 @@ class FrozenQueue:
         """
         until_us = self._now_us + _microseconds(delta, units)
         ran = self._run_due()
+        patience_us = PATIENCE_US
         while (next_us := self._next_us()) < until_us:
-            # What waits now, and is not to be had, is asked for again a little later.
-            self._move_to(max(next_us, self._now_us + PATIENCE_US))
+            if next_us <= self._now_us:
+                # Something waits that no claim brings. It is asked for again later, and more and more seldom.
+                next_us = min(self._now_us + patience_us, until_us)
+                patience_us *= 2
+            self._move_to(next_us)
             ran += self._run_due()
         if until_us > self._now_us:
             self._move_to(until_us)

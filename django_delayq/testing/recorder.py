@@ -112,7 +112,7 @@ class Recorder:
         count = int(command[2])
         answer = _SCRIPTS.get(script)
         if answer is None:
-            raise self._cannot(script)
+            raise self._cannot(script.rpartition("/")[2])
         queue = _queue_of(map(_text, command[3 : 3 + count]))
         return answer(self, queue, list(command[3 + count :]))
 
@@ -334,19 +334,19 @@ class Recorder:
 
 _Answer = Callable[[Recorder, str, list[Any]], Any]
 _SCRIPTS: dict[str, _Answer] = {
-    "read_format": Recorder._read_format,
-    "store": Recorder._store,
-    "schedule": Recorder._schedule,
-    "open": Recorder._open,
-    "close": Recorder._close,
-    "withdraw": Recorder._withdraw,
-    "inspect": Recorder._inspect,
-    "cancel": Recorder._cancel,
-    "reschedule": Recorder._reschedule,
-    "reprioritize": Recorder._reprioritize,
-    "replace": Recorder._replace,
-    "replay": Recorder._none,
-    "discard": Recorder._none,
+    "delivery/read_format": Recorder._read_format,
+    "delivery/store": Recorder._store,
+    "delivery/schedule": Recorder._schedule,
+    "delivery/open": Recorder._open,
+    "delivery/close": Recorder._close,
+    "delivery/withdraw": Recorder._withdraw,
+    "delivery/inspect": Recorder._inspect,
+    "delivery/cancel": Recorder._cancel,
+    "delivery/reschedule": Recorder._reschedule,
+    "delivery/reprioritize": Recorder._reprioritize,
+    "delivery/replace": Recorder._replace,
+    "delivery/replay": Recorder._none,
+    "delivery/discard": Recorder._none,
 }
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "HMGET": Recorder._hmget,

@@ -4,6 +4,8 @@ Database connections are left alone: a test's own transaction is open on them.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -50,37 +52,42 @@ def _begin(attempt: Attempt) -> tuple[TaskDefinition | None, BaseException | Non
     return (task if task is not None and attempt.may_start() else None), error
 
 
-def _call(attempt: Attempt, task: TaskDefinition) -> BaseException | None:
+@contextmanager
+def _as_job(attempt: Attempt) -> Iterator[None]:
+    """Have `current_job` return the job of an attempt."""
     job, stop = running_job.set(attempt.job), running_stop.set(NEVER)
-    limit_s = attempt.time_limit_s
     try:
-        if limit_s is None:
-            value = task.function(*attempt.args, **attempt.kwargs)
-        else:
-            limit = ThreadTimeLimit(
-                _timer(), limit_s, name=task.name, stuck=lambda: None
-            )
-            value = limit.run(task.function, attempt.args, attempt.kwargs)
-    except _ENDS as error:
-        attempt.fail(error)
-        return error
+        yield
     finally:
         running_stop.reset(stop)
         running_job.reset(job)
+
+
+def _call(attempt: Attempt, task: TaskDefinition) -> BaseException | None:
+    limit_s = attempt.time_limit_s
+    with _as_job(attempt):
+        try:
+            if limit_s is None:
+                value = task.function(*attempt.args, **attempt.kwargs)
+            else:
+                limit = ThreadTimeLimit(
+                    _timer(), limit_s, name=task.name, stuck=lambda: None
+                )
+                value = limit.run(task.function, attempt.args, attempt.kwargs)
+        except _ENDS as error:
+            attempt.fail(error)
+            return error
     attempt.succeed(value)
     return None
 
 
 async def _await(attempt: Attempt, task: TaskDefinition) -> BaseException | None:
-    job, stop = running_job.set(attempt.job), running_stop.set(NEVER)
-    try:
-        value = await _limited(attempt, task)
-    except _ENDS as error:
-        attempt.fail(error)
-        return error
-    finally:
-        running_stop.reset(stop)
-        running_job.reset(job)
+    with _as_job(attempt):
+        try:
+            value = await _limited(attempt, task)
+        except _ENDS as error:
+            attempt.fail(error)
+            return error
     attempt.succeed(value)
     return None
 

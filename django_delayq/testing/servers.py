@@ -28,6 +28,9 @@ from django_delayq.worker.process import WorkerOptions, WorkerProcess
 GRACE_S = 5.0
 #: Between two looks of `TestWorker.wait_until_idle`.
 LOOK_S = 0.005
+#: What is due this soon counts as due: start times are whole ms, so a job that was just scheduled for now may be due in
+#: a moment.
+SOON_MS = 20
 #: For so long it waits.
 PATIENCE_S = 10.0
 
@@ -115,7 +118,7 @@ class TestWorker:
         sys.setswitchinterval(self._interval_s)
 
     def wait_until_idle(self, timeout: float = PATIENCE_S) -> None:
-        """Wait until nothing is due and nothing runs.
+        """Wait until nothing is due, now or in a moment, and nothing runs.
 
         Raises:
             TimeoutError: that takes longer than ``timeout`` seconds.
@@ -131,9 +134,11 @@ class TestWorker:
 
     def _busy(self, queue: conf.QueueSettings) -> str:
         found = run(own_clients.of_thread(), counts(DeliveryKeys.of(queue.name)))
-        if not (found.due or found.destination or found.running):
+        next_ms = found.next_ms
+        is_soon = next_ms is not None and next_ms - found.now_ms <= SOON_MS
+        if not (is_soon or found.due or found.destination or found.running):
             return ""
-        due = found.due + found.destination
+        due = max(found.due + found.destination, int(is_soon))
         return f"{queue.name} has {due} due and {found.running} running"
 
 

@@ -955,7 +955,7 @@ def test_wrong_settings_are_told(browser: Client, queue: Queue, settings: Any) -
 def test_missing_connection_is_told(
     browser: Client, queue: Queue, settings: Any
 ) -> None:
-    settings.DELAYQ = {}
+    settings.DELAYQ = {"TEST": "connection"}
 
     response = browser.get(url("changelist"))
 

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -948,6 +949,87 @@ def offer_as_java(world: World) -> list[tuple[Any, ...]]:
         ("ZADD", queue.timeout_set, at_ms, frame),
         ("RPUSH", queue.delay_queue, frame),
     ]
+
+
+#: Members, fields and elements of the commands below; scores and bounds.
+WORDS = (b"", b"a", b"ab", b"b", b"c", b"x")
+SCORES = ("-inf", "-1", "0", "1", "1.5", "2", "1700000000000", "+inf")
+
+
+def any_command(world: World) -> list[tuple[Any, ...]]:
+    """Return a command with any of its options, on keys of no queue: scripts use few of them with what lies there."""
+    random, name = world.random, world.keys.queue.name
+    words, scores = partial(random.choice, WORDS), partial(random.choice, SCORES)
+    index = partial(random.randint, -4, 4)
+    hash_, list_, zset, flat = (f"{name}:{kind}" for kind in "hlzf")
+
+    def bound() -> str:
+        return random.choice(("", "", "(")) + scores()
+
+    def lex() -> bytes:
+        return random.choice((b"-", b"+", b"[" + words(), b"(" + words()))
+
+    def some(*options: tuple[Any, ...]) -> list[Any]:
+        return [each for option in options if random.random() < 0.5 for each in option]
+
+    limit = ("LIMIT", random.randint(0, 3), random.randint(-1, 3))
+    told = ("WITHSCORES",)
+    commands: tuple[tuple[Any, ...], ...] = (
+        ("HSET", hash_, words(), words(), words(), random.randint(-5, 5)),
+        ("HSETNX", hash_, words(), words()),
+        ("HDEL", hash_, words(), words()),
+        ("HINCRBY", hash_, words(), index()),
+        ("HMGET", hash_, words(), words()),
+        ("HEXISTS", hash_, words()),
+        ("HLEN", hash_),
+        ("RPUSH", list_, words(), words()),
+        ("LPUSH", list_, words(), words()),
+        ("LPOP", list_),
+        ("LINDEX", list_, index()),
+        ("LRANGE", list_, index(), index()),
+        ("LTRIM", list_, random.randint(-9, 2), random.randint(-2, 9)),
+        ("LSET", list_, index(), words()),
+        ("LREM", list_, random.randint(-2, 2), words()),
+        (
+            "LPOS",
+            list_,
+            words(),
+            *some(
+                ("RANK", random.choice((-2, -1, 1, 2))),
+                ("COUNT", random.randint(0, 2)),
+                ("MAXLEN", random.randint(0, 4)),
+            ),
+        ),
+        ("LMOVE", list_, list_, *random.choices(("LEFT", "RIGHT"), k=2)),
+        (
+            "ZADD",
+            zset,
+            *random.choice(((), (), ("NX",), ("XX",), ("XX", "CH"))),
+            scores(),
+            words(),
+            scores(),
+            words(),
+        ),
+        ("ZADD", flat, 0, words(), 0, words()),
+        ("ZREM", zset, words(), words()),
+        ("ZREM", flat, words()),
+        ("ZRANK", zset, words()),
+        ("ZMSCORE", zset, words(), words()),
+        ("ZCARD", zset),
+        ("ZCOUNT", zset, bound(), bound()),
+        ("ZRANGE", zset, index(), index(), *some(told)),
+        ("ZREVRANGE", zset, index(), index(), *some(told)),
+        ("ZRANGEBYSCORE", zset, bound(), bound(), *some(told, limit)),
+        ("ZRANGEBYLEX", flat, lex(), lex(), *some(limit)),
+        ("ZLEXCOUNT", flat, lex(), lex()),
+        ("ZREMRANGEBYRANK", zset, index(), index()),
+        ("PEXPIRE", random.choice((hash_, zset)), 3_600_000),
+        ("RENAME", zset, f"{name}:y")
+        if random.random() < 0.1
+        else ("EXISTS", zset, list_),
+        ("UNLINK", random.choice((hash_, list_, zset, flat))),
+    )
+    return [random.choice(commands)]
 
 
 def _makers() -> list[Callable[[World], list[Call[Any] | tuple[Any, ...]]]]:

@@ -12,6 +12,7 @@ from django_delayq import (
     Snooze,
     current_job,
     delayed_task,
+    queue_handler,
 )
 
 #: What ran, in order: the name, its argument, and when.
@@ -95,6 +96,11 @@ def endless() -> None:
 def slow() -> None:
     while True:
         pass
+
+
+@queue_handler("orders")
+def ordered(value: str) -> None:
+    RAN.append(("ordered", value))
 
 
 @delayed_task(queue="mail")

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from django_delayq import (
     Batch,
+    DelayedQueue,
     InvalidDelay,
     InvalidTask,
     JobFailed,
@@ -346,3 +347,10 @@ def test_own_clients_return_to_their_server() -> None:
 
     assert own_clients.find().connection_class is before.connection_class
     assert inside.arguments != before.arguments
+
+
+def test_objects_of_redisson_say_that_they_need_a_server() -> None:
+    """Their scripts may have the names of others."""
+    queue = DelayedQueue("default")
+    with captured(), pytest.raises(NotImplementedError, match="use frozen_queue"):
+        queue.remove("x")

@@ -11,6 +11,8 @@ from freezegun import freeze_time
 
 from django_delayq import (
     Batch,
+    BlockingQueue,
+    DelayedQueue,
     InvalidDelay,
     InvalidSettings,
     State,
@@ -198,6 +200,27 @@ def test_pause_of_a_queue_or_a_task_holds_its_jobs() -> None:
         assert job.refresh() is State.HELD
         resume(task=double.name)
         assert outcomes(q.run_due()) == ["succeeded"]
+
+
+def test_queue_that_stays_paused_does_not_hold_up_the_others() -> None:
+    with frozen_queue() as q:
+        pause("mail")
+        mailed.schedule(0, 1)
+        double.schedule(3_600, 2)
+
+        (ran,) = q.advance(days=30)
+
+        assert ran.task == double.name
+
+
+def test_objects_of_redisson_and_their_handler_work(settings: Any) -> None:
+    shared = {"REDISSON": "3.16.6", "CODEC": "StringCodec"}
+    settings.DELAYQ = {"QUEUES": {"default": {}, "orders": shared}}
+    with frozen_queue() as q:
+        DelayedQueue("orders").offer("later", 30)
+        BlockingQueue("orders").put("now")
+
+        assert [str(each.args) for each in q.advance(30)] == ["['now']", "['later']"]
 
 
 def test_what_follows_runs_also_in_another_queue() -> None:

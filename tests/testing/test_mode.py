@@ -30,11 +30,6 @@ def test_mode_is_captured_without_a_word(settings: Any) -> None:
     assert "django_delayq.E005" not in ids()
 
 
-def test_connection_of_the_project_is_not_that_of_its_tests() -> None:
-    """What is overridden here was overridden by a test; the project's own would not be."""
-    assert not mode._is_overridden() or mode.mode_in_force() == "captured"
-
-
 def test_test_that_names_a_connection_means_it(settings: Any) -> None:
     settings.DELAYQ = {"CONNECTION": URL}
 
