@@ -1,7 +1,6 @@
 """Language and time zone: a task speaks the language of whoever scheduled it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from datetime import timedelta, tzinfo
 from datetime import timezone as fixed
 from zoneinfo import ZoneInfo
@@ -23,15 +22,12 @@ class Locale:
             headers["zone"] = zone
         return headers
 
-    @contextmanager
-    def restore(self, headers: Mapping[str, str]) -> Iterator[None]:
-        """Activate them for the attempt."""
-        with ExitStack() as stack:
-            if language := headers.get("language"):
-                stack.enter_context(translation.override(language))
-            if zone := headers.get("zone"):
-                stack.enter_context(timezone.override(_read(zone)))
-            yield
+    def restore(self, headers: Mapping[str, str]) -> None:
+        """Activate them. They end with the attempt, which has a context of its own, so there is nothing to put back."""
+        if language := headers.get("language"):
+            translation.activate(language)
+        if zone := headers.get("zone"):
+            timezone.activate(_read(zone))
 
 
 def _written(zone: tzinfo) -> str | None:

@@ -5,7 +5,8 @@ project sets up the SDK, and without one this costs little and does nothing.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -15,6 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.contexts import being_scheduled
 from django_delayq.jobs.decisions import Decision
+from django_delayq.jobs.job import Job
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -30,8 +32,7 @@ class OpenTelemetry:
 
     def capture(self) -> dict[str, str]:
         """Record that a job is scheduled, and return what names that span."""
-        job = being_scheduled()
-        if job is None:
+        if not _is_set_up() or (job := being_scheduled()) is None:
             return {}
         span = self._tracer.start_span(
             f"schedule {job.queue}",
@@ -43,13 +44,16 @@ class OpenTelemetry:
         span.end()
         return headers
 
-    @contextmanager
-    def restore(self, headers: Mapping[str, str]) -> Iterator[None]:
+    def restore(
+        self, headers: Mapping[str, str]
+    ) -> AbstractContextManager[None] | None:
         """Record an attempt."""
-        job = current_job()
-        if job is None:
-            yield
-            return
+        if not _is_set_up() or (job := current_job()) is None:
+            return None
+        return self._attempt(job, headers)
+
+    @contextmanager
+    def _attempt(self, job: Job[Any], headers: Mapping[str, str]) -> Iterator[None]:
         source = trace.get_current_span(
             _propagator.extract(headers, Context())
         ).get_span_context()
@@ -76,6 +80,10 @@ class OpenTelemetry:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(Status(StatusCode.ERROR, str(error)))
                 raise
+
+
+def _is_set_up() -> bool:
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def _attributes(

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import sentry_sdk
@@ -24,8 +24,7 @@ class Sentry:
 
     def capture(self) -> dict[str, str]:
         """Record that a job is scheduled, and return ``sentry-trace`` and ``baggage``."""
-        job = being_scheduled()
-        if job is None or not sentry_sdk.get_client().is_active():
+        if not _traces(sentry_sdk.get_client()) or (job := being_scheduled()) is None:
             return {}
         with sentry_sdk.start_span(
             op="queue.publish", name=job.task, origin="auto.queue.delayq"
@@ -36,36 +35,70 @@ class Sentry:
             scope = sentry_sdk.get_current_scope()
             return dict(scope.iter_trace_propagation_headers(span=span))
 
-    @contextmanager
-    def restore(self, headers: Mapping[str, str]) -> Iterator[None]:
+    def restore(
+        self, headers: Mapping[str, str]
+    ) -> AbstractContextManager[None] | None:
         """Record an attempt, in a scope of its own."""
-        job = current_job()
-        if job is None or not sentry_sdk.get_client().is_active():
+        client = sentry_sdk.get_client()
+        if not client.is_active() or (job := current_job()) is None:
+            return None
+        return _traced(job, headers) if _traces(client) else _watched(job)
+
+
+def _traces(client: Any) -> bool:
+    # What it costs to start a transaction that is never sent is more than all the rest of an attempt.
+    if not client.is_active():
+        return False
+    options = client.options
+    return (
+        options.get("traces_sample_rate") is not None
+        or options.get("traces_sampler") is not None
+    )
+
+
+@contextmanager
+def _watched(job: Job[Any]) -> Iterator[None]:
+    """Send what the task raises, from a scope of its own."""
+    with sentry_sdk.isolation_scope() as scope:
+        scope.clear_breadcrumbs()
+        try:
             yield
-            return
-        with sentry_sdk.isolation_scope() as scope:
-            scope.clear_breadcrumbs()
-            scope.set_tag("delayq.queue", job.queue)
-            scope.set_tag("delayq.task", job.task or "")
-            scope.set_context("delayq", {"job": job.id, "attempt": job.attempts + 1})
-            transaction = sentry_sdk.continue_trace(
-                dict(headers),
-                op="queue.process",
-                name=job.task or "?",
-                source=TransactionSource.TASK,
-                origin="auto.queue.delayq",
-            )
-            with sentry_sdk.start_transaction(transaction):
-                _describe(transaction, job)
-                try:
-                    yield
-                except Decision:
-                    transaction.set_status("ok")
-                    raise
-                except BaseException as error:
-                    sentry_sdk.capture_exception(error)
-                    raise
+        except Decision:
+            raise
+        except BaseException as error:
+            _send(scope, job, error)
+            raise
+
+
+@contextmanager
+def _traced(job: Job[Any], headers: Mapping[str, str]) -> Iterator[None]:
+    with sentry_sdk.isolation_scope() as scope:
+        scope.clear_breadcrumbs()
+        transaction = sentry_sdk.continue_trace(
+            dict(headers),
+            op="queue.process",
+            name=job.task or "?",
+            source=TransactionSource.TASK,
+            origin="auto.queue.delayq",
+        )
+        with sentry_sdk.start_transaction(transaction):
+            _describe(transaction, job)
+            try:
+                yield
+            except Decision:
                 transaction.set_status("ok")
+                raise
+            except BaseException as error:
+                _send(scope, job, error)
+                raise
+            transaction.set_status("ok")
+
+
+def _send(scope: Any, job: Job[Any], error: BaseException) -> None:
+    scope.set_tag("delayq.queue", job.queue)
+    scope.set_tag("delayq.task", job.task or "")
+    scope.set_context("delayq", {"job": job.id, "attempt": job.attempts + 1})
+    sentry_sdk.capture_exception(error)
 
 
 def _describe(transaction: Any, job: Job[Any]) -> None:

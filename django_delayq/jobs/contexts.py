@@ -2,7 +2,7 @@
 around each attempt.
 
 A context is a class or an object with ``capture()``, which returns texts by name, and ``restore(headers)``, which gets them
-back and returns a context manager. docs/howto/context.md has the contract.
+back and returns a context manager, or None if nothing is to be done after the attempt. docs/howto/context.md has the contract.
 """
 
 import inspect
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from django.utils.module_loading import import_string
 
@@ -37,14 +37,18 @@ class Scheduling(NamedTuple):
     id: str
 
 
-_scheduling: ContextVar[Scheduling | None] = ContextVar(
+# Task, queue and token: few ask, and a bare tuple costs less.
+_scheduling: ContextVar[tuple[str, str, str] | None] = ContextVar(
     "django_delayq_scheduling", default=None
 )
 
 
 def being_scheduled() -> Scheduling | None:
     """Return task, queue and id of the job for which ``capture`` is called; elsewhere None."""
-    return _scheduling.get()
+    if (found := _scheduling.get()) is None:
+        return None
+    task, queue, token = found
+    return Scheduling(task, queue, f"{queue}:{token}")
 
 
 class Traveller(NamedTuple):
@@ -93,7 +97,7 @@ def _load(path: str) -> Traveller:
         if not callable(getattr(found, method, None)):
             raise InvalidSettings(
                 f"{where}which has no {method}(); a context has capture(), which returns a dict of texts, and"
-                " restore(headers), which returns a context manager"
+                " restore(headers), which returns a context manager, or None"
             )
     name = getattr(found, "name", None) or type(found).__name__.lower()
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -129,7 +133,7 @@ def capture(
         Exception: what a required context raised.
     """
     headers: dict[str, str] = {}
-    reset = _scheduling.set(Scheduling(task, queue, f"{queue}:{token}"))
+    reset = _scheduling.set((task, queue, token))
     try:
         for each in load(paths):
             try:
@@ -148,7 +152,8 @@ def capture(
 
 
 def _take(each: Traveller, found: object, headers: dict[str, str]) -> None:
-    if not isinstance(found, Mapping):
+    # The first is a short cut: the second asks an abstract class.
+    if type(found) is not dict and not isinstance(found, Mapping):
         raise TypeError(f"it returned {show(found)}, and not a dict of texts")
     own = {}
     size = 0
@@ -177,23 +182,36 @@ def required(
     return {key: text for key, text in headers.items() if key.startswith(prefixes)}
 
 
+class Carrier(Protocol):
+    """What an attempt says of the context that came with its job."""
+
+    headers: dict[str, str]
+
+    @property
+    def id(self) -> str: ...
+
+
 class Restored:
     """Restores contexts around an attempt. What fails is left out and logged, unless it is required."""
 
-    __slots__ = ("_entered", "_headers", "_id", "_travellers")
+    __slots__ = ("_entered", "_of", "_travellers")
 
-    def __init__(
-        self, travellers: Sequence[Traveller], headers: dict[str, str], id: str
-    ) -> None:
+    def __init__(self, travellers: Sequence[Traveller], of: Carrier) -> None:
         self._travellers = travellers
-        self._headers = headers
-        self._id = id
+        self._of = of
         self._entered: list[tuple[Traveller, Any]] = []
 
     def __enter__(self) -> None:
+        own: dict[str, dict[str, str]] = {}
+        for key, text in self._of.headers.items():
+            name, dot, rest = key.partition(".")
+            if dot:
+                own.setdefault(name, {})[rest] = text
         for each in self._travellers:
             try:
-                manager = each.restore(_own(each.prefix, self._headers))
+                manager = each.restore(own.get(each.prefix[:-1], {}))
+                if manager is None:
+                    continue
                 manager.__enter__()
             except BaseException as error:
                 if each.is_required or not isinstance(error, Exception):
@@ -202,7 +220,7 @@ class Restored:
                     )
                     self.__exit__(type(error), error, error.__traceback__)
                     raise
-                _log_failure(each, "restore()", f"job {self._id}", error)
+                _log_failure(each, "restore()", f"job {self._of.id}", error)
             else:
                 self._entered.append((each, manager))
 
@@ -220,16 +238,8 @@ class Restored:
             except Exception as failure:
                 if failure is not error:
                     _log_failure(
-                        each, "the end of restore()", f"job {self._id}", failure
+                        each, "the end of restore()", f"job {self._of.id}", failure
                     )
-
-
-def _own(prefix: str, headers: dict[str, str]) -> dict[str, str]:
-    return {
-        key[len(prefix) :]: value
-        for key, value in headers.items()
-        if key.startswith(prefix)
-    }
 
 
 # When each failure was logged, and how many were not since.

@@ -116,7 +116,7 @@ class Here(NamedTuple):
     #: Whether the worker is to end.
     stop: Stop
     #: Calls the task; middleware gets there in the end.
-    call: Callable[[], Any] = lambda: None
+    call: Callable[[], Any] | None = None
     #: The name of the worker, as the attempts of a job have it.
     worker: str = ""
     #: Whether the job will have ended once its task has raised this exception.

@@ -10,6 +10,7 @@ import random
 import re
 import socket
 import traceback as tracebacks
+from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
@@ -708,8 +709,8 @@ class Attempt:
             self.leased.token, self.leased.fence, self.error, ttl_ms, self.result
         )
 
-    def job(self) -> Job[Any]:
-        """The handle that `current_job` returns."""
+    def job(self, call: Callable[[], Any] | None = None) -> Job[Any]:
+        """The handle that `current_job` returns; ``call`` is for the middleware that gets it."""
         job: Job[Any] = Job(
             self.queue.name, self.leased.token, self.name, self.args, self.kwargs
         )
@@ -719,6 +720,7 @@ class Attempt:
         job.here = Here(
             lambda: self.has_lease,
             running_stop.get(),
+            call,
             worker=_this_worker(),
             ends_with=self.ends_with,
         )

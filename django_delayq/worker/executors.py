@@ -398,12 +398,10 @@ class ThreadExecutor:
         call = functools.partial(
             self._call, task.function, *attempt.args, **attempt.kwargs
         )
-        job = _job_within(attempt, call)
-        with Restored(around.travellers, attempt.headers, attempt.id):
-            if limit is None:
-                value = around.call(job)
-            else:
-                value = limit.run(around.call, [job], {})
+        if around.call is not None:
+            call = functools.partial(around.call, _job_within(attempt, call))
+        with Restored(around.travellers, attempt):
+            value = call() if limit is None else limit.run(call, (), {})
         if self._is_fork:
             leave(None)
         return value
@@ -423,9 +421,7 @@ class ThreadExecutor:
 
 def _job_within(attempt: Attempt, call: Callable[[], Any]) -> Job[Any]:
     """Return the handle that middleware gets, which `current_job` returns from now on."""
-    job = attempt.job()
-    assert job.here is not None
-    job.here = job.here._replace(call=call)
+    job = attempt.job(call)
     running_job.set(lambda: job)
     return job
 
@@ -762,11 +758,13 @@ class LoopExecutor:
         assert task is not None
         around = self._around
         if around is not None:
-            job = _job_within(
-                attempt, functools.partial(self._as_parent, task.function, attempt)
-            )
-            with Restored(around.travellers, attempt.headers, attempt.id):
-                return await self._within_limit(around.acall(job), task, limit_s)
+            with Restored(around.travellers, attempt):
+                run: Callable[[], Awaitable[Any]] = functools.partial(
+                    self._as_parent, task.function, attempt
+                )
+                if around.acall is not None:
+                    run = functools.partial(around.acall, _job_within(attempt, run))
+                return await self._within_limit(run(), task, limit_s)
         call = self._as_parent(task.function, attempt)
         if limit_s is None:
             return await call

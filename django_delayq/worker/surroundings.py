@@ -32,9 +32,9 @@ class Surroundings(NamedTuple):
     """What is around each call."""
 
     travellers: tuple[Traveller, ...]
-    #: Call the task of a job within its middleware, in a thread or on the event loop.
-    call: Call
-    acall: AsyncCall
+    #: Call the task of a job within its middleware, in a thread or on the event loop; None: there is no middleware.
+    call: Call | None
+    acall: AsyncCall | None
 
 
 def compose(settings: Settings) -> Surroundings | None:
@@ -45,13 +45,16 @@ def compose(settings: Settings) -> Surroundings | None:
     """
     if not settings.context and not settings.middleware:
         return None
+    travellers = contexts.load(settings.context)
+    if not settings.middleware:
+        return Surroundings(travellers, None, None)
     call: Call = _call
     acall: AsyncCall = _acall
     for path in reversed(settings.middleware):
         factory = find_middleware(path)
         call = _made(path, factory, call, is_async=False)
         acall = _made(path, factory, acall, is_async=True)
-    return Surroundings(contexts.load(settings.context), call, acall)
+    return Surroundings(travellers, call, acall)
 
 
 def find_middleware(path: str) -> Any:
@@ -83,11 +86,13 @@ def _is_capable(factory: Any, *, is_async: bool) -> bool:
 
 def _call(job: Job[Any]) -> Any:
     assert job.here is not None
+    assert job.here.call is not None
     return job.here.call()
 
 
 async def _acall(job: Job[Any]) -> Any:
     assert job.here is not None
+    assert job.here.call is not None
     return await job.here.call()
 
 

@@ -67,8 +67,8 @@ def provider():
 
 @pytest.fixture
 def spans(travelling, provider, monkeypatch):
-    # One provider may be set for a process, so this context gets its own tracer.
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    # A process can set its provider only once.
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     travelling("django_delayq.context.otel.OpenTelemetry")
 
     def spans(kind=None):
