@@ -119,7 +119,11 @@ def run(pair: Pair, arguments: list[str]) -> str:
     print(f"\n--- {pair}", flush=True)
     python = install(pair, interpreter)
     # The scripts have tests of their own on each server.
-    environment = {"DELAYQ_TEST_SERVERS": "valkey", **os.environ}
+    environment = {
+        "DELAYQ_TEST_SERVERS": "valkey",
+        "DELAYQ_TEST_REQUIRE_SOURCES": "1",
+        **os.environ,
+    }
     begun = time.monotonic()
     tests: list[str] = []
     if not has_paths(arguments):
