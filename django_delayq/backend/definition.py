@@ -27,6 +27,7 @@ from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import OnDuplicate, Seconds, TaskOptions
+from django_delayq.wire.delay import Delay
 
 
 class Options(TypedDict, total=False):
@@ -56,13 +57,15 @@ MOST_VARIANTS = 64
 class Plan:
     """How the calls of a Task are scheduled: what can be worked out before the first."""
 
-    __slots__ = ("alias", "backend", "definition", "is_checked", "settings")
+    __slots__ = ("alias", "backend", "definition", "delay", "is_checked", "settings")
 
-    def __init__(self, backend: Any, definition: "BackendTask") -> None:
+    def __init__(self, backend: Any, definition: "BackendTask", delay: Delay) -> None:
         #: The TASKS of then, and the backend's alias in it: the plan counts as long as these are the same.
         self.settings = task_backends.settings
         self.alias = backend.alias
         self.definition = definition
+        #: As `prepare` takes it.
+        self.delay = delay
         #: The backend, if it may serve other threads than its own.
         self.backend = backend if backend.is_of_all_threads else None
         #: Whether the path of the function was found to lead to its Task.
