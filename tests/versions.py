@@ -184,7 +184,11 @@ def run(row: Row, arguments: list[str]) -> str:
     python = install(row, interpreter)
     installed_s = time.monotonic() - begun
     # The scripts have tests of their own on each server.
-    environment = {"DELAYQ_TEST_SERVERS": "valkey", **os.environ}
+    environment = {
+        "DELAYQ_TEST_SERVERS": "valkey",
+        "DELAYQ_TEST_REQUIRE_SOURCES": "1",
+        **os.environ,
+    }
     quiet = [f"-Wignore::{name}" for name in QUIET.get(row.redis, ())]
     tests: list[str] = []
     if not has_paths(arguments):

@@ -25,7 +25,7 @@ from django_delayq.backend.definition import (
 )
 from django_delayq.backend.problems import find_problems, is_good
 from django_delayq.backend.results import new_result, normalized, result_of
-from django_delayq.backend.running import asend, is_only_logged, logs_enqueued, wrapped
+from django_delayq.backend.running import asend, hears_enqueued, wrapped
 from django_delayq.backend.upstream import (
     AnyResult,
     AnyTask,
@@ -47,12 +47,13 @@ from django_delayq.jobs.options import Commit, InOutbox, Seconds, TaskOptions
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import asend as asend_job
 from django_delayq.jobs.sending import send as send_job
-from django_delayq.wire.delay import parse_delay
+from django_delayq.wire.delay import Delay, parse_delay
 
 __all__ = ["DelayqBackend", "DelayqTask"]
 
 #: How long the results of tasks are kept, unless OPTIONS say otherwise: a day.
 RESULT_TTL_S = 86_400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 # Cached: each thread, and each event loop's context, has a backend of its own.
@@ -112,9 +113,9 @@ class DelayqBackend(BaseTaskBackend):
             super().validate_task(_Undeferred(task))  # type: ignore[arg-type]
         else:
             super().validate_task(task)
+        delay = _delay_of(task)
         try:
-            if task.run_after is not None:
-                parse_delay(_delay_of(task))
+            parse_delay(delay)
         except InvalidDelay as error:
             raise InvalidTask(
                 f"run_after of task {task.module_path!r}: {error}"
@@ -122,7 +123,7 @@ class DelayqBackend(BaseTaskBackend):
         if task.priority:
             self._check_priority(task)
         definition = definition_of(task, type(self), self._defaults, wrapped)
-        set_plan(task, Plan(self, definition))
+        set_plan(task, Plan(self, definition, delay))
 
     def _check_priority(self, task: DelayqTask) -> None:
         try:
@@ -163,7 +164,7 @@ class DelayqBackend(BaseTaskBackend):
             return result_of(job, self.alias)
         if on_commit:
             self._tell_of_commit(result, job, on_commit)
-        elif not is_only_logged(task_enqueued) or logs_enqueued():
+        elif hears_enqueued():
             task_enqueued.send_robust(type(self), task_result=result)
         return result
 
@@ -193,12 +194,12 @@ class DelayqBackend(BaseTaskBackend):
             plan.is_checked = True
         args, kwargs = normalized(args, kwargs)
         at_ms = time_ns() // 1_000_000
-        delay = 0 if task.run_after is None else _delay_of(task)
         try:
-            job = prepare(plan.definition, delay, args, kwargs, at_ms)
+            job = prepare(plan.definition, plan.delay, args, kwargs, at_ms)
         except (QueueNotFound, NoTask, InvalidDelay) as error:
             raise InvalidTask(f"task {task.module_path!r}: {error}") from error
-        enqueued_at = datetime.fromtimestamp(at_ms / 1000, UTC)
+        # By position: this takes half the time of the other ways to write it.
+        enqueued_at = _EPOCH + timedelta(0, 0, 0, at_ms)
         result = new_result(task, job.id, self.alias, args, kwargs, enqueued_at)
         return job, result
 
@@ -262,13 +263,14 @@ class _Undeferred:
         return getattr(self._task, name)
 
 
-def _delay_of(task: AnyTask) -> datetime | timedelta:
-    when: Any = task.run_after
+def _delay_of(task: DelayqTask) -> Delay:
+    when = task.run_after
+    if when is None:
+        return 0
     if isinstance(when, datetime) and timezone.is_naive(when):
         # Without USE_TZ, Django's moments are those of TIME_ZONE.
         when = timezone.make_aware(when, timezone.get_default_timezone())
-    found: datetime | timedelta = when
-    return found
+    return when
 
 
 def _missing(error: Exception) -> TaskResultDoesNotExist:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, Literal, TypedDict, Unpack
 
 from django.utils import timezone
@@ -26,6 +27,7 @@ from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.options import OnDuplicate, Seconds, TaskOptions
+from django_delayq.wire.delay import Delay
 
 
 class Options(TypedDict, total=False):
@@ -47,16 +49,23 @@ class Options(TypedDict, total=False):
 OPTIONS = tuple(Options.__annotations__)
 
 
+_options_of = attrgetter("queue_name", "priority", *OPTIONS)
+#: Of a function, so many combinations of options are remembered.
+MOST_VARIANTS = 64
+
+
 class Plan:
     """How the calls of a Task are scheduled: what can be worked out before the first."""
 
-    __slots__ = ("alias", "backend", "definition", "is_checked", "settings")
+    __slots__ = ("alias", "backend", "definition", "delay", "is_checked", "settings")
 
-    def __init__(self, backend: Any, definition: "BackendTask") -> None:
+    def __init__(self, backend: Any, definition: "BackendTask", delay: Delay) -> None:
         #: The TASKS of then, and the backend's alias in it: the plan counts as long as these are the same.
         self.settings = task_backends.settings
         self.alias = backend.alias
         self.definition = definition
+        #: As `prepare` takes it.
+        self.delay = delay
         #: The backend, if it may serve other threads than its own.
         self.backend = backend if backend.is_of_all_threads else None
         #: Whether the path of the function was found to lead to its Task.
@@ -183,11 +192,38 @@ class BackendTask(TaskDefinition):
         self.task = task
         # `schedule()` would take a number in that place for a delay that was forgotten. A call of `enqueue` has none.
         self.optional_first = ""
+        # With the defaults, so that their id stays their own.
+        self._variants: dict[
+            tuple[int, tuple[Any, ...]], tuple[TaskOptions, BackendTask]
+        ] = {}
 
-    def with_options(self, options: TaskOptions) -> "BackendTask":
-        """Return this definition with other options, for the calls of one Task."""
-        other = copy.copy(self)
-        other.options = options
+    def variant(self, task: DelayqTask, defaults: TaskOptions) -> "BackendTask":
+        """Return this definition with the options of another Task of the function.
+
+        Raises:
+            django_delayq.InvalidTask: one has a value that it cannot have.
+        """
+        # Many projects call using(run_after=…) before each call.
+        key = (id(defaults), _options_of(task))
+        try:
+            found = self._variants.get(key)
+        except TypeError:
+            # One of them cannot be hashed, such as a list, and is none that an option can have.
+            task.options_over(defaults)
+            raise
+        if found is not None:
+            return found[1]
+        options = task.options_over(defaults)
+        other = self
+        if options != self.base:
+            if isinstance(options.unique, tuple):
+                # This was made with other options, so nothing has looked at these names.
+                TaskDefinition(self.function, self.name, options)
+            other = copy.copy(self)
+            other.options = options
+        if len(self._variants) >= MOST_VARIANTS:
+            self._variants.clear()
+        self._variants[key] = (defaults, other)
         return other
 
 
@@ -223,16 +259,13 @@ def definition_of(
         InvalidTask: of Django: another function has its path, or an option has a value that it cannot have.
     """
     try:
-        options = task.options_over(defaults)
         known = _registered(task)
         if known is None:
+            options = task.options_over(defaults)
             known = BackendTask(task, sender, wrap(task, sender), options)
             registry.register(known)
             return known
-        if isinstance(options.unique, tuple):
-            # The definition was made with other options, so nothing has looked at these names.
-            TaskDefinition(known.function, known.name, options)
-        return known if options == known.base else known.with_options(options)
+        return known.variant(task, defaults)
     except NoTask as error:
         raise InvalidTask(f"task {task.module_path!r}: {error}") from error
 

@@ -35,6 +35,7 @@ from django_delayq.backend.upstream import (
     TaskResultStatus,
     normalize_json,
     signals,
+    task_enqueued,
     task_finished,
     task_started,
 )
@@ -125,9 +126,14 @@ async def asend(signal: Signal, sender: type, result: AnyResult) -> None:
         await signal.asend_robust(sender, task_result=result)
 
 
-def logs_enqueued() -> bool:
-    """Whether Django's own receiver of `task_enqueued` logs anything."""
-    return signals.logger.isEnabledFor(logging.DEBUG)
+def hears_enqueued() -> bool:
+    """Whether anything comes of `task_enqueued`: a receiver beside Django's own, or a line in its log."""
+    receivers = task_enqueued.receivers
+    return (
+        len(receivers) != 1
+        or receivers[0][0][0] not in _LOGGING
+        or signals.logger.isEnabledFor(logging.DEBUG)
+    )
 
 
 def is_only_logged(signal: Signal) -> bool:

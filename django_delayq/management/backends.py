@@ -1,5 +1,6 @@
 """Prepares a worker for Django's tasks, where ``TASKS`` has a backend of ours."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
@@ -15,9 +16,9 @@ def prepare_tasks() -> None:
     """Import the modules that ``MODULES`` of our backends name, and hear of the ends of tasks if somebody listens.
 
     Raises:
-        InvalidSettings: a module cannot be imported.
+        InvalidSettings: a module, or our backend, cannot be imported.
     """
-    ours = {alias: each for alias, each in _backends() if _is_ours(each)}
+    ours = {alias: each for alias, each in _backends() if _is_ours(alias, each)}
     for alias, params in ours.items():
         for name in params.get("OPTIONS", {}).get("MODULES", ()):
             try:
@@ -29,7 +30,7 @@ def prepare_tasks() -> None:
                     " the jobs of its tasks"
                 ) from error
     if ours:
-        # As above: only now it is known that the package is needed, and there.
+        # Only here it is known that the package for Django 5.2 is there.
         from django_delayq.backend import ends
 
         ends.listen()
@@ -40,16 +41,22 @@ def _backends() -> Iterable[tuple[str, Mapping[str, Any]]]:
     return tasks.items()
 
 
-def _is_ours(params: Mapping[str, Any]) -> bool:
+def _is_ours(alias: str, params: Mapping[str, Any]) -> bool:
     backend = params.get("BACKEND")
-    if backend in _DJANGOS:
-        return False
-    # On Django 5.2 it needs a package that most projects do not have.
-    from django_delayq.backend import DelayqBackend
-
-    found = import_string(backend) if isinstance(backend, str) else backend
-    return isinstance(found, type) and issubclass(found, DelayqBackend)
-
-
-#: What most projects have, if they name no backend.
-_DJANGOS = (None, "django.tasks.backends.immediate.ImmediateBackend")
+    try:
+        found = import_string(backend) if isinstance(backend, str) else backend
+    except ImportError as error:
+        if not str(backend).startswith("django_delayq."):
+            # Whoever uses that backend gets Django's own error.
+            return False
+        raise InvalidSettings(
+            f"TASKS[{alias!r}] names {show(backend)}, which cannot be imported: {error}. Correct the name; for Django 5.2,"
+            " pip install django-tasks"
+        ) from error
+    # Not imported here: on Django 5.2 it needs a package that most projects do not have.
+    ours = sys.modules.get("django_delayq.backend")
+    return (
+        ours is not None
+        and isinstance(found, type)
+        and issubclass(found, ours.DelayqBackend)
+    )

@@ -166,6 +166,7 @@ def test_duplicate_sends_no_signal(configure, queue_name) -> None:
         ({"max_attempts": 0}, "max_attempts=0: give a whole number"),
         ({"expires": -1}, "expires=-1: give seconds above 0"),
         ({"unique": ("nobody",)}, "which is not a parameter of it"),
+        ({"unique": ["a"]}, r"unique=\['a'\]: give True, a tuple"),
         ({"max_wait": 5}, "max_wait=5: it bounds"),
         ({"keep_results": 5}, "has no option 'keep_results'"),
         ({"run_after": timedelta(-1)}, "a delay cannot be negative"),

@@ -20,7 +20,7 @@ def test_django_s_own_tests_pass_with_the_backend(private_server, tmp_path) -> N
     if django.VERSION < (6,):
         pytest.skip("Django 5.2 has no tasks, and django-tasks publishes no tests")
     if not source_of(VERSION).exists():
-        if os.environ.get("DELAYQ_TEST_REQUIRE_SERVERS") == "1":
+        if os.environ.get("DELAYQ_TEST_REQUIRE_SOURCES") == "1":
             pytest.fail(f"{source_of(VERSION)} is missing; tests.versions brings it")
         pytest.skip("python -m tests.versions brings the source of Django")
     folder = unpack(VERSION, tmp_path)

@@ -4,9 +4,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from django_delayq import get_job
+from django_delayq import find_jobs, get_job
 from django_delayq.backend.upstream import (
     TaskResultDoesNotExist,
     TaskResultStatus,
@@ -20,6 +21,8 @@ from django_delayq.exceptions import (
     JobExpired,
     JobFailed,
 )
+from django_delayq.jobs import registry
+from tests.admin.conftest import url
 from tests.backend import samples
 from tests.polling import wait_until
 
@@ -203,8 +206,6 @@ def test_cancelled_job_has_failed_and_keeps_its_record(
 def test_jobs_that_a_search_cancels_keep_their_records(
     configure, queue_name, client
 ) -> None:
-    from django_delayq import find_jobs
-
     task = samples.add.using(queue_name=queue_name, run_after=timedelta(hours=1))
     results = [task.enqueue(n) for n in range(3)]
     plain = samples.plain.using(queue=queue_name, keep_result=None).schedule(60, 1)
@@ -360,8 +361,6 @@ def test_higher_priority_comes_first(
 
 
 def test_quarantined_job_has_failed(burst, configure, queue_name) -> None:
-    from django_delayq.jobs import registry
-
     result = samples.add.using(queue_name=queue_name).enqueue(1)
     known = registry._tasks.pop(samples.add.module_path)
     try:
@@ -397,8 +396,6 @@ def test_job_of_a_delayed_task_is_no_result(configure, queue_name) -> None:
 
 
 def test_task_that_is_not_registered_here_is_no_result(configure, queue_name) -> None:
-    from django_delayq.jobs import registry
-
     result = samples.add.using(queue_name=queue_name).enqueue(1)
     del registry._tasks[samples.add.module_path]
 
@@ -407,8 +404,6 @@ def test_task_that_is_not_registered_here_is_no_result(configure, queue_name) ->
 
 
 async def test_async_call_and_its_result(configure, queue_name, burst) -> None:
-    from asgiref.sync import sync_to_async
-
     task = samples.add_async.using(queue_name=queue_name)
 
     result = await task.aenqueue(2, b=3)
@@ -436,3 +431,34 @@ def test_mismatch_is_told(configure, queue_name) -> None:
 
     with pytest.raises(Exception, match="Task does not match"):
         samples.echo.get_result(result.id)
+
+
+@pytest.mark.django_db
+def test_job_that_the_admin_cancels_keeps_its_record(
+    configure, queue_name, client, admin_client
+) -> None:
+    task = samples.add.using(queue_name=queue_name, run_after=timedelta(hours=1))
+    result = task.enqueue(1)
+
+    page = url("cancel", queue_name, result.id.partition(":")[2])
+    assert admin_client.post(page).status_code == 302
+    forget_end(client, queue_name)
+
+    result.refresh()
+    assert (result.status, classes(result)) == (FAILED, [JobCancelled])
+
+
+def test_wait_says_by_its_class_how_a_job_ended(configure, queue_name, burst) -> None:
+    task = samples.plain.using(queue=queue_name, expires=0.001)
+    cancelled, late = task.schedule(60, 1), task.schedule(0, 1)
+    cancelled.cancel()
+    wait_until(
+        lambda: (timezone.now() - late.start_time).total_seconds() > 0.05,
+        description="the job is too late",
+    )
+    burst()
+
+    with pytest.raises(JobCancelled, match="cancelled before it ran"):
+        cancelled.wait(5)
+    with pytest.raises(JobExpired, match="too late to matter"):
+        late.wait(5)

@@ -23,6 +23,7 @@ from django_delayq.exceptions import (
     JobFailed,
     TimeLimitExceeded,
 )
+from django_delayq.jobs.registry import get_task
 from django_delayq.signals import (
     heard,
     job_cancelled,
@@ -248,6 +249,4 @@ def test_nothing_listens_where_django_alone_does() -> None:
 
 
 def samples_definition() -> Any:
-    from django_delayq.jobs.registry import get_task
-
     return get_task(samples.add.module_path)

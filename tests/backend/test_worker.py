@@ -7,6 +7,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import registry
 from django_delayq.management import backends
 from tests.backend import samples
@@ -78,6 +79,19 @@ def test_modules_of_other_backends_are_left_alone(modules, settings) -> None:
     settings.TASKS = {"default": {**settings.TASKS["default"], "BACKEND": other}}
 
     backends.prepare_tasks()
+
+
+def test_backend_of_others_that_cannot_be_imported_is_left_alone(settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": "no.such.Backend"}}
+
+    backends.prepare_tasks()
+
+
+def test_backend_of_ours_that_cannot_be_imported_is_named(settings) -> None:
+    settings.TASKS = {"default": {"BACKEND": "django_delayq.backends.DelayqBackend"}}
+
+    with pytest.raises(InvalidSettings, match=r"'default'.*cannot be imported"):
+        backends.prepare_tasks()
 
 
 def test_killed_task_runs_again_and_counts_both_attempts(
