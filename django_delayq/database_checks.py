@@ -38,6 +38,7 @@ def _check_atomic_requests(settings: conf.Settings) -> Iterator[checks.CheckMess
         task.name
         for task in registry.all_tasks()
         if task.options.on_commit is None
+        and not (settings.outbox if (row := task.options.outbox) is None else row)
         and registry.get_handler(task.options.queue) is not task
     ]
     if settings.on_commit or not atomic or not undecided:

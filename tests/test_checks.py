@@ -19,6 +19,7 @@ from django_redis.cache import RedisCache
 from django_delayq.checks import check_settings
 from django_delayq.database_checks import check_room
 from django_delayq.jobs.decorator import delayed_task, queue_handler
+from tests.databases import added
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
 URL = "redis://localhost:6379/0"
@@ -431,6 +432,9 @@ def test_atomic_requests_without_on_commit_are_warned_of() -> None:
     @queue_handler("orders", name="tests.checks.c")
     def c(value: object) -> None: ...
 
+    @delayed_task(name="tests.checks.d", outbox=True)
+    def d() -> None: ...
+
     delayq = {"CONNECTION": URL, "QUEUES": {"default": {}, "orders": {}}}
     with databases(default={"ATOMIC_REQUESTS": True}):
         [(id_, message, hint)] = found(DELAYQ=delayq)
@@ -533,8 +537,6 @@ class TestRoom:
     def alias(
         self, request: pytest.FixtureRequest, django_db_blocker: Any
     ) -> Iterator[str]:
-        # What starts it came with the outbox.
-        added = pytest.importorskip("tests.databases").added
         cluster = request.getfixturevalue("postgres")
         entry = cluster.make_database()
         with django_db_blocker.unblock(), added("of_room", entry) as alias:
