@@ -65,6 +65,9 @@ def main() -> None:
 
 
 def _figure(rows: list[report.Row], key: str) -> str:
+    if not rows:
+        # Nothing of ours has to be tuned.
+        return "–"
     return report.trouble(rows) or report.figure(rows, key)
 
 
