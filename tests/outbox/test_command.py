@@ -30,7 +30,7 @@ def test_it_counts_rows_and_says_how_old_the_oldest_is(
     call_command("delayq_outbox", database=alias)
 
     assert re.fullmatch(
-        rf"{alias}: 1 rows in the outbox, the oldest \d+\.\d s old; 1 in the inbox\n",
+        rf"{alias}: 1 row in the outbox, the oldest \d+\.\d s old; 1 in the inbox\n",
         capsys.readouterr().out,
     )
 
@@ -45,7 +45,7 @@ def test_it_relays_by_hand(
     assert hand.tokens() == [job.token]
     assert rows(alias) == []
     out = capsys.readouterr().out
-    assert f"{alias}: 1 jobs sent that nobody had sent before; 1 rows deleted" in out
+    assert f"{alias}: sent, which nobody had sent before: 1; rows deleted: 1," in out
     assert f"{alias}: 0 rows in the outbox; 0 in the inbox" in out
 
 
@@ -55,7 +55,7 @@ def test_rows_that_cannot_be_sent_make_it_fail(
     commit_unsent(queue, alias)
     OutboxRow.objects.using(alias).update(queue="elsewhere")
 
-    with pytest.raises(CommandError, match="1 rows cannot be sent from here"):
+    with pytest.raises(CommandError, match="rows that cannot be sent from here: 1"):
         call_command("delayq_outbox", "--relay", database=alias)
 
     assert "'elsewhere' is not configured" in capsys.readouterr().err

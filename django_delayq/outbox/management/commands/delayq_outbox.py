@@ -6,6 +6,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 from django.db.utils import DatabaseError, InterfaceError
+from django.utils.formats import localize
+from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq.conf import get_settings
 from django_delayq.jobs.outbox import ADVICE
@@ -14,7 +16,8 @@ from django_delayq.management.help import CommandWithExamples
 from django_delayq.outbox.relay import Relay, Swept, databases, has_table, look
 from django_delayq.redaction import redact
 
-EXAMPLES = """
+EXAMPLES = gettext_lazy(
+    """
 examples:
   manage.py delayq_outbox                     count the rows of each database, and say how old the oldest is
   manage.py delayq_outbox --database orders   those of one database
@@ -23,22 +26,27 @@ examples:
 exit status:
   0 when it is done; 1 when a database cannot be asked, or rows stay that cannot be sent
 """
+)
 
 
 class Command(CommandWithExamples):
     examples = EXAMPLES
-    help = "Show what waits in the outbox of each database, and send it by hand."
+    summary = gettext_lazy(
+        "Show what waits in the outbox of each database, and send it by hand."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--database",
             metavar="ALIAS",
-            help="one of DATABASES. Default: all that have the tables.",
+            help=gettext("one of DATABASES. Default: all that have the tables."),
         )
         parser.add_argument(
             "--relay",
             action="store_true",
-            help="send the rows now, and delete those that the server has had for long enough.",
+            help=gettext(
+                "send the rows now, and delete those that the server has had for long enough."
+            ),
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -62,13 +70,21 @@ class Command(CommandWithExamples):
         except (DatabaseError, InterfaceError) as error:
             raise CommandError(f"the database cannot be asked: {error}") from error
         if problems:
-            raise CommandError(f"{problems:,} rows cannot be sent from here")
+            raise CommandError(f"rows that cannot be sent from here: {problems:,}")
 
     def _show(self, alias: str) -> None:
         waiting = look(alias)
-        age = f", the oldest {_age(waiting.age)} old" if waiting.rows else ""
+        rows = ngettext(
+            "{count} row in the outbox", "{count} rows in the outbox", waiting.rows
+        ).format(count=localize(waiting.rows))
+        if waiting.rows:
+            rows = gettext("{rows}, the oldest {age} old").format(
+                rows=rows, age=_age(waiting.age)
+            )
         self.stdout.write(
-            f"{alias}: {waiting.rows:,} rows in the outbox{age}; {waiting.ran:,} in the inbox"
+            gettext("{database}: {rows}; {ran} in the inbox").format(
+                database=alias, rows=rows, ran=localize(waiting.ran)
+            )
         )
 
     def _relay(self, alias: str) -> int:
@@ -77,11 +93,24 @@ class Command(CommandWithExamples):
             for swept in Relay(alias).sweep(fresh=timedelta(0), by_hand=True):
                 total = total.and_then(swept)
         self.stdout.write(
-            f"{alias}: {total.sent:,} jobs sent that nobody had sent before; {total.deleted:,} rows deleted, the others once"
-            f" the server has had them for {get_settings().outbox_keep_s:g} s"
+            gettext(
+                "{database}: sent, which nobody had sent before: {sent}; rows deleted: {deleted}, the others once the"
+                " server has had them for {keep} s"
+            ).format(
+                database=alias,
+                sent=localize(total.sent),
+                deleted=localize(total.deleted),
+                keep=localize(get_settings().outbox_keep_s),
+            )
         )
         for problem, count in total.problems.items():
-            self.stderr.write(f"{alias}: {count:,} rows stay: {redact(problem)}")
+            self.stderr.write(
+                ngettext(
+                    "{database}: {count} row stays: {problem}",
+                    "{database}: {count} rows stay: {problem}",
+                    count,
+                ).format(database=alias, count=localize(count), problem=redact(problem))
+            )
         return total.problems.total()
 
 
