@@ -238,7 +238,7 @@ class Recorder:
     def _seen(self, note: Note | None) -> list[Any]:
         now_ms = epoch_now_ms()
         if note is None:
-            return [b"missing", 0, 0, 0, 0, b"", b"", b"", now_ms, 0, 0, b""]
+            return [b"missing", 0, 0, 0, 0, b"", b"", b"", now_ms, 0, 0, b"", b""]
         state = note.state
         if state is State.SCHEDULED and note.start_ms <= now_ms:
             state = State.DUE
@@ -255,17 +255,23 @@ class Recorder:
             note.priority,
             0,
             b"",
+            # It runs in no worker.
+            b"",
         ]
 
     def _cancel(self, queue: str, args: list[Any]) -> Any:
-        return [self._cancelled(_text(token)) for token in args[2:]]
+        text, jobs = _bytes(args[2]), args[3:]
+        return [
+            self._cancelled(_text(token), text if _text(ttl_ms) else b"")
+            for token, ttl_ms in zip(jobs[::2], jobs[1::2], strict=True)
+        ]
 
-    def _cancelled(self, token: str) -> bytes:
+    def _cancelled(self, token: str, result: bytes) -> bytes:
         note = self.notes.by_token.get(token)
         if note is None:
             return State.MISSING.value.encode()
         if note.state in _WAITS:
-            note.state = State.CANCELLED
+            note.state, note.result = State.CANCELLED, result
             self.note_left(note.batch)
             return Change.CANCELLED.value.encode()
         return note.state.value.encode()

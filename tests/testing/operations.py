@@ -6,7 +6,7 @@ A call is made once and sent to both servers, so request ids and tokens are the 
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -32,6 +32,7 @@ from django_delayq.delivery import (
     tending,
     upgrading,
 )
+from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.claiming import Claimed, Leased, Mode
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.following import Following
@@ -217,15 +218,31 @@ def _(world: World) -> Any:
     return call.again() if world.random.random() < 0.6 else call
 
 
-@op(storing.forward)
+@op(storing.forward, 2)
 def _(world: World) -> Any:
     jobs = [world.job() for _ in range(world.random.randint(1, 2))]
-    return storing.forward(world.keys, jobs, is_ranked=True, **world.options())
+    are_rows = world.random.random() < 0.5
+    return storing.forward(
+        world.keys, jobs, is_ranked=True, are_rows=are_rows, **world.options()
+    )
 
 
 @op(storing.forget_sent)
 def _(world: World) -> Any:
     return storing.forget_sent(world.keys, [world.token(), world.token()])
+
+
+@op(storing.when_sent)
+def _(world: World) -> Any:
+    return storing.when_sent(world.keys, [world.token(), world.token()])
+
+
+@op(storing.let_go_of_rows)
+def _(world: World) -> Any:
+    tokens = [world.token(), world.token()]
+    # Some are over at once, for the next that are sent.
+    now_ms = world.now_us // 1000 - world.random.choice((0, 200_000))
+    return storing.let_go_of_rows(world.keys, tokens, now_ms=now_ms)
 
 
 @op(replacing.replace, 2)
@@ -457,12 +474,19 @@ def _(world: World) -> Any:
 # Changes.
 
 
-@op(changing.cancel, 2)
+def kept(world: World, tokens: Sequence[str]) -> Kept:
+    ttl_ms = {token: 3_600_000 for token in tokens if world.random.random() < 0.5}
+    return Kept(b'{"state":"cancelled"}', ttl_ms)
+
+
+@op(changing.cancel, 3)
 def _(world: World) -> Any:
+    name = world.token()
     return changing.cancel(
         world.keys,
-        world.token(),
+        name,
         keep_ended=world.random.choice((0, 2, 100)),
+        kept=kept(world, [name]),
         now_us=world.now_us,
     )
 
@@ -470,7 +494,15 @@ def _(world: World) -> Any:
 @op(changing.cancel_many)
 def _(world: World) -> Any:
     tokens = [world.token(), world.token(), "foreign"]
-    return next(changing.cancel_many(world.keys, tokens, now_us=world.now_us))
+    calls = changing.cancel_many(
+        world.keys,
+        tokens,
+        keep_ended=world.random.choice((0, 2)),
+        kept=kept(world, tokens),
+        now_us=world.now_us,
+    )
+    # The second call is about what is not ours.
+    return world.random.choice([*calls])
 
 
 @op(changing.reschedule, 2)
@@ -915,7 +947,15 @@ COMMANDS: dict[str, Callable[[World], tuple[Any, ...]]] = {
         payload(world.name()),
     ),
     "UNLINK": lambda world: ("UNLINK", world.keys.queue.destination),
+    "ZADD": lambda world: (
+        "ZADD",
+        world.keys.sent,
+        "XX",
+        world.now_us // 1000,
+        world.token(),
+    ),
     "ZCARD": lambda world: ("ZCARD", world.keys.queue.timeout_set),
+    "ZMSCORE": lambda world: ("ZMSCORE", world.keys.sent, world.token(), "none"),
     "ZRANGE": lambda world: ("ZRANGE", world.keys.queue.timeout_set, -1, -1),
     "ZREM": lambda world: (
         "ZREM",
