@@ -1,5 +1,6 @@
-"""``manage.py check --deploy`` asks whether the migration was applied. An ordinary check asks no database."""
+"""``manage.py check --deploy --database NAME`` asks whether the migration was applied. Other checks ask no database."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.core import checks
@@ -8,11 +9,14 @@ from django.db.utils import DatabaseError, InterfaceError
 
 from django_delayq.jobs.commit import is_alias
 from django_delayq.jobs.registry import all_tasks
-from django_delayq.outbox.relay import databases, has_table
+from django_delayq.outbox.relay import databases as with_tables
+from django_delayq.outbox.relay import has_table
 
 
-def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report databases that jobs or their effects go to, and that lack the tables."""
+def check_tables(
+    app_configs: Any = None, databases: Sequence[str] | None = None, **kwargs: Any
+) -> list[checks.CheckMessage]:
+    """Report named databases that jobs or their effects go to, and that lack the tables."""
     wanted = {DEFAULT_DB_ALIAS}
     for task in all_tasks():
         on_commit, once = task.options.on_commit, task.options.once
@@ -22,7 +26,7 @@ def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
             if isinstance(alias, str) and is_alias(alias)
         }
     found: list[checks.CheckMessage] = []
-    for alias in sorted(wanted.intersection(databases())):
+    for alias in sorted(wanted.intersection(databases or (), with_tables())):
         try:
             if has_table(alias):
                 continue

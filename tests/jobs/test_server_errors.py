@@ -272,7 +272,7 @@ def test_database_that_is_not_there(
 
 def test_no_connection_configured(settings: Any, queue: str) -> None:
     del settings.DELAYQ["CONNECTION"]
-    settings.DELAYQ = dict(settings.DELAYQ)
+    settings.DELAYQ = {**settings.DELAYQ, "TEST": "connection"}
 
     with pytest.raises(InvalidSettings, match=r"CONNECTION'\] is not set"):
         schedule(samples.add.using(queue=queue), LATER, 1)

@@ -407,7 +407,11 @@ def test_the_embedded_server_is_there_for_the_worker_and_survives_its_deaths(
     program, records, tmp_path, settings
 ):
     settings.DEBUG = True
-    settings.DELAYQ = {"EMBEDDED_DIR": str(tmp_path), "QUEUES": {"default": {}}}
+    settings.DELAYQ = {
+        "EMBEDDED_DIR": str(tmp_path),
+        "QUEUES": {"default": {}},
+        "TEST": "connection",
+    }
     records.queues = "default"
     environment = {"WORKER_TEST_DEBUG": "1"}
     worker = program("--grace", "5", environment=environment)

@@ -235,6 +235,7 @@ def test_killing_any_process_of_the_embedded_server_at_any_moment(
     settings.DEBUG = True
     settings.DELAYQ = {
         "EMBEDDED_DIR": str(tmp_path),
+        "TEST": "connection",
         "QUEUES": {"default": {}, queue_name: {}},
         "WORKER": {"LEASE": LEASE_S},
     }
