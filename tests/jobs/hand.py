@@ -56,6 +56,13 @@ class Hand:
         )
         return job
 
+    def wait_until_due(self, count: int) -> None:
+        """Wait until so many jobs are due: one of no delay is, up to a ms later."""
+        wait_until(
+            lambda: self.run(looking.counts(self.keys)).due == count,
+            description=f"{count} jobs are due",
+        )
+
     def take_many(self, count: int) -> list[Leased]:
         """Claim so many jobs, waiting for them to be due."""
         jobs: list[Leased] = []

@@ -71,6 +71,7 @@ def test_urgent_job_is_taken_first_however_it_was_scheduled(
 
     assert [get_job(job.id).priority for job in (low, normal, high)] == [-100, 0, 100]
     assert high.priority == 100
+    second.wait_until_due(3)
     assert [second.take().token for _ in range(3)] == [
         high.token,
         normal.token,
