@@ -6,7 +6,7 @@ one job after the other, in this thread.
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -34,6 +34,7 @@ from django_delayq.testing import mode
 from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.memory.server import MemoryServer
 from django_delayq.testing.running import run_attempt
+from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.queue_state import QueueState
 from django_delayq.worker.settlement import Settlement
@@ -92,6 +93,13 @@ class _AtOnce(Line):
 
 #: A call whose reply was read already.
 _AS_READ: Command[Any] = Command(())
+
+
+class _TellsHere(telling.Teller):
+    """Tells in the thread of the test, whose transaction receivers see, and before the test goes on."""
+
+    def tell(self, call: Callable[[], None]) -> None:
+        call()
 
 
 class FrozenQueue:
@@ -271,6 +279,8 @@ class FrozenQueue:
             state.pauses.take_in(reply)
         if reply.limits is not None and reply.limits.has_slots:
             state.has_slots = True
+        if reply.ends is not None:
+            telling.tell_ends(settings.name, reply.ends)
         return reply
 
     def _run_one(self, state: QueueState) -> Ran | None:
@@ -341,6 +351,7 @@ class FrozenQueue:
     def start(self) -> None:
         """Begin, and have Django's clock stand still at this moment, where time-machine is installed."""
         self._client = own_clients.make()
+        self._teller, telling.teller = telling.teller, _TellsHere()
         self._enroll()
         if time_machine is None:
             return
@@ -354,6 +365,7 @@ class FrozenQueue:
 
     def stop(self) -> None:
         """End, and let Django's clock go again."""
+        telling.teller = self._teller
         self._client.close()
         if self._traveller is not None:
             self._traveller = None

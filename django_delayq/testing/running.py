@@ -4,19 +4,25 @@ Database connections are left alone: a test's own transaction is open on them.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 
+from django_delayq import conf
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.jobs.context import running_job
+from django_delayq.jobs.contexts import Restored
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.job import Job
 from django_delayq.jobs.stopping import NEVER, running_stop
+from django_delayq.signals import heard
+from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.surroundings import Surroundings, compose
 from django_delayq.worker.time_limit import ThreadTimeLimit, exceeds
 from django_delayq.worker.wheel import HashedWheelTimer
 
@@ -25,23 +31,27 @@ _ENDS = (Exception, Decision, SystemExit)
 
 
 def run_attempt(attempt: Attempt) -> BaseException | None:
-    """Run an attempt to its verdict; return what its task, or reading it, has raised."""
+    """Run an attempt to its verdict, and tell of both; return what its task, or reading it, has raised."""
     task, error = _begin(attempt)
-    if task is None:
-        return error
-    if task.is_async:
-        return async_to_sync(_await)(attempt, task)
-    return _call(attempt, task)
+    if task is not None:
+        is_async = task.is_async
+        error = (async_to_sync(_await) if is_async else _call)(attempt, task)
+    if heard.attempts:
+        with _as_job(attempt):
+            telling.tell_end(attempt)
+    return error
 
 
 async def arun_attempt(attempt: Attempt) -> BaseException | None:
     """`run_attempt` on the event loop; a sync task runs where Django's database connections belong."""
     task, error = _begin(attempt)
-    if task is None:
-        return error
-    if task.is_async:
-        return await _await(attempt, task)
-    return await sync_to_async(_call)(attempt, task)
+    if task is not None:
+        is_async = task.is_async
+        error = await (_await if is_async else sync_to_async(_call))(attempt, task)
+    if heard.attempts:
+        with _as_job(attempt):
+            await telling.atell_end(attempt)
+    return error
 
 
 def _begin(attempt: Attempt) -> tuple[TaskDefinition | None, BaseException | None]:
@@ -64,43 +74,78 @@ def _as_job(attempt: Attempt) -> Iterator[None]:
 
 
 def _call(attempt: Attempt, task: TaskDefinition) -> BaseException | None:
-    limit_s = attempt.time_limit_s
+    around = compose(conf.get_settings())
     with _as_job(attempt):
         try:
-            if limit_s is None:
-                value = task.function(*attempt.args, **attempt.kwargs)
-            else:
-                limit = ThreadTimeLimit(
-                    _timer(), limit_s, name=task.name, stuck=lambda: None
-                )
-                value = limit.run(task.function, attempt.args, attempt.kwargs)
+            if heard.attempts:
+                telling.tell_start(attempt)
+            with _restored(around, attempt):
+                call: Callable[[], Any]
+                call = partial(task.function, *attempt.args, **attempt.kwargs)
+                if around is not None and around.call is not None:
+                    call = partial(around.call, _job_within(attempt, call))
+                value = _limited(attempt, task, call)
         except _ENDS as error:
             attempt.fail(error)
             return error
+        if heard.attempts:
+            attempt.value = value
     attempt.succeed(value)
     return None
 
 
 async def _await(attempt: Attempt, task: TaskDefinition) -> BaseException | None:
+    around = compose(conf.get_settings())
     with _as_job(attempt):
         try:
-            value = await _limited(attempt, task)
+            if heard.attempts:
+                await telling.atell_start(attempt)
+            with _restored(around, attempt):
+                call: Callable[[], Any]
+                call = partial(task.function, *attempt.args, **attempt.kwargs)
+                if around is not None and around.acall is not None:
+                    call = partial(around.acall, _job_within(attempt, call))
+                value = await _alimited(attempt, task, call)
         except _ENDS as error:
             attempt.fail(error)
             return error
+        if heard.attempts:
+            attempt.value = value
     attempt.succeed(value)
     return None
 
 
-async def _limited(attempt: Attempt, task: TaskDefinition) -> Any:
+def _restored(
+    around: Surroundings | None, attempt: Attempt
+) -> AbstractContextManager[None]:
+    return nullcontext() if around is None else Restored(around.travellers, attempt)
+
+
+def _job_within(attempt: Attempt, call: Callable[[], Any]) -> Job[Any]:
+    """Return the handle that middleware gets, which `current_job` returns from now on."""
+    job = attempt.job(call)
+    running_job.set(lambda: job)
+    return job
+
+
+def _limited(attempt: Attempt, task: TaskDefinition, call: Callable[[], Any]) -> Any:
     limit_s = attempt.time_limit_s
-    call = task.function(*attempt.args, **attempt.kwargs)
     if limit_s is None:
-        return await call
+        return call()
+    limit = ThreadTimeLimit(_timer(), limit_s, name=task.name, stuck=lambda: None)
+    return limit.run(call, (), {})
+
+
+async def _alimited(
+    attempt: Attempt, task: TaskDefinition, call: Callable[[], Any]
+) -> Any:
+    limit_s = attempt.time_limit_s
+    if limit_s is None:
+        return await call()
     limit = asyncio.timeout(limit_s)
     try:
         async with limit:
-            return await call
+            return await call()
     except TimeoutError as error:
         if not limit.expired():
             raise
