@@ -210,3 +210,12 @@ class OutboxTest(TestCase):
             assert q.advance(899) == []
             assert len(q.advance(1)) == 1
             assert job.refresh() is State.SUCCEEDED
+
+    def test_row_whose_task_raises_raises_it_at_the_commit(self) -> None:
+        with immediate(), pytest.raises(ValueError, match="no 1"):
+            with self.captureOnCommitCallbacks(execute=True):
+                failing.using(outbox=True).schedule(900, 1)
+        with captured() as jobs:
+            with self.captureOnCommitCallbacks(execute=True):
+                double.using(outbox=True).schedule(900, 2)
+            jobs.assert_scheduled(double, args=(2,))
