@@ -2,7 +2,8 @@
 
 Each pair of versions that can exist stands together in some row. ``python -m tests.versions`` needs nothing installed:
 each Python gets a venv of its own in .cache/versions, in which the rows take turns. A row whose Python is not on this
-machine is left out, and the last lines say so. ``--row 3`` (repeatable) runs only that row, ``--except 1`` all others.
+machine is left out, and the last lines say so. ``--row 3`` (repeatable) runs only that row, ``--except 1`` all others;
+``--only whole`` and ``--only short`` are two halves.
 All other arguments go to pytest; where none of them is a path, a row runs what is listed here.
 """
 
@@ -218,11 +219,13 @@ def main() -> None:
         default=[],
         dest="left_out",
     )
+    parser.add_argument("--only", choices=("whole", "short"))
     options, arguments = parser.parse_known_args()
     chosen = [
         ROWS[number - 1]
         for number in options.row or numbers
         if number not in options.left_out
+        and options.only in (None, "whole" if ROWS[number - 1].is_whole else "short")
     ]
     endings = {row: run(row, arguments) for row in chosen}
     print()
