@@ -65,7 +65,12 @@ job_cancelled = JobSignal("job_cancelled")
 
 def tell(signal: JobSignal, sender: object, job: Any, **named: Any) -> None:
     """Call the receivers of a signal here and now; log what they raise."""
-    _log_failures(signal, job, signal.send_robust(sender, job=job, **named))
+    try:
+        responses = signal.send_robust(sender, job=job, **named)
+    except SystemExit as error:
+        log_failure(signal, job, "a receiver", error)
+        return
+    _log_failures(signal, job, responses)
 
 
 async def atell(signal: JobSignal, sender: object, job: Any, **named: Any) -> None:

@@ -8,7 +8,7 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, Literal, TypedDict, Unpack
@@ -173,6 +173,16 @@ class DelayqTask(_Planned):
 def set_plan(task: DelayqTask, plan: Plan | None) -> None:
     # The class is frozen, for its users.
     object.__setattr__(task, "plan", plan)
+
+
+def unchecked(task: DelayqTask, **changes: Any) -> DelayqTask:
+    """Return a task with other values, which no backend is asked about."""
+    made = object.__new__(type(task))
+    for field in fields(task):
+        value = changes.get(field.name, getattr(task, field.name))
+        object.__setattr__(made, field.name, value)
+    set_plan(made, None)
+    return made
 
 
 class BackendTask(TaskDefinition):

@@ -5,7 +5,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django_delayq.backend.definition import BackendTask, DelayqTask
+from django_delayq.backend.definition import BackendTask, DelayqTask, unchecked
 from django_delayq.backend.upstream import (
     AnyResult,
     AnyTask,
@@ -209,7 +209,9 @@ def _task_of(job: Job[Any], alias: str) -> DelayqTask:
         raise TaskResultDoesNotExist(
             f"job {job.id} is of {show(job.task)}, which {why}"
         )
-    return known.task.using(
+    # Not by `using`, which refuses what TASKS refuses now: the job is there all the same.
+    return unchecked(
+        known.task,
         priority=job.priority,
         queue_name=job.queue,
         backend=alias,

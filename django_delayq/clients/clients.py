@@ -47,6 +47,10 @@ class Clients:
         """
         #: Says where the server is.
         self.find = find
+        #: What it says may change: as long as this returns the same, what was made stays.
+        self.state: Callable[[], object] = bool
+        #: Called when it has changed.
+        self.on_change: Callable[[], object] = bool
         self._given = given
         self._key = self if key is None else key
         # One at most. A dictionary is filled in one step: if two threads make one at once, the second is dropped before
@@ -111,11 +115,13 @@ class Clients:
             redis.exceptions.ConnectionError: the server cannot be reached.
         """
         try:
-            client: Redis = self._made["made"].of_threads.client
+            made = self._made["made"]
+            client: Redis = made.of_threads.client
         except (KeyError, AttributeError):
             pass
         else:
-            return client
+            if made.state is self.state():
+                return client
         if isinstance(self._given, Redis):
             return self._given
         made = self._get()
@@ -164,13 +170,14 @@ class Clients:
         if isinstance(self._given, aio.Redis):
             return self._given
         place = asyncio.get_running_loop(), self._key
-        if (kept := _of_loops.get(place)) is None:
+        kept, state = _of_loops.get(place), self.state()
+        if kept is None or kept.state is not state:
             client = aio.Redis(connection_pool=self.find().async_pool())
             client.auto_close_connection_pool = True
             keeper = _close_with_loop(client, place)
             await anext(keeper)
             _drop_closed_loops()
-            kept = _of_loops[place] = _OfLoop(client, keeper, self.find)
+            kept = _of_loops[place] = _OfLoop(client, keeper, self.find, state)
         return kept.client
 
     def close(self) -> None:
@@ -194,15 +201,22 @@ class Clients:
         self._made.clear()
 
     def _get(self) -> "_Made":
-        kept = self._made
-        return kept.get("made") or kept.setdefault("made", _Made(self.find().pool()))
+        state, kept = self.state(), self._made
+        made = kept.get("made")
+        if made is not None and made.state is not state:
+            self.forget()
+            self.on_change()
+            kept, made = self._made, None
+        return made or kept.setdefault("made", _Made(self.find().pool(), state))
 
 
 class _Made:
     """A pool, and the clients whose connections it lends."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, state: object) -> None:
         self.pool = pool
+        #: That of `Clients` when it was made.
+        self.state = state
         self.shared = Redis(connection_pool=pool)
         self.of_threads = threading.local()
 
@@ -213,6 +227,8 @@ class _OfLoop(NamedTuple):
     keeper: AsyncGenerator[None, None]
     #: Holds the object that the client was made from, so that no other object gets its id.
     find: Callable[[], Server]
+    #: That of `Clients` when it was made.
+    state: object
 
 
 #: By loop and `Clients._key`. A client and its keeper refer to their loop, so that weak keys would never be freed.

@@ -235,7 +235,7 @@ class Restored:
             each, manager = self._entered.pop()
             try:
                 manager.__exit__(kind, error, traceback)
-            except Exception as failure:
+            except (Exception, SystemExit) as failure:
                 if failure is not error:
                     _log_failure(
                         each, "the end of restore()", f"job {self._of.id}", failure

@@ -108,3 +108,5 @@ def forget() -> None:
 def install() -> None:
     """Have the clients of this process ask here where their server is."""
     own_clients.find = find_server
+    # The test environment may begin, or end, after something has used the server.
+    own_clients.state, own_clients.on_change = is_testing, formats.forget

@@ -6,6 +6,7 @@ Database connections are left alone: a test's own transaction is open on them.
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import copy_context
 from functools import cache, partial
 from typing import Any
 
@@ -31,7 +32,14 @@ _ENDS = (Exception, Decision, SystemExit)
 
 
 def run_attempt(attempt: Attempt) -> BaseException | None:
-    """Run an attempt to its verdict, and tell of both; return what its task, or reading it, has raised."""
+    """Run an attempt to its verdict, and tell of both; return what its task, or reading it, has raised.
+
+    What the task activates, a language or a variable of its own, ends with it, as in a worker.
+    """
+    return copy_context().run(_run, attempt)
+
+
+def _run(attempt: Attempt) -> BaseException | None:
     task, error = _begin(attempt)
     if task is not None:
         is_async = task.is_async
@@ -44,6 +52,10 @@ def run_attempt(attempt: Attempt) -> BaseException | None:
 
 async def arun_attempt(attempt: Attempt) -> BaseException | None:
     """`run_attempt` on the event loop; a sync task runs where Django's database connections belong."""
+    return await asyncio.create_task(_arun(attempt))
+
+
+async def _arun(attempt: Attempt) -> BaseException | None:
     task, error = _begin(attempt)
     if task is not None:
         is_async = task.is_async

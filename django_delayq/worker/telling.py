@@ -88,9 +88,11 @@ def _tell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
 async def _atell(signal: JobSignal, task: object, job: Job[Any], **named: Any) -> None:
     try:
         await atell(signal, task, job, **named)
-    except asyncio.CancelledError:
-        raise
     except BaseException as error:
+        # A cancelled receiver cancels nothing but itself.
+        here = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and here and here.cancelling():
+            raise
         log_failure(signal, job, "a receiver", error)
 
 

@@ -1,5 +1,6 @@
 """The page of a queue's periodic schedules, and what its buttons do."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -58,7 +59,8 @@ def test_page_shows_schedules_in_words_with_their_moments(
     assert "<daily>" in text
     assert "<daily>" not in page.content.decode()
     assert "At 09:00 on Monday through Friday (Europe/Berlin)" in text
-    assert text.count(" 09:00:00 +0") == 5
+    # The other one has moments at nine as well, by another zone.
+    assert len(re.findall(r" 09:00:00 \+0[12]00", text)) == 5
     assert "not enrolled yet" in text
     assert "Every hour" in text
     token = stored.job_id.rpartition(":")[2]

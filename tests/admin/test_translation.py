@@ -34,6 +34,7 @@ from django_delayq import (
     Limit,
     cron,
     delayed_task,
+    ended_jobs,
     limits,
     pause,
     periodic,
@@ -173,6 +174,8 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
     data = (
         full.name, TASK, "default", "user0", "3.16.6", "StringCodec", "dLc0",
         "OWNER-01", "it broke", "task", " --task 21", "NotSigned: it is signed with the format 9.",
+        # What other tests have run.
+        *(each.task for each in ended_jobs("default")),
     )  # fmt: skip
     pages = [
         url("changelist"),

@@ -58,6 +58,7 @@ def configure(url: str) -> None:
         INSTALLED_APPS=["django_delayq"],
         DELAYQ={
             "CONNECTION": url,
+            "TEST": "connection",
             "QUEUES": {name: {"RETRY": {"BASE": 0.01, "JITTER": 0}} for name in queues},
         },
         TASKS={

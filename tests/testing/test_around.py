@@ -219,3 +219,27 @@ class OutboxTest(TestCase):
             with self.captureOnCommitCallbacks(execute=True):
                 double.using(outbox=True).schedule(900, 2)
             jobs.assert_scheduled(double, args=(2,))
+
+
+@delayed_task
+def activating() -> None:
+    translation.activate("fr")
+
+
+@delayed_task
+async def aactivating() -> None:
+    translation.activate("fr")
+
+
+@pytest.mark.parametrize("task", [activating, aactivating])
+@pytest.mark.parametrize("mode", [immediate, frozen_queue])
+def test_what_a_task_activates_does_not_reach_the_test(task: Any, mode: Any) -> None:
+    before = translation.get_language()
+
+    with mode() as q:
+        task.schedule(0)
+        if mode is frozen_queue:
+            q.run_due()
+            assert translation.get_language() == before
+
+    assert translation.get_language() == before
