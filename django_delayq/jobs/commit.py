@@ -10,7 +10,7 @@ import weakref
 from functools import partial
 from typing import Any, Protocol
 
-from django.db import connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_delayq.clock import monotonic_ms
@@ -18,6 +18,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidTask, MaybeScheduled
 from django_delayq.jobs import outbox
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.once import alias_within
 from django_delayq.jobs.options import Commit, InOutbox
 from django_delayq.redaction import show
 
@@ -54,6 +55,10 @@ def send_with_commit(job: Job[Any], send: Send, on_commit: Commit) -> None:
             f"on_commit of task {job.task!r} is {show(using)}, which is not in DATABASES; give True, for the default"
             f" database, or one of {', '.join(map(repr, connections))}"
         )
+    # A task with `once` does nothing when it runs again: what it sends after its commit must not get lost before that.
+    is_once = alias_within() == (using or DEFAULT_DB_ALIAS)
+    if is_once and job.draft.extras.duplicates is None:
+        in_outbox = True
     if in_outbox:
         outbox.needed(f"outbox=True of task {job.task!r}").write(job, using)
         return

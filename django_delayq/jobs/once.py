@@ -16,8 +16,16 @@ from django_delayq.jobs import outbox
 from django_delayq.jobs.context import current_job
 from django_delayq.redaction import show
 
-#: The job in whose transaction this code runs. What calls the function once more there is part of the same run.
-_within: ContextVar[str] = ContextVar("django_delayq_within_once", default="")
+#: The job in whose transaction this code runs, and the alias of the database. What calls the function once more there is
+#: part of the same run.
+_within: ContextVar[tuple[str, str]] = ContextVar(
+    "django_delayq_within_once", default=("", "")
+)
+
+
+def alias_within() -> str:
+    """Return the alias of the database in whose transaction a task with ``once`` runs here; empty: there is none."""
+    return _within.get()[1]
 
 
 def running_once(
@@ -40,9 +48,9 @@ def running_once(
     @functools.wraps(function)
     def run_once(*args: Any, **kwargs: Any) -> Any:
         job = current_job()
-        if job is None or job.task != name or _within.get() == job.id:
+        if job is None or job.task != name or _within.get()[0] == job.id:
             return function(*args, **kwargs)
-        token = _within.set(job.id)
+        token = _within.set((job.id, using))
         try:
             return outbox.needed(f"once={show(once)} of task {name!r}").run_once(
                 job.id, using, functools.partial(function, *args, **kwargs)

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import IntegrityError, connections, transaction
 from django.db.models.functions import Now
+from django.db.transaction import TransactionManagementError
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.commit import is_alias
@@ -16,6 +17,8 @@ from django_delayq.redaction import show
 
 logger = get_log("django_delayq.outbox")
 
+#: The status of a PostgreSQL transaction in which a statement has failed; libpq's PQTRANS_INERROR.
+IN_ERROR = 3
 #: How long a job is known to have run.
 KEPT = timedelta(days=30)
 #: Rows that one statement deletes.
@@ -31,11 +34,19 @@ def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
 
     Raises:
         InvalidTask: DATABASES has no such alias.
+        TransactionManagementError: autocommit is off, so nothing would commit; or an error that the task swallowed, or a
+            connection that it closed, has ended its transaction.
     """
     if not is_alias(using):
         raise InvalidTask(
             f"once={show(using)} of the task of job {job_id}: it is not in DATABASES; give True, for the default database,"
             f" or one of {', '.join(map(repr, connections))}"
+        )
+    connection = connections[using]
+    if not connection.in_atomic_block and not connection.get_autocommit():
+        raise TransactionManagementError(
+            f"once={show(using)} of the task of job {job_id}: AUTOCOMMIT of this database is off, so nothing would commit what"
+            " the task does; leave AUTOCOMMIT on, or once out"
         )
     is_first = False
     try:
@@ -43,7 +54,15 @@ def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
             # Beside an unfinished run of the same job this waits for its end: the row is there, or it was taken back.
             InboxRow(job=name_of(job_id)).save(force_insert=True, using=using)
             is_first = True
-            return call()
+            value = call()
+            if _is_broken(connection):
+                # Its end would roll back without a word, and the job would count as done.
+                raise TransactionManagementError(
+                    f"job {job_id}: an error of the database that the task has swallowed, or a connection that it has closed,"
+                    " ended its transaction, so nothing that it did can be committed; put atomic() around the statement that"
+                    " may fail, inside the try"
+                )
+            return value
     except IntegrityError:
         if is_first:
             raise
@@ -52,6 +71,17 @@ def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
         job_id,
     )
     return None
+
+
+def _is_broken(connection: Any) -> bool:
+    """Whether the transaction of a connection cannot be committed any more."""
+    if connection.needs_rollback or connection.closed_in_transaction:
+        return True
+    if connection.vendor != "postgresql":
+        return False
+    # An error of a bare cursor is known to PostgreSQL alone, which answers a commit with a rollback.
+    status: int = connection.connection.info.transaction_status
+    return status == IN_ERROR
 
 
 def name_of(job_id: str) -> str:

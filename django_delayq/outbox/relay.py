@@ -305,7 +305,7 @@ def _when(row: Any) -> str:
         ms, most_ms = int(digits), MAX_START_TIME_MS
         if kind == "+":
             ms, most_ms = (
-                max(0, ms - row.age // timedelta(milliseconds=1)),
+                max(0, ms - max(0, row.age // timedelta(milliseconds=1))),
                 MAX_DELAY_MS,
             )
         if ms <= most_ms:

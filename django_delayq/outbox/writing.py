@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.transaction import TransactionManagementError
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from django_delayq.calls.call import Call
 from django_delayq.calls.running import run
@@ -25,9 +25,11 @@ from django_delayq.exceptions import DelayqError
 from django_delayq.jobs import formats
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.sending import written
+from django_delayq.jobs.telling import task_of
 from django_delayq.logs import get_log
 from django_delayq.outbox.models import OutboxRow
 from django_delayq.redaction import redact
+from django_delayq.signals import job_scheduled, tell
 
 logger = get_log("django_delayq.outbox")
 
@@ -70,8 +72,10 @@ def write(job: Job[Any], using: str | None) -> None:
         as_bytes(draft.new.payload),
         as_bytes(b"" if beside == Beside() else msgspec.json.encode(beside)),
     )
-    with connection.cursor() as cursor:
-        cursor.execute(_insert(connection), values)
+    # As of Django's own statements, an error is no secret of whoever swallows it.
+    with transaction.mark_for_rollback_on_error(using=connection.alias):
+        with connection.cursor() as cursor:
+            cursor.execute(_insert(connection), values)
     hook = _Hook(job, draft)
     # The database connection holds the hook until the commit, and drops it with a rollback.
     held = weakref.ref(hook)
@@ -127,7 +131,9 @@ class _Hook:
                 return
             except (RedisError, OSError, DelayqError) as error:
                 # Anything else is no failure to send it: `immediate()` of the tests runs the task here, which may raise.
-                _quiet_until_ms = boottime_ms() + QUIET_MS
+                if not isinstance(error, ResponseError | DelayqError):
+                    # The server is away. Anything else is about this job or its queue.
+                    _quiet_until_ms = boottime_ms() + QUIET_MS
                 why = redact(f"{type(error).__name__}: {error}")
                 if isinstance(error, DelayqError):
                     logger.exception("job %s (%s) cannot be sent", job.id, job.task)
@@ -150,6 +156,8 @@ class _Hook:
         if sent.holder or sent.beyond is not None:
             # Beyond: a worker was quicker.
             job.refresh()
+        elif job_scheduled.receivers:
+            tell(job_scheduled, task_of(job), job)
 
 
 def forwarding(

@@ -326,7 +326,15 @@ class ThreadExecutor:
                         "job %s: the worker failed", attempt.id, exc_info=error
                     )
                 if heard.attempts:
-                    (context or copy_context()).run(self._tell, attempt)
+                    try:
+                        (context or copy_context()).run(self._tell, attempt)
+                    except BaseException as error:
+                        # The job has its end, whether or not that can be told.
+                        logger.error(
+                            "job %s: its end cannot be told",
+                            attempt.id,
+                            exc_info=error,
+                        )
                 self._done(attempt)
                 held[index] = None
         except BaseException as error:

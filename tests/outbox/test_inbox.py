@@ -1,5 +1,6 @@
 """Tasks whose effects in a database happen once, on SQLite and on PostgreSQL."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 from django.contrib.contenttypes.models import ContentType
-from django.db import IntegrityError, connections, transaction
+from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import F
+from django.db.transaction import TransactionManagementError
 
 from django_delayq import (
     InvalidSettings,
@@ -23,7 +25,7 @@ from django_delayq.calls.running import run
 from django_delayq.delivery import storing
 from django_delayq.jobs import outbox
 from django_delayq.jobs.registry import get_task
-from django_delayq.outbox import inbox
+from django_delayq.outbox import inbox, writing
 from django_delayq.outbox.models import InboxRow
 from tests.jobs.hand import Hand
 from tests.outbox import samples
@@ -308,3 +310,78 @@ def test_long_id_has_a_name_of_its_own() -> None:
     assert inbox.name_of("q:1") == "q:1"
     assert len(inbox.name_of(long)) <= inbox.LONGEST_NAME
     assert inbox.name_of(long) != inbox.name_of(long + "2")
+
+
+def _swallow(alias: str) -> None:
+    ContentType.objects.using(alias).create(app_label="twice", model="twice")
+    with contextlib.suppress(IntegrityError):
+        ContentType.objects.using(alias).create(app_label="twice", model="twice")
+
+
+def _ask_for_a_rollback(alias: str) -> None:
+    transaction.set_rollback(True, using=alias)
+
+
+def _close(alias: str) -> None:
+    connections[alias].close()
+
+
+def _fail_a_bare_statement(alias: str) -> None:
+    with connections[alias].cursor() as cursor, contextlib.suppress(DatabaseError):
+        cursor.execute("SELECT nothing FROM nowhere")
+    if connections[alias].vendor != "postgresql":
+        # Only there it ends the transaction.
+        transaction.set_rollback(True, using=alias)
+
+
+@pytest.mark.parametrize(
+    "spoil", [_swallow, _ask_for_a_rollback, _close, _fail_a_bare_statement]
+)
+def test_what_cannot_be_committed_is_a_failure(
+    alias: str, spoil: Callable[[str], None]
+) -> None:
+    def work() -> str:
+        ContentType.objects.using(alias).create(app_label="x", model="x")
+        spoil(alias)
+        return "done"
+
+    with pytest.raises(TransactionManagementError, match="job q:x: an error"):
+        inbox.run_once("q:x", alias, work)
+
+    assert effects(alias) == 0
+    assert done(alias) == []
+
+
+def test_statement_that_fails_within_a_savepoint_is_no_failure(alias: str) -> None:
+    def work() -> str:
+        ContentType.objects.using(alias).create(app_label="x", model="x")
+        with contextlib.suppress(IntegrityError), transaction.atomic(using=alias):
+            ContentType.objects.using(alias).create(app_label="x", model="x")
+        return "done"
+
+    assert inbox.run_once("q:x", alias, work) == "done"
+    assert effects(alias) == 1
+    assert done(alias) == ["q:x"]
+
+
+def test_job_that_it_sends_with_its_commit_is_a_row_of_that(
+    queue: str,
+    alias: str,
+    run_worker: Callable[..., InlineWorker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As if the process had died after the commit.
+    monkeypatch.setattr(writing._Hook, "__call__", lambda hook: None)
+    follow = on(queue, "effect", on_commit=alias)
+
+    @delayed_task(name="tests.outbox.sends", queue=queue, once=alias)
+    def sends() -> None:
+        follow.schedule(0, "followed")
+
+    run_worker()
+    job = schedule(sends, 0)
+    ends(job)
+
+    assert done(alias)[0] == job.id
+    # A worker finds it.
+    wait_until(lambda: "followed" in samples.ran, description="the row is sent")
