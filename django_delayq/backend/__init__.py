@@ -47,6 +47,7 @@ from django_delayq.jobs.options import Commit, InOutbox, Seconds, TaskOptions
 from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import asend as asend_job
 from django_delayq.jobs.sending import send as send_job
+from django_delayq.redaction import show
 from django_delayq.wire.delay import Delay, parse_delay
 
 __all__ = ["DelayqBackend", "DelayqTask"]
@@ -107,6 +108,11 @@ class DelayqBackend(BaseTaskBackend):
             raise InvalidTask(
                 f"task {task.module_path!r} was made for another backend, {type(task).__qualname__} is its class: decorate its"
                 f" function with @task(backend={self.alias!r}), which can go to other backends with using(backend=…)"
+            )
+        when: Any = task.run_after
+        if when is not None and not isinstance(when, datetime | timedelta):
+            raise InvalidTask(
+                f"run_after={show(when)} of task {task.module_path!r}: give an aware datetime, or a timedelta"
             )
         if isinstance(task.run_after, timedelta):
             # What Django says about moments does not apply.

@@ -445,3 +445,23 @@ def test_manage_py_check_asks_the_backend(configure, tasks) -> None:
 
 def test_function_is_called_through_call() -> None:
     assert samples.add.call(1, b=2) == 3
+
+
+def test_number_is_no_run_after() -> None:
+    with pytest.raises(InvalidTask, match=r"run_after=5 of task .* give an aware"):
+        samples.add.using(run_after=5)
+
+
+def test_result_is_read_although_tasks_names_its_queue_no_more(
+    settings: Any, configure: Any, queue_name: str
+) -> None:
+    configure({})
+    result = samples.add.using(queue_name=queue_name).enqueue(1, 2)
+    ours = {**settings.TASKS["default"], "QUEUES": ["default"]}
+    settings.TASKS = {"default": ours}
+
+    found = task_backends["default"].get_result(result.id)
+
+    assert found.task.queue_name == queue_name
+    assert found.task.func is samples.add.func
+    assert found.args == [1, 2]

@@ -7,6 +7,7 @@ from redis import Redis
 
 from django_delayq import conf, pause
 from django_delayq.checks import check_settings
+from django_delayq.clients.clients import own_clients
 from django_delayq.testing import mode
 from django_delayq.testing.servers import (
     empty_server,
@@ -115,3 +116,22 @@ def test_worker_that_stays_busy_is_an_error(embedded_server: None) -> None:
 
         with pytest.raises(TimeoutError, match="default has 1 due and 0 running"):
             worker.wait_until_idle(timeout=0.2)
+
+
+def test_server_that_was_used_before_the_tests_began_is_not_used_in_them(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DELAYQ = {"CONNECTION": URL}
+    began = False
+    monkeypatch.setattr(own_clients, "state", lambda: began)
+    monkeypatch.setattr(mode, "is_testing", lambda: began)
+    monkeypatch.setattr(mode, "_is_overridden", lambda: False)
+    before = own_clients.shared()
+    assert before.connection_pool.connection_kwargs["port"] == 1
+
+    began = True
+
+    assert own_clients.shared() is not before
+    assert double.schedule(60, 1).created
+    began = False
+    assert own_clients.shared().connection_pool.connection_kwargs["port"] == 1
