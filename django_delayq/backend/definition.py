@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, Unpack
 
 from django.utils import timezone
 
@@ -26,27 +26,11 @@ from django_delayq.conf import Backoff
 from django_delayq.exceptions import InvalidTask as NoTask
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.options import OnDuplicate, Seconds, TaskOptions
+from django_delayq.jobs.options import OnDuplicate, Seconds, SharedOptions, TaskOptions
 from django_delayq.wire.delay import Delay
 
-
-class Options(TypedDict, total=False):
-    """The options of `delayed_task` that a Task may have, beside Django's own."""
-
-    max_attempts: int | None
-    backoff: Backoff | None
-    time_limit: Seconds | None
-    unique: bool | tuple[str, ...] | Callable[..., str]
-    unique_until: Literal["end", "start"]
-    on_duplicate: OnDuplicate | tuple[OnDuplicate, ...]
-    max_wait: Seconds | None
-    expires: Seconds | None
-    on_expiry: Literal["drop", "dead"]
-    spread: Seconds | None
-
-
-#: Their names. None, or what the decorator has by default, leaves an option to the backend's OPTIONS and the queue.
-OPTIONS = tuple(Options.__annotations__)
+#: The options of `delayed_task` that a Task may have, beside Django's own. None, or what the decorator has by default, leaves an option to the backend's OPTIONS and the queue.
+OPTIONS = tuple(SharedOptions.__annotations__)
 
 
 _options_of = attrgetter("queue_name", "priority", *OPTIONS)
@@ -132,7 +116,7 @@ class DelayqTask(_Planned):
         queue_name: str | None = None,
         run_after: datetime | timedelta | None = None,
         backend: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SharedOptions],
     ) -> "DelayqTask":
         """Return this task with other values, for the calls made through it.
 

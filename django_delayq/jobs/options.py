@@ -40,7 +40,9 @@ _ON_DUPLICATE = (
 # The fields of `TaskOptions` by who takes them, so that type checkers and editors know the keyword arguments.
 
 
-class _CommonOptions(TypedDict, total=False):
+class SharedOptions(TypedDict, total=False):
+    """Those that tasks of Django's have as well; see `django_delayq.backend`."""
+
     max_attempts: int | None
     backoff: Backoff | None
     time_limit: Seconds | None
@@ -50,9 +52,12 @@ class _CommonOptions(TypedDict, total=False):
     max_wait: Seconds | None
     expires: Seconds | None
     on_expiry: Literal["drop", "dead"]
+    spread: Seconds | None
+
+
+class _CommonOptions(SharedOptions, total=False):
     priority: int
     keep_result: Seconds | None
-    spread: Seconds | None
     on_commit: bool | str | None
     outbox: bool | None
 
