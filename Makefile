@@ -98,5 +98,5 @@ $(FOR_ALL): pyproject.toml
 $(FOR_LINT): pyproject.toml
 	$(venv)
 	@$(PIP) --upgrade 'pip>=25.1'
-	@$(PIP) --editable '.[embedded]' --group lint
+	@$(PIP) --editable '.[embedded]' --group test --group lint
 	@touch $@
