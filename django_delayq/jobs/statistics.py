@@ -204,9 +204,7 @@ def _of_queues(
     )
     series = {}
     for each, read in zip(settings, found, strict=True):
-        stored = {
-            moment: decode_figures(text) for moment, text in read.stored.items()
-        }
+        stored = {moment: decode_figures(text) for moment, text in read.stored.items()}
         if b"" in read.open:
             _merge(stored, read.moment, decode_figures(read.open[b""]))
         series[each.name] = _series(unit, read.now, count, stored)

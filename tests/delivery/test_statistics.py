@@ -32,7 +32,9 @@ def histogram(*times_us: float) -> Histogram:
     return Histogram(Counter(map(bucket_of, times_us)), int(sum(times_us)))
 
 
-def figures(count: int = 1, *, late_us: float = 1_000, took_us: float = 5_000) -> Figures:
+def figures(
+    count: int = 1, *, late_us: float = 1_000, took_us: float = 5_000
+) -> Figures:
     return Figures(
         Counter({Outcome.SUCCEEDED: count}),
         histogram(*[late_us] * count),
@@ -269,7 +271,9 @@ def test_clock_that_was_set_back_loses_no_total(rig: Rig) -> None:
     assert runs(rig, Unit.HOUR) == {0: 1, 1: 1}
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\x01\xa1x"])
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\x01\xa1x"]
+)
 def test_what_others_wrote_into_our_hashes_is_missing_and_breaks_nothing(
     rig: Rig, garbage: bytes
 ) -> None:
