@@ -2,7 +2,7 @@
 
 Starts both on the embedded server, waits until they answer, and does what a visitor would do,
 telling what came of it and how late it was. A minute lasts a second here, so an order is to
-be paid within 15 seconds.
+be paid within 15 seconds. After the tour, other visitors come and go.
 
 DEMO_EXIT=1              end after the tour: status 0 if every step held, else 1
 EXAMPLE_MINUTE_SECONDS   how long a minute is, 1 unless set
@@ -42,6 +42,7 @@ def run(children: list[Child], report: Report) -> None:
     browser = Browser(start_site(MANAGE, logs, children))
     start_worker(MANAGE, logs, children, browser)
     print(f"\n  site      {browser.url}/")
+    print(f"  admin     {browser.url}/admin/, user demo, password demo")
     print(f"  logs      {logs}{os.sep}")
     print(f"  a minute  {minute_s:g} s", flush=True)
 
@@ -49,9 +50,12 @@ def run(children: list[Child], report: Report) -> None:
     report.conclude()
     if os.environ.get("DEMO_EXIT") == "1":
         return
-    print(f"\nThe site stays up at {browser.url}/")
+    children.append(Child("visitors", logs, MANAGE, "sample_data"))
+    print(
+        f"\nThe site stays up at {browser.url}/, with visitors who order, trade and pay."
+    )
     print(f"The admin is {browser.url}/admin/, user demo, password demo (DEBUG is on).")
-    print("Ctrl-C ends both.", flush=True)
+    print("Ctrl-C ends all of it.", flush=True)
     while True:
         for child in children:
             child.check()
