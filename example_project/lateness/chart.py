@@ -7,21 +7,13 @@ from typing import NamedTuple
 
 from django_delayq import EndedJob
 
-#: The drawing, in its own units, and the space left of it and below it for the axes.
-WIDTH, HEIGHT, LEFT, BELOW = 900, 340, 76, 44
-#: What the upright axis shows, in ms. It is logarithmic: most jobs are a few ms late, and the worst is what matters.
-LEAST_MS, MOST_MS = 0.1, 10_000.0
-LEVELS = {
-    0.1: "0.1 ms",
-    1: "1 ms",
-    10: "10 ms",
-    100: "0.1 s",
-    1000: "1 s",
-    10_000: "10 s",
-}
-#: Spans of time that the level axis may show; the least that has room for everything.
+#: What the upright axis may show, in ms. It is logarithmic: most jobs are a few ms late, and the worst matters as well.
+LEVELS = {0.1: "0.1 ms", 1: "1 ms", 10: "10 ms", 100: "0.1 s", 1000: "1 s", 10_000: "10 s"}  # fmt: skip
+#: It reaches at least as far, or it would jump with every job.
+HIGH_ENOUGH_MS = 100
+#: Spans of time that the level axis may show.
 SPANS = [timedelta(minutes=minutes) for minutes in (1, 2, 5, 10)]
-#: Moments that are named on the level axis.
+#: How many moments it names.
 MOMENTS = 5
 
 
@@ -39,53 +31,57 @@ class Tick(NamedTuple):
 
     at: float
     says: str
-    #: Left out where there is no room.
-    is_extra: bool
+    #: Left out where there is little room.
+    is_extra: bool = False
 
 
-class Chart(NamedTuple):
-    marks: list[Mark]
-    levels: list[Tick]
-    moments: list[Tick]
-    span: timedelta
+class Chart:
+    """The jobs whose lateness is known, of the last ten minutes at most; each axis has room for all of them."""
 
+    #: Where the axes end, in the units of the drawing. The template leaves room for what is written beside them.
+    LEFT, TOP, RIGHT, BOTTOM = 76, 0, 900, 320
 
-def draw(jobs: Iterable[EndedJob], now: datetime) -> Chart:
-    """Place the jobs whose lateness is known, of the last ten minutes at most."""
-    late = {
-        job: job.late_ms
-        for job in jobs
-        if job.late_ms is not None and now - job.ended_at <= SPANS[-1]
-    }
-    age = max((now - job.ended_at for job in late), default=SPANS[0])
-    span = next(span for span in SPANS if age <= span)
-    marks = [
-        Mark(
-            _x((now - job.ended_at) / span),
-            level_of(late_ms),
-            job.queue,
-            f"{job.queue}, {job.ended_at:%H:%M:%S}: {late_ms:.1f} ms late",
+    def __init__(self, jobs: Iterable[EndedJob], now: datetime) -> None:
+        late_ms = {
+            job: job.late_ms
+            for job in jobs
+            if job.late_ms is not None and now - job.ended_at <= SPANS[-1]
+        }
+        oldest = max((now - job.ended_at for job in late_ms), default=SPANS[0])
+        self._span = next(span for span in SPANS if oldest <= span)
+        worst_ms = max(late_ms.values(), default=0.0)
+        self._top_ms = next(
+            (ms for ms in LEVELS if ms >= max(worst_ms, HIGH_ENOUGH_MS)), max(LEVELS)
         )
-        for job, late_ms in late.items()
-    ]
-    levels = [Tick(level_of(ms), text, is_extra=False) for ms, text in LEVELS.items()]
-    moments = [
-        Tick(_x(part / (MOMENTS - 1)), _ago(span * part / (MOMENTS - 1)), part % 2 == 1)
-        for part in range(MOMENTS)
-    ]
-    return Chart(marks, levels, moments, span)
+        self.marks = [
+            Mark(
+                self._x(now - job.ended_at),
+                self.y(late),
+                job.queue,
+                f"{job.queue}, {job.ended_at:%H:%M:%S}: {late:.1f} ms late",
+            )
+            for job, late in late_ms.items()
+        ]
+        self.levels = [
+            Tick(self.y(ms), text) for ms, text in LEVELS.items() if ms <= self._top_ms
+        ]
+        ages = [self._span * part / (MOMENTS - 1) for part in range(MOMENTS)]
+        self.moments = [
+            Tick(self._x(age), _ago(age), is_extra=number % 2 == 1)
+            for number, age in enumerate(ages)
+        ]
 
+    def y(self, late_ms: float) -> float:
+        """Return the height at which a lateness stands."""
+        least_ms = min(LEVELS)
+        shown_ms = min(max(late_ms, least_ms), self._top_ms)
+        part = math.log(shown_ms / least_ms) / math.log(self._top_ms / least_ms)
+        return round(self.BOTTOM - part * (self.BOTTOM - self.TOP), 1)
 
-def _x(age: float) -> float:
-    """Place an age, as a part of the span: now is at the right."""
-    return round(WIDTH - min(max(age, 0.0), 1.0) * (WIDTH - LEFT), 1)
-
-
-def level_of(late_ms: float) -> float:
-    """Return the height at which a lateness stands."""
-    shown = min(max(late_ms, LEAST_MS), MOST_MS)
-    part = math.log(shown / LEAST_MS) / math.log(MOST_MS / LEAST_MS)
-    return round((HEIGHT - BELOW) * (1 - part), 1)
+    def _x(self, age: timedelta) -> float:
+        """Return where an age stands: now is at the right. The clocks of site and server may differ a little."""
+        part = max(age / self._span, 0.0)
+        return round(self.RIGHT - part * (self.RIGHT - self.LEFT), 1)
 
 
 def _ago(age: timedelta) -> str:

@@ -6,8 +6,11 @@ from redis.exceptions import RedisError
 
 from example.pages import page_or_json
 
-from . import chart
+from .chart import Chart
 from .figures import figures_of, last_jobs
+
+#: Rows of the list below the timeline.
+LISTED = 10
 
 
 def timeline(request: HttpRequest) -> HttpResponse:
@@ -17,7 +20,7 @@ def timeline(request: HttpRequest) -> HttpResponse:
         jobs = last_jobs()
     except RedisError as error:
         fault = error
-    all_of_them = figures_of(jobs)
+    chart, figures = Chart(jobs, timezone.now()), figures_of(jobs)
     queues = {
         queue: figures_of([job for job in jobs if job.queue == queue])
         for queue in sorted({job.queue for job in jobs})
@@ -26,12 +29,18 @@ def timeline(request: HttpRequest) -> HttpResponse:
         request,
         "lateness/index.html",
         {
-            "chart": chart.draw(jobs, timezone.now()),
-            "median_y": all_of_them and chart.level_of(all_of_them.median_ms),
-            "figures": all_of_them,
+            "chart": chart,
+            "median_y": None if figures is None else chart.y(figures.median_ms),
+            "figures": figures,
             "queues": queues,
-            "jobs": jobs[:10],
+            "jobs": jobs[:LISTED],
             "fault": fault,
         },
-        {queue: figures and figures._asdict() for queue, figures in queues.items()},
+        {
+            "queues": {
+                queue: figures and figures._asdict()
+                for queue, figures in queues.items()
+            },
+            "fault": None if fault is None else str(fault),
+        },
     )

@@ -27,6 +27,12 @@ def in_words(left: timedelta) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+@register.filter
+def duration(ms: float) -> str:
+    """Say how long something took: 1.4 ms, 2.0 s."""
+    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
 @register.simple_tag
 def countdown(moment: datetime) -> str:
     """Show how long it is until a moment; site.js makes it tick."""
@@ -58,6 +64,7 @@ def link(context: dict[str, Any], name: str, text: str) -> str:
 
 
 @register.inclusion_tag("example/code.html")
-def code(path: str) -> dict[str, Any]:
+def code(path: str, is_open: bool = False) -> dict[str, Any]:
     """Show a file of this project."""
-    return {"path": path, "text": Path(settings.BASE_DIR, path).read_text()}
+    text = Path(settings.BASE_DIR, path).read_text()
+    return {"path": path, "text": text, "is_open": is_open}
