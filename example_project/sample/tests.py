@@ -1,4 +1,7 @@
+import logging
 import random
+from io import StringIO
+from unittest import mock
 
 from django.core.management import CommandError, call_command
 from django.test import TestCase, TransactionTestCase
@@ -105,3 +108,31 @@ class PruneTests(TestCase):
         Trade.objects.all().delete()
 
         send_trade_message(trade.pk)
+
+
+class PruneDeadTests(TransactionTestCase):
+    """With a real worker."""
+
+    def test_the_last_dead_letters_stay_for_people(self):
+        logging.disable(logging.ERROR)  # nobody wants to read of these failures
+        self.addCleanup(logging.disable, logging.NOTSET)
+        self.die(1)
+        others = self.die(2)
+
+        with mock.patch.object(tasks, "KEPT_DEAD", 2):
+            tasks.prune()
+
+        self.assertEqual(
+            {job.id for job in find_jobs(queue="notifications", state="dead")},
+            {job.id for job in others},
+        )
+
+    def die(self, number):
+        trade = Trade.objects.create(symbol="TEA", quantity=1, email=NOBODY)
+        hopeless = send_trade_message.using(max_attempts=1)
+        jobs = [hopeless.schedule(0, trade.pk) for _ in range(number)]
+        with self.assertRaises(SystemExit):
+            call_command(
+                "delayq_worker", queue=["notifications"], burst=True, stdout=StringIO()
+            )
+        return jobs
