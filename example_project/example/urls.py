@@ -1,7 +1,9 @@
 """Every page of the example project."""
 
 from django.contrib import admin
+from django.templatetags.static import static
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from . import views
 
@@ -13,4 +15,6 @@ urlpatterns = [
     path("delays/", include("delays.urls")),
     path("lateness/", include("lateness.urls")),
     path("admin/", admin.site.urls),
+    # Django's admin names no icon, and a browser asks for this one then.
+    path("favicon.ico", RedirectView.as_view(url=static("example/icon.svg"))),
 ]
