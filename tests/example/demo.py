@@ -15,14 +15,16 @@ QUICK = {"EXAMPLE_MINUTE_SECONDS": "0.5"}
 
 
 @contextmanager
-def demo(data: Path, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+def demo(
+    data: Path, *, stdin: int = subprocess.DEVNULL, **more: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """Start a demo; what it says is in the file."""
     said = data / "said"
     with said.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "demo")],
             env=environment(data, **QUICK, **more),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=output,
             stderr=output,
         )

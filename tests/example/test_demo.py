@@ -2,8 +2,10 @@ import os
 import re
 import signal
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -34,9 +36,16 @@ def test_the_tour_holds_twice_in_a_row_and_the_site_stays_up_until_ctrl_c(
     assert "/admin/, user demo, password demo" in first
     assert not (tmp_path / ".demo" / "visitors.log").exists()
 
-    with demo(tmp_path) as (process, said):
+    with (
+        person_with_a_screen(tmp_path) as person,
+        demo(tmp_path, **person) as (process, said),
+    ):
         wait_for_the_end_of_the_tour(process, said)
         port = port_of(said)
+        wait_until(
+            lambda: opened(tmp_path) == f"http://127.0.0.1:{port}",
+            description="the site opens in the browser",
+        )
         assert is_open(port)
         before = last_order(port)
         wait_until(lambda: last_order(port) > before, description="a visitor orders")
@@ -47,6 +56,26 @@ def test_the_tour_holds_twice_in_a_row_and_the_site_stays_up_until_ctrl_c(
         assert said.read_text().endswith("\nStopping.\n")
         assert not is_open(port)
         assert users_of(tmp_path) == []
+
+
+@contextmanager
+def person_with_a_screen(data: Path) -> Iterator[dict[str, Any]]:
+    """What a demo finds of a person: a terminal, a display, and a browser, which notes what it opens."""
+    browser = data / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {data / "opened"}\n')
+    browser.chmod(0o755)
+    ours, terminal = os.openpty()
+    try:
+        yield {"stdin": terminal, "DISPLAY": ":0", "BROWSER": f"{browser} %s"}
+    finally:
+        os.close(terminal)
+        os.close(ours)
+
+
+def opened(data: Path) -> str:
+    with suppress(FileNotFoundError):
+        return (data / "opened").read_text().strip()
+    return ""
 
 
 def last_order(port: int) -> int:
