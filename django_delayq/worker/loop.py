@@ -269,7 +269,7 @@ class ClaimLoop:
         for name in self.alarm.wait(timeout_ms):
             if (queue := self.queues.get(name)) is None:
                 continue
-            if name in self.alarm.early and queue.next_us < float("inf"):
+            if name in self.alarm.early and monotonic_ms() < queue.next_ms < float("inf"):
                 queue.is_asking = True
             else:
                 queue.expect_anything()

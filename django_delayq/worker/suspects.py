@@ -69,6 +69,10 @@ class Suspects:
         # A suspect that lost its lease before it began is settled without a verdict.
         return latest is not None and latest.verdict is None and latest in self._running
 
+    def are_about(self) -> bool:
+        """Whether a claim has put suspects off a moment ago, or one is leased here."""
+        return monotonic_ms() < self.put_off_until_ms or self.has_one()
+
     def may_come_from(self, queue: QueueState, queues: Iterable[QueueState]) -> bool:
         """Return whether a claim may lease a suspect: not while an unanswered claim of another queue may bring one."""
         return not self.has_one() and all(
