@@ -129,8 +129,9 @@ class Claiming:
             ready.sort(
                 key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
             )
-        if self._suspects.are_about():
-            # While a claim sent ahead may bring a suspect, no other claim may bring one.
+        if self._suspects.were_put_off():
+            # While a claim sent ahead may bring a suspect, no other claim may bring one. The suspects of an earlier queue
+            # would be put off for as long as a later one has jobs.
             ready.sort(key=lambda queue: queue.under_way is None)
         return ready
 

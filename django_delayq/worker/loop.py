@@ -197,7 +197,7 @@ class ClaimLoop:
         if ending.stop_ms is None:
             if is_progress or suspects.held is not None:
                 self._threads.wake()
-                # A queue with more to claim must not keep us from what falls due in the others.
+                # Else a queue that always has more would keep us from what falls due in the others.
                 self._hear(0.0)
                 return
             if self._is_burst and not self.crew.running and self._look_again():
@@ -269,7 +269,9 @@ class ClaimLoop:
         for name in self.alarm.wait(timeout_ms):
             if (queue := self.queues.get(name)) is None:
                 continue
-            if name in self.alarm.early and monotonic_ms() < queue.next_ms < float("inf"):
+            # A busy loop may hear an early ring after the deadline: then it need not ask how long is left.
+            is_early = name in self.alarm.early and queue.next_ms > monotonic_ms()
+            if is_early and queue.next_us < float("inf"):
                 queue.is_asking = True
             else:
                 queue.expect_anything()
