@@ -137,7 +137,9 @@ def capture(
     try:
         for each in load(paths):
             try:
-                _take(each, each.capture(), headers)
+                # A tracer that is not set up has nothing.
+                if (found := each.capture()) != {}:
+                    _take(each, found, headers)
             except Exception as error:
                 if each.is_required:
                     error.add_note(
@@ -204,12 +206,11 @@ class Restored:
     def __enter__(self) -> None:
         own: dict[str, dict[str, str]] = {}
         for key, text in self._of.headers.items():
-            name, dot, rest = key.partition(".")
-            if dot:
-                own.setdefault(name, {})[rest] = text
+            after = key.find(".") + 1
+            own.setdefault(key[:after], {})[key[after:]] = text
         for each in self._travellers:
             try:
-                manager = each.restore(own.get(each.prefix[:-1], {}))
+                manager = each.restore(own.get(each.prefix) or {})
                 if manager is None:
                     continue
                 manager.__enter__()

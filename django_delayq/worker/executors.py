@@ -62,9 +62,10 @@ class _DatabaseUse(threading.local):
             connection.close_if_unusable_or_obsolete()
 
     def end(self, *, was_interrupted: bool) -> None:
-        """Do what Django does for request_finished, and end every transaction that the task has left open."""
-        if not self.has_connected:
-            return
+        """Do what Django does for request_finished, and end every transaction that the task has left open.
+
+        Called only in a thread that has connected.
+        """
         self._connections.clear()
         for connection in connections.all(initialized_only=True):
             if not was_interrupted and not connection.in_atomic_block:
@@ -385,7 +386,10 @@ class ThreadExecutor:
             # If a task raises SystemExit or KeyboardInterrupt, it ends the attempt, not the worker.
             attempt.fail(error)
         finally:
-            _database_use.end(was_interrupted=limit is not None and limit.has_struck)
+            if _database_use.has_connected:
+                _database_use.end(
+                    was_interrupted=limit is not None and limit.has_struck
+                )
 
     def _tell(self, attempt: Attempt) -> None:
         """Tell of an attempt's end. Its receivers use the database as another task would, and not in what this one left."""
@@ -397,7 +401,8 @@ class ThreadExecutor:
             if self._is_fork:
                 leave(None)
         finally:
-            _database_use.end(was_interrupted=False)
+            if _database_use.has_connected:
+                _database_use.end(was_interrupted=False)
 
     def _surrounded(
         self,
