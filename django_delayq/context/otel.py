@@ -14,13 +14,12 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import (
     Link,
-    ProxyTracerProvider,
+    ProxyTracer,
     Span,
     SpanKind,
     Status,
     StatusCode,
     Tracer,
-    TracerProvider,
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -39,13 +38,14 @@ class OpenTelemetry:
     name = "otel"
 
     def __init__(self) -> None:
-        # The provider that the project has set, and our tracer of it: the API's own tracer looks for its provider's at
-        # each call.
-        self._found: tuple[TracerProvider, Tracer] | None = None
+        # As long as the project has set no provider, this is the API's own, which follows the one that comes later.
+        self._provider = trace.get_tracer_provider()
+        # Of the project's provider.
+        self._tracer: Tracer | None = None
 
     def capture(self) -> dict[str, str]:
         """Record that a job is scheduled, and return what names that span."""
-        if (tracer := self._tracer()) is None or (job := being_scheduled()) is None:
+        if (tracer := self._find_tracer()) is None or (job := being_scheduled()) is None:
             return {}
         span = tracer.start_span(
             f"schedule {job.queue}",
@@ -61,7 +61,7 @@ class OpenTelemetry:
         self, headers: Mapping[str, str]
     ) -> AbstractContextManager[None] | None:
         """Record an attempt."""
-        if (tracer := self._tracer()) is None or (job := current_job()) is None:
+        if (tracer := self._find_tracer()) is None or (job := current_job()) is None:
             return None
         source = trace.get_current_span(
             _propagator.extract(headers, _NOTHING)
@@ -81,15 +81,15 @@ class OpenTelemetry:
             )
         )
 
-    def _tracer(self) -> Tracer | None:
+    def _find_tracer(self) -> Tracer | None:
         """Return our tracer; None: the project has set no provider yet."""
-        provider = trace.get_tracer_provider()
-        if (found := self._found) is None or found[0] is not provider:
-            # Not by isinstance: that asks an abstract class.
-            if type(provider) is ProxyTracerProvider:
+        if self._tracer is None:
+            # To ask `trace.get_tracer_provider` costs more: without a provider, it looks into the environment each time.
+            tracer = self._provider.get_tracer("django_delayq")
+            if isinstance(tracer, ProxyTracer):
                 return None
-            found = self._found = provider, provider.get_tracer("django_delayq")
-        return found[1]
+            self._tracer = tracer
+        return self._tracer
 
 
 class _Attempt:

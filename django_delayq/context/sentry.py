@@ -23,6 +23,11 @@ class Sentry:
 
     name = "sentry"
 
+    def warm(self) -> None:
+        """Make the scopes of this thread: each attempt has a fork of them, and would make them first if there were none."""
+        sentry_sdk.get_isolation_scope()
+        sentry_sdk.get_current_scope()
+
     def capture(self) -> dict[str, str]:
         """Record that a job is scheduled, and return ``sentry-trace`` and ``baggage``."""
         if not _traces(sentry_sdk.get_client()) or (job := being_scheduled()) is None:

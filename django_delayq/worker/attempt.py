@@ -720,8 +720,8 @@ class Attempt:
             lambda: self.has_lease,
             running_stop.get(),
             call,
-            worker=_this_worker(),
-            ends_with=self.ends_with,
+            _this_worker(),
+            self.ends_with,
         )
         job.take_headers(self.headers, self._enqueued_ms())
         return job

@@ -26,7 +26,7 @@ from django.dispatch import receiver
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
-from django_delayq.jobs.contexts import Restored
+from django_delayq.jobs.contexts import restored, warm
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.stopping import Stop, running_stop
@@ -292,6 +292,8 @@ class ThreadExecutor:
     def _work(self, index: int) -> None:
         running_stop.set(self._stop)
         _make_caches()
+        if self._around is not None:
+            warm(self._around.travellers)
         get, held = self._queue.get, self._held
         bell = Lock()
         bell.acquire()
@@ -412,7 +414,7 @@ class ThreadExecutor:
         limit: ThreadTimeLimit | None,
     ) -> object:
         """Call a task within its contexts and middleware; its time limit counts for the middleware as well."""
-        with Restored(around.travellers, attempt):
+        with restored(around.travellers, attempt):
             if limit is None and around.call is None:
                 value = task.function(*attempt.args, **attempt.kwargs)
             else:
@@ -515,6 +517,8 @@ class LoopExecutor:
         # The context in which all jobs begin, so that none has to be told of the stop.
         self._context = copy_context()
         self._context.run(running_stop.set, stop)
+        if around is not None:
+            self._context.run(warm, around.travellers)
         # Two counters with one owner each, so that neither needs a lock.
         self._submitted = 0
         self._finished = 0
@@ -781,7 +785,7 @@ class LoopExecutor:
         assert task is not None
         around = self._around
         if around is not None:
-            with Restored(around.travellers, attempt):
+            with restored(around.travellers, attempt):
                 run: Callable[[], Awaitable[Any]] = functools.partial(
                     self._as_parent, task.function, attempt
                 )
