@@ -2,16 +2,15 @@
 
 import hashlib
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models.functions import Now
 from django.db.transaction import TransactionManagementError
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.commit import is_alias
 from django_delayq.logs import get_log
+from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow
 from django_delayq.redaction import show
 
@@ -19,8 +18,8 @@ logger = get_log("django_delayq.outbox")
 
 #: The status of a PostgreSQL transaction in which a statement has failed; libpq's PQTRANS_INERROR.
 IN_ERROR = 3
-#: How long a job is known to have run.
-KEPT = timedelta(days=30)
+#: How long a job is known to have run: 30 days.
+KEPT_MS = 30 * 86_400_000
 #: Rows that one statement deletes.
 DELETED = 1_000
 #: The longest id that is a key as it is.
@@ -94,7 +93,7 @@ def name_of(job_id: str) -> str:
 def delete_old(using: str) -> int:
     """Delete rows that are too old, a bounded number; return how many."""
     rows = InboxRow.objects.using(using)
-    old = rows.filter(ran_at__lt=Now() - KEPT).order_by("ran_at")
+    old = rows.filter(ran_ms__lt=EpochMs() - KEPT_MS).order_by("ran_ms")
     names = list(old.values_list("pk", flat=True)[:DELETED])
     if names:
         rows.filter(pk__in=names).delete()

@@ -119,16 +119,14 @@ class _Hook:
         global _quiet_until_ms
         self.has_run = True
         self._job.note_commit()
-        job, now_ms = self._job, boottime_ms()
-        if now_ms < _quiet_until_ms:
+        job = self._job
+        if boottime_ms() < _quiet_until_ms:
             why = "a job before it failed"
-        elif now_ms - self._written_ms > ROW_REPEAT_MS:
-            # Perhaps only this process was suspended, since the commit: its row may have been sent, and be forgotten.
-            why = "its transaction took long"
         else:
             try:
-                self._send()
-                return
+                if self._send():
+                    return
+                why = "its transaction took long"
             except (RedisError, OSError, DelayqError) as error:
                 # Anything else is no failure to send it: `immediate()` of the tests runs the task here, which may raise.
                 if not isinstance(error, ResponseError | DelayqError):
@@ -144,10 +142,14 @@ class _Hook:
             why,
         )
 
-    def _send(self) -> None:
+    def _send(self) -> bool:
+        """Send the job; return False if that may be too late."""
         job, client = self._job, own_clients.of_thread()
         known = perform(client, formats.finding(job.queue))
         queue = get_settings().queue(job.queue)
+        if boottime_ms() - self._written_ms > ROW_REPEAT_MS:
+            # Perhaps only this process was suspended, since the commit: its row may have been sent, and be forgotten.
+            return False
         (sent,) = run(client, forwarding(queue, [self._draft], known))
         job.state, job.start_time_ms = State.SCHEDULED, sent.start_time_ms
         if sent.holder:
@@ -158,6 +160,7 @@ class _Hook:
             job.refresh()
         elif job_scheduled.receivers:
             tell(job_scheduled, task_of(job), job)
+        return True
 
 
 def forwarding(

@@ -1,9 +1,9 @@
 """Jobs that are rows of the caller's transaction, on SQLite and on PostgreSQL."""
 
+import math
 import pickle
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -56,14 +56,18 @@ def rows(alias: str) -> list[str]:
     return list(OutboxRow.objects.using(alias).values_list("token", flat=True))
 
 
-def sweep(alias: str, *, fresh: timedelta = timedelta(0)) -> Swept:
-    """Do what a worker does from time to time; rows need not be old."""
+def sweep(alias: str, *, fresh_ms: int = 0) -> Swept:
+    """Do what a worker does from time to time; rows need not be old. When it would look again is left out."""
     total = Swept()
     relay = Relay(alias)
-    for swept in relay.sweep(fresh=fresh):
+    for swept in relay.sweep(fresh_ms=fresh_ms):
         total = total.and_then(swept)
     relay.release()
-    return total
+    return total._replace(rest_ms=math.inf)
+
+
+def make_older(alias: str, ms: int, **changes: Any) -> None:
+    OutboxRow.objects.using(alias).update(written_ms=F("written_ms") - ms, **changes)
 
 
 def commit_unsent(queue: str, alias: str, *args: Any, **options: Any) -> Job[Any]:
@@ -173,9 +177,7 @@ def test_row_that_nobody_has_sent_is_sent_by_a_worker(
     queue: str, alias: str, run_worker: Callable[..., InlineWorker]
 ) -> None:
     job = commit_unsent(queue, alias, "relayed")
-    OutboxRow.objects.using(alias).update(
-        start_time="+0", written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000, start_time="+0")
 
     run_worker()
 
@@ -190,7 +192,7 @@ def test_fresh_row_is_left_to_the_process_that_commits_it(
 ) -> None:
     commit_unsent(queue, alias)
 
-    swept = sweep(alias, fresh=timedelta(hours=1))
+    swept = sweep(alias, fresh_ms=3_600_000)
 
     assert swept == Swept()
     assert hand.tokens() == []
@@ -264,10 +266,8 @@ def test_relative_delay_counts_from_the_row_by_the_databases_clock(
     job = commit_unsent(queue, alias)
     late = commit_unsent(queue, alias)
     made = OutboxRow.objects.using(alias)
-    made.filter(token=job.token).update(
-        written_at=F("written_at") - timedelta(minutes=50)
-    )
-    made.filter(token=late.token).update(written_at=F("written_at") - timedelta(days=2))
+    made.filter(token=job.token).update(written_ms=F("written_ms") - 50 * 60_000)
+    made.filter(token=late.token).update(written_ms=F("written_ms") - 2 * 86_400_000)
 
     sweep(alias)
 
@@ -281,9 +281,7 @@ def test_relative_delay_counts_from_the_row_by_the_databases_clock(
 
 def test_absolute_time_stays(queue: str, hand: Hand, alias: str) -> None:
     job = commit_unsent(queue, alias)
-    OutboxRow.objects.using(alias).update(
-        start_time="=4102444800000", written_at=F("written_at") - timedelta(days=2)
-    )
+    make_older(alias, 2 * 86_400_000, start_time="=4102444800000")
 
     sweep(alias)
 
@@ -385,7 +383,7 @@ def test_many_rows_go_in_batches(
     monkeypatch.setattr(relay_module, "BATCH", 7)
     jobs = [commit_unsent(queue, alias, n) for n in range(20)]
 
-    parts = list(Relay(alias).sweep(fresh=timedelta(0)))
+    parts = list(Relay(alias).sweep(fresh_ms=0))
 
     assert [part.seen for part in parts] == [7, 7, 6]
     assert set(hand.tokens()) == {job.token for job in jobs}
@@ -399,7 +397,7 @@ def test_batch_is_bounded_by_bytes(
     for _ in range(4):
         commit_unsent(queue, alias, "x" * 2_000)
 
-    parts = list(Relay(alias).sweep(fresh=timedelta(0)))
+    parts = list(Relay(alias).sweep(fresh_ms=0))
 
     assert [part.seen for part in parts] == [2, 2]
 
@@ -561,7 +559,7 @@ def test_two_workers_do_not_do_the_same_work(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(relay_module, "_send", send_slowly)
-        swept = list(first.sweep(fresh=timedelta(0)))
+        swept = list(first.sweep(fresh_ms=0))
 
     assert [part.seen for part in inner] in ([0], [0, 0])
     assert [part.seen for part in swept] == [3]
@@ -573,7 +571,7 @@ def _in_another_thread(relay: Relay, alias: str) -> list[Swept]:
     found: list[Swept] = []
 
     def work() -> None:
-        found.extend(relay.sweep(fresh=timedelta(0)))
+        found.extend(relay.sweep(fresh_ms=0))
         connections[alias].close()
 
     thread = threading.Thread(target=work)

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from django_delayq import State, schedule
 from django_delayq.jobs import outbox
 from django_delayq.outbox import inbox, thread
-from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
-from django_delayq.outbox.thread import RelayThread
+from django_delayq.outbox.models import InboxRow, RelayClaim
+from django_delayq.outbox.thread import RelayThreads
 from tests.databases import added
 from tests.outbox import samples
-from tests.outbox.test_outbox import commit_unsent, rows
+from tests.outbox.test_outbox import commit_unsent, make_older, rows
 from tests.polling import wait_until
 from tests.servers import Server
 from tests.worker.workers import InlineWorker
@@ -33,9 +32,9 @@ def _nothing_ran() -> None:
 
 def turn(alias: str, times: int = 1) -> Any:
     """Do in this thread what the relay's own does."""
-    part = thread._Database(alias)
+    part = thread._Database(alias, threading.Event())
     for _ in range(times):
-        part.turn(threading.Event())
+        part.turn()
     return part
 
 
@@ -130,9 +129,7 @@ def test_it_says_when_the_server_is_there_again(
         "OUTBOX_KEEP": 0,
     }
     commit_unsent(queue_name, alias)
-    OutboxRow.objects.using(alias).update(
-        written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000)
     server.kill()
     part = turn(alias, 3)
     (line,) = told(caplog)
@@ -140,7 +137,7 @@ def test_it_says_when_the_server_is_there_again(
     assert rows(alias)
 
     server.start()
-    part.turn(threading.Event())
+    part.turn()
 
     assert told(caplog)[1:] == [
         f"database {alias}: the outbox is served again",
@@ -153,9 +150,7 @@ def test_rows_that_cannot_be_sent_are_told_once(
     queue: str, alias: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     commit_unsent(queue, alias)
-    OutboxRow.objects.using(alias).update(
-        queue="elsewhere", written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000, queue="elsewhere")
 
     begun_ms = thread.monotonic_ms()
     part = turn(alias, 3)
@@ -171,7 +166,7 @@ def test_idle_turn_is_one_query_for_the_rows(queue: str, alias: str) -> None:
     part = turn(alias)
 
     with CaptureQueriesContext(connections[alias]) as queries:
-        part.turn(threading.Event())
+        part.turn()
 
     assert len(queries) == 1
     assert not RelayClaim.objects.using(alias).exists()
@@ -180,7 +175,7 @@ def test_idle_turn_is_one_query_for_the_rows(queue: str, alias: str) -> None:
 def test_turn_deletes_old_rows_of_the_inbox(queue: str, alias: str) -> None:
     InboxRow(job="q:old").save(force_insert=True, using=alias)
     InboxRow.objects.using(alias).update(
-        ran_at=F("ran_at") - inbox.KEPT - timedelta(seconds=1)
+        ran_ms=F("ran_ms") - inbox.KEPT_MS - 1_000
     )
     InboxRow(job="q:new").save(force_insert=True, using=alias)
 
@@ -195,9 +190,7 @@ def test_worker_that_ends_lets_others_relay(
     queue: str, alias: str, run_worker: Callable[..., InlineWorker]
 ) -> None:
     commit_unsent(queue, alias)
-    OutboxRow.objects.using(alias).update(
-        written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000)
 
     worker = run_worker()
     wait_until(lambda: not rows(alias), description="the row is gone")
@@ -211,9 +204,7 @@ def test_burst_sends_what_waits_before_it_looks_for_jobs(
     queue: str, alias: str, run_worker: Callable[..., InlineWorker]
 ) -> None:
     job = commit_unsent(queue, alias, "burst")
-    OutboxRow.objects.using(alias).update(
-        start_time="+0", written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000, start_time="+0")
 
     assert run_worker(is_burst=True).join() is not None
 
@@ -229,7 +220,7 @@ def test_without_the_app_there_is_no_thread_and_no_query(
 ) -> None:
     monkeypatch.setattr(outbox, "_installed", None)
     made: list[object] = []
-    monkeypatch.setattr(RelayThread, "start", lambda *args, **kw: made.append(args))
+    monkeypatch.setattr(RelayThreads, "start", lambda *args, **kw: made.append(args))
 
     run_worker()
     job = schedule(samples.note.using(queue=queue), 0)
