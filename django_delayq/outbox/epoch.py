@@ -30,7 +30,7 @@ class EpochMs(Func):
         moment = "(JULIANDAY('NOW') - 2440587.5) * 86400000"
         return self._sql(compiler, connection, f"(CAST(ROUND({moment}) AS INTEGER))")
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+    def as_sql(self, compiler: Any, connection: Any, *args: Any, **context: Any) -> Any:
         raise NotSupportedError(
             f"django_delayq.outbox cannot ask a database of {connection.display_name} for its clock: it works on PostgreSQL,"
             " MySQL, MariaDB and SQLite; have allow_migrate() of a router say that this database has no tables of"
