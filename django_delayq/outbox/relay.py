@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from django.db import connections, router, transaction
+from django.db import connections, transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Length
 from django.db.utils import DatabaseError
@@ -37,7 +37,7 @@ from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.sending import SCHEDULE_BYTES
 from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
-from django_delayq.outbox.writing import Beside, forwarding
+from django_delayq.outbox.writing import Beside, forwarding, has_outbox
 from django_delayq.redaction import redact
 from django_delayq.wire.delay import MAX_DELAY_MS, MAX_START_TIME_MS
 
@@ -99,17 +99,8 @@ class Swept(NamedTuple):
 
 
 def databases() -> list[str]:
-    """Return the aliases of the databases that may have rows of their own.
-
-    A replica, which its entry says by ``TEST``'s ``MIRROR``, has those of its primary. What routers say of writes is not
-    asked: a row is written to the database of its transaction, and they may answer by the request that is served.
-    """
-    return [
-        alias
-        for alias in connections
-        if connections.settings[alias]["TEST"]["MIRROR"] is None
-        and router.allow_migrate_model(alias, OutboxRow)
-    ]
+    """Return the aliases of the databases that may have rows of their own."""
+    return [alias for alias in connections if has_outbox(alias)]
 
 
 class Waiting(NamedTuple):

@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 import msgspec
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, router, transaction
 from django.db.transaction import TransactionManagementError
 from redis.exceptions import RedisError, ResponseError
 
@@ -21,7 +21,7 @@ from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import storing
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import ROW_REPEAT_MS, Scheduled
-from django_delayq.exceptions import DelayqError
+from django_delayq.exceptions import DelayqError, InvalidTask
 from django_delayq.jobs import formats
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.sending import written
@@ -50,13 +50,31 @@ class Beside(msgspec.Struct, omit_defaults=True):
     limit: str = ""
 
 
+def has_outbox(alias: str) -> bool:
+    """Return whether a database may have rows of its own.
+
+    A replica, which its entry says by ``TEST``'s ``MIRROR``, has those of its primary. What routers say of writes is not
+    asked: a row is written to the database of its transaction, and they may answer by the request that is served.
+    """
+    mirrored = connections.settings[alias]["TEST"]["MIRROR"]
+    return mirrored is None and router.allow_migrate_model(alias, OutboxRow)
+
+
 def write(job: Job[Any], using: str | None) -> None:
     """Write the row of a prepared job, and have the commit of the transaction send the job.
 
     Raises:
+        InvalidTask: no worker would look for the row in this database.
         TransactionManagementError: autocommit is off, and nothing could tell of the commit.
     """
-    connection = connections[using or DEFAULT_DB_ALIAS]
+    alias = using or DEFAULT_DB_ALIAS
+    if not has_outbox(alias):
+        raise InvalidTask(
+            f"job {job.id} cannot be a row of database {alias!r}: no worker looks for rows there, because its entry in"
+            " DATABASES names a primary as MIRROR of TEST, or allow_migrate() of a router says no for delayq_outbox; name"
+            " another database by on_commit, or give outbox=False"
+        )
+    connection = connections[alias]
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise TransactionManagementError(
             f"job {job.id} cannot be a row of the outbox: autocommit is off, so nothing would tell of the commit; use"

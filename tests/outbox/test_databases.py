@@ -7,6 +7,7 @@ import pytest
 from django.db import connections
 from django.db.utils import NotSupportedError
 
+from django_delayq import InvalidTask
 from django_delayq.clock import epoch_ms
 from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import OutboxRow
@@ -47,6 +48,20 @@ def test_replica_is_left_out_and_no_other_database_that_rows_may_go_to(
 
     with added("replica", {**SQLITE, "TEST": {"MIRROR": "default"}}):
         assert databases() == ["default", "other"]
+
+
+@pytest.mark.parametrize("why", ["mirror", "router"])
+def test_row_is_refused_where_no_worker_looks_for_it(
+    queue: str, alias: str, settings: Any, why: str
+) -> None:
+    if why == "router":
+        settings.DATABASE_ROUTERS = [OnlyDefault()]
+    else:
+        alias = "replica"
+
+    with added("replica", {**SQLITE, "TEST": {"MIRROR": "default"}}):
+        with pytest.raises(InvalidTask, match=f"a row of database '{alias}': no work"):
+            commit_unsent(queue, alias)
 
 
 def test_database_that_takes_no_writes_is_not_swept(
