@@ -325,6 +325,16 @@ def _close(alias: str) -> None:
     connections[alias].close()
 
 
+def _connect_anew(alias: str) -> None:
+    connections[alias].close()
+    connections[alias].connect()
+
+
+def _roll_back(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("rollback")
+
+
 def _fail_a_bare_statement(alias: str) -> None:
     with connections[alias].cursor() as cursor, contextlib.suppress(DatabaseError):
         cursor.execute("SELECT nothing FROM nowhere")
@@ -334,7 +344,15 @@ def _fail_a_bare_statement(alias: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [_swallow, _ask_for_a_rollback, _close, _fail_a_bare_statement]
+    "spoil",
+    [
+        _swallow,
+        _ask_for_a_rollback,
+        _close,
+        _connect_anew,
+        _roll_back,
+        _fail_a_bare_statement,
+    ],
 )
 def test_what_cannot_be_committed_is_a_failure(
     alias: str, spoil: Callable[[str], None]
