@@ -203,10 +203,10 @@ class _Database:
                     problem,
                 )
         self._problems = set(total.problems)
-        if total.seen > total.problems.total():
-            return min(IDLE_MS, max(BUSY_MS, total.rest_ms))
-        # Where only rows are left that nobody can send, they are looked at less often the more there are.
-        return min(LONGEST_MS, max(IDLE_MS, 2 * took_ms))
+        if total.problems and total.seen == total.problems.total():
+            # Where only rows are left that nobody can send, they are looked at less often the more there are.
+            return min(LONGEST_MS, max(IDLE_MS, 2 * took_ms))
+        return min(IDLE_MS, max(BUSY_MS, total.rest_ms))
 
     def _note_trouble(self, error: Exception) -> float:
         wait_ms: float = min(LONGEST_MS, ERROR_MS * 2.0**self._errors)

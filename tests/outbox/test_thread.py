@@ -15,7 +15,7 @@ from django_delayq import State, schedule
 from django_delayq.jobs import outbox
 from django_delayq.outbox import inbox, relay, thread
 from django_delayq.outbox.models import InboxRow, RelayClaim
-from django_delayq.outbox.relay import ReadOnlyDatabase
+from django_delayq.outbox.relay import ReadOnlyDatabase, Relay, Swept
 from django_delayq.outbox.thread import RelayThreads
 from tests.databases import Postgres, added
 from tests.outbox import samples
@@ -238,6 +238,27 @@ def test_step_that_takes_long_is_told_once_and_so_is_its_end(
         " other databases are served, and jobs run all the same",
         "database slow: it has answered",
     ]
+
+
+def test_turn_that_took_long_is_followed_by_one_as_soon_as_any(
+    alias: str, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that were committed while the database hung wait no longer for that."""
+    passed_ms = 0.0
+    sweep = Relay.sweep
+
+    def hang(self: Relay) -> Iterator[Swept]:
+        nonlocal passed_ms
+        passed_ms += 75_000.0
+        return sweep(self)
+
+    monkeypatch.setattr(Relay, "sweep", hang)
+    now_ms = thread.monotonic_ms
+    monkeypatch.setattr(thread, "monotonic_ms", lambda: now_ms() + passed_ms)
+
+    part = turn(alias)
+
+    assert part.next_ms - thread.monotonic_ms() <= 1.1 * thread.IDLE_MS
 
 
 def names_of_threads() -> set[str]:
