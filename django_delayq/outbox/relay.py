@@ -51,7 +51,7 @@ FRESH_MS = 2_000
 CLAIM_MS = 15_000
 #: What `RelayClaim` calls the claim of the outbox.
 CLAIMED = "outbox"
-#: What a database answers while it takes writes, by its vendor. SQLite is not asked: the claim of it is a write.
+#: What asks a database whether it takes no writes, by its vendor. SQLite is not asked: its claim is a write.
 IS_READ_ONLY = {
     "postgresql": "SHOW transaction_read_only",
     "mysql": "SELECT @@global.read_only",

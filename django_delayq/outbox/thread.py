@@ -118,6 +118,7 @@ class _Database:
                 self._alias,
             )
         finally:
+            self._step_ms = None
             self._had_first_turn.set()
             connections.close_all()
 
