@@ -6,6 +6,7 @@ import threading
 import types
 from datetime import datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import django
 import pytest
@@ -25,6 +26,7 @@ from django_delayq.backend.upstream import (
 )
 from django_delayq.conf import Backoff, get_settings
 from django_delayq.delivery.states import State
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import registry
 from django_delayq.jobs.job import handle_of
 from tests.backend import samples
@@ -434,6 +436,33 @@ def test_check_misses_the_app(configure, settings) -> None:
     ]
 
     assert [id for id, _ in problems()] == ["django_delayq.E020"]
+
+
+def test_without_the_app_nothing_is_decorated_or_enqueued(configure, settings) -> None:
+    before = samples.add
+    settings.INSTALLED_APPS = [
+        app for app in settings.INSTALLED_APPS if app != "django_delayq"
+    ]
+    # A backend is made for TASKS as they are.
+    settings.TASKS = {"default": dict(settings.TASKS["default"])}
+
+    with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it there"):
+        samples.add.using(priority=1)
+    with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it there"):
+        before.enqueue(1)
+
+
+def test_patched_enqueue_of_the_backend_is_called(configure, queue_name) -> None:
+    task = samples.add.using(queue_name=queue_name)
+    task.enqueue(1)
+
+    with patch.object(DelayqBackend, "enqueue", return_value="class") as of_class:
+        assert task.enqueue(1) == samples.add.enqueue(2) == "class"
+    with patch.object(task.get_backend(), "enqueue", return_value="one") as of_one:
+        assert task.enqueue(3, b=4) == "one"
+
+    assert of_class.call_count == 2
+    of_one.assert_called_once_with(task, (3,), {"b": 4})
 
 
 @pytest.mark.skipif(django.VERSION < (6,), reason="an app of its own brings the check")
