@@ -29,6 +29,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidDelay
 from django_delayq.jobs.finding import find_jobs
 from django_delayq.jobs.pausing import paused
+from django_delayq.management.backends import listening
 from django_delayq.redaction import show
 from django_delayq.testing import mode
 from django_delayq.testing.connection import InProcessServer
@@ -98,7 +99,7 @@ _AS_READ: Command[Any] = Command(())
 class _TellsHere(telling.Teller):
     """Tells in the thread of the test, whose transaction receivers see, and before the test goes on."""
 
-    def tell(self, call: Callable[[], None]) -> None:
+    def tell(self, call: Callable[[], None], *, count: int = 1, size: int = 0) -> None:
         call()
 
 
@@ -410,7 +411,7 @@ def frozen_queue(
         AssertionError: at the end, jobs are due.
     """
     queue = FrozenQueue(now, periodic=periodic)
-    with mode.serving(InProcessServer.to(queue.server)):
+    with mode.serving(InProcessServer.to(queue.server)), listening():
         queue.start()
         try:
             yield queue
