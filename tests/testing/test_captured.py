@@ -1,11 +1,14 @@
 """`captured` and `immediate`: what was scheduled is a list, and runs at once."""
 
+import asyncio
+import unittest
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core import mail
 from django.db import transaction
-from django.test import TestCase
+from django.test import SimpleTestCase, TestCase
 from django.utils import timezone
 
 from django_delayq import (
@@ -16,6 +19,7 @@ from django_delayq import (
     JobFailed,
     State,
     aschedule,
+    delayed_task,
     get_job,
     pause,
     schedule,
@@ -26,6 +30,7 @@ from django_delayq.testing import captured, immediate
 from tests.testing.samples import (
     RAN,
     adouble,
+    aparent,
     committed,
     cut_off,
     deciding,
@@ -34,6 +39,8 @@ from tests.testing.samples import (
     latest,
     mailed,
     once,
+    parent,
+    waiting,
 )
 
 
@@ -322,6 +329,91 @@ def test_what_follows_runs_too() -> None:
         Batch(once.using(unique=False).prepare(0, 3)).schedule([double.prepare(0, 4)])
 
     assert RAN == [("double", 1), ("mailed", 2), ("double", 4), ("once", 3)]
+
+
+@pytest.mark.parametrize("task", [parent, aparent])
+def test_what_a_job_schedules_runs_after_it_in_order(task: Any) -> None:
+    with immediate():
+        task.schedule(0, "double", "adouble", "grandparent", "once")
+
+    assert [name for name, _ in RAN] == [
+        "parent begins",
+        "parent ends",
+        "double",
+        "adouble",
+        "grandparent begins",
+        "grandparent ends",
+        "once",
+        "parent begins",
+        "parent ends",
+        "double",
+    ]
+
+
+@pytest.mark.parametrize("task", [parent, aparent])
+async def test_what_a_job_schedules_runs_after_it_on_the_event_loop(task: Any) -> None:
+    with immediate():
+        await task.aschedule(0, "double", "adouble")
+
+    names = [name for name, _ in RAN]
+    assert names == ["parent begins", "parent ends", "double", "adouble"]
+
+
+async def test_call_runs_what_it_sends_itself_while_the_job_of_another_runs() -> None:
+    is_held, may_end = asyncio.Event(), asyncio.Event()
+
+    @delayed_task(name="tests.testing.held")
+    async def held() -> None:
+        is_held.set()
+        await may_end.wait()
+
+    with immediate():
+        first = asyncio.create_task(held.aschedule(0))
+        await is_held.wait()
+        await adouble.aschedule(0, 1)
+        assert RAN == [("adouble", 1)]
+        may_end.set()
+        await first
+
+
+def test_what_several_jobs_raise_the_first_call_raises_once_all_have_run() -> None:
+    with immediate() as jobs:
+        with pytest.raises(ValueError, match="no 1"):
+            parent.schedule(0, "failing", "cut_off", "double")
+        assert jobs.assert_scheduled(parent).state is State.SUCCEEDED
+        assert jobs.assert_scheduled(cut_off).state is State.RETRYING
+        # The next call begins anew.
+        double.schedule(0, 2)
+
+    assert RAN[-2:] == [("double", 1), ("double", 2)]
+
+
+def test_job_cannot_wait_for_what_runs_after_it() -> None:
+    with immediate(), pytest.raises(RuntimeError, match="after that job, so this wait"):
+        waiting.schedule(0)
+
+    assert RAN == [("double", 1)]
+
+
+def test_new_outbox_for_mail_forgets_no_job() -> None:
+    job = double.schedule(900, 1)
+
+    mail.outbox = []
+
+    assert job.refresh() is State.SCHEDULED
+
+
+def test_test_of_django_begins_without_the_jobs_of_others() -> None:
+    job = double.schedule(900, 1)
+
+    class Another(SimpleTestCase):
+        def test(self) -> None:
+            assert job.refresh() is State.MISSING
+
+    result = unittest.TestResult()
+    Another("test")(result)
+
+    assert result.wasSuccessful(), result
 
 
 def test_inner_block_counts() -> None:
