@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, wraps
-from typing import Any, overload
+from typing import Any, Protocol, TypeAlias, overload
 
 from asgiref.sync import sync_to_async
 from django.test import SimpleTestCase
@@ -20,11 +20,12 @@ from django_delayq.clock import boottime_ms
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import InvalidTask
+from django_delayq.exceptions import InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follower
+from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
 from django_delayq.signals import job_scheduled
 from django_delayq.testing import mode
@@ -46,6 +47,17 @@ from django_delayq.worker.attempt import Attempt, Verdict
 TOLERANCE_MS = 1_000
 #: How many jobs an error lists.
 LISTED = 20
+
+
+class DjangoTask(Protocol):
+    """A function of Django's ``@task``."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+#: A task, or its name.
+AnyTask: TypeAlias = TaskDefinition | DjangoTask | str
 
 
 @dataclass(frozen=True)
@@ -124,7 +136,7 @@ class Captured(Sequence[CapturedJob]):
 
     def of(
         self,
-        task: TaskDefinition | str,
+        task: AnyTask,
         *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
@@ -134,7 +146,7 @@ class Captured(Sequence[CapturedJob]):
         """Return the jobs of a task that were scheduled like this. What is left out may be anything.
 
         Raises:
-            InvalidTask: this is no task. InvalidDelay, InvalidArguments: no job could be scheduled like this.
+            InvalidTask, TaskNotFound: this is no task. InvalidDelay, InvalidArguments: no job could be scheduled like this.
         """
         name = _name_of(task)
         found = [
@@ -144,8 +156,8 @@ class Captured(Sequence[CapturedJob]):
             and (queue is None or note.queue == queue)
             and (due_in is None or _is_due(note, due_in))
         ]
-        wanted_args = None if args is None else _plain(list(args), "args")
-        wanted_kwargs = None if kwargs is None else _plain(dict(kwargs), "kwargs")
+        wanted_args = None if args is None else _plain(args, "args", Sequence)
+        wanted_kwargs = None if kwargs is None else _plain(kwargs, "kwargs", Mapping)
         return [
             job
             for job in map(_captured, found)
@@ -154,13 +166,13 @@ class Captured(Sequence[CapturedJob]):
             and (wanted_kwargs is None or job.kwargs == wanted_kwargs)
         ]
 
-    def count(self, task: TaskDefinition | str | Any = None, **like: Any) -> int:
+    def count(self, task: AnyTask | None = None, **like: Any) -> int:
         """Count the jobs of a task that were scheduled like this, as `of` finds them; without a task, all jobs."""
         return len(self) if task is None else len(self.of(task, **like))
 
     def assert_scheduled(
         self,
-        task: TaskDefinition | str,
+        task: AnyTask,
         *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
@@ -183,9 +195,7 @@ class Captured(Sequence[CapturedJob]):
             )
         return found[0]
 
-    def assert_not_scheduled(
-        self, task: TaskDefinition | str | None = None, **like: Any
-    ) -> None:
+    def assert_not_scheduled(self, task: AnyTask | None = None, **like: Any) -> None:
         """Make sure that no job of a task was scheduled like this; without a task, that nothing was scheduled."""
         found = self.jobs if task is None else self.of(task, **like)
         if found:
@@ -196,11 +206,18 @@ class Captured(Sequence[CapturedJob]):
 
 
 def _name_of(task: object) -> str:
+    """Return the name under which a task is registered.
+
+    Raises:
+        InvalidTask: this is no task. TaskNotFound: no task has this name.
+    """
     if isinstance(task, TaskDefinition):
         return task.name
-    if isinstance(task, str):
-        return task
-    raise InvalidTask(f"{show(task)} is not a task; give the task or its name")
+    # Django's tasks are not imported here: on Django 5.2 they need a package that most projects do not have.
+    name = getattr(task, "module_path", task)
+    if not isinstance(name, str):
+        raise InvalidTask(f"{show(task)} is not a task; give the task or its name")
+    return get_task(name).name
 
 
 def _described(task: object, like: Mapping[str, Any]) -> str:
@@ -208,9 +225,19 @@ def _described(task: object, like: Mapping[str, Any]) -> str:
     return f"{_name_of(task)}{' with ' + ', '.join(given) if given else ''}"
 
 
-def _plain(value: Any, name: str) -> Any:
-    """Return a value as it comes out of a payload: a tuple is a list there."""
-    return envelopes.plain_value(value, name)
+def _plain(value: Any, name: str, kind: type) -> Any:
+    """Return the arguments that a test expects as they come out of a payload: a tuple is a list there.
+
+    Raises:
+        InvalidArguments: they are of another kind, or are not JSON.
+    """
+    fits = isinstance(value, kind) and not isinstance(value, str | bytes)
+    if not fits:
+        example = "args=(42,)" if name == "args" else "kwargs={'order_id': 42}"
+        raise InvalidArguments(
+            f"{name} takes what the task is called with, such as {example}; got {show(value)}"
+        )
+    return envelopes.plain_value(list(value) if name == "args" else dict(value), name)
 
 
 def _is_due(note: Note, due_in: Delay) -> bool:

@@ -29,6 +29,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import registry
 from django_delayq.jobs.job import handle_of
+from django_delayq.testing import captured
 from tests.backend import samples
 
 task = samples.task
@@ -450,6 +451,14 @@ def test_without_the_app_nothing_is_decorated_or_enqueued(configure, settings) -
         samples.add.using(priority=1)
     with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it there"):
         before.enqueue(1)
+
+
+def test_call_is_found_by_its_task_among_captured_jobs(configure, queue_name) -> None:
+    with captured() as jobs:
+        samples.add.using(queue_name=queue_name).enqueue(1)
+
+    jobs.assert_scheduled(samples.add, args=(1,), due_in=0, queue=queue_name)
+    jobs.assert_not_scheduled(samples.fail)
 
 
 def test_patched_enqueue_of_the_backend_is_called(configure, queue_name) -> None:

@@ -14,10 +14,12 @@ from django.utils import timezone
 from django_delayq import (
     Batch,
     DelayedQueue,
+    InvalidArguments,
     InvalidDelay,
     InvalidTask,
     JobFailed,
     State,
+    TaskNotFound,
     aschedule,
     delayed_task,
     get_job,
@@ -131,6 +133,34 @@ def test_delay_that_nothing_could_have_is_an_error() -> None:
         double.schedule(0, 1)
         with pytest.raises(InvalidDelay, match="time zone"):
             jobs.assert_scheduled(double, due_in=datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("like", "words"),
+    [
+        ({"args": 1}, r"such as args=\(42,\); got 1"),
+        ({"args": "abc"}, "got 'abc'"),
+        ({"kwargs": [1]}, "such as kwargs="),
+    ],
+)
+def test_arguments_that_no_call_has_are_an_error(
+    like: dict[str, Any], words: str
+) -> None:
+    with captured() as jobs:
+        double.schedule(0, 1)
+        with pytest.raises(InvalidArguments, match=words):
+            jobs.assert_not_scheduled(double, **like)
+
+
+@pytest.mark.parametrize("check", ["assert_scheduled", "assert_not_scheduled", "count"])
+def test_misspelt_name_of_a_task_is_an_error(check: str) -> None:
+    with captured() as jobs, pytest.raises(TaskNotFound, match="Did you mean"):
+        getattr(jobs, check)("tests.testing.samples.doubel")
+
+
+def test_what_is_no_task_is_an_error() -> None:
+    with captured() as jobs, pytest.raises(InvalidTask, match="is not a task; give"):
+        jobs.assert_scheduled(len)  # type: ignore[arg-type]
 
 
 def test_job_says_where_it_is_and_can_be_moved_and_cancelled() -> None:
@@ -278,6 +308,11 @@ async def test_event_loop_runs_both_kinds_of_tasks() -> None:
     with immediate():
         assert await (await adouble.aschedule(0, 1)).await_result(1) == 2
         assert await (await double.aschedule(0, 2)).await_result(1) == 4
+
+
+async def test_async_task_cannot_run_within_a_call_that_blocks_the_loop() -> None:
+    with immediate(), pytest.raises(RuntimeError, match=r"adouble.*await aschedule"):
+        adouble.schedule(0, 1)
 
 
 def test_exception_is_raised_to_the_test() -> None:
