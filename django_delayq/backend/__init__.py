@@ -4,6 +4,7 @@ Functions of Django's ``@task`` become jobs like those of ``@delayed_task``, run
 docs/howto/django-tasks.md.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -140,7 +141,8 @@ class DelayqBackend(BaseTaskBackend):
         # tasks that are imported later, by a URLconf for one, raise here. While Django sets up, E020 is still to come.
         if self._is_installed or not apps.ready:
             return
-        if not apps.is_installed("django_delayq"):
+        # Django has imported its module if the app is installed. The registry may lack it in a test with `available_apps`.
+        if "django_delayq.apps" not in sys.modules:
             raise InvalidSettings(
                 f"TASKS[{self.alias!r}] names a backend of django_delayq, which is not in INSTALLED_APPS: add it there, as"
                 " nothing runs the tasks without it"

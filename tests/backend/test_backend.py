@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import threading
 import types
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from unittest.mock import patch
 
 import django
 import pytest
+from django.apps import apps
 from django.core.checks import run_checks
 from django.db import transaction
 
@@ -439,11 +441,11 @@ def test_check_misses_the_app(configure, settings) -> None:
     assert [id for id, _ in problems()] == ["django_delayq.E020"]
 
 
-def test_without_the_app_nothing_is_decorated_or_enqueued(configure, settings) -> None:
+def test_without_the_app_nothing_is_decorated_or_enqueued(
+    configure, settings, monkeypatch
+) -> None:
     before = samples.add
-    settings.INSTALLED_APPS = [
-        app for app in settings.INSTALLED_APPS if app != "django_delayq"
-    ]
+    monkeypatch.delitem(sys.modules, "django_delayq.apps")
     # A backend is made for TASKS as they are.
     settings.TASKS = {"default": dict(settings.TASKS["default"])}
 
@@ -459,6 +461,15 @@ def test_call_is_found_by_its_task_among_captured_jobs(configure, queue_name) ->
 
     jobs.assert_scheduled(samples.add, args=(1,), due_in=0, queue=queue_name)
     jobs.assert_not_scheduled(samples.fail)
+
+
+def test_test_with_fewer_apps_may_enqueue(configure, settings, queue_name) -> None:
+    settings.TASKS = {"default": dict(settings.TASKS["default"])}
+    apps.set_available_apps([])
+    try:
+        assert samples.add.using(queue_name=queue_name).enqueue(1).id
+    finally:
+        apps.unset_available_apps()
 
 
 def test_patched_enqueue_of_the_backend_is_called(configure, queue_name) -> None:
