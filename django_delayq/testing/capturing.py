@@ -314,6 +314,7 @@ class _Turn:
     of: "Immediate"
     to_run: deque[Note]
     error: BaseException | None = None
+    is_over: bool = False
 
 
 #: The turn of the job that runs here: what that job sends runs after it.
@@ -335,8 +336,10 @@ class Immediate(Recorder):
 
     def noted(self, note: Note) -> None:
         turn = self._turn_here()
-        notes = vars(self._sent).setdefault("notes", deque())
-        (notes if turn is None else turn.to_run).append(note)
+        if turn is not None:
+            turn.to_run.append(note)
+        else:
+            vars(self._sent).setdefault("notes", deque()).append(note)
 
     def why_endless(self) -> str:
         if self._turn_here() is None:
@@ -364,7 +367,10 @@ class Immediate(Recorder):
     def _turn_here(self) -> _Turn | None:
         """Return the turn of the job that makes this call; None: no job of ours does."""
         turn = _turn.get()
-        return turn if turn is not None and turn.of is self else None
+        if turn is None or turn.of is not self or turn.is_over:
+            # A coroutine or a thread that a job has started may outlive the turn.
+            return None
+        return turn
 
     @contextmanager
     def _begun(self) -> Iterator[_Turn]:
@@ -377,6 +383,7 @@ class Immediate(Recorder):
         try:
             yield turn
         finally:
+            turn.is_over = True
             _turn.reset(token)
         if turn.error is not None and self._raises:
             raise _passed_on(turn.error)

@@ -411,6 +411,26 @@ async def test_call_runs_what_it_sends_itself_while_the_job_of_another_runs() ->
         await first
 
 
+async def test_what_a_job_has_started_sends_for_itself_once_the_call_is_over() -> None:
+    started: list[asyncio.Task[Any]] = []
+    may_send = asyncio.Event()
+
+    async def send_later() -> None:
+        await may_send.wait()
+        await double.aschedule(0, 1)
+
+    @delayed_task(name="tests.testing.starting")
+    async def starting() -> None:
+        started.append(asyncio.create_task(send_later()))
+
+    with immediate():
+        await starting.aschedule(0)
+        may_send.set()
+        await started[0]
+
+    assert RAN == [("double", 1)]
+
+
 def test_what_several_jobs_raise_the_first_call_raises_once_all_have_run() -> None:
     with immediate() as jobs:
         with pytest.raises(ValueError, match="no 1"):
