@@ -45,7 +45,9 @@ class OpenTelemetry:
 
     def capture(self) -> dict[str, str]:
         """Record that a job is scheduled, and return what names that span."""
-        if (tracer := self._find_tracer()) is None or (job := being_scheduled()) is None:
+        if (tracer := self._find_tracer()) is None or (
+            job := being_scheduled()
+        ) is None:
             return {}
         span = tracer.start_span(
             f"schedule {job.queue}",
