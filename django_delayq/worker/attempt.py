@@ -675,11 +675,10 @@ class Attempt:
         return round(kept_s * 1000) if kept_s is not None else None
 
     def as_done(self) -> Done:
+        leased = self.leased
         if not self.result:
-            return Done(self.leased.token, self.leased.fence)
-        return Done(
-            self.leased.token, self.leased.fence, self.result_ttl_ms, self.result
-        )
+            return Done(leased.token, leased.fence)
+        return Done(leased.token, leased.fence, self.result_ttl_ms, self.result)
 
     def as_failed(self) -> Failed:
         return Failed(
