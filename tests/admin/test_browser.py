@@ -1,13 +1,11 @@
 """The admin's pages in Chromium, as a person meets them: looked at, clicked through, and no script of a stranger run.
 
-DELAYQ_TEST_REQUIRE_BROWSER=1   a missing Chromium fails these tests
 DELAYQ_TEST_SCREENSHOTS=FOLDER  keep a picture of every page
 DELAYQ_PICTURES=FOLDER          write the pictures of the README and the tutorial there: make pictures
 """
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error
+from tests.chromium import chromium_in
 
 pytestmark = pytest.mark.browser
 
@@ -37,47 +36,8 @@ def chromium(
 ) -> Iterator[Any]:
     """A headless Chromium with a profile of its own."""
     # Asks for the live server, to end before it: so the connections it keeps open end first.
-    driver_path = shutil.which("chromedriver")
-    binary = shutil.which("chromium") or shutil.which("google-chrome")
-    try:
-        from selenium import webdriver
-    except ImportError:
-        webdriver = None
-    missing = [
-        name
-        for name, found in (
-            ("chromedriver", driver_path),
-            ("chromium", binary),
-            ("the Python package selenium", webdriver),
-        )
-        if not found
-    ]
-    if missing:
-        reason = f"no browser: {', '.join(missing)} missing"
-        if os.environ.get("DELAYQ_TEST_REQUIRE_BROWSER") == "1":
-            pytest.fail(f"{reason}, and DELAYQ_TEST_REQUIRE_BROWSER is set")
-        pytest.skip(reason)
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(
-        options=options, service=webdriver.ChromeService(driver_path)
-    )
-    yield driver
-    driver.quit()
+    with chromium_in(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
 
 
 class Visitor:
