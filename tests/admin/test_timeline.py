@@ -11,11 +11,18 @@ from django_delayq import delayed_task, get_job, schedule
 from django_delayq.admin.timeline import Stretch, stretches_of
 from django_delayq.calls.running import run
 from django_delayq.delivery import settling
+from django_delayq.delivery.progress import (
+    JobProgress,
+    StoredProgress,
+    encode,
+    note_progress,
+)
 from django_delayq.delivery.settling import Done, Failed
 from django_delayq.delivery.states import State
+from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register, unregister
 from django_delayq.jobs import envelope as envelopes
 from tests.admin.conftest import url
-from tests.admin.filling import Queue, error
+from tests.admin.filling import OWNER, Queue, error
 from tests.admin.test_job_admin import content_of, messages_of
 from tests.polling import wait_until
 
@@ -133,6 +140,38 @@ def test_running_job_says_since_when_and_by_whom(browser: Client, queue: Queue) 
     assert event.label == "Runs since"
     assert event.facts[0] == "worker 4f574e45522d3031"
     assert event.facts[1].startswith("lease ends in ")
+    info = WorkerInfo("web-1", 4711)
+    run(queue.client, register(REGISTRY, OWNER.hex(), info))
+    (*_, event) = browser.get(url("job", queue.name, token)).context["events"]
+    run(queue.client, unregister(REGISTRY, OWNER.hex()))
+    assert event.facts[0] == "worker web-1:4711"
+
+
+@pytest.mark.parametrize(
+    ("told", "words", "percent"),
+    [
+        (StoredProgress(40, 200, "pictures"), "40 of 200, 20 %", 20),
+        (StoredProgress(1234.5, None, "rows"), "1,234.5", None),
+        (StoredProgress(9, 3), "9 of 3, 100 %", 100),
+        (StoredProgress(0, 0), "0", None),
+    ],
+)
+def test_running_job_says_how_far_it_is(
+    browser: Client,
+    queue: Queue,
+    told: StoredProgress,
+    words: str,
+    percent: int | None,
+) -> None:
+    job = queue.running(7)
+    noted = JobProgress(job.token, job.fence, encode(told))
+    run(queue.client, note_progress(queue.keys, [noted]))
+
+    response = browser.get(url("job", queue.name, job.token))
+
+    shown = response.context["progress"]
+    assert (shown.words, shown.percent, shown.text) == (words, percent, told.text)
+    assert (b"<progress" in response.content) is (percent is not None)
 
 
 @pytest.mark.parametrize(
