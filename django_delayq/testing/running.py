@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django_delayq import conf
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.jobs.context import running_job
-from django_delayq.jobs.contexts import Restored
+from django_delayq.jobs.contexts import restored
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
@@ -130,7 +130,7 @@ async def _await(attempt: Attempt, task: TaskDefinition) -> BaseException | None
 def _restored(
     around: Surroundings | None, attempt: Attempt
 ) -> AbstractContextManager[None]:
-    return nullcontext() if around is None else Restored(around.travellers, attempt)
+    return nullcontext() if around is None else restored(around.travellers, attempt)
 
 
 def _job_within(attempt: Attempt, call: Callable[[], Any]) -> Job[Any]:
