@@ -30,7 +30,7 @@ from django.utils.translation import gettext, gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.admin import display, fields, pages, schedules
+from django_delayq.admin import pages, schedules
 from django_delayq.admin.forms import PauseForm
 from django_delayq.admin.paths import from_path_part, to_path_part
 from django_delayq.calls.call import Call
@@ -71,6 +71,7 @@ from django_delayq.jobs.pausing import MAX_REASON, pause, resume
 from django_delayq.jobs.schedules import get_schedule, get_schedules
 from django_delayq.jobs.telling import BY_CALL, task_of
 from django_delayq.models import Job
+from django_delayq.showing import display, fields
 from django_delayq.signals import job_cancelled, tell
 from django_delayq.translating import counter_label, say, state_label
 

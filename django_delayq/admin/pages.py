@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
-from django_delayq.admin.display import (
+from django_delayq.showing.display import (
     Content,
     Failure,
     Moment,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from django_delayq.admin.display import clean
+from django_delayq.showing.display import clean
 from django_delayq.exceptions import InvalidSchedule
 from django_delayq.jobs.moments import cron
 from django_delayq.jobs.pausing import MAX_REASON

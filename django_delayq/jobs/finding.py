@@ -5,7 +5,14 @@
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -98,8 +105,18 @@ class FoundJobs(Generic[R]):
     Iterate over it with ``for`` or ``async for``. Each iteration, and each method below, searches anew.
     """
 
-    def __init__(self, search: _Search) -> None:
+    def __init__(
+        self, search: _Search, watch: Callable[[int], None] | None = None
+    ) -> None:
         self._search = search
+        self._watch = watch
+
+    def watched(self, watch: Callable[[int], None]) -> "FoundJobs[R]":
+        """Return the same search, which tells ``watch`` after each page how many elements it has looked at."""
+        return FoundJobs(self._search, watch)
+
+    def _walk(self, moves_to: str | None = None) -> "Walk":
+        return Walk(self._search, moves_to=moves_to, watch=self._watch)
 
     def __repr__(self) -> str:
         found = self._search
@@ -118,12 +135,12 @@ class FoundJobs(Generic[R]):
         return f"<FoundJobs {' '.join(parts)}>"
 
     def __iter__(self) -> Iterator[Job[R]]:
-        walk = Walk(self._search)
+        walk = self._walk()
         while (jobs := perform(own_clients.of_thread, walk.next())) is not None:
             yield from jobs
 
     async def __aiter__(self) -> AsyncIterator[Job[R]]:
-        walk = Walk(self._search)
+        walk = self._walk()
         while (jobs := await aperform(own_clients.of_loop, walk.next())) is not None:
             for job in jobs:
                 yield job
@@ -148,7 +165,7 @@ class FoundJobs(Generic[R]):
                     raise reply
                 total += sum(_count_of(state, reply) for state in search.states)
             return total if search.limit is None else min(total, search.limit)
-        walk = Walk(search)
+        walk = self._walk()
         while (jobs := (yield from walk.next())) is not None:
             total += sum(1 for _ in jobs)
         return total
@@ -159,11 +176,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: the server or the connection failed on the way; the error says what was done until then.
         """
-        return perform(own_clients.of_thread, bulk.cancelling(Walk(self._search)))
+        return perform(own_clients.of_thread, bulk.cancelling(self._walk()))
 
     async def acancel(self) -> Changed:
         """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.cancelling(Walk(self._search)))
+        return await aperform(own_clients.of_loop, bulk.cancelling(self._walk()))
 
     def reschedule(self, delay: Delay) -> Changed:
         """Give the jobs another start time, each as `Job.reschedule` does, and all the same: the delay counts from now.
@@ -181,7 +198,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, self._rescheduling(delay))
 
     def _rescheduling(self, delay: Delay) -> Steps[Changed]:
-        walk = Walk(self._search, moves_to=parse_delay(delay))
+        walk = self._walk(parse_delay(delay))
         return bulk.rescheduling(walk)
 
     def run_now(self) -> Changed:
@@ -199,7 +216,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, self._running_now())
 
     def _running_now(self) -> Steps[Changed]:
-        return bulk.running_now(Walk(self._search, moves_to="+0"))
+        return bulk.running_now(self._walk("+0"))
 
     def discard(self) -> Changed:
         """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.
@@ -207,11 +224,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, bulk.discarding(Walk(self._search)))
+        return perform(own_clients.of_thread, bulk.discarding(self._walk()))
 
     async def adiscard(self) -> Changed:
         """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.discarding(Walk(self._search)))
+        return await aperform(own_clients.of_loop, bulk.discarding(self._walk()))
 
 
 def _counting_in(queue: conf.QueueSettings) -> Steps[Counts]:
@@ -234,12 +251,21 @@ def _count_of(state: State, counts: Counts) -> int:
 class Walk:
     """One way through all that a search finds, page by page."""
 
-    def __init__(self, search: _Search, *, moves_to: str | None = None) -> None:
+    def __init__(
+        self,
+        search: _Search,
+        *,
+        moves_to: str | None = None,
+        watch: Callable[[int], None] | None = None,
+    ) -> None:
         """``moves_to``, as `parse_delay` returns it, is where the jobs are moved while they are found.
 
-        They come to lie ahead of the walk, which passes over what has that start time.
+        They come to lie ahead of the walk, which passes over what has that start time. ``watch`` is told after each page
+        how many elements were looked at.
         """
         self._search = search
+        self._watch = watch
+        self._looked = 0
         self._moves_to = moves_to
         self._queues = deque(search.queues)
         self._place = Place(())
@@ -277,6 +303,9 @@ class Walk:
             frame_format=queue.frame_format,
         )
         self._place = page.place
+        self._looked += len(page.found)
+        if self._watch is not None:
+            self._watch(self._looked)
         if page.place.is_at_end:
             self._queues.popleft()
         return self._fitting(queue.name, page)

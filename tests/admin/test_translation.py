@@ -41,7 +41,7 @@ from django_delayq import (
     schedule_many,
     set_limit,
 )
-from django_delayq.admin.display import Moment, relative_text, size_text
+from django_delayq.showing.display import Moment, relative_text, size_text
 from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
 from django_delayq.delivery import ended, pausing

@@ -1,4 +1,4 @@
-"""One job in full, as labels and texts."""
+"""One job in full, as labels and texts, for its page and for ``delayq_jobs show``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from django.utils import formats
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
-from django_delayq.admin.display import Content, Failure, Moment, clean, pretty_json
+from django_delayq.showing.display import Content, Failure, Moment, clean, pretty_json
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import State
