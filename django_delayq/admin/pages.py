@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery.looking import Counts, Page, PageRow
+from django_delayq.delivery.states import State
 from django_delayq.showing.display import (
     Content,
     Failure,
@@ -13,9 +16,6 @@ from django_delayq.showing.display import (
     read_failure,
     size_text,
 )
-from django_delayq.conf import QueueSettings
-from django_delayq.delivery.looking import Counts, Page, PageRow
-from django_delayq.delivery.states import State
 from django_delayq.translating import state_label
 
 #: No set of the server has as many elements; the limit keeps ranks within what the server reads as a number.

@@ -17,7 +17,7 @@ from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.delivery import changing
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import Change, State
+from django_delayq.delivery.states import GRAVES, Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.job import Job, kept_if_cancelled
@@ -26,7 +26,6 @@ from django_delayq.signals import job_cancelled
 
 #: Jobs whose changes share one write.
 BATCH = 100
-_GRAVES = frozenset({State.DEAD, State.QUARANTINED})
 
 
 class Changed(NamedTuple):
@@ -188,14 +187,14 @@ def _move(job: Job[Any], target_ms: int) -> Steps[bool]:
 def _run_now(job: Job[Any]) -> Steps[bool]:
     if job.state is State.DUE:
         return True
-    if job.state in _GRAVES:
+    if job.state in GRAVES:
         call = changing.replay(job._keys, [job.token], state=job.state)
         return (yield from _unless_gone(job, call))
     return (yield from job._running_now())
 
 
 def _discard(job: Job[Any]) -> Steps[bool]:
-    if job.state not in _GRAVES:
+    if job.state not in GRAVES:
         return False
     call = changing.discard(job._keys, [job.token], state=job.state)
     return (yield from _unless_gone(job, call))

@@ -7,13 +7,13 @@ from django.utils import formats
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
-from django_delayq.showing.display import Content, Failure, Moment, clean, pretty_json
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import get_handler, get_task
+from django_delayq.showing.display import Content, Failure, Moment, clean, pretty_json
 from django_delayq.translating import number_text, state_label
 
 #: What the score of a job means, by its state.

@@ -610,7 +610,8 @@ def test_held_job_of_a_paused_task_says_so(browser: Client, queue: Queue) -> Non
 def test_long_insertion_list_is_warned_of(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_delayq.admin.job_admin.LONG_LIST", 2)
+    assert problems.LONG_LIST == 100_000
+    monkeypatch.setattr(problems, "LONG_LIST", 2)
     for _ in range(2):
         queue.schedule()
     before = content_of(browser.get(url("queue", queue.name)))
@@ -618,7 +619,6 @@ def test_long_insertion_list_is_warned_of(
 
     after = content_of(browser.get(url("queue", queue.name)))
 
-    assert problems.LONG_LIST == 100_000
     assert "INSERTION_LIST" not in before
     assert f"['QUEUES']['{queue.name}']['INSERTION_LIST'] to False" in after
     assert "3 in the insertion list" in content_of(browser.get(url("changelist")))

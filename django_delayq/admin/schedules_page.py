@@ -1,16 +1,21 @@
-"""The page of a queue's periodic schedules: its rows, and what its buttons do."""
+"""The page of a queue's periodic schedules: its rows, and what its buttons do. It reads all schedules of the queue."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from django.conf import settings as django_settings
+from django.contrib import messages
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from django_delayq.showing.display import clean
-from django_delayq.exceptions import InvalidSchedule
+from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.conf import QueueSettings
+from django_delayq.exceptions import DelayqError, InvalidSchedule
 from django_delayq.jobs.moments import cron
 from django_delayq.jobs.pausing import MAX_REASON
-from django_delayq.jobs.schedules import Schedule
+from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
+from django_delayq.showing.display import clean
 from django_delayq.translating import is_english, moment_text
 
 #: How many moments of each schedule are shown.
@@ -146,3 +151,43 @@ ACTIONS = {
     "take-back": Action(_take_back),
     "delete": Action(_delete, deletes=True),
 }
+
+
+def show_schedules(visit: Visit, queue: str) -> HttpResponse:
+    """Show the periodic schedules of a queue; pause, resume, fire, change or delete one."""
+    visit.check_may_view()
+    settings = queue_of(queue)
+    if visit.request.method == "POST":
+        _change_schedule(visit, settings)
+        return HttpResponseRedirect(visit.reverse("schedules", settings.name))
+    rows = [row_of(each) for each in get_schedules(settings.name)]
+    context = {
+        "title": gettext("Schedules of queue {queue}").format(queue=settings.name),
+        "queue": settings,
+        "back": visit.queue_url(settings.name),
+        "rows": [
+            (row, row.token and visit.job_url(settings.name, row.token)) for row in rows
+        ],
+        "time_zone": django_settings.TIME_ZONE,
+        "may_change": visit.may_change,
+        "may_delete": visit.may_delete,
+    }
+    return visit.render("schedules", context)
+
+
+def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
+    posted = visit.request.POST.dict()
+    action = ACTIONS.get(str(posted.get("action")))
+    if action is None:
+        raise Http404(f"a schedule has no action {posted.get('action')!r}")
+    if action.deletes:
+        visit.check_may_delete()
+    else:
+        visit.check_may_change()
+    name, by = str(posted.get("name")), visit.request.user.get_username()
+    try:
+        done = action.act(get_schedule(name, settings.name), posted, by)
+    except DelayqError as error:
+        visit.message(str(error), messages.WARNING)
+        return
+    visit.note_queue(settings, done, done)
