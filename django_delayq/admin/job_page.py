@@ -5,7 +5,6 @@ from typing import Any
 from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from django_delayq.admin import pages
 from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit, ask, queue_of
 from django_delayq.conf import QueueSettings
@@ -70,7 +69,7 @@ def context_of(
         seen.payload, len(seen.payload), settings, in_full=True
     )
     failure = display.read_failure(seen.error, seen.now_ms)
-    state = pages.state_text(seen.state, seen.score_ms, seen.now_ms)
+    state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
     has_expired = state == "lease expired"
     waits = (
         seen.state in (State.SCHEDULED, State.RETRYING, State.HELD, State.UNKNOWN)

@@ -16,6 +16,7 @@ from django_delayq.showing.display import (
     read_failure,
     size_text,
 )
+from django_delayq.showing.fields import state_text
 from django_delayq.translating import state_label
 
 #: No set of the server has as many elements; the limit keeps ranks within what the server reads as a number.
@@ -175,16 +176,6 @@ def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) 
         read_failure(row.error, now_ms),
         size_text(row.payload_size),
     )
-
-
-def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
-    """Name a state, with what the score adds to it, as `translating.STATES` has it."""
-    is_past = score_ms is not None and score_ms <= now_ms
-    if state is State.SCHEDULED and is_past:
-        return "due"
-    if state is State.RUNNING and is_past:
-        return "lease expired"
-    return str(state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ any bytes.
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 from django.utils import timezone
@@ -21,12 +21,15 @@ from django_delayq.delivery.looking import PREVIEW_BYTES, Inspected
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
-from django_delayq.jobs.registry import get_handler
+from django_delayq.jobs.registry import find_task, get_handler
 from django_delayq.queues.reading import read
+from django_delayq.redaction import redact
 from django_delayq.translating import moment_text, number_text
 
 #: Characters of the arguments, and of an error, in a row of a table.
 ROW_CHARACTERS = 160
+#: Arguments that a row of a table shows.
+SHOWN_ARGUMENTS = 20
 #: Characters of the arguments, and of a traceback, on a job's page.
 PAGE_CHARACTERS = 65_536
 #: Bytes of a payload that a page shows as text, and as hexadecimal digits.
@@ -180,7 +183,7 @@ class _Plain:
                 return self._text(str(value))
 
     def _text(self, text: str) -> str:
-        shown = cut(text, max(self._left, 0))
+        shown = redact(cut(text, max(self._left, 0)))
         self._left -= len(shown)
         return shown
 
@@ -205,6 +208,11 @@ class _Plain:
             )
             shown[name] = self(item, depth + 1)
         return shown
+
+
+def plain_value(value: object, limit: int = PAGE_CHARACTERS) -> Any:
+    """Return a value as JSON can write it, of bounded size."""
+    return _Plain(limit)(value)
 
 
 def compact_json(value: object, limit: int = ROW_CHARACTERS) -> str:
@@ -274,19 +282,39 @@ def read_content(
     return _content_of(envelope, queue.name, in_full)
 
 
-def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
-    call = [compact_json(item) for item in islice(envelope.args, 20)]
-    call += [
-        f"{clean(name)}={compact_json(item)}"
-        for name, item in islice(envelope.kwargs.items(), 20)
+def arguments_text(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Write the arguments of a call in one line, each with its name: ``order_id=3, "late"``."""
+    shown = [
+        f"{clean(name)}={compact_json(value)}" if name else compact_json(value)
+        for name, value in islice(named(task, args, kwargs), SHOWN_ARGUMENTS)
     ]
-    if len(envelope.args) > 20 or len(envelope.kwargs) > 20:
-        call.append("…")
+    if len(args) + len(kwargs) > SHOWN_ARGUMENTS:
+        shown.append("…")
+    return cut(", ".join(shown), ROW_CHARACTERS)
+
+
+def named(
+    task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a call, each with the name of its parameter; "" where that is not known here."""
+    known = find_task(task)
+    names = () if known is None else known.call_signature.parameters.values()
+    positional = [
+        each.name
+        for each in names
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    # What is beyond them went to *args.
+    yield from zip(chain(positional, repeat("")), args, strict=False)
+    yield from kwargs.items()
+
+
+def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
     follow = envelope.follow or Follow()
     return Content(
         task=clean(envelope.task),
         is_foreign=False,
-        arguments=cut(", ".join(call), ROW_CHARACTERS),
+        arguments=arguments_text(envelope.task, envelope.args, envelope.kwargs),
         args=pretty_json(envelope.args) if in_full and envelope.args else None,
         kwargs=pretty_json(envelope.kwargs) if in_full and envelope.kwargs else None,
         options=envelope.options,

@@ -10,9 +10,8 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.registry import get_handler, get_task
+from django_delayq.jobs.registry import find_task, get_handler
 from django_delayq.showing.display import Content, Failure, Moment, clean, pretty_json
 from django_delayq.translating import number_text, state_label
 
@@ -108,7 +107,7 @@ def sections_of(
             )
         ]
     # The handler's own options count for a foreign payload, as they do in a worker.
-    task = get_handler(queue.name) if content.is_foreign else _find_task(content.task)
+    task = get_handler(queue.name) if content.is_foreign else find_task(content.task)
     sections: list[Section] = [
         (
             "",
@@ -133,11 +132,14 @@ def sections_of(
     return sections
 
 
-def _find_task(name: str) -> TaskDefinition | None:
-    try:
-        return get_task(name)
-    except TaskNotFound:
-        return None
+def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
+    """Name a state, with what the score adds to it, as `translating.STATES` has it."""
+    is_past = score_ms is not None and score_ms <= now_ms
+    if state is State.SCHEDULED and is_past:
+        return "due"
+    if state is State.RUNNING and is_past:
+        return "lease expired"
+    return str(state)
 
 
 def _task(content: Content, task: TaskDefinition | None) -> list[Field]:
