@@ -27,7 +27,7 @@ _SCORE_LABELS = {
     State.UNKNOWN: gettext_lazy("Due"),
 }
 #: In these states the server knows only that the job is over.
-_OVER = frozenset(
+OVER = frozenset(
     {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.TAKEN}
 )
 #: What a state means for whoever looks at the job.
@@ -92,7 +92,7 @@ def sections_of(
     ``batch_left``: of how many jobs it waits for the ends, as the callback of their batch.
     """
     end = Field(gettext("ID"), clean(job_id))
-    if seen.state in _OVER:
+    if seen.state in OVER:
         return [
             (
                 "",
