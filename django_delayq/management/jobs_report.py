@@ -54,8 +54,13 @@ def row_of(job: Job[Any]) -> list[str]:
         state_label(job.state),
         "" if due_ms is None else relative_text(due_ms - int(epoch_ms())),
         str(job.attempts + job.kills or ""),
-        one_line(call_text(job)),
+        one_line(call_text(job) + _error_text(job)),
     ]
+
+
+def _error_text(job: Job[Any]) -> str:
+    error = (job.error or {}).get("error")
+    return f": {redact(display.clean(error))}" if error else ""
 
 
 def call_text(job: Job[Any]) -> str:

@@ -343,10 +343,10 @@ class Command(CommandWithExamples):
 
         self._write_table(rows())
         if not count:
-            self.stderr.write(gettext("no job fits"))
+            self.stderr.write(gettext("no job fits"), str)
         elif count == limit:
             told = gettext("{count} are shown; there may be more, which --limit shows")
-            self.stderr.write(told.format(count=number_text(count)))
+            self.stderr.write(told.format(count=number_text(count)), str)
 
     def _write_table(self, rows: Iterator[Sequence[str]]) -> None:
         columns, width = jobs_report.columns(), width_of_screen(self.stdout)
