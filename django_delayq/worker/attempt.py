@@ -13,6 +13,7 @@ import traceback as tracebacks
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
 
@@ -41,6 +42,7 @@ from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follow
 from django_delayq.jobs.job import Here, Job
 from django_delayq.jobs.options import TaskOptions, seconds
+from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.queues.reading import read
@@ -162,6 +164,10 @@ class Attempt:
     raised: BaseException | None = None
     #: Its end has been told.
     is_told = False
+    #: What its task has said of its progress was written down.
+    has_progress = False
+    #: A pause, or a limit of the queue, has held the job back: its lateness says nothing of the workers.
+    was_held = False
 
     def __init__(
         self,
@@ -721,6 +727,7 @@ class Attempt:
             call,
             worker=_this_worker(),
             ends_with=self.ends_with,
+            report=partial(running_report.get(), self),
         )
         job.take_headers(self.headers, self._enqueued_ms())
         return job
