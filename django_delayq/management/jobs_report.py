@@ -43,7 +43,7 @@ def columns() -> list[Column]:
         Column(gettext("STATE")),
         Column(gettext("DUE")),
         Column(gettext("TRIES"), is_number=True),
-        Column(gettext("TASK")),
+        Column(gettext("TASK"), is_cut=True),
     ]
 
 

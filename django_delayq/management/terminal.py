@@ -5,7 +5,7 @@ Anybody may have written a payload or an error, and a terminal obeys what it is 
 
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -70,6 +70,12 @@ class Column(NamedTuple):
 
     title: str
     is_number: bool = False
+    #: Whether its cells are cut where the table would be too wide. One column of a table is.
+    is_cut: bool = False
+
+
+#: So many columns are left of what is cut.
+LEAST_WIDTH = 8
 
 
 def table(
@@ -78,30 +84,38 @@ def table(
     width: int | None,
     heading: Callable[[str], str] = str,
 ) -> Iterator[str]:
-    """Yield the lines of a table. Where it would be wider than ``width``, its last column is cut.
+    """Yield the lines of a table. Where it would be wider than ``width``, one column is cut.
 
     The lines come as soon as `ROWS_AT_ONCE` rows are there. ``heading`` styles the first of them.
     """
     widths = [width_of(column.title) for column in columns]
-    is_first = True
-    while (some := list(islice(rows, ROWS_AT_ONCE))) or is_first:
+    titles: Sequence[str] | None = [column.title for column in columns]
+    while (some := list(islice(rows, ROWS_AT_ONCE))) or titles:
         for row in some:
             widths = [
                 max(known, width_of(cell))
                 for known, cell in zip(widths, row, strict=True)
             ]
-        fixed, gaps = sum(widths[:-1]), len(widths) - 1
-        is_narrow = width is not None and fixed + widths[-1] + GAP * gaps > width
-        gap = LEAST_GAP if is_narrow else GAP
-        last = widths[-1]
-        if width is not None:
-            last = max(min(last, width - fixed - gap * gaps), 0)
-        if is_first:
-            titles = [column.title for column in columns]
-            yield heading(_line(columns, titles, [*widths[:-1], last], gap))
+        fits, gap = _fit(columns, widths, width)
+        if titles:
+            yield heading(_line(columns, titles, fits, gap))
         for row in some:
-            yield _line(columns, row, [*widths[:-1], last], gap)
-        is_first = False
+            yield _line(columns, row, fits, gap)
+        titles = None
+
+
+def _fit(
+    columns: Sequence[Column], widths: Sequence[int], width: int | None
+) -> tuple[list[int], int]:
+    """Return how wide the columns are, and the gap between two."""
+    fits, gaps = list(widths), len(widths) - 1
+    if width is None or sum(fits) + GAP * gaps <= width:
+        return fits, GAP
+    over = sum(fits) + LEAST_GAP * gaps - width
+    for i, column in enumerate(columns):
+        if column.is_cut and over > 0:
+            fits[i] = max(fits[i] - over, min(fits[i], LEAST_WIDTH))
+    return fits, LEAST_GAP
 
 
 def _line(
@@ -113,3 +127,27 @@ def _line(
         padding = " " * (width - width_of(shown))
         cells.append(padding + shown if column.is_number else shown + padding)
     return (" " * gap).join(cells).rstrip()
+
+
+class Screen:
+    """Shows lines in the place of the ones before; below them if the stream is no terminal."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._is_terminal = width_of_screen(stream) is not None
+        self._is_first = True
+
+    def draw(self, lines: Iterable[str]) -> None:
+        if not self._is_terminal:
+            start = "" if self._is_first else "\n"
+            self._write(start + "".join(f"{line}\n" for line in lines))
+        else:
+            # Each line is overwritten and its rest erased: to erase all first would flash.
+            start = "\x1b[2J\x1b[H" if self._is_first else "\x1b[H"
+            shown = "".join(f"{line}\x1b[K\n" for line in lines)
+            self._write(f"{start}{shown}\x1b[J")
+        self._is_first = False
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text, ending="")
+        self._stream.flush()

@@ -121,21 +121,24 @@ _UNITS = (
 
 def relative_text(ms: int) -> str:
     """Say how far away a moment is, in two units at most: "in 2 h 5 min", "5 s ago", "now"."""
-    left = abs(ms)
-    if left < 1000:
+    if abs(ms) < 1000:
         return gettext("now")
-    if left >= 3_652_500 * 86_400_000:
-        words = gettext("more than {count} years").format(count=number_text(10_000))
-    else:
-        first = next(i for i, (unit, _) in enumerate(_UNITS) if left >= unit)
-        parts = []
-        for unit, name in _UNITS[first : first + 2]:
-            if left >= unit:
-                parts.append(name.format(count=left // unit))
-            left %= unit
-        words = " ".join(parts)
     template = gettext("in {time}") if ms > 0 else gettext("{time} ago")
-    return template.format(time=words)
+    return template.format(time=span_text(abs(ms)))
+
+
+def span_text(ms: int) -> str:
+    """Say how long a time of a second or more is, in two units at most: "2 h 5 min"."""
+    if ms >= 3_652_500 * 86_400_000:
+        return gettext("more than {count} years").format(count=number_text(10_000))
+    left = ms
+    first = next((i for i, (unit, _) in enumerate(_UNITS) if left >= unit), -1)
+    parts = []
+    for unit, name in _UNITS[first:][:2]:
+        if left >= unit or first == -1:
+            parts.append(name.format(count=left // unit))
+        left %= unit
+    return " ".join(parts)
 
 
 class _Plain:
