@@ -56,13 +56,28 @@ class QueueStatus(NamedTuple):
     #: Or why it cannot be counted.
     counts: Counts | Exception
     pauses: list[Pause]
-    #: What was measured in the last minutes.
-    figures: Figures
+    #: The processes that claim from it.
     workers: list[Worker]
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
 
     @property
     def is_paused(self) -> bool:
         return any(pause.task is None for pause in self.pauses)
+
+    @property
+    def problems(self) -> Iterator[ServerProblem]:
+        """What `find_unserved` says of it."""
+        if isinstance(self.counts, Counts):
+            yield from find_unserved(
+                self.name,
+                self.counts,
+                len(self.workers),
+                is_shared=self.settings.is_shared,
+                is_paused=self.is_paused,
+            )
 
 
 class Status(NamedTuple):
@@ -75,6 +90,8 @@ class Status(NamedTuple):
     #: By the server's clock, epoch ms.
     now_ms: int
     queues: list[QueueStatus]
+    #: What was measured of each queue in the last minutes, by name.
+    figures: dict[str, Figures]
     workers: list[Worker]
     problems: list[ServerProblem]
 
@@ -89,35 +106,53 @@ def look(queues: Sequence[QueueSettings], of_server: Sequence[ServerProblem]) ->
     begun = monotonic_ms()
     client.ping()
     took_ms = monotonic_ms() - begun
+    serving = workers()
+    found = look_at_queues(queues, serving)
+    if found and all(isinstance(each.counts, Exception) for each in found):
+        raise found[0].counts  # type: ignore[misc]
+    names = {queue.name for queue in queues}
+    shown = [each for each in serving if not names.isdisjoint(each.queues)]
+    counted = [each.counts for each in found if isinstance(each.counts, Counts)]
+    problems = [
+        *(problem for each in found for problem in each.problems),
+        *find_other_versions({each.name: each.version for each in shown}, __version__),
+        *of_server,
+    ]
+    order = list(Level)
+    return Status(
+        redact_url(conf.connection_url() or gettext("the embedded server")),
+        ask(client),
+        took_ms,
+        max((counts.now_ms for counts in counted), default=0),
+        found,
+        _figures(queues),
+        shown,
+        sorted(problems, key=lambda problem: order.index(problem.level)),
+    )
+
+
+def look_at_queues(
+    queues: Sequence[QueueSettings], serving: Sequence[Worker]
+) -> list[QueueStatus]:
+    """Ask the server about queues, in one round trip; ``serving`` are the workers that live."""
     calls: list[Call[Any]] = [looking.counts(queue.keys) for queue in queues]
     calls += [pausing.pauses(queue.keys) for queue in queues]
-    replies = run_all(client, calls)
-    counts, pauses = replies[: len(queues)], replies[len(queues) :]
-    if counts and all(isinstance(reply, Exception) for reply in counts):
-        raise counts[0]
-    figures = _figures(queues)
-    names = {queue.name for queue in queues}
-    serving = [each for each in workers() if not names.isdisjoint(each.queues)]
-    found = [
+    replies = run_all(own_clients.of_thread(), calls)
+    return [
         QueueStatus(
             queue,
-            its_counts,
-            [] if isinstance(its_pauses, Exception) else its_pauses,
-            figures.get(queue.name, Figures()),
+            counts,
+            [] if isinstance(pauses, Exception) else pauses,
             [
                 each
                 for each in serving
                 if queue.name in each.queues and each.state is WorkerState.WORKING
             ],
         )
-        for queue, its_counts, its_pauses in zip(queues, counts, pauses, strict=True)
+        for queue, counts, pauses in zip(
+            queues, replies[: len(queues)], replies[len(queues) :], strict=True
+        )
     ]
-    url = redact_url(conf.connection_url() or gettext("the embedded server"))
-    now_ms = max((c.now_ms for c in counts if isinstance(c, Counts)), default=0)
-    problems = [*_problems(found, serving), *of_server]
-    order = list(Level)
-    problems.sort(key=lambda problem: order.index(problem.level))
-    return Status(url, ask(client), took_ms, now_ms, found, serving, problems)
 
 
 def _figures(queues: Sequence[QueueSettings]) -> dict[str, Figures]:
@@ -126,23 +161,6 @@ def _figures(queues: Sequence[QueueSettings]) -> dict[str, Figures]:
     names = [queue.name for queue in queues]
     series = queue_statistics(names, minutes=MINUTES)
     return {name: each.total for name, each in series.items()}
-
-
-def _problems(
-    queues: Sequence[QueueStatus], serving: Sequence[Worker]
-) -> Iterator[ServerProblem]:
-    for queue in queues:
-        if isinstance(queue.counts, Counts):
-            yield from find_unserved(
-                queue.settings.name,
-                queue.counts,
-                len(queue.workers),
-                is_shared=queue.settings.is_shared,
-                is_paused=queue.is_paused,
-            )
-    yield from find_other_versions(
-        {each.name: each.version for each in serving}, __version__
-    )
 
 
 # For people
@@ -156,9 +174,7 @@ def lines_of(status: Status, width: int | None, heading: Style) -> Iterator[str]
     yield from table(_queue_columns(), map(_queue_row, status.queues), width, heading)
     if conf.get_settings().statistics:
         yield ""
-        yield from table(
-            _figures_columns(), map(_figures_row, status.queues), width, heading
-        )
+        yield from table(_figures_columns(), _figures_rows(status), width, heading)
     yield ""
     if not status.workers:
         yield gettext("no worker is there")
@@ -211,7 +227,7 @@ def _queue_columns() -> list[Column]:
 
 
 def _queue_row(queue: QueueStatus) -> list[str]:
-    name, counts = one_line(queue.settings.name), queue.counts
+    name, counts = one_line(queue.name), queue.counts
     if isinstance(counts, Exception):
         return [name, *["?"] * 8]
     if queue.is_paused:
@@ -249,15 +265,16 @@ def _figures_columns() -> list[Column]:
     ]
 
 
-def _figures_row(queue: QueueStatus) -> list[str]:
-    figures = queue.figures
-    return [
-        one_line(queue.settings.name),
-        number_text(figures.runs),
-        number_text(figures.failures),
-        *_percentiles(figures.lateness),
-        *_percentiles(figures.duration),
-    ]
+def _figures_rows(status: Status) -> Iterator[list[str]]:
+    for queue in status.queues:
+        figures = status.figures.get(queue.name, Figures())
+        yield [
+            one_line(queue.name),
+            number_text(figures.runs),
+            number_text(figures.failures),
+            *_percentiles(figures.lateness),
+            *_percentiles(figures.duration),
+        ]
 
 
 def _percentiles(histogram: Histogram) -> Iterator[str]:
@@ -377,7 +394,10 @@ def as_json(status: Status) -> dict[str, Any]:
             "appendonly": facts.is_aof_on,
             "took_ms": round(status.took_ms, 3),
         },
-        "queues": [_queue_json(queue) for queue in status.queues],
+        "queues": [
+            _queue_json(queue, status.figures.get(queue.name, Figures()))
+            for queue in status.queues
+        ],
         "workers": [_worker_json(worker) for worker in status.workers],
         "problems": [
             {"level": each.level, "message": each.message, "hint": each.hint}
@@ -386,9 +406,9 @@ def as_json(status: Status) -> dict[str, Any]:
     }
 
 
-def _queue_json(queue: QueueStatus) -> dict[str, Any]:
-    counts, figures = queue.counts, queue.figures
-    told: dict[str, Any] = {"name": queue.settings.name}
+def _queue_json(queue: QueueStatus, figures: Figures) -> dict[str, Any]:
+    counts = queue.counts
+    told: dict[str, Any] = {"name": queue.name}
     if isinstance(counts, Exception):
         return {**told, "fault": describe_fault(counts).message}
     return {
