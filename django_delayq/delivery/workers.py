@@ -77,8 +77,8 @@ class WorkerInfo(msgspec.Struct, omit_defaults=True):
     jobs: list[RunningJob] = []
     #: Bytes that only this process uses.
     memory: int = 0
-    #: By the server's clock, epoch ms.
-    started_ms: Ms = 0
+    #: How long it has been at work.
+    uptime_ms: int = 0
     #: ``working``, ``quiet`` or ``stopping``.
     state: str = "working"
 

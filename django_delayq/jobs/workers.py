@@ -19,6 +19,8 @@ from django_delayq.delivery.workers import (
 from django_delayq.exceptions import InvalidSearch, NotSigned
 from django_delayq.redaction import show
 
+#: What a process can be told.
+QUIET, STOP = "quiet", "stop"
 #: How long an order holds: a process asks for orders every few seconds.
 ORDER_MS = 60_000
 
@@ -78,7 +80,7 @@ class Worker(NamedTuple):
 class Order(msgspec.Struct):
     """What a process is told from afar."""
 
-    #: ``quiet`` or ``stop``.
+    #: `QUIET` or `STOP`.
     do: str
     #: When it is void, by the server's clock, epoch ms.
     till_ms: int
@@ -112,12 +114,12 @@ def quiet_worker(worker_id: str) -> bool:
     Raises:
         InvalidSearch: this is not the id of a process.
     """
-    return perform(own_clients.of_thread, _ordering(worker_id, "quiet"))
+    return perform(own_clients.of_thread, _ordering(worker_id, QUIET))
 
 
 async def aquiet_worker(worker_id: str) -> bool:
     """`quiet_worker` on the event loop."""
-    return await aperform(own_clients.of_loop, _ordering(worker_id, "quiet"))
+    return await aperform(own_clients.of_loop, _ordering(worker_id, QUIET))
 
 
 def stop_worker(worker_id: str) -> bool:
@@ -129,12 +131,12 @@ def stop_worker(worker_id: str) -> bool:
     Raises:
         InvalidSearch: this is not the id of a process.
     """
-    return perform(own_clients.of_thread, _ordering(worker_id, "stop"))
+    return perform(own_clients.of_thread, _ordering(worker_id, STOP))
 
 
 async def astop_worker(worker_id: str) -> bool:
     """`stop_worker` on the event loop."""
-    return await aperform(own_clients.of_loop, _ordering(worker_id, "stop"))
+    return await aperform(own_clients.of_loop, _ordering(worker_id, STOP))
 
 
 def _reading(queue: str | None) -> Steps[list[Worker]]:
@@ -173,7 +175,7 @@ def _worker(seen: SeenWorker) -> Worker:
             for job in info.jobs
         ],
         info.memory,
-        _at(info.started_ms),
+        _at(max(0, seen.seen_ms - info.uptime_ms)),
         _at(seen.seen_ms),
     )
 
