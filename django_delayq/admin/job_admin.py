@@ -11,12 +11,15 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
 from django_delayq.admin import (
+    bulk_page,
     job_actions,
     job_page,
+    limits_page,
     overview_page,
     pause_page,
     queue_page,
     schedules_page,
+    search_page,
 )
 from django_delayq.admin.visit import Page, Visit, answer
 from django_delayq.models import Job
@@ -28,12 +31,17 @@ else:
 
 #: Address, page, and name of the address. No job has so short a token as the names of the actions on a queue.
 _PAGES: list[tuple[str, Page, str]] = [
+    # No name of a queue is quoted with a lower case letter behind the line.
+    ("_find/", search_page.find, "search"),
+    ("_change/", bulk_page.change_jobs, "bulk"),
     ("<str:queue>/", queue_page.show_queue, "queue"),
     ("<str:queue>/pause/", pause_page.pause_queue, "pause"),
     ("<str:queue>/resume/", pause_page.resume_queue, "resume"),
     ("<str:queue>/schedules/", schedules_page.show_schedules, "schedules"),
+    ("<str:queue>/limits/", limits_page.show_limits, "limits"),
     ("<str:queue>/<str:token>/", job_page.show_job, "job"),
     ("<str:queue>/<str:token>/run-now/", job_actions.run_now, "run_now"),
+    ("<str:queue>/<str:token>/run-again/", job_actions.run_again, "run_again"),
     ("<str:queue>/<str:token>/cancel/", job_actions.cancel, "cancel"),
     ("<str:queue>/<str:token>/discard/", job_actions.discard, "discard"),
 ]

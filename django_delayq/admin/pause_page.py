@@ -27,17 +27,15 @@ def pause_queue(visit: Visit, queue: str) -> HttpResponse:
         }
         return visit.render("pause", context)
     minutes, reason = form.cleaned_data["minutes"], form.cleaned_data["reason"]
+    visit.begin(settings, gettext("Paused."))
     pause(
         settings.name,
         until=None if minutes is None else timedelta(minutes=minutes),
         reason=reason,
         by=display.clean(visit.request.user.get_username())[:MAX_REASON],
     )
-    visit.note_queue(
-        settings,
-        gettext("Paused."),
-        gettext("Queue {queue} is paused.").format(queue=settings.name),
-    )
+    text = gettext("Queue {queue} is paused.").format(queue=settings.name)
+    visit.message(text, messages.SUCCESS)
     return HttpResponseRedirect(visit.queue_url(settings.name))
 
 
@@ -47,24 +45,24 @@ def resume_queue(visit: Visit, queue: str) -> HttpResponse:
     if visit.request.method != "POST":
         return HttpResponseNotAllowed(["POST"])
     settings, task = queue_of(queue), visit.request.POST.get("task") or None
+    names = {"queue": settings.name, "task": task}
+    done = gettext("Resumed.") if task is None else gettext("Resumed task {task}.")
+    entry = visit.begin(settings, done.format(**names))
     try:
         was_paused = resume(settings.name, task=task)
     except TaskNotFound:
         # It has gone from the code, and its pause has ended.
         was_paused = False
-    names = {"queue": settings.name, "task": task}
     if was_paused and task is None:
-        done, text = gettext("Resumed."), gettext("Queue {queue} is resumed.")
+        text = gettext("Queue {queue} is resumed.")
     elif was_paused:
-        done = gettext("Resumed task {task}.")
         text = gettext("Task {task} on queue {queue} is resumed.")
     elif task is None:
-        done, text = "", gettext("Queue {queue} is not paused any more.")
+        text = gettext("Queue {queue} is not paused any more.")
     else:
         text = gettext("Task {task} on queue {queue} is not paused any more.")
-        done = ""
-    if done:
-        visit.note_queue(settings, done.format(**names), text.format(**names))
-    else:
-        visit.message(text.format(**names), messages.WARNING)
+    text = text.format(**names)
+    if not was_paused:
+        visit.add_outcome(entry, text)
+    visit.message(text, messages.SUCCESS if was_paused else messages.WARNING)
     return HttpResponseRedirect(visit.queue_url(settings.name))

@@ -7,7 +7,8 @@ from django.conf import settings as django_settings
 from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.functional import Promise
+from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq.admin.visit import Visit, queue_of
 from django_delayq.conf import QueueSettings
@@ -99,6 +100,8 @@ class Action:
 
     #: Takes the schedule, what was posted and the user's name; returns what is said of it.
     act: Callable[[Schedule, Mapping[str, str], str], str]
+    #: What the admin's log has of it before it is done.
+    log: str | Promise
     #: It needs the right to delete.
     deletes: bool = False
 
@@ -144,12 +147,14 @@ def _delete(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
 
 
 ACTIONS = {
-    "pause": Action(_pause),
-    "resume": Action(_resume),
-    "fire": Action(_fire),
-    "change": Action(_change),
-    "take-back": Action(_take_back),
-    "delete": Action(_delete, deletes=True),
+    "pause": Action(_pause, gettext_lazy("Pause schedule {name}.")),
+    "resume": Action(_resume, gettext_lazy("Resume schedule {name}.")),
+    "fire": Action(_fire, gettext_lazy("Fire schedule {name}.")),
+    "change": Action(_change, gettext_lazy("Change the moments of schedule {name}.")),
+    "take-back": Action(
+        _take_back, gettext_lazy("Take back the moments of schedule {name}.")
+    ),
+    "delete": Action(_delete, gettext_lazy("Delete schedule {name}."), deletes=True),
 }
 
 
@@ -186,8 +191,14 @@ def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
         visit.check_may_change()
     name, by = str(posted.get("name")), visit.request.user.get_username()
     try:
-        done = action.act(get_schedule(name, settings.name), posted, by)
+        schedule = get_schedule(name, settings.name)
     except DelayqError as error:
         visit.message(str(error), messages.WARNING)
         return
-    visit.note_queue(settings, done, done)
+    entry = visit.begin(settings, str(action.log).format(name=name))
+    try:
+        text, level = action.act(schedule, posted, by), messages.SUCCESS
+    except DelayqError as error:
+        text, level = str(error), messages.WARNING
+    visit.add_outcome(entry, text)
+    visit.message(text, level)

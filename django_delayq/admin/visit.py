@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
@@ -21,8 +20,6 @@ from redis.exceptions import RedisError
 from django_delayq import conf
 from django_delayq.admin import pages
 from django_delayq.admin.paths import from_path_part, to_path_part
-from django_delayq.calls.several import run_all
-from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.states import State
@@ -82,7 +79,13 @@ class Visit:
         )
 
     def queue_url(
-        self, name: str, state: State = State.SCHEDULED, page: int = 1, skip: int = 0
+        self,
+        name: str,
+        state: State = State.SCHEDULED,
+        page: int = 1,
+        skip: int = 0,
+        *,
+        is_reversed: bool = False,
     ) -> str:
         query: dict[str, Any] = {}
         if state is not State.SCHEDULED:
@@ -91,11 +94,19 @@ class Visit:
             query["page"] = page
         if skip:
             query["skip"] = skip
+        if is_reversed:
+            query["order"] = "reversed"
         return self.reverse("queue", name) + (f"?{urlencode(query)}" if query else "")
 
-    def ended_url(self, name: str, page: int = 1) -> str:
-        query = {"state": ENDED} | ({"page": page} if page > 1 else {})
+    def ended_url(self, name: str, page: int = 1, **sought: str) -> str:
+        query: dict[str, Any] = {"state": ENDED}
+        query |= {name: value for name, value in sought.items() if value}
+        if page > 1:
+            query["page"] = page
         return f"{self.reverse('queue', name)}?{urlencode(query)}"
+
+    def search_url(self, query: str = "") -> str:
+        return self.reverse("search") + (f"?{query}" if query else "")
 
     def job_url(
         self, name: str, token: str, *, view: str = "job", next: str = ""
@@ -144,18 +155,37 @@ class Visit:
     def message(self, text: str, level: int) -> None:
         self._admin.message_user(self.request, text, level)
 
-    def log(self, job: Job, flag: int, text: str) -> None:
-        """Write into the admin's log what was done to a job, or to a queue."""
+    def log(self, job: Job, flag: int, text: str) -> LogEntry:
+        """Write into the admin's log what is done to a job, or to a queue."""
+        return LogEntry.objects.log_actions(
+            self._user_id, [job], flag, text, single_object=True
+        )
+
+    def log_many(self, jobs: Sequence[Job], flag: int, text: str) -> None:
+        """Write into the admin's log what is done to each of some jobs."""
+        LogEntry.objects.log_actions(self._user_id, jobs, flag, text)
+
+    def add_outcome(self, entry: LogEntry, text: str) -> None:
+        """Add to what was written into the admin's log before an action how that went."""
+        begun = entry.change_message.partition(" → ")[0]
+        entry.change_message = f"{begun} → {display.clean(text)}"
+        entry.save(update_fields=["change_message"])
+
+    @property
+    def _user_id(self) -> Any:
         user_id = self.request.user.pk
         assert user_id is not None  # admin_view let nobody else in
-        LogEntry.objects.log_actions(user_id, [job], flag, text)
+        return user_id
 
-    def note_queue(self, queue: QueueSettings, done: str, text: str) -> None:
-        """Tell the user what was done to a queue, and write it into the admin's log."""
-        job = Job(id=display.clean(f"{queue.name}:"))
-        job.label = display.clean(gettext("queue {queue}").format(queue=queue.name))
-        self.log(job, CHANGE, display.clean(done))
-        self.message(text, messages.SUCCESS)
+    def queue_model(self, name: str) -> Job:
+        """Return what stands for a queue in the admin's log."""
+        job = Job(id=display.clean(f"{name}:"))
+        job.label = display.clean(gettext("queue {queue}").format(queue=name))
+        return job
+
+    def begin(self, queue: QueueSettings, text: str) -> LogEntry:
+        """Write into the admin's log what is about to be done to a queue."""
+        return self.log(self.queue_model(queue.name), CHANGE, display.clean(text))
 
 
 #: A page: it takes the visit, and the parts of the address by name.
@@ -180,12 +210,3 @@ def queue_of(part: str, *, is_quoted: bool = True) -> QueueSettings:
         return conf.get_settings().queue(from_path_part(part) if is_quoted else part)
     except QueueNotFound as error:
         raise Http404(str(error)) from error
-
-
-def ask(calls: Sequence[Any]) -> list[Any]:
-    """Make calls, and plain commands, in one round trip; the first error is raised."""
-    replies = run_all(own_clients.of_thread(), calls)
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies

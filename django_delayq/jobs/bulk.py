@@ -40,8 +40,9 @@ class Changed(NamedTuple):
 class Pages(Protocol):
     """The jobs to change."""
 
-    #: Where they are moved, epoch ms.
-    target_ms: int
+    @property
+    def target_ms(self) -> int:
+        """Where they are moved, epoch ms."""
 
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
         """Return some more of them; None at the end."""
@@ -62,6 +63,19 @@ def rescheduling(pages: Pages) -> Steps[Changed]:
 def running_now(pages: Pages) -> Steps[Changed]:
     """Make jobs due now."""
     return _changing(pages, "due now", _one_by_one(_run_now))
+
+
+def reprioritizing(pages: Pages, priority: int) -> Steps[Changed]:
+    """Give jobs another priority.
+
+    Raises:
+        InvalidTask: see `Job.reprioritize`.
+    """
+    return _changing(
+        pages,
+        "reprioritized",
+        _one_by_one(lambda job: _reprioritize(job, priority)),
+    )
 
 
 def discarding(pages: Pages) -> Steps[Changed]:
@@ -182,6 +196,12 @@ def _move(job: Job[Any], target_ms: int) -> Steps[bool]:
     if not job.token:
         return False
     return (yield from job._moving(f"={target_ms}"))
+
+
+def _reprioritize(job: Job[Any], priority: int) -> Steps[bool]:
+    if not job.token:
+        return False
+    return (yield from job._reprioritizing(priority))
 
 
 def _run_now(job: Job[Any]) -> Steps[bool]:

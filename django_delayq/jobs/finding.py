@@ -16,6 +16,8 @@ from collections.abc import (
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
+import msgspec
+
 from django_delayq import conf
 from django_delayq.calls.command import Command
 from django_delayq.calls.steps import Steps, aperform, perform
@@ -23,14 +25,24 @@ from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking, searching
 from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.searching import ALWAYS, Found, FoundPage, Place, Window
+from django_delayq.delivery.searching import (
+    ALWAYS,
+    SEARCH_PAGE,
+    Found,
+    FoundPage,
+    Place,
+    Stretch,
+    Window,
+)
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs import bulk
+from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job, is_unicode, job_of
-from django_delayq.redaction import show
+from django_delayq.jobs.registry import find_task
+from django_delayq.redaction import HIDDEN, show
 from django_delayq.wire.delay import Delay, parse_delay
 from django_delayq.wire.signing import JOB_START
 
@@ -115,9 +127,6 @@ class FoundJobs(Generic[R]):
         """Return the same search, which tells ``watch`` after each page how many elements it has looked at."""
         return FoundJobs(self._search, watch)
 
-    def _walk(self, moves_to: str | None = None) -> "Walk":
-        return Walk(self._search, moves_to=moves_to, watch=self._watch)
-
     def __repr__(self) -> str:
         found = self._search
         parts = [f"queues={list(found.queues)!r}"]
@@ -135,15 +144,34 @@ class FoundJobs(Generic[R]):
         return f"<FoundJobs {' '.join(parts)}>"
 
     def __iter__(self) -> Iterator[Job[R]]:
-        walk = self._walk()
+        walk = self.walk()
         while (jobs := perform(own_clients.of_thread, walk.next())) is not None:
             yield from jobs
 
     async def __aiter__(self) -> AsyncIterator[Job[R]]:
-        walk = self._walk()
+        walk = self.walk()
         while (jobs := await aperform(own_clients.of_loop, walk.next())) is not None:
             for job in jobs:
                 yield job
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The names of the queues that it looks into."""
+        return self._search.queues
+
+    def walk(
+        self, mark: "Mark | None" = None, *, moves_to: str | None = None
+    ) -> "Walk":
+        """Return a walk through the jobs, page by page; with a mark of another walk, from there on. See `Walk`."""
+        walk = Walk(self._search, moves_to=moves_to, watch=self._watch)
+        if mark is not None:
+            walk.go_on(mark)
+        return walk
+
+    def count_at_most(self) -> int:
+        """Return how many jobs a walk looks at, at most: all in these queues and states. One short call a queue."""
+        every = self._search._replace(task=None, text=None, first=None, end=None)
+        return FoundJobs(every).count()
 
     def count(self) -> int:
         """Count the jobs. With nothing but queues and states it is one short call a queue; else all are read."""
@@ -165,7 +193,7 @@ class FoundJobs(Generic[R]):
                     raise reply
                 total += sum(_count_of(state, reply) for state in search.states)
             return total if search.limit is None else min(total, search.limit)
-        walk = self._walk()
+        walk = self.walk()
         while (jobs := (yield from walk.next())) is not None:
             total += sum(1 for _ in jobs)
         return total
@@ -176,11 +204,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: the server or the connection failed on the way; the error says what was done until then.
         """
-        return perform(own_clients.of_thread, bulk.cancelling(self._walk()))
+        return perform(own_clients.of_thread, bulk.cancelling(self.walk()))
 
     async def acancel(self) -> Changed:
         """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.cancelling(self._walk()))
+        return await aperform(own_clients.of_loop, bulk.cancelling(self.walk()))
 
     def reschedule(self, delay: Delay) -> Changed:
         """Give the jobs another start time, each as `Job.reschedule` does, and all the same: the delay counts from now.
@@ -198,7 +226,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, self._rescheduling(delay))
 
     def _rescheduling(self, delay: Delay) -> Steps[Changed]:
-        walk = self._walk(parse_delay(delay))
+        walk = self.walk(moves_to=parse_delay(delay))
         return bulk.rescheduling(walk)
 
     def run_now(self) -> Changed:
@@ -216,7 +244,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, self._running_now())
 
     def _running_now(self) -> Steps[Changed]:
-        return bulk.running_now(self._walk("+0"))
+        return bulk.running_now(self.walk(moves_to="+0"))
 
     def discard(self) -> Changed:
         """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.
@@ -224,11 +252,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, bulk.discarding(self._walk()))
+        return perform(own_clients.of_thread, bulk.discarding(self.walk()))
 
     async def adiscard(self) -> Changed:
         """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.discarding(self._walk()))
+        return await aperform(own_clients.of_loop, bulk.discarding(self.walk()))
 
 
 def _counting_in(queue: conf.QueueSettings) -> Steps[Counts]:
@@ -246,6 +274,53 @@ def _count_of(state: State, counts: Counts) -> int:
         State.DEAD: counts.dead,
         State.QUARANTINED: counts.quarantined,
     }[state]
+
+
+def target_of(moves_to: str, now_us: int) -> int:
+    """Return where jobs are moved, epoch ms; ``moves_to`` is as `parse_delay` returns it."""
+    # Both are rounded up, as in the scripts.
+    next_ms = -(-now_us // 1000)
+    kind, ms = moves_to[0], int(moves_to[1:])
+    return max(ms + next_ms if kind == "+" else ms, next_ms)
+
+
+def ask_time() -> Command[int]:
+    """Ask for the server's clock, us."""
+    return Command(("TIME",), _read_time)
+
+
+class Fit(NamedTuple):
+    """An element that a search has found."""
+
+    found: Found
+    job: Job[Any]
+
+
+class Read(NamedTuple):
+    """What a walk has read with one call."""
+
+    queue: str
+    now_ms: int
+    #: How many elements it has looked at.
+    looked: int
+    #: Those that fit.
+    fits: Iterator[Fit]
+
+
+class Mark(msgspec.Struct, array_like=True):
+    """How far a walk has come, to be written down."""
+
+    queues: tuple[str, ...]
+    now_ms: int
+    target_ms: int
+    left: int | None
+    rest: tuple[Stretch, ...]
+    where: bytes
+    element: bytes
+
+    @property
+    def is_at_end(self) -> bool:
+        return not self.queues
 
 
 class Walk:
@@ -276,12 +351,39 @@ class Walk:
         #: Where the jobs are moved, epoch ms.
         self.target_ms = 0
 
+    @property
+    def mark(self) -> Mark:
+        """How far it has come. What it has read counts as used up."""
+        place = self._place.shortened()
+        return Mark(
+            tuple(self._queues) if self._left != 0 else (),
+            self._now_ms or 0,
+            self.target_ms,
+            self._left,
+            place.rest,
+            place.where,
+            place.element,
+        )
+
+    def go_on(self, mark: Mark) -> None:
+        """Begin where another walk of the same search has come to."""
+        self._queues = deque(mark.queues)
+        self._place = Place(mark.rest, mark.where, mark.element)
+        self._left, self._now_ms = mark.left, mark.now_ms
+        self._window = self._search.window(mark.now_ms)
+        self.target_ms = mark.target_ms
+
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
         """Read a page, and return the jobs that fit; None at the end."""
+        page = yield from self.read()
+        return None if page is None else (fit.job for fit in page.fits)
+
+    def read(self, count: int = SEARCH_PAGE) -> Steps[Read | None]:
+        """Read up to ``count`` elements, and return those that fit; None at the end."""
         if self._left == 0:
             return None
         if self._now_ms is None:
-            now_us = yield Command(("TIME",), _read_time)
+            now_us = yield ask_time()
             self._begin(now_us)
         settings = conf.get_settings()
         while self._place.is_at_end:
@@ -297,6 +399,7 @@ class Walk:
         page: FoundPage = yield searching.search(
             queue.keys,
             self._place,
+            count=count,
             # One byte more shows that a payload is too large to be read.
             payload_bytes=max(settings.max_payload_bytes, settings.max_foreign_bytes)
             + 1,
@@ -308,18 +411,16 @@ class Walk:
             self._watch(self._looked)
         if page.place.is_at_end:
             self._queues.popleft()
-        return self._fitting(queue.name, page)
+        fits = self._fitting(queue.name, page)
+        return Read(queue.name, page.now_ms, len(page.found), fits)
 
     def _begin(self, now_us: int) -> None:
         self._now_ms = now_us // 1000
         self._window = self._search.window(self._now_ms)
         if self._moves_to is not None:
-            # Both are rounded up, as in the scripts.
-            next_ms = -(-now_us // 1000)
-            kind, ms = self._moves_to[0], int(self._moves_to[1:])
-            self.target_ms = max(ms + next_ms if kind == "+" else ms, next_ms)
+            self.target_ms = target_of(self._moves_to, now_us)
 
-    def _fitting(self, queue: str, page: FoundPage) -> Iterator[Job[Any]]:
+    def _fitting(self, queue: str, page: FoundPage) -> Iterator[Fit]:
         search = self._search
         for found in page.found:
             if self._left == 0:
@@ -338,7 +439,7 @@ class Walk:
                 continue
             if self._left is not None:
                 self._left -= 1
-            yield job
+            yield Fit(found, job)
 
     def _is_moved(self, found: Found, now_ms: int) -> bool:
         if self._moves_to is None or found.place == "destination":
@@ -370,7 +471,12 @@ def has_text(job: Job[Any], found: Found, text: str) -> bool:
         return True
     if job.task is None:
         return text in found.payload.decode(errors="replace").casefold()
-    arguments = [job.args, job.kwargs]
+    arguments: Any = [job.args, job.kwargs]
+    task = find_task(job.task)
+    if task is not None and task.base.sensitive:
+        # What is not shown cannot be guessed either.
+        shown = shown_arguments(task, job.args, job.kwargs)
+        arguments = [{name: value} for name, value in shown if value is not HIDDEN]
     return any(text in each.casefold() for each in _values_in(arguments))
 
 

@@ -1,7 +1,7 @@
 """What ``delayq_jobs`` prints: a row a job, a job in full, and both as JSON."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -18,14 +18,18 @@ from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import JobNotFound
 from django_delayq.health.problems import find_paused
+from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job, get_job, handle_of
-from django_delayq.management.terminal import Column, one_line, printable
+from django_delayq.jobs.progress import Progress
+from django_delayq.jobs.workers import Worker, workers
+from django_delayq.management.terminal import Column, one_line, printable, width_of
 from django_delayq.redaction import redact
-from django_delayq.showing import display, fields
+from django_delayq.showing import display, fields, timeline
 from django_delayq.showing.display import Moment, relative_text
-from django_delayq.showing.fields import Field, Section
-from django_delayq.translating import say_problems, state_label
+from django_delayq.showing.fields import Field
+from django_delayq.showing.timeline import Event
+from django_delayq.translating import number_text, say_problems, state_label
 
 #: Columns of a paragraph, and of what stands below a label.
 WIDTH, INDENT = 100, "  "
@@ -67,18 +71,23 @@ def call_text(job: Job[Any]) -> str:
     """Write a job as the call that it is: ``shop.tasks.cancel_unpaid(order_id=3)``."""
     if job.task is None:
         return gettext("an element of somebody else")
-    return f"{job.task}({display.arguments_text(job.task, job.args, job.kwargs)})"
+    return f"{job.task}({display.call_line(shown_arguments(job.task, job.args, job.kwargs))})"
 
 
 def as_json(job: Job[Any]) -> dict[str, Any]:
-    """Describe a job for programs."""
+    """Describe a job for programs. Arguments whose names are known are among the ``kwargs``, however they were given."""
+    arguments = shown_arguments(job.task, job.args, job.kwargs)
     return {
         "id": display.clean(job.id) if job.token else None,
         "queue": job.queue,
         "state": str(job.state),
         "task": None if job.task is None else display.clean(job.task),
-        "args": display.plain_value(job.args),
-        "kwargs": display.plain_value(job.kwargs),
+        "args": display.plain_value(
+            [each.value for each in arguments if not each.name]
+        ),
+        "kwargs": display.plain_value(
+            {each.name: each.value for each in arguments if each.name}
+        ),
         "due": _iso(job.start_time_ms),
         "attempts": job.attempts,
         "kills": job.kills,
@@ -117,12 +126,16 @@ class Shown(NamedTuple):
     left: int
     #: What holds it back.
     paused: list[str]
+    #: How far it is, if it runs and says so.
+    progress: Progress | None
+    #: The process that runs it, if that is known.
+    worker: Worker | None
     #: How it ended, if it has ended and the queue still knows.
     ended: EndedJob | None
 
 
 def look_at(job_id: str) -> Shown:
-    """Ask the server about a job, in three calls; and if it has ended, how.
+    """Ask the server about a job, in three calls; more if it runs, or has ended.
 
     Raises:
         JobNotFound: nothing knows it any more.
@@ -139,10 +152,20 @@ def look_at(job_id: str) -> Shown:
             if ended is None:
                 raise
             job.state = ended.outcome
-        return Shown(job, seen, 0, [], ended)
+        return Shown(job, seen, 0, [], None, None, ended)
     paused = find_paused(each for each in pauses if each.task in (None, job.task))
     told = [f"{each.message} {each.hint}" for each in say_problems(paused)]
-    return Shown(job, seen, left, told, None)
+    progress = worker = None
+    if state is State.RUNNING:
+        progress, worker = job.read_progress(), _worker_of(job)
+    return Shown(job, seen, left, told, progress, worker, None)
+
+
+def _worker_of(job: Job[Any]) -> Worker | None:
+    for worker in workers(job.queue):
+        if any(each.id == job.id for each in worker.jobs):
+            return worker
+    return None
 
 
 def _looking(job: Job[Any]) -> Steps[tuple[Inspected, int, list[Pause]]]:
@@ -158,29 +181,63 @@ def _ended(job: Job[Any]) -> EndedJob | None:
     return next((each for each in found if each.id == job.id), None)
 
 
-def lines_of(shown: Shown) -> Iterator[str]:
-    """Describe a job for people."""
+def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
+    """Describe a job for people; ``is_folded`` leaves frames of libraries out of tracebacks."""
     job, seen = shown.job, shown.seen
     if shown.ended is not None or job.state in fields.OVER:
         yield from _lines_of_end(shown)
         return
     queue = conf.get_settings().queue(job.queue)
     content = display.read_content(seen.payload, len(seen.payload), queue, in_full=True)
+    state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
     title = content.task or gettext("an element of somebody else")
     yield one_line(f"{title}({content.arguments})" if content.task else title)
-    sections = fields.sections_of(
-        job.id,
-        seen,
-        fields.state_text(seen.state, seen.score_ms, seen.now_ms),
-        content,
-        display.read_failure(seen.error, seen.now_ms),
-        display.read_earlier(seen),
-        queue,
-        shown.left,
-    )
-    yield from _lines_of_sections(sections)
     for told in shown.paused:
         yield from _paragraph(printable(told), INDENT)
+    facts = fields.facts_of(job.id, seen, state, content, queue, shown.left)
+    for field in facts:
+        yield from _lines_of_field(field)
+    if content.call:
+        yield ""
+        yield gettext("Arguments")
+    for name, value in content.call:
+        yield from _indented(f"{name}={value}" if name else value, INDENT)
+    yield ""
+    yield gettext("What happened, and what comes")
+    attempts = display.read_attempts(seen)
+    for event in timeline.events_of(seen, state, attempts, content.enqueued_ms):
+        yield from _lines_of_event(event, is_folded)
+    yield from _lines_of_run(shown)
+
+
+def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
+    told = list(event.facts)
+    if event.moment is not None:
+        local = f"{event.moment.local} {event.moment.zone}".strip()
+        told.insert(
+            0, f"{event.moment.relative} ({local})" if local else event.moment.relative
+        )
+    yield from _paragraph(one_line(", ".join(told)), _labelled(event.label))
+    if event.error:
+        yield from _indented(redact(event.error), INDENT * 2)
+    for part in event.traceback:
+        is_left_out = is_folded and part.summary
+        text = f"  [{part.summary}]" if is_left_out else redact(part.text)
+        yield from _indented(text, INDENT * 3)
+
+
+def _lines_of_run(shown: Shown) -> Iterator[str]:
+    if shown.worker is not None:
+        yield from _lines_of_field(Field(gettext("Worker"), shown.worker.name))
+    progress = shown.progress
+    if progress is None:
+        return
+    done = number_text(int(progress.done))
+    if progress.total is not None:
+        template = gettext("{done} of {total}")
+        done = template.format(done=done, total=number_text(int(progress.total)))
+    told = f"{done}, {progress.text}" if progress.text else done
+    yield from _lines_of_field(Field(gettext("Progress"), told))
 
 
 def _lines_of_end(shown: Shown) -> Iterator[str]:
@@ -209,28 +266,29 @@ def _lines_of_end(shown: Shown) -> Iterator[str]:
     if job.kept is not None and "result" in job.kept:
         result = display.pretty_json(job.kept["result"])
         told.append(Field(gettext("Result"), result, is_code=True))
-    yield from _lines_of_sections([("", told)])
-
-
-def _lines_of_sections(sections: Sequence[Section]) -> Iterator[str]:
-    for title, labelled in sections:
-        if title:
-            yield ""
-            yield one_line(title)
-        for field in labelled:
-            yield from _lines_of_field(field)
+    for field in told:
+        yield from _lines_of_field(field)
 
 
 def _lines_of_field(field: Field) -> Iterator[str]:
-    label = str(field.label)
-    value = redact(printable(field.value))
+    value = redact(field.value)
     if field.is_code and "\n" in value.rstrip():
-        yield f"{INDENT}{label}"
-        yield from (f"{INDENT * 2}{line}".rstrip() for line in value.splitlines())
+        yield f"{INDENT}{field.label}"
+        yield from _indented(value, INDENT * 2)
         return
     note = f" ({field.note})" if field.note else ""
-    start = f"{INDENT}{label:<{LONGEST_LABEL}} "
-    yield from _paragraph(one_line(value) + printable(note), start)
+    yield from _paragraph(
+        one_line(value) + printable(note), _labelled(str(field.label))
+    )
+
+
+def _labelled(label: str) -> str:
+    padding = " " * (LONGEST_LABEL - width_of(label))
+    return f"{INDENT}{label}{padding} "
+
+
+def _indented(text: str, indent: str) -> Iterator[str]:
+    yield from (f"{indent}{line}".rstrip() for line in printable(text).splitlines())
 
 
 def _paragraph(text: str, start: str) -> Iterable[str]:
@@ -256,6 +314,14 @@ def in_full(shown: Shown) -> dict[str, Any]:
         "history": [_attempt(each) for each in job.history],
         "batch_left": shown.left,
         "paused": shown.paused,
+        "worker": None if shown.worker is None else shown.worker.name,
+        "progress": None
+        if shown.progress is None
+        else {
+            "done": shown.progress.done,
+            "total": shown.progress.total,
+            "text": display.clean(shown.progress.text),
+        },
         "ended": None
         if ended is None
         else {

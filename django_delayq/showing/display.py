@@ -6,10 +6,10 @@ any bytes.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain, islice, repeat
+from itertools import islice
 from typing import Any
 
 from django.utils import timezone
@@ -18,18 +18,20 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.looking import PREVIEW_BYTES, Inspected
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.arguments import Argument, shown_arguments
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.jobs.registry import find_task, get_handler
 from django_delayq.queues.reading import read
-from django_delayq.redaction import redact
+from django_delayq.redaction import HIDDEN, redact
 from django_delayq.translating import moment_text, number_text
 
+#: Arguments of a call in a row of a table.
+MOST_ARGUMENTS = 40
 #: Characters of the arguments, and of an error, in a row of a table.
 ROW_CHARACTERS = 160
-#: Arguments that a row of a table shows.
-SHOWN_ARGUMENTS = 20
 #: Characters of the arguments, and of a traceback, on a job's page.
 PAGE_CHARACTERS = 65_536
 #: Bytes of a payload that a page shows as text, and as hexadecimal digits.
@@ -239,9 +241,12 @@ class Content:
     is_foreign: bool
     #: The arguments in one line; of an unreadable payload, its beginning.
     arguments: str
-    #: The arguments in full; None: it has none of that kind.
-    args: str | None = None
-    kwargs: str | None = None
+    #: The arguments in full, by name as far as the task is known here.
+    call: list[tuple[str, str]] = field(default_factory=list)
+    #: Some of the arguments are sensitive, so the payload itself is not shown.
+    is_sensitive: bool = False
+    #: When Django's tasks enqueued it, epoch ms; None: it is none of theirs.
+    enqueued_ms: int | None = None
     #: The value that the queue's codec reads in a foreign payload.
     value: str | None = None
     #: The options of this one call.
@@ -285,47 +290,48 @@ def read_content(
     return _content_of(envelope, queue.name, in_full)
 
 
-def arguments_text(task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Write the arguments of a call in one line, each with its name: ``order_id=3, "late"``."""
-    shown = [
-        f"{clean(name)}={compact_json(value)}" if name else compact_json(value)
-        for name, value in islice(named(task, args, kwargs), SHOWN_ARGUMENTS)
-    ]
-    if len(args) + len(kwargs) > SHOWN_ARGUMENTS:
-        shown.append("…")
-    return cut(", ".join(shown), ROW_CHARACTERS)
-
-
-def named(
-    task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of a call, each with the name of its parameter; "" where that is not known here."""
-    known = find_task(task)
-    names = () if known is None else known.call_signature.parameters.values()
-    positional = [
-        each.name
-        for each in names
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    # What is beyond them went to *args.
-    yield from zip(chain(positional, repeat("")), args, strict=False)
-    yield from kwargs.items()
-
-
 def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
+    arguments = shown_arguments(envelope.task, envelope.args, envelope.kwargs)
     follow = envelope.follow or Follow()
     return Content(
         task=clean(envelope.task),
         is_foreign=False,
-        arguments=arguments_text(envelope.task, envelope.args, envelope.kwargs),
-        args=pretty_json(envelope.args) if in_full and envelope.args else None,
-        kwargs=pretty_json(envelope.kwargs) if in_full and envelope.kwargs else None,
+        arguments=call_line(arguments),
+        call=[
+            (clean(each.name), _value_text(each.value, pretty_json))
+            for each in arguments
+        ]
+        if in_full
+        else [],
+        is_sensitive=_is_sensitive(envelope.task),
+        enqueued_ms=envelope.at,
         options=envelope.options,
         schedule=clean(envelope.headers.get("schedule", "")),
         then=_followers(follow.then) if in_full else "",
         on_dead=_followers(follow.dead) if in_full else "",
         batch=clean(f"{queue}:{envelope.batch}") if envelope.batch else "",
     )
+
+
+def call_line(arguments: Sequence[Argument]) -> str:
+    """Write the arguments of a call in one line."""
+    call = [
+        f"{clean(each.name)}={value}" if each.name else value
+        for each in arguments[:MOST_ARGUMENTS]
+        for value in [_value_text(each.value, compact_json)]
+    ]
+    if len(arguments) > MOST_ARGUMENTS:
+        call.append("…")
+    return cut(", ".join(call), ROW_CHARACTERS)
+
+
+def _value_text(value: object, write: Callable[[object], str]) -> str:
+    return repr(value) if value is HIDDEN else write(value)
+
+
+def _is_sensitive(task: str) -> bool:
+    definition = find_task(task)
+    return definition is not None and definition.base.sensitive != ()
 
 
 def _followers(jobs: Sequence[Follower]) -> str:
@@ -354,6 +360,8 @@ def _read_beginning(payload: bytes, size: int, queue: QueueSettings) -> Content:
         task = clean(json.loads(json.loads(b'"\\"%b\\""' % found[1])))
     except ValueError:
         task = clean(found[1].decode(errors="backslashreplace"))
+    if _is_sensitive(task):
+        return Content(task, False, repr(HIDDEN) + note, is_sensitive=True)
     arguments = _ARGUMENTS.search(payload, found.end())
     rest = payload[arguments.start() if arguments else found.end() :]
     # The body is a string, in which nothing but these is escaped.
@@ -485,13 +493,17 @@ def read_failure(error: bytes, now_ms: int) -> Failure | None:
     )
 
 
-def read_earlier(seen: Inspected) -> list[Failure]:
-    """Read the attempts behind a job, the last first, but for the one that its last error is of."""
+def read_attempts(seen: Inspected) -> list[Failure]:
+    """Read the attempts behind a job, the last first.
+
+    The last error of a job that is held, or in quarantine, says why it is, and is of no attempt.
+    """
     found = [
         read_failure(line, seen.now_ms) for line in seen.history.split(b"\n") if line
     ]
     attempts = [each for each in found if each is not None]
     last = read_failure(seen.error, seen.now_ms)
-    if attempts and last is not None and last.at == attempts[0].at:
-        return attempts[1:]
-    return attempts
+    is_reason = seen.state in (State.HELD, State.QUARANTINED)
+    if last is None or is_reason or (attempts and last.at == attempts[0].at):
+        return attempts
+    return [last, *attempts]

@@ -170,7 +170,10 @@ class Command(CommandWithExamples):
         self._add_json(listing, gettext("print a JSON object a line, for programs."))
         self._add_base(listing)
         showing = verbs.add_parser(
-            "show", help=gettext("show everything about jobs, by their ids.")
+            "show",
+            help=gettext(
+                "show everything about jobs, by their ids; with -v 2, whole tracebacks."
+            ),
         )
         showing.add_argument(
             "ids", nargs="+", metavar="ID", help=gettext("ids, as list shows them.")
@@ -366,7 +369,9 @@ class Command(CommandWithExamples):
             if options["json"]:
                 self._write_json(jobs_report.in_full(shown))
                 continue
-            title, *lines = jobs_report.lines_of(shown)
+            title, *lines = jobs_report.lines_of(
+                shown, is_folded=options["verbosity"] < 2
+            )
             self.stdout.write(
                 ("\n" if number else "") + self.style.MIGRATE_HEADING(title)
             )
