@@ -22,10 +22,9 @@ from django.http import (
 )
 from django.utils.translation import gettext, ngettext
 
-from django_delayq import conf
 from django_delayq.admin.actions import ACTIONS, Action, Named, Said, Step
-from django_delayq.admin.pages import Row, row_of_fit, row_of_job
-from django_delayq.admin.search import Filter, SearchForm
+from django_delayq.admin.pages import Row, row_of_job
+from django_delayq.admin.search import Filter, SearchForm, look
 from django_delayq.admin.visit import Visit
 from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
@@ -185,7 +184,11 @@ def _ask_first(
         rows, count, at_most = _rows_of(over.jobs), len(over.jobs), len(over.jobs)
         is_exact = True
     else:
-        rows, count, at_most, is_exact = _first_of(over.search)
+        seen = look(over.search, None, SHOWN)
+        rows, at_most = seen.rows, seen.total
+        # A search that has come to its end has found all.
+        is_exact = over.search.is_by_state or seen.cursor is None
+        count = at_most if over.search.is_by_state else seen.found
     context = {
         "title": gettext("Are you sure?"),
         "action": action,
@@ -217,23 +220,6 @@ def _rows_of(jobs: list[Job[Any]]) -> list[Row]:
 def _looking(named: Named) -> Any:
     while (yield from named.next()) is not None:
         pass
-
-
-def _first_of(search: Filter) -> tuple[list[Row], int, int, bool]:
-    """Return the first rows of a search, how many there are, how many at most, and whether the former is exact."""
-    jobs = search.jobs()
-    at_most = jobs.count_at_most()
-    walk = jobs.walk()
-    rows: list[Row] = []
-    settings = conf.get_settings()
-    page = perform(own_clients.of_thread, walk.read())
-    if page is not None:
-        queue = settings.queue(page.queue)
-        rows = [row_of_fit(fit, page.now_ms, queue) for fit in page.fits]
-    if search.is_by_state:
-        return rows, at_most, at_most, True
-    # A search that was at its end after one page has shown all.
-    return rows, len(rows), at_most, page is None or walk.mark.is_at_end
 
 
 def _change_named(

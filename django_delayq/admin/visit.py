@@ -158,17 +158,22 @@ class Visit:
     def log(self, job: Job, flag: int, text: str) -> LogEntry:
         """Write into the admin's log what is done to a job, or to a queue."""
         return LogEntry.objects.log_actions(
-            self._user_id, [job], flag, text, single_object=True
+            self._user_id,
+            [_storable(job)],
+            flag,
+            _without_nul(text),
+            single_object=True,
         )
 
     def log_many(self, jobs: Sequence[Job], flag: int, text: str) -> None:
         """Write into the admin's log what is done to each of some jobs."""
-        LogEntry.objects.log_actions(self._user_id, jobs, flag, text)
+        storable = list(map(_storable, jobs))
+        LogEntry.objects.log_actions(self._user_id, storable, flag, text)
 
     def add_outcome(self, entry: LogEntry, text: str) -> None:
         """Add to what was written into the admin's log before an action how that went."""
         begun = entry.change_message.partition(" → ")[0]
-        entry.change_message = f"{begun} → {display.clean(text)}"
+        entry.change_message = _without_nul(f"{begun} → {display.clean(text)}")
         entry.save(update_fields=["change_message"])
 
     @property
@@ -186,6 +191,17 @@ class Visit:
     def begin(self, queue: QueueSettings, text: str) -> LogEntry:
         """Write into the admin's log what is about to be done to a queue."""
         return self.log(self.queue_model(queue.name), CHANGE, display.clean(text))
+
+
+def _without_nul(text: str) -> str:
+    """Return a text as every database takes it."""
+    return text.replace("\0", "\\0")
+
+
+def _storable(job: Job) -> Job:
+    stored = Job(id=_without_nul(str(job.pk)))
+    stored.label = _without_nul(job.label)
+    return stored
 
 
 #: A page: it takes the visit, and the parts of the address by name.

@@ -80,7 +80,7 @@ class DecoratorOptions(CallOptions, HandlerOptions, total=False):
     """What `delayed_task` takes beside a name: every field of `TaskOptions`."""
 
     limit: Limit | None
-    sensitive: str | tuple[str, ...]
+    sensitive: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +168,11 @@ class TaskOptions:
                 value,
                 "an exception class or a tuple of them",
             )
-        if isinstance(self.sensitive, str):
-            object.__setattr__(self, "sensitive", (self.sensitive,))
         check(
             self.sensitive == () or _is_names(self.sensitive),
             "sensitive",
             self.sensitive,
-            "the name of a parameter, or a tuple of names",
+            "a tuple of parameter names, such as ('token',)",
         )
         for name in ("time_limit", "expires", "keep_result", "spread", "max_wait"):
             value = getattr(self, name)

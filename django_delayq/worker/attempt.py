@@ -135,6 +135,8 @@ class Attempt:
     exception: BaseException | None = None
     #: The log's explanation of the outcome.
     message = ""
+    #: Its traceback without the values that the task has marked as sensitive, if there are any; for the log as well.
+    masked = ""
     #: The job ends without having been run: it was too late, or lost its worker too often.
     is_unrun = False
     #: The server refused this end; it is told again later.

@@ -77,7 +77,7 @@ def few_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     search = searching.search
 
     def short(*args: Any, **kwargs: Any) -> Any:
-        return search(*args, count=3, **kwargs)
+        return search(*args, **{**kwargs, "count": 3})
 
     monkeypatch.setattr(finding.searching, "search", short)
 

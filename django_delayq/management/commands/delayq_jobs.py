@@ -56,7 +56,7 @@ examples:
   manage.py delayq_jobs retry --queue mail --yes                   dead letters and quarantine start over
   manage.py delayq_jobs discard --task shop.tasks.old --yes        delete them for good
 
-Each verb has its own --help. Each job is changed atomically, or left alone because a worker was first.
+Each job is changed atomically, or left alone because a worker was first.
 A search reads 100 jobs a call and may be interrupted; a state and a range with --due make it short.
 
 exit status:
@@ -162,7 +162,10 @@ class Command(CommandWithExamples):
 
     def add_arguments(self, parser: CommandParser) -> None:
         verbs = parser.add_subparsers(
-            dest="verb", required=True, metavar=gettext("VERB")
+            dest="verb",
+            required=True,
+            metavar=gettext("VERB"),
+            help=gettext("what to do; each has its own --help."),
         )
         listing = verbs.add_parser("list", help=gettext("list jobs, a row each."))
         self._add_filters(listing)
@@ -313,11 +316,10 @@ class Command(CommandWithExamples):
             self.stdout.flush()
         except KeyboardInterrupt as interrupt:
             self._progress.end()
-            # A change of many says how far it came.
-            notes = getattr(interrupt, "__notes__", ["nothing was changed"])
-            told = "; ".join(notes).replace("django-delayq: ", "")
+            # A change of many says in a note how far it came.
+            notes = "; ".join(getattr(interrupt, "__notes__", []))
             raise CommandError(
-                f"Interrupted: {told}. The same command goes on."
+                f"Interrupted: {notes.removeprefix('django-delayq: ') or 'nothing was changed'}. Run it again to go on."
             ) from None
         except BrokenPipeError:
             # Whoever read the list has seen enough. What is still to be flushed goes nowhere.
