@@ -193,7 +193,7 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
     title = content.task or gettext("an element of somebody else")
     yield one_line(f"{title}({content.arguments})" if content.task else title)
     for told in shown.paused:
-        yield from _paragraph(printable(told), INDENT)
+        yield from _paragraph(printable(told), INDENT, INDENT)
     facts = fields.facts_of(job.id, seen, state, content, queue, shown.left)
     for field in facts:
         yield from _lines_of_field(field)
@@ -291,14 +291,14 @@ def _indented(text: str, indent: str) -> Iterator[str]:
     yield from (f"{indent}{line}".rstrip() for line in printable(text).splitlines())
 
 
-def _paragraph(text: str, start: str) -> Iterable[str]:
-    indent = " " * (len(INDENT) + LONGEST_LABEL + 1)
+def _paragraph(text: str, start: str, indent: str | None = None) -> Iterable[str]:
+    """Wrap a text; by default its further lines stand below what comes after the label."""
     # Names, ids and values are not torn apart: somebody is to copy them.
     return textwrap.wrap(
         text,
         WIDTH,
         initial_indent=start,
-        subsequent_indent=indent,
+        subsequent_indent=_labelled("") if indent is None else indent,
         break_long_words=False,
         break_on_hyphens=False,
     ) or [start.rstrip()]

@@ -360,8 +360,8 @@ class Command(CommandWithExamples):
             self.stdout.write(line)
 
     def _show(self, options: dict[str, Any]) -> None:
-        missing = 0
-        for number, job_id in enumerate(options["ids"]):
+        missing, start = 0, ""
+        for job_id in options["ids"]:
             try:
                 shown = jobs_report.look_at(job_id)
             except (JobNotFound, QueueNotFound) as error:
@@ -374,9 +374,8 @@ class Command(CommandWithExamples):
             title, *lines = jobs_report.lines_of(
                 shown, is_folded=options["verbosity"] < 2
             )
-            self.stdout.write(
-                ("\n" if number else "") + self.style.MIGRATE_HEADING(title)
-            )
+            self.stdout.write(start + self.style.MIGRATE_HEADING(title))
+            start = "\n"
             for line in lines:
                 self.stdout.write(line)
         if missing:
