@@ -8,7 +8,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from redis.connection import AbstractConnection
 
+from django_delayq import __version__
+from django_delayq.delivery.workers import WorkerInfo, register
 from tests.jobs import conftest as of_jobs
+from tests.jobs.hand import Hand
 
 queue = of_jobs.queue
 hand = of_jobs.hand
@@ -70,3 +73,9 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 
     monkeypatch.setattr(AbstractConnection, "send_packed_command", counted)
     return found
+
+
+def serve(hand: Hand, *queues: str, version: str = __version__, **more: Any) -> None:
+    """Say that a process of a worker lives, as it does every five seconds."""
+    info = WorkerInfo("web1", 4711, version, 2, list(queues), 8, **more)
+    hand.run(register(f"w-{hand.keys.queue.name}", info))

@@ -1,9 +1,9 @@
 """``manage.py delayq_status``: the queues, the workers and what is wrong, at a glance; once or again and again."""
 
 import json
-import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
+from time import sleep
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -108,7 +108,7 @@ class Command(CommandWithExamples):
                 if is_json:
                     lines = [json.dumps({"fault": " ".join(lines)})]
             screen.draw(lines)
-            time.sleep(every_s)
+            sleep(every_s)
 
     def _look(self, queues: list[QueueSettings], is_json: bool) -> Iterator[str]:
         if monotonic_ms() - self._checked_ms >= CHECKS_S * 1000:
