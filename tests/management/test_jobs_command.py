@@ -1,9 +1,12 @@
 """``manage.py delayq_jobs``: what it lists and shows, what it changes, and how it ends."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +16,14 @@ from django_delayq import State, pause, schedule
 from django_delayq.delivery import ended, upgrading
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.jobs import finding
+from django_delayq.management import progress
 from django_delayq.management.commands import delayq_jobs
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call, Writes
 from tests.servers import Server
+from tests.worker.workers import MANAGE
 
 ADD = samples.add.name
 
@@ -140,6 +145,45 @@ def test_search_takes_a_call_for_a_hundred_jobs(
 
     # The time, the pages of one queue and of the other, and the count for the progress.
     assert writes.during(lambda: call("delayq_jobs", "list", "--text", "none")) == 6
+
+
+def test_long_search_shows_how_far_it_has_come(
+    queue: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(250):
+        add(queue, n)
+    monkeypatch.setattr(progress, "LOG_EVERY_S", 0)
+
+    said = call("delayq_jobs", "list", "--text", "none")
+
+    assert said.err.splitlines()[1:] == [
+        "searching: 200 of 250",
+        "searching: 250 of 250",
+        "searching: 250 of 250",
+        "no job fits",
+    ]
+
+
+def test_reader_that_has_seen_enough_ends_the_list(
+    queue: str, settings: Any, tmp_path: Path
+) -> None:
+    for n in range(300):
+        add(queue, n, "x" * 1_000)
+    with subprocess.Popen(
+        [sys.executable, MANAGE, "delayq_jobs", "list", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "WORKER_TEST_DELAYQ": json.dumps(settings.DELAYQ)},
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        process.stdout.close()
+        err = process.stderr.read()
+
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(first)["queue"] == queue
 
 
 # Show
