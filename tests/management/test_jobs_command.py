@@ -170,7 +170,7 @@ def test_reader_that_has_seen_enough_ends_the_list(
     for n in range(300):
         add(queue, n, "x" * 1_000)
     with subprocess.Popen(
-        [sys.executable, MANAGE, "delayq_jobs", "list", "--json"],
+        [sys.executable, MANAGE, "delayq_jobs", "list", "--json", "--skip-checks"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "WORKER_TEST_DELAYQ": json.dumps(settings.DELAYQ)},
@@ -435,6 +435,14 @@ def test_filter_is_asked_about_at_a_terminal(
     assert {job.refresh() for job in jobs} == {state}
     # The first five are shown before the question.
     assert sum(job.id in said.out for job in jobs) == 5
+
+
+def test_nothing_is_asked_where_nothing_is_found(
+    queue: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+
+    assert call("delayq_jobs", "retry", "--queue", queue) == (0, "no job fits\n", "")
 
 
 def test_filter_needs_consent_where_nobody_can_be_asked(
