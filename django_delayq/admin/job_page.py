@@ -13,7 +13,9 @@ from django_delayq.conf import QueueSettings
 from django_delayq.delivery import batching, looking, pausing
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.states import GRAVES, State
+from django_delayq.delivery.workers import REGISTRY, read_worker
 from django_delayq.health import problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import find_task
@@ -26,14 +28,15 @@ _CANCELLABLE = frozenset(
 
 
 def show_job(visit: Visit, queue: str, token: str) -> HttpResponse:
-    """Show one job in full, and what it waits for: one round trip, and one more for the record of a job that has ended."""
+    """Show one job in full, and what it waits for: one round trip, and one more once it runs or has ended."""
     visit.check_may_view()
     settings, token = queue_of(queue), from_path_part(token)
-    seen, pauses, left = ask(
+    seen, pauses, left, stored = ask(
         [
             looking.inspect(settings.keys, token),
             pausing.pauses(settings.keys),
             batching.count_left(settings.keys, token),
+            read_progress(settings.keys, token),
         ]
     )
     record = None
@@ -41,8 +44,14 @@ def show_job(visit: Visit, queue: str, token: str) -> HttpResponse:
         (record,) = ask([read_record(settings.keys, token)])
     if record is not None:
         seen = record.over(seen)
-    context = context_of(visit, settings, token, seen, left)
+    worker = ""
+    if seen.worker:
+        (info,) = ask([read_worker(REGISTRY, seen.worker)])
+        # The id by which its claims go is all that is known of a process that says nothing of itself.
+        worker = f"{info.host}:{info.pid}" if info is not None else seen.worker
+    context = context_of(visit, settings, token, seen, left, worker)
     context["record"] = record
+    context["progress"] = display.ShownProgress.of(stored, seen.now_ms)
     concerned = (None, context["content"].task)
     context["paused"] = say_problems(
         problems.find_paused(pause for pause in pauses if pause.task in concerned)
@@ -75,6 +84,7 @@ def context_of(
     token: str,
     seen: Inspected,
     batch_left: int = 0,
+    worker: str = "",
 ) -> dict[str, Any]:
     """Return what the page of a job shows, and which buttons it has."""
     content = display.read_content(
@@ -100,7 +110,7 @@ def context_of(
             f"{settings.name}:{token}", seen, state, content, settings, batch_left
         ),
         "events": timeline.events_of(
-            seen, state, display.read_attempts(seen), content.enqueued_ms
+            seen, state, display.read_attempts(seen), content.enqueued_ms, worker
         ),
         "content": content,
         "raw": None if content.is_sensitive else display.read_raw(seen.payload),

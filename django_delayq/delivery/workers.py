@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
@@ -25,14 +26,19 @@ MOST_WORKERS = 10_000
 
 
 class RegistryKeys(NamedTuple):
-    """The keys of the registry."""
+    """The keys of a registry."""
 
     #: HASH id of a process → what it says of itself.
-    workers: str = "delayq_workers:{delayq}"
+    workers: str
     #: ZSET id of a process → when it last said so, epoch ms.
-    workers_seen: str = "delayq_workers_seen:{delayq}"
+    workers_seen: str
     #: HASH id of a process → the order that waits for it.
-    orders: str = "delayq_orders:{delayq}"
+    orders: str
+
+    @classmethod
+    def of(cls, name: str) -> "RegistryKeys":
+        """Name the keys of a registry."""
+        return cls(*(f"delayq_{field}:{{{name}}}" for field in cls._fields))
 
     def key(self, name: str) -> str:
         """Return a key by its name in the headers of scripts."""
@@ -40,7 +46,8 @@ class RegistryKeys(NamedTuple):
         return key
 
 
-REGISTRY = RegistryKeys()
+#: That of the server.
+REGISTRY = RegistryKeys.of("delayq")
 
 
 #: A moment, epoch ms.
@@ -97,21 +104,23 @@ class Registered(NamedTuple):
 
 
 def register(
-    worker_id: str, info: WorkerInfo, *, now_us: int | None = None
+    keys: RegistryKeys,
+    worker_id: str,
+    info: WorkerInfo,
+    *,
+    now_us: int | None = None,
 ) -> Call[Registered]:
     """Say that a process lives, and forget those that have been silent."""
     return Call(
-        *bind(PACKAGES, "register", REGISTRY),
+        *bind(PACKAGES, "register", keys),
         (now_argument(now_us), worker_id, _encode(info), KEPT_MS, MOST_WORKERS),
         lambda reply: Registered(*reply),
     )
 
 
-def unregister(worker_id: str) -> Call[None]:
+def unregister(keys: RegistryKeys, worker_id: str) -> Call[None]:
     """Forget a process, which ends."""
-    return Call(
-        *bind(PACKAGES, "unregister", REGISTRY), (worker_id,), lambda reply: None
-    )
+    return Call(*bind(PACKAGES, "unregister", keys), (worker_id,), lambda reply: None)
 
 
 class SeenWorker(NamedTuple):
@@ -133,8 +142,24 @@ class WorkersPage(NamedTuple):
     workers: list[SeenWorker]
 
 
+def read_worker(keys: RegistryKeys, worker_id: str) -> Command[WorkerInfo | None]:
+    """Read what one process has said of itself; None: it is not there, or what it says cannot be read."""
+
+    def read(reply: bytes | None) -> WorkerInfo | None:
+        try:
+            return None if reply is None else _decode(reply)
+        except msgspec.MsgspecError:
+            return None
+
+    return Command(("HGET", keys.workers, worker_id), read)
+
+
 def read_workers(
-    *, first: int = 0, count: int = WORKERS_BATCH, now_us: int | None = None
+    keys: RegistryKeys,
+    *,
+    first: int = 0,
+    count: int = WORKERS_BATCH,
+    now_us: int | None = None,
 ) -> Call[WorkersPage]:
     """Read up to `WORKERS_BATCH` processes that were seen within `KEPT_MS`, after the ``first`` ones."""
 
@@ -143,7 +168,7 @@ def read_workers(
         return WorkersPage(int(now_ms), int(total), _seen(rows))
 
     return Call(
-        *bind(PACKAGES, "read_workers", REGISTRY),
+        *bind(PACKAGES, "read_workers", keys),
         (now_argument(now_us), KEPT_MS, first, min(count, WORKERS_BATCH)),
         read,
     )
@@ -160,11 +185,11 @@ def _seen(rows: Sequence[bytes]) -> list[SeenWorker]:
 
 
 def give_order(
-    worker_id: str, sealed: bytes, *, now_us: int | None = None
+    keys: RegistryKeys, worker_id: str, sealed: bytes, *, now_us: int | None = None
 ) -> Call[bool]:
     """Leave an order for a process, in the place of any other; False: it is not there any more."""
     return Call(
-        *bind(PACKAGES, "give_order", REGISTRY),
+        *bind(PACKAGES, "give_order", keys),
         (now_argument(now_us), worker_id, sealed, KEPT_MS),
         bool,
     )

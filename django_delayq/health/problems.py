@@ -418,6 +418,13 @@ def _missing_rights(rights: Rights) -> Iterator[ServerProblem]:
             f"ACL SETUSER {user} {allowed}",
         )
     yield from _refused_keys(rights, user)
+    if rights.registry:
+        yield ServerProblem(
+            Level.WARNING,
+            f"User {user!r} may not use the key{_s(rights.registry)} {_some(rights.registry)}: no page lists the"
+            " workers, and nobody can stop one from afar.",
+            f"ACL SETUSER {user} {' '.join(f'~{_glob(key)}' for key in rights.registry)}",
+        )
     if rights.channels:
         yield ServerProblem(
             Level.ERROR,

@@ -57,6 +57,8 @@ LISTED = frozenset({*searching.PLACES.values(), State.DUE})
 #: Python refuses to print an integer of many more bits.
 LONGEST_NUMBER = 4096
 _PLAIN_NAME = re.compile(r"[\w.]+", re.ASCII)
+_MAY_DIFFER = re.compile(r'["\\/\x00-\x1f\x7f-\x9f]')
+_NUMBER = re.compile(r"[\d.e+-]+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ENDED = (
@@ -430,6 +432,7 @@ class Walk:
                 or not self._window.has(found.due_ms)
                 or self._is_moved(found, page.now_ms)
                 or not may_be_of(search.task, found.payload)
+                or not may_have(search.text, found)
             ):
                 continue
             job = job_of(queue, found)
@@ -463,6 +466,25 @@ def may_be_of(task: str | None, payload: bytes) -> bool:
         return True
     # In any other name, JSON may have escaped something.
     return _PLAIN_NAME.fullmatch(task) is None or task.encode() in payload
+
+
+def may_have(text: str | None, found: Found) -> bool:
+    """Return False if a job of ours shows at a glance, undecoded, that a case-folded text stands nowhere in it."""
+    if (
+        text is None
+        or not found.payload.startswith(JOB_START)
+        # JSON writes some characters in another way, and a number in more than one.
+        or _MAY_DIFFER.search(text)
+        or _NUMBER.fullmatch(text)
+    ):
+        return True
+    for part in (found.payload, found.error):
+        try:
+            if b"\\u" in part or text in part.decode().casefold():
+                return True
+        except UnicodeDecodeError:
+            return True
+    return False
 
 
 def has_text(job: Job[Any], found: Found, text: str) -> bool:

@@ -60,7 +60,9 @@ def stored_progress(done: float, total: float | None, text: str) -> bytes:
         # A text that Django translates later is one now.
         text = str(text)
     cut = text[:TEXT_LIMIT].encode(errors="replace").decode()
-    return encode(StoredProgress(float(done), total and float(total), cut))
+    return encode(
+        StoredProgress(float(done), None if total is None else float(total), cut)
+    )
 
 
 def as_progress(read: ReadProgress | None) -> Progress | None:

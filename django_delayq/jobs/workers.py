@@ -10,6 +10,7 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.workers import (
+    REGISTRY,
     WORKERS_BATCH,
     SeenWorker,
     WorkersPage,
@@ -146,7 +147,7 @@ def _reading(queue: str | None) -> Steps[list[Worker]]:
     first, total = 0, 1
     while first < total:
         # A process that says so meanwhile moves to the end: it may be read twice, or the one behind it not at all.
-        page: WorkersPage = yield read_workers(first=first)
+        page: WorkersPage = yield read_workers(REGISTRY, first=first)
         seen |= {each.id: each for each in page.workers}
         first, total = first + WORKERS_BATCH, page.total
     found = [_worker(each) for each in seen.values()]
@@ -197,10 +198,10 @@ def _ordering(worker_id: str, do: str) -> Steps[bool]:
         raise InvalidSearch(
             f"{show(worker_id)} is not the id of a worker's process; take one from workers()"
         )
-    page: WorkersPage = yield read_workers(count=1)
+    page: WorkersPage = yield read_workers(REGISTRY, count=1)
     order = Order(do, page.now_ms + ORDER_MS)
     sealed = conf.get_keyring().seal(_place(worker_id), _encode(order))
-    is_there: bool = yield give_order(worker_id, sealed)
+    is_there: bool = yield give_order(REGISTRY, worker_id, sealed)
     return is_there
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext, ngettext
+from redis.exceptions import RedisError
 
 from django_delayq import __version__, conf
 from django_delayq.calls.call import Call
@@ -18,7 +19,7 @@ from django_delayq.delivery import looking, pausing
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.statistics import Figures, Histogram
-from django_delayq.faults import describe_fault
+from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health.facts import Facts, ask
 from django_delayq.health.problems import (
     Level,
@@ -56,8 +57,8 @@ class QueueStatus(NamedTuple):
     #: Or why it cannot be counted.
     counts: Counts | Exception
     pauses: list[Pause]
-    #: The processes that claim from it.
-    workers: list[Worker]
+    #: The processes that claim from it; None: the account may not read which.
+    workers: list[Worker] | None
 
     @property
     def name(self) -> str:
@@ -70,7 +71,7 @@ class QueueStatus(NamedTuple):
     @property
     def problems(self) -> Iterator[ServerProblem]:
         """What `find_unserved` says of it."""
-        if isinstance(self.counts, Counts):
+        if isinstance(self.counts, Counts) and self.workers is not None:
             yield from find_unserved(
                 self.name,
                 self.counts,
@@ -92,7 +93,8 @@ class Status(NamedTuple):
     queues: list[QueueStatus]
     #: What was measured of each queue in the last minutes, by name.
     figures: dict[str, Figures]
-    workers: list[Worker]
+    #: None: the account may not read which.
+    workers: list[Worker] | None
     problems: list[ServerProblem]
 
 
@@ -106,16 +108,18 @@ def look(queues: Sequence[QueueSettings], of_server: Sequence[ServerProblem]) ->
     begun = monotonic_ms()
     client.ping()
     took_ms = monotonic_ms() - begun
-    serving = workers()
+    serving = _living()
     found = look_at_queues(queues, serving)
     if found and all(isinstance(each.counts, Exception) for each in found):
         raise found[0].counts  # type: ignore[misc]
     names = {queue.name for queue in queues}
-    shown = [each for each in serving if not names.isdisjoint(each.queues)]
+    shown = serving and [each for each in serving if not names.isdisjoint(each.queues)]
     counted = [each.counts for each in found if isinstance(each.counts, Counts)]
     problems = [
         *(problem for each in found for problem in each.problems),
-        *find_other_versions({each.name: each.version for each in shown}, __version__),
+        *find_other_versions(
+            {each.name: each.version for each in shown or ()}, __version__
+        ),
         *of_server,
     ]
     order = list(Level)
@@ -131,8 +135,18 @@ def look(queues: Sequence[QueueSettings], of_server: Sequence[ServerProblem]) ->
     )
 
 
+def _living() -> list[Worker] | None:
+    """Return the workers that live; None: the account has no right to their registry, which jobs do not need."""
+    try:
+        return workers()
+    except RedisError as error:
+        if is_forbidden(error):
+            return None
+        raise
+
+
 def look_at_queues(
-    queues: Sequence[QueueSettings], serving: Sequence[Worker]
+    queues: Sequence[QueueSettings], serving: Sequence[Worker] | None
 ) -> list[QueueStatus]:
     """Ask the server about queues, in one round trip; ``serving`` are the workers that live."""
     calls: list[Call[Any]] = [looking.counts(queue.keys) for queue in queues]
@@ -143,7 +157,9 @@ def look_at_queues(
             queue,
             counts,
             [] if isinstance(pauses, Exception) else pauses,
-            [
+            serving
+            if serving is None
+            else [
                 each
                 for each in serving
                 if queue.name in each.queues and each.state is WorkerState.WORKING
@@ -176,6 +192,9 @@ def lines_of(status: Status, width: int | None, heading: Style) -> Iterator[str]
         yield ""
         yield from table(_figures_columns(), _figures_rows(status), width, heading)
     yield ""
+    if status.workers is None:
+        yield gettext("The account may not read which workers are there.")
+        return
     if not status.workers:
         yield gettext("no worker is there")
         return
@@ -398,7 +417,7 @@ def as_json(status: Status) -> dict[str, Any]:
             _queue_json(queue, status.figures.get(queue.name, Figures()))
             for queue in status.queues
         ],
-        "workers": [_worker_json(worker) for worker in status.workers],
+        "workers": status.workers and [_worker_json(each) for each in status.workers],
         "problems": [
             {"level": each.level, "message": each.message, "hint": each.hint}
             for each in status.problems
@@ -423,7 +442,7 @@ def _queue_json(queue: QueueStatus, figures: Figures) -> dict[str, Any]:
         "quarantined": counts.quarantined,
         "paused": queue.is_paused,
         "paused_tasks": [each.task for each in queue.pauses if each.task is not None],
-        "workers": len(queue.workers),
+        "workers": None if queue.workers is None else len(queue.workers),
         "minutes": MINUTES,
         "runs": figures.runs,
         "failures": figures.failures,

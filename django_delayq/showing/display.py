@@ -18,11 +18,13 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.looking import PREVIEW_BYTES, Inspected
+from django_delayq.delivery.progress import ReadProgress
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.arguments import Argument, shown_arguments
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
+from django_delayq.jobs.progress import as_progress
 from django_delayq.jobs.registry import find_task, get_handler
 from django_delayq.queues.reading import read
 from django_delayq.redaction import HIDDEN, redact
@@ -454,6 +456,37 @@ def hex_dump(data: bytes) -> str:
             f"{offset:08x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {ascii_}"
         )
     return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownProgress:
+    """How far a running job is, as its task has said."""
+
+    #: "40 of 200, 20 %"
+    words: str
+    text: str
+    #: From 0 to 100; None: the task has not said how much there is.
+    percent: int | None
+    at: Moment | None
+
+    @classmethod
+    def of(cls, read: ReadProgress | None, now_ms: int) -> "ShownProgress | None":
+        """Describe progress, if there is any; else return None."""
+        told = as_progress(read)
+        if read is None or told is None:
+            return None
+        done, share = number_text(_whole(told.done)), told.share
+        words, percent = done, None
+        if told.total is not None and share is not None:
+            percent = int(share * 100)
+            words = gettext("{done} of {total}, {percent} %").format(
+                done=done, total=number_text(_whole(told.total)), percent=percent
+            )
+        return cls(words, clean(told.text), percent, Moment.of(read.at_ms, now_ms))
+
+
+def _whole(number: float) -> Any:
+    return int(number) if number == int(number) else number
 
 
 @dataclass(frozen=True, slots=True)

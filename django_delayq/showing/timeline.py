@@ -10,7 +10,7 @@ from django.utils.translation import gettext, ngettext
 
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
-from django_delayq.showing.display import Failure, Moment, read_failure
+from django_delayq.showing.display import Failure, Moment, clean, read_failure
 from django_delayq.showing.fields import SCORE_LABELS, STATE_NOTES
 from django_delayq.translating import number_text, state_label
 
@@ -75,9 +75,13 @@ class Event:
 
 
 def events_of(
-    seen: Inspected, state: str, attempts: Sequence[Failure], enqueued_ms: int | None
+    seen: Inspected,
+    state: str,
+    attempts: Sequence[Failure],
+    enqueued_ms: int | None,
+    worker: str,
 ) -> list[Event]:
-    """Tell the life of a job; ``attempts`` are those behind it, the last first."""
+    """Tell the life of a job; ``attempts`` are those behind it, the last first, and ``worker`` runs it now."""
     now_ms = seen.now_ms
     events = []
     if enqueued_ms is not None:
@@ -100,7 +104,7 @@ def events_of(
         events.append(Event(template.format(count=number_text(missing))))
     for number, attempt in enumerate(reversed(attempts), missing + 1):
         events.append(_attempt(number, attempt))
-    events += _now(seen, state)
+    events += _now(seen, state, worker)
     return events
 
 
@@ -127,7 +131,7 @@ def _attempt(number: int, attempt: Failure) -> Event:
     )
 
 
-def _now(seen: Inspected, state: str) -> list[Event]:
+def _now(seen: Inspected, state: str, worker: str) -> list[Event]:
     """Say where the job is, and when that changes."""
     now_ms, note = seen.now_ms, str(STATE_NOTES.get(state, ""))
     if seen.state is State.RUNNING:
@@ -135,8 +139,8 @@ def _now(seen: Inspected, state: str) -> list[Event]:
         ends = Moment.of(seen.score_ms, now_ms)
         assert ends is not None
         facts = [gettext("lease ends {when}").format(when=ends.relative)]
-        if seen.worker:
-            facts.insert(0, gettext("worker {worker}").format(worker=seen.worker))
+        if worker:
+            facts.insert(0, gettext("worker {worker}").format(worker=clean(worker)))
         return [Event(gettext("Runs since"), since, facts, note, is_open=True)]
     label, reason = state_label(state), None
     if seen.state in _REASONS:

@@ -200,7 +200,7 @@ class Claiming:
             queue.problem = ""
         if self._is_newer(queue, reply.newer_format):
             return
-        was_held = queue.is_held_back
+        was_held = queue.is_held_back or queue.pauses.is_paused
         if (reply.pauses or queue.pauses) and queue.pauses.take_in(reply):
             queue.held.next_ms = 0.0
             was_held = True

@@ -12,6 +12,7 @@ from django_delayq.calls.line import Line, UnderWay
 from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery.workers import (
     MOST_JOBS,
+    REGISTRY,
     Registered,
     RunningJob,
     WorkerInfo,
@@ -73,7 +74,7 @@ class Registering:
     def tell(self) -> None:
         """Write that this process lives."""
         self.due_ms = monotonic_ms() + REGISTER_EVERY_MS
-        self._told = self._line.ask(register(self.id, self._info()))
+        self._told = self._line.ask(register(REGISTRY, self.id, self._info()))
 
     def _info(self) -> WorkerInfo:
         crew = self._crew
