@@ -275,7 +275,7 @@ def find_by_id(text: str, queues: Sequence[QueueSettings]) -> tuple[str, str] | 
         calls += (
             looking.inspect(queue.keys, token),
             # Of a job that has ended, its record may be left.
-            Command(("EXISTS", queue.keys.result(token))),
+            Command(("LLEN", queue.keys.result(token))),
         )
     replies = ask(calls)
     for queue, seen, kept in zip(asked, replies[::2], replies[1::2], strict=True):
