@@ -15,6 +15,7 @@ Babel reads Python, and Django turns a template into something that Babel can re
 import argparse
 import functools
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +138,21 @@ def open_of(found: Catalog) -> Catalog:
 def _empty(language: str) -> Catalog:
     header = HEADERS[language]
     return BareCatalog(language, "django", header_comment=header, fuzzy=False)
+
+
+def english_beside(language: str) -> set[str]:
+    """Return the texts without values that a language says otherwise, their spaces as in one line."""
+    forms = {
+        (each, message.string if isinstance(message.string, str) else message.string[0])
+        for message in translated(language)
+        if message.id
+        for each in (message.id if isinstance(message.id, tuple) else [message.id])
+    }
+    return {
+        " ".join(text.split())
+        for text, said in forms
+        if text != said and not re.search(r"%\(|\{", text)
+    }
 
 
 def source_of(language: str) -> Path:

@@ -65,6 +65,12 @@ def fitted(text: str, width: int) -> str:
     return "".join(kept) + "…" if width > 0 else ""
 
 
+def padded(text: str, width: int, *, to_right: bool = False) -> str:
+    """Fill a text up with spaces."""
+    padding = " " * (width - width_of(text))
+    return padding + text if to_right else text + padding
+
+
 class Column(NamedTuple):
     """One column of a table."""
 
@@ -123,9 +129,7 @@ def _line(
 ) -> str:
     cells = []
     for column, cell, width in zip(columns, row, widths, strict=True):
-        shown = fitted(cell, width)
-        padding = " " * (width - width_of(shown))
-        cells.append(padding + shown if column.is_number else shown + padding)
+        cells.append(padded(fitted(cell, width), width, to_right=column.is_number))
     return (" " * gap).join(cells).rstrip()
 
 
