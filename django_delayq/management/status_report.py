@@ -1,11 +1,11 @@
 """What ``delayq_status`` asks of the server and prints: queues, figures, workers, problems."""
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.template.defaultfilters import filesizeformat
+from django.utils import formats
 from django.utils.translation import gettext, ngettext
 from redis.exceptions import RedisError
 
@@ -36,6 +36,7 @@ from django_delayq.management.terminal import (
     printable,
     table,
     width_of,
+    wrapped,
 )
 from django_delayq.redaction import redact_url
 from django_delayq.showing.display import span_text
@@ -219,7 +220,9 @@ def _server_line(status: Status) -> str:
             if facts.is_aof_on
             else gettext("append-only file off")
         )
-    answers = gettext("answers in {count} ms").format(count=f"{status.took_ms:.1f}")
+    answers = gettext("answers in {count} ms").format(
+        count=formats.number_format(status.took_ms, 1)
+    )
     return ", ".join([*parts, answers])
 
 
@@ -308,8 +311,11 @@ def _milliseconds(ms: float | None) -> str:
     if ms >= 60_000:
         return span_text(int(ms))
     if ms >= 1_000:
-        return gettext("{count} s").format(count=f"{ms / 1_000:.2g}")
-    return gettext("{count} ms").format(count=f"{ms:.2g}" if ms < 100 else f"{ms:.0f}")
+        return gettext("{count} s").format(
+            count=formats.number_format(f"{ms / 1_000:.2g}")
+        )
+    digits = f"{ms:.2g}" if ms < 100 else f"{ms:.0f}"
+    return gettext("{count} ms").format(count=formats.number_format(digits))
 
 
 def _worker_columns() -> list[Column]:
@@ -377,15 +383,7 @@ def lines_of_problems(
 
 
 def _wrapped(text: str, width: int | None, indent: str) -> list[str]:
-    # Commands are to be copied.
-    return textwrap.wrap(
-        printable(text),
-        width or PARAGRAPH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(printable(text), width or PARAGRAPH, indent, indent)
 
 
 def lines_of_fault(error: Exception) -> Iterator[str]:

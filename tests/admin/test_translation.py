@@ -59,6 +59,7 @@ from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
+from tests.admin.visiting import SIZES, Visitor
 from tests.catalog import LANGUAGES, english_beside, translated
 from tests.pseudo import LANGUAGE, write_pseudo_locale
 
@@ -251,6 +252,21 @@ def test_no_page_shows_an_english_text(
     assert found == set()
     queues = translated(language).get("Queues").string
     assert queues in browser.get("/admin/").content.decode()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_page_is_wider_than_a_phone(
+    visitor: Visitor, full: Queue, settings: Any, language: str
+) -> None:
+    settings.LANGUAGE_CODE = to_language(language)
+    pages = every_page(full, fill(full))
+    visitor.driver.set_window_size(*SIZES["phone"])
+
+    for number, page in enumerate(pages):
+        visitor.open(page)
+        visitor.picture(f"{language}-{number}")
+        visitor.driver.set_window_size(*SIZES["phone"])
 
 
 def test_what_belongs_to_a_job_is_translated(
