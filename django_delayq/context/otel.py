@@ -45,7 +45,9 @@ class OpenTelemetry:
 
     def capture(self) -> dict[str, str]:
         """Record that a job is scheduled, and return what names that span."""
-        if (tracer := self._find_tracer()) is None or (job := being_scheduled()) is None:
+        if (tracer := self._find_tracer()) is None or (
+            job := being_scheduled()
+        ) is None:
             return {}
         span = tracer.start_span(
             f"schedule {job.queue}",
@@ -93,7 +95,7 @@ class OpenTelemetry:
 
 
 class _Attempt:
-    """The span of an attempt, current as long as that lasts. A class costs a third of a generator's manager."""
+    """The span of an attempt, current as long as that lasts. A class, because a generator costs more for each job."""
 
     __slots__ = ("_span", "_token")
 

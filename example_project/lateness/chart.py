@@ -8,7 +8,7 @@ from typing import NamedTuple
 from django_delayq import EndedJob
 
 #: What the upright axis may show, in ms. It is logarithmic: most jobs are a few ms late, and the worst matters as well.
-LEVELS = {0.1: "0.1 ms", 1: "1 ms", 10: "10 ms", 100: "0.1 s", 1000: "1 s", 10_000: "10 s"}  # fmt: skip
+LEVELS = {0.1: "0.1 ms", 1: "1 ms", 10: "10 ms", 100: "100 ms", 1000: "1 s", 10_000: "10 s"}  # fmt: skip
 #: It reaches at least as far, or it would jump with every job.
 HIGH_ENOUGH_MS = 100
 #: Spans of time that the level axis may show.

@@ -43,7 +43,7 @@ class ChartTests(SimpleTestCase):
         self.assertLess(max(steps) - min(steps), 0.2)
 
     def test_the_levels_reach_the_worst_job(self):
-        self.assertEqual(Chart([ended(5)], NOW).levels[-1].says, "0.1 s")
+        self.assertEqual(Chart([ended(5)], NOW).levels[-1].says, "100 ms")
         self.assertEqual(Chart([ended(450)], NOW).levels[-1].says, "1 s")
 
     def test_what_is_beyond_the_levels_stands_at_their_ends(self):

@@ -291,8 +291,11 @@ def test_before_a_job_is_due_an_idle_server_is_asked_for_its_clock_only(
         worker.loop._line, "ask", lambda call: asked.append(call) or ask(call)
     )
 
-    schedule(tasks.note.using(queue=queue_name), 0.3)
-    wait_until(lambda: records.count("run") == 1, description="it has run")
+    # A busy machine may wake the loop only once the job is due; then it need not ask.
+    while loops.TIME not in asked:
+        runs = records.count("run")
+        schedule(tasks.note.using(queue=queue_name), 0.3)
+        wait_until(lambda: records.count("run") > runs, description="it has run")  # noqa: B023
 
     before = asked.index(loops.TIME)
     later = [each for each in asked[before:] if each is not loops.TIME]
