@@ -169,6 +169,11 @@ def unchecked(task: DelayqTask, **changes: Any) -> DelayqTask:
     return made
 
 
+def in_queue(task: DelayqTask, queue: str) -> DelayqTask:
+    """Return a task as a call that went to this queue has it."""
+    return task if task.queue_name == queue else unchecked(task, queue_name=queue)
+
+
 class BackendTask(TaskDefinition):
     """What workers and the admin know about a function of Django's ``@task``."""
 
