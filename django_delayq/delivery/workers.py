@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
 from django_delayq.calls.script import bind
 from django_delayq.delivery.binding import PACKAGES, now_argument
 from django_delayq.delivery.ended import LATEST_MS
@@ -139,6 +140,18 @@ class WorkersPage(NamedTuple):
     total: int
     #: The first that were registered come first. What no version of ours has written is left out.
     workers: list[SeenWorker]
+
+
+def read_worker(keys: RegistryKeys, worker_id: str) -> Command[WorkerInfo | None]:
+    """Read what one process has said of itself; None: it is not there, or what it says cannot be read."""
+
+    def read(reply: bytes | None) -> WorkerInfo | None:
+        try:
+            return None if reply is None else _decode(reply)
+        except msgspec.MsgspecError:
+            return None
+
+    return Command(("HGET", keys.workers, worker_id), read)
 
 
 def read_workers(

@@ -41,7 +41,6 @@ from django_delayq import (
     schedule_many,
     set_limit,
 )
-from django_delayq.admin.display import Moment, relative_text, size_text
 from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
 from django_delayq.delivery import ended, pausing
@@ -50,6 +49,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
 from django_delayq.management import commands
+from django_delayq.showing.display import Moment, relative_text, size_text
 from django_delayq.translating import say, state_label
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence
@@ -64,8 +64,10 @@ _SHOWN = {
     "img": ("alt",),
     "p": ("aria-label",),
 }
-#: Names of zones, tokens and ids of jobs, and what a page of an error quotes.
-_NAMES = re.compile(r"\bUTC\b|\bEurope/Berlin\b|[\w-]{22}|\bbuiltins\.ValueError\b")
+#: Names of zones, tokens and ids of jobs, ids of workers, and what a page of an error quotes.
+_NAMES = re.compile(
+    r"\bUTC\b|\bEurope/Berlin\b|[\w-]{22}|\bbuiltins\.ValueError\b|\b[0-9a-f]{16}\b"
+)
 NOW_MS = 1_790_000_000_000
 
 
@@ -255,7 +257,9 @@ def test_page_of_schedules_has_its_buttons_translated(
 
         assert untranslated(page, *data) == [], action
     entry = LogEntry.objects.order_by("pk")[0]
-    assert entry.change_message.startswith("⟦Ｓｃｈｅｄｕｌｅ １"[:9])
+    assert entry.change_message.startswith(
+        "⟦Ｆｉｒｅ ｓｃｈｅｄｕｌｅ 1.⟧ → ⟦Ｓｃｈｅｄｕｌｅ"
+    )
 
 
 @pytest.mark.parametrize("action", ["run_now", "cancel", "discard", "resume"])
