@@ -16,7 +16,7 @@ from django_delayq import State, pause, schedule
 from django_delayq.delivery import ended, upgrading
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import note_progress
-from django_delayq.delivery.workers import WorkerInfo, register
+from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register
 from django_delayq.jobs import finding
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
@@ -226,7 +226,7 @@ def test_show_tells_who_runs_a_job_and_how_far_it_is(
 ) -> None:
     job = add(queue, 1, delay=0)
     leased = hand.take()
-    hand.run(register(hand.owner.hex(), WorkerInfo("web1", 4711)))
+    hand.run(register(REGISTRY, hand.owner.hex(), WorkerInfo("web1", 4711)))
     stored = stored_progress(40, 200, "pictures")
     hand.run(note_progress(hand.keys, [(leased.token, leased.fence, stored)]))
 
