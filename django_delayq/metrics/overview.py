@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext
@@ -208,6 +209,7 @@ def as_json(status: Status) -> dict[str, Any]:
     """Describe it for programs."""
     facts = status.facts
     return {
+        "now": datetime.fromtimestamp(status.now_ms / 1000, UTC).isoformat(),
         "server": {
             "url": status.url,
             "product": facts.product,
