@@ -54,7 +54,7 @@ class QueueStatus(NamedTuple):
     """One queue now."""
 
     settings: QueueSettings
-    #: Or why it cannot be counted.
+    #: Or why the queue cannot be read.
     counts: Counts | Exception
     pauses: list[Pause]
     #: The processes that claim from it; None: the account may not read which.
@@ -164,7 +164,8 @@ def look_at_queues(
     return [
         QueueStatus(
             queue,
-            counts,
+            # Counts without the pauses would not say whether the queue is at work.
+            pauses if isinstance(pauses, Exception) else counts,
             [] if isinstance(pauses, Exception) else pauses,
             serving
             if serving is None
