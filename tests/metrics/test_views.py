@@ -22,6 +22,7 @@ from tests.metrics.reading import Scrape
 from tests.metrics.test_exposition import note
 from tests.servers import Server
 
+#: What the page has to say in full.
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "monitor.md"
 BOTH = pytest.mark.parametrize("page", ["metrics", "overview.json"])
 NOBODY_ANSWERS = "unix:///dev/null/nobody"
@@ -200,6 +201,37 @@ def test_page_describes_every_key_of_the_overview(
     described = set(re.findall(r"`(\w+)`", text.partition("\n## ")[0]))
 
     assert _keys(told) <= described
+
+
+def test_page_describes_every_metric_and_its_kind_and_labels(
+    queue: str, hand: Hand, get: Callable[..., Any]
+) -> None:
+    note(hand, 1_000)
+    found = Scrape.of(get("metrics").content.decode())
+    rows = re.findall(
+        r"^\| (`delayq_.*?) \| (\w+) \| (.*?) \| ",
+        PAGE.read_text("utf-8"),
+        re.MULTILINE,
+    )
+
+    described = {
+        name: (kind, set(re.findall(r"`(\w+)`", labels)))
+        for names, kind, labels in rows
+        for name in re.findall(r"`(\w+)`", names)
+    }
+
+    assert described == {
+        name: (
+            kind,
+            {
+                label
+                for (each, labels) in found.values
+                if re.sub("_(bucket|sum|count)$", "", each) == name
+                for label, _ in labels
+            },
+        )
+        for name, kind in found.kinds.items()
+    }
 
 
 def _keys(told: Any) -> set[str]:
