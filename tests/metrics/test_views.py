@@ -209,7 +209,7 @@ def test_page_describes_every_metric_and_its_kind_and_labels(
     note(hand, 1_000)
     found = Scrape.of(get("metrics").content.decode())
     rows = re.findall(
-        r"^\| (`delayq_.*?) \| (\w+) \| (.*?) \| ",
+        r"^\| (`delayq_.*?) \| (\w+) \|(.*?)\| ",
         PAGE.read_text("utf-8"),
         re.MULTILINE,
     )
