@@ -31,6 +31,15 @@ from django_delayq.worker.wheel import HashedWheelTimer
 _ENDS = (Exception, Decision, SystemExit)
 
 
+def is_on_loop() -> bool:
+    """Whether an event loop runs this call, so that nothing else runs on that loop until the call returns."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def run_attempt(attempt: Attempt) -> BaseException | None:
     """Run an attempt to its verdict, and tell of both; return what its task, or reading it, has raised.
 
@@ -43,6 +52,11 @@ def _run(attempt: Attempt) -> BaseException | None:
     task, error = _begin(attempt)
     if task is not None:
         is_async = task.is_async
+        if is_async and is_on_loop():
+            raise RuntimeError(
+                f"{task.name} is an async task, and the event loop runs it only once this call has returned: await aschedule(),"
+                " or aenqueue() of Django's tasks"
+            )
         error = (async_to_sync(_await) if is_async else _call)(attempt, task)
     if heard.attempts:
         with _as_job(attempt):
