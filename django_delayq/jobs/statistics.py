@@ -204,11 +204,16 @@ def _of_queues(
     )
     series = {}
     for each, read in zip(settings, found, strict=True):
-        stored = {moment: decode_figures(text) for moment, text in read.stored.items()}
-        if b"" in read.open:
-            _merge(stored, read.moment, decode_figures(read.open[b""]))
-        series[each.name] = _series(unit, read.now, count, stored)
+        series[each.name] = series_of(unit, count, read)
     return series
+
+
+def series_of(unit: Unit, count: int, read: Read) -> Series:
+    """Return as a series what was read of a queue in whole."""
+    stored = {moment: decode_figures(text) for moment, text in read.stored.items()}
+    if b"" in read.open:
+        _merge(stored, read.moment, decode_figures(read.open[b""]))
+    return _series(unit, read.now, count, stored)
 
 
 def _of_task(

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django_delayq.admin.timeline import Stretch, stretches_of
 
 from django_delayq import delayed_task, get_job, schedule
-from django_delayq.admin.timeline import Stretch, stretches_of
 from django_delayq.calls.running import run
 from django_delayq.delivery import settling
 from django_delayq.delivery.progress import (
