@@ -132,7 +132,7 @@ _NO_LANGUAGE = {
     "Nothing was changed.", "The steps done so far stand.", "the formats ",
     " of its worker processes cannot read format ",
     # Names of types, and of a codec.
-    "Moment", "Moment | None", "Pager", "JobAdmin", "ModelAdmin[Job]", "Filter", "ByteArrayCodec",
+    "Moment", "Moment | None", "Pager", "JobAdmin", "ModelAdmin[Job]", "Filter", "ShownProgress | None", "ByteArrayCodec",
 }  # fmt: skip
 
 

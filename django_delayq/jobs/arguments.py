@@ -47,9 +47,8 @@ def sensitive_texts(
     for parameter, _, value in _bound(task, args, kwargs):
         if parameter in task.base.sensitive:
             found |= set(_texts_of(value))
-    return sorted(
-        (text for text in found if len(text) >= LEAST_LOOKED_FOR), key=len, reverse=True
-    )
+    long = (text for text in found if len(text) >= LEAST_LOOKED_FOR)
+    return sorted(long, key=lambda text: (-len(text), text))
 
 
 def _bound(

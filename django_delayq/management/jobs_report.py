@@ -15,21 +15,21 @@ from django_delayq.delivery import batching, looking, pausing
 from django_delayq.delivery.ended import MOST_ENDED
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.states import State
+from django_delayq.delivery.workers import REGISTRY, read_worker
 from django_delayq.exceptions import JobNotFound
 from django_delayq.health.problems import find_paused
 from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job, get_job, handle_of
-from django_delayq.jobs.progress import Progress
-from django_delayq.jobs.workers import Worker, workers
 from django_delayq.management.terminal import Column, one_line, printable, width_of
 from django_delayq.redaction import redact
 from django_delayq.showing import display, fields, timeline
-from django_delayq.showing.display import Moment, relative_text
+from django_delayq.showing.display import Moment, ShownProgress, relative_text
 from django_delayq.showing.fields import Field
 from django_delayq.showing.timeline import Event
-from django_delayq.translating import number_text, say_problems, state_label
+from django_delayq.translating import say_problems, state_label
 
 #: Columns of a paragraph, and of what stands below a label.
 WIDTH, INDENT = 100, "  "
@@ -127,53 +127,50 @@ class Shown(NamedTuple):
     #: What holds it back.
     paused: list[str]
     #: How far it is, if it runs and says so.
-    progress: Progress | None
-    #: The process that runs it, if that is known.
-    worker: Worker | None
+    progress: ShownProgress | None
+    #: The process that runs it, as far as that is known; or "".
+    worker: str
     #: How it ended, if it has ended and the queue still knows.
     ended: EndedJob | None
 
 
 def look_at(job_id: str) -> Shown:
-    """Ask the server about a job, in three calls; more if it runs, or has ended.
+    """Ask the server about a job, in a few calls; and if it has ended, how.
 
     Raises:
         JobNotFound: nothing knows it any more.
         QueueNotFound: its queue is not configured.
     """
     job = handle_of(job_id)
-    seen, left, pauses = perform(own_clients.of_thread, _looking(job))
-    state = job._take(seen)
-    if state in fields.OVER or state is State.MISSING:
-        ended = _ended(job)
-        try:
-            job = get_job(job_id)
-        except JobNotFound:
-            if ended is None:
-                raise
-            job.state = ended.outcome
-        return Shown(job, seen, 0, [], None, None, ended)
+    shown = perform(own_clients.of_thread, _looking(job))
+    state = job._take(shown.seen)
+    if state not in fields.OVER and state is not State.MISSING:
+        return shown
+    ended = _ended(job)
+    try:
+        job = get_job(job_id)
+    except JobNotFound:
+        if ended is None:
+            raise
+        job.state = ended.outcome
+    return shown._replace(job=job, ended=ended)
+
+
+def _looking(job: Job[Any]) -> Steps[Shown]:
+    keys = conf.get_settings().queue(job.queue).keys
+    seen: Inspected = yield looking.inspect(keys, job.token)
+    job._take(seen)
+    pauses: list[Pause] = yield pausing.pauses(keys)
+    left: int = yield batching.count_left(keys, job.token)
+    progress, worker = None, ""
+    if seen.worker:
+        stored = yield read_progress(keys, job.token)
+        progress = ShownProgress.of(stored, seen.now_ms)
+        info = yield read_worker(REGISTRY, seen.worker)
+        worker = seen.worker if info is None else f"{info.host}:{info.pid}"
     paused = find_paused(each for each in pauses if each.task in (None, job.task))
     told = [f"{each.message} {each.hint}" for each in say_problems(paused)]
-    progress = worker = None
-    if state is State.RUNNING:
-        progress, worker = job.read_progress(), _worker_of(job)
     return Shown(job, seen, left, told, progress, worker, None)
-
-
-def _worker_of(job: Job[Any]) -> Worker | None:
-    for worker in workers(job.queue):
-        if any(each.id == job.id for each in worker.jobs):
-            return worker
-    return None
-
-
-def _looking(job: Job[Any]) -> Steps[tuple[Inspected, int, list[Pause]]]:
-    keys = conf.get_settings().queue(job.queue).keys
-    seen = yield looking.inspect(keys, job.token)
-    left = yield batching.count_left(keys, job.token)
-    pauses = yield pausing.pauses(keys)
-    return seen, left, pauses
 
 
 def _ended(job: Job[Any]) -> EndedJob | None:
@@ -204,10 +201,14 @@ def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
         yield from _indented(f"{name}={value}" if name else value, INDENT)
     yield ""
     yield gettext("What happened, and what comes")
-    attempts = display.read_attempts(seen)
-    for event in timeline.events_of(seen, state, attempts, content.enqueued_ms):
+    events = timeline.events_of(
+        seen, state, display.read_attempts(seen), content.enqueued_ms, shown.worker
+    )
+    for event in events:
         yield from _lines_of_event(event, is_folded)
-    yield from _lines_of_run(shown)
+    if shown.progress is not None:
+        told = ", ".join(filter(None, (shown.progress.words, shown.progress.text)))
+        yield from _lines_of_field(Field(gettext("Progress"), told))
 
 
 def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
@@ -224,20 +225,6 @@ def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
         is_left_out = is_folded and part.summary
         text = f"  [{part.summary}]" if is_left_out else redact(part.text)
         yield from _indented(text, INDENT * 3)
-
-
-def _lines_of_run(shown: Shown) -> Iterator[str]:
-    if shown.worker is not None:
-        yield from _lines_of_field(Field(gettext("Worker"), shown.worker.name))
-    progress = shown.progress
-    if progress is None:
-        return
-    done = number_text(int(progress.done))
-    if progress.total is not None:
-        template = gettext("{done} of {total}")
-        done = template.format(done=done, total=number_text(int(progress.total)))
-    told = f"{done}, {progress.text}" if progress.text else done
-    yield from _lines_of_field(Field(gettext("Progress"), told))
 
 
 def _lines_of_end(shown: Shown) -> Iterator[str]:
@@ -314,13 +301,13 @@ def in_full(shown: Shown) -> dict[str, Any]:
         "history": [_attempt(each) for each in job.history],
         "batch_left": shown.left,
         "paused": shown.paused,
-        "worker": None if shown.worker is None else shown.worker.name,
+        "worker": display.clean(shown.worker) or None,
         "progress": None
         if shown.progress is None
         else {
-            "done": shown.progress.done,
-            "total": shown.progress.total,
-            "text": display.clean(shown.progress.text),
+            "words": shown.progress.words,
+            "percent": shown.progress.percent,
+            "text": shown.progress.text,
         },
         "ended": None
         if ended is None

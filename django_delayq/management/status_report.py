@@ -41,6 +41,9 @@ def lines_of(status: Overview, width: int | None, heading: Style) -> Iterator[st
         yield ""
         yield from table(_figures_columns(), _figures_rows(status), width, heading)
     yield ""
+    if status.workers is None:
+        yield gettext("The account may not read which workers are there.")
+        return
     if not status.workers:
         yield gettext("no worker is there")
         return

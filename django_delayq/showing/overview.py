@@ -7,6 +7,8 @@ the same as JSON can hold it. Nothing here knows HTTP, or in which language peop
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from redis.exceptions import RedisError
+
 from django_delayq import __version__, conf
 from django_delayq.calls.call import Call
 from django_delayq.calls.several import run_all
@@ -20,7 +22,7 @@ from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.statistics import Figures, Unit, total
 from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.exceptions import DelayqError
-from django_delayq.faults import describe_fault
+from django_delayq.faults import describe_fault, is_forbidden
 from django_delayq.health import problems
 from django_delayq.health.facts import Facts, ask
 from django_delayq.health.problems import Level, ServerProblem
@@ -44,8 +46,8 @@ class QueueStatus(NamedTuple):
     #: Or why it cannot be counted.
     counts: Counts | Exception
     pauses: list[Pause]
-    #: The processes that claim from it.
-    workers: list[Worker]
+    #: The processes that claim from it; None: the account may not read which.
+    workers: list[Worker] | None
     #: What was measured, by the minute and by the hour; None: nothing is measured or asked for, or it cannot be read.
     minutes: Series | None = None
     hours: Series | None = None
@@ -78,7 +80,7 @@ class QueueStatus(NamedTuple):
     @property
     def problems(self) -> Iterator[ServerProblem]:
         """What `find_unserved` says of it."""
-        if isinstance(self.counts, Counts):
+        if isinstance(self.counts, Counts) and self.workers is not None:
             yield from problems.find_unserved(
                 self.name,
                 self.counts,
@@ -122,7 +124,8 @@ class Overview(NamedTuple):
     #: By the server's clock, epoch ms.
     now_ms: int
     queues: list[QueueStatus]
-    workers: list[Worker]
+    #: None: the account may not read which.
+    workers: list[Worker] | None
     #: The worst first.
     problems: list[ServerProblem]
 
@@ -142,7 +145,7 @@ def look(
     Raises:
         redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
     """
-    serving = workers()
+    serving = _living()
     began = monotonic_ms()
     facts = ask(own_clients.of_thread())
     took_ms = monotonic_ms() - began
@@ -152,13 +155,13 @@ def look(
     if found and all(isinstance(each.counts, Exception) for each in found):
         raise found[0].counts  # type: ignore[misc]
     names = {queue.name for queue in queues}
-    shown = [each for each in serving if not names.isdisjoint(each.queues)]
+    shown = serving and [each for each in serving if not names.isdisjoint(each.queues)]
     counted = [each.counts for each in found if isinstance(each.counts, Counts)]
     key_ids = _key_ids()
     told = [
         *(problem for each in found for problem in each.all_problems(key_ids)),
         *problems.find_other_versions(
-            {each.name: each.version for each in shown}, __version__
+            {each.name: each.version for each in shown or ()}, __version__
         ),
         *problems.find_in_facts(facts),
         *of_server,
@@ -185,9 +188,19 @@ def _key_ids() -> list[str] | None:
         return None
 
 
+def _living() -> list[Worker] | None:
+    """Return the workers that live; None: the account has no right to their registry, which jobs do not need."""
+    try:
+        return workers()
+    except RedisError as error:
+        if is_forbidden(error):
+            return None
+        raise
+
+
 def look_at_queues(
     queues: Sequence[QueueSettings],
-    serving: Sequence[Worker],
+    serving: Sequence[Worker] | None,
     *,
     minutes: int = MINUTES,
     hours: int = 0,
@@ -238,7 +251,9 @@ def look_at_queues(
                 queue,
                 counts,
                 pauses,
-                [
+                serving
+                if serving is None
+                else [
                     each
                     for each in serving
                     if queue.name in each.queues and each.state is WorkerState.WORKING
@@ -278,7 +293,7 @@ def overview_data(seen: Overview | None = None) -> dict[str, Any]:
             "took_ms": round(seen.took_ms, 3),
         },
         "queues": [_queue_data(queue) for queue in seen.queues],
-        "workers": [_worker_data(worker) for worker in seen.workers],
+        "workers": seen.workers and [_worker_data(each) for each in seen.workers],
         "problems": [
             {"level": each.level, "message": each.message, "hint": each.hint}
             for each in seen.problems
@@ -303,7 +318,7 @@ def _queue_data(queue: QueueStatus) -> dict[str, Any]:
         "quarantined": counts.quarantined,
         "paused": queue.is_paused,
         "paused_tasks": [each.task for each in queue.pauses if each.task is not None],
-        "workers": len(queue.workers),
+        "workers": None if queue.workers is None else len(queue.workers),
         "minutes": MINUTES,
         "runs": figures.runs,
         "failures": figures.failures,

@@ -21,6 +21,7 @@ from django_delayq.delivery.settling import Done, Failed
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register, unregister
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.showing.timeline import Stretch, stretches_of
 from tests.admin.conftest import url
 from tests.admin.filling import OWNER, Queue, error
 from tests.admin.test_job_admin import content_of, messages_of

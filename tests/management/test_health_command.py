@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call, Said, Writes, serve
+from tests.pages import ROOT
 from tests.servers import ExternalServer, Server
 
 __all__ = ["user"]
@@ -304,3 +306,23 @@ def test_bug_is_no_verdict(
 
     with pytest.raises(ZeroDivisionError):
         call("delayq_health")
+
+
+def test_probes_of_the_page_are_commands_that_work(
+    queue: str, call: Call, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "howto" / "deploy.md").read_text("utf-8")
+    (tmp_path / "worker-1.json").touch()
+    exec_form = re.findall(r'command: (\["python", .*"delayq_health".*\])', page)
+    found = [json.loads(each)[2:] for each in exec_form]
+    found += [
+        each.split() for each in re.findall(r"manage\.py (delayq_health .+)", page)
+    ]
+
+    statuses = [
+        call(*(each.replace("/run/delayq", str(tmp_path)) for each in words)).status
+        for words in found
+    ]
+
+    # Nobody serves: the one that asks for a worker says so.
+    assert sorted(statuses) == [0, 0, 1]

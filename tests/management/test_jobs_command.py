@@ -15,7 +15,10 @@ from django.core.management import load_command_class
 from django_delayq import State, pause, schedule
 from django_delayq.delivery import ended, upgrading
 from django_delayq.delivery.ended import EndRecord
+from django_delayq.delivery.progress import note_progress
+from django_delayq.delivery.workers import WorkerInfo, register
 from django_delayq.jobs import finding
+from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
 from django_delayq.management.commands import delayq_jobs
 from tests.jobs import samples
@@ -170,7 +173,7 @@ def test_reader_that_has_seen_enough_ends_the_list(
     for n in range(300):
         add(queue, n, "x" * 1_000)
     with subprocess.Popen(
-        [sys.executable, MANAGE, "delayq_jobs", "list", "--json"],
+        [sys.executable, MANAGE, "delayq_jobs", "list", "--json", "--skip-checks"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "WORKER_TEST_DELAYQ": json.dumps(settings.DELAYQ)},
@@ -216,6 +219,28 @@ def test_show_tells_everything_of_a_dead_job(
         f"manage.py delayq_resume {queue}",
     ):
         assert told in shown, told
+
+
+def test_show_tells_who_runs_a_job_and_how_far_it_is(
+    queue: str, hand: Hand, call: Call
+) -> None:
+    job = add(queue, 1, delay=0)
+    leased = hand.take()
+    hand.run(register(hand.owner.hex(), WorkerInfo("web1", 4711)))
+    stored = stored_progress(40, 200, "pictures")
+    hand.run(note_progress(hand.keys, [(leased.token, leased.fence, stored)]))
+
+    shown = " ".join(call("delayq_jobs", "show", job.id).out.split())
+    found = json.loads(call("delayq_jobs", "show", job.id, "--json").out)
+
+    assert "worker web1:4711" in shown
+    assert "Progress 40 of 200, 20 %, pictures" in shown
+    assert found["worker"] == "web1:4711"
+    assert found["progress"] == {
+        "words": "40 of 200, 20 %",
+        "percent": 20,
+        "text": "pictures",
+    }
 
 
 def test_show_as_json_has_the_attempts(queue: str, hand: Hand, call: Call) -> None:
@@ -435,6 +460,14 @@ def test_filter_is_asked_about_at_a_terminal(
     assert {job.refresh() for job in jobs} == {state}
     # The first five are shown before the question.
     assert sum(job.id in said.out for job in jobs) == 5
+
+
+def test_nothing_is_asked_where_nothing_is_found(
+    queue: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+
+    assert call("delayq_jobs", "retry", "--queue", queue) == (0, "no job fits\n", "")
 
 
 def test_filter_needs_consent_where_nobody_can_be_asked(

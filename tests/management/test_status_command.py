@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import call_command
 
 from django_delayq import pause, schedule
@@ -20,13 +21,15 @@ from django_delayq.delivery.statistics import (
 from django_delayq.delivery.workers import RunningJob
 from django_delayq.management import terminal
 from django_delayq.management.commands import delayq_status
+from tests.health.conftest import user
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call, Writes, serve
-from tests.servers import Server
+from tests.servers import ExternalServer, Server
 
 ADD = samples.add.name
+__all__ = ["user"]
 
 
 def add(queue: str, *args: Any, delay: Any = LATER) -> Any:
@@ -367,6 +370,28 @@ def test_queue_that_may_not_be_read_is_marked(
     assert cells(said.out, "QUEUE", queue)["DEAD"] == "?"
     assert cells(said.out, "QUEUE", f"{queue}-2")["DEAD"] == "0"
     assert "somebody else's data" in " ".join(said.out.split())
+
+
+def test_account_without_the_registry_of_workers_sees_the_queues(
+    queue: str,
+    settings: Any,
+    call: Call,
+    server: Server | ExternalServer,
+    user: Callable[..., redis.Redis],
+) -> None:
+    client = user(f"~*{queue}*", "&*", "+@all")
+    name = client.connection_pool.connection_kwargs["username"]
+    host = server.url.partition("://")[2]
+    settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": f"redis://{name}:pw@{host}"}
+    add(queue, 1)
+
+    said = call("delayq_status")
+
+    assert said.status == 0
+    assert cells(said.out, "QUEUE", queue)["SCHEDULED"] == "1"
+    assert "may not read which workers are there" in said.out
+    assert "No worker serves" not in said.out
+    assert json.loads(call("delayq_status", "--json").out)["workers"] is None
 
 
 def test_long_tables_are_drawn_as_their_rows_come() -> None:

@@ -49,8 +49,8 @@ exit status:
   1  unhealthy: the server does not answer, rejects the account or is a replica; a due job has waited for 5 s or more,
      and no worker serves its queue; a due job has waited for longer than --max-lateness; no worker is there, with
      --worker; a process of the worker is missing or shows no life, with --heartbeat
-  2  that cannot be told: the settings or the options are wrong, the account may not read the queue, something else
-     uses its keys, or the folder of --heartbeat is not there
+  2  that cannot be told: the settings or the options are wrong, the account may not read the queue or the registry of
+     workers, something else uses the queue's keys, or the folder of --heartbeat is not there
 """
 )
 
@@ -245,7 +245,7 @@ def _fault(
     queue: QueueStatus, needs_worker: bool, most_late: timedelta | None
 ) -> str | None:
     """Return what is wrong with a queue; None: nothing."""
-    late_ms, processes = _late_ms(queue), len(queue.workers)
+    late_ms, processes = _late_ms(queue), len(queue.workers or ())
     if queue.is_paused:
         return None
     for problem in queue.problems:

@@ -62,8 +62,8 @@ A search reads 100 jobs a call and may be interrupted; a state and a range with 
 exit status:
   0  the list was printed; or every job that was named, or all that were found, were dealt with: what workers had
      first is counted, and is no failure
-  1  a job that was named by its id is not there or was left alone; nobody was there to answer the question; the
-     server did not answer; or the command was interrupted
+  1  a job that was named by its id is not there or was left alone; nobody was there to answer the question, or the
+     answer was no; the server did not answer; or the command was interrupted
   2  the command was called in a wrong way
 """
 )
@@ -472,8 +472,13 @@ class Command(CommandWithExamples):
         if options["dry_run"]:
             self._rehearse(verb, found, options)
             return
-        if not options["yes"] and not self._agrees(verb, found):
-            raise SystemExit(1)
+        if not options["yes"]:
+            counts = self._preview_to_ask(found)
+            if not counts:
+                self.stdout.write(gettext("no job fits"))
+                return
+            if not self._agrees(verb, counts):
+                raise SystemExit(1)
         changed = verb.many(found, options)
         self._progress.end()
         if options["json"]:
@@ -481,24 +486,23 @@ class Command(CommandWithExamples):
             return
         self.stdout.write(_told(verb, changed))
 
-    def _agrees(self, verb: Verb, found: FoundJobs[Any]) -> bool:
-        """Show what would be changed, and ask."""
+    def _preview_to_ask(self, found: FoundJobs[Any]) -> Counter[State]:
+        """Show what would be changed, if there is somebody to look."""
         if not sys.stdin.isatty():
             raise CommandError(
                 "Nobody is here to be asked, so nothing was changed. Say --yes to change what is found, or --dry-run to see"
                 " what that is."
             )
-        counts = self._preview(found)
-        if not counts:
-            self.stdout.write(gettext("no job fits"))
-            return False
+        return self._preview(found)
+
+    def _agrees(self, verb: Verb, counts: Counter[State]) -> bool:
         count = counts.total()
         question = verb.question.format(count=count, number=number_text(count))
         answer = input(f"{question} {_by_state(counts)} [y/N] ")
-        if answer.strip().lower() not in ("y", "yes"):
-            self.stdout.write(gettext("nothing was changed"))
-            return False
-        return True
+        if answer.strip().lower() in ("y", "yes"):
+            return True
+        self.stdout.write(gettext("nothing was changed"))
+        return False
 
     def _rehearse(
         self, verb: Verb, found: FoundJobs[Any], options: dict[str, Any]
