@@ -18,28 +18,37 @@ ROOT = Path(__file__).resolve().parent.parent
 BASELINE = "return redis.call('ZADD', KEYS[1], ARGV[1], ARGV[2])"
 #: A call that holds the server longer than this is slow.
 SLOW_US = 5_000
+#: A script that touches nothing: what is slow in it is the machine.
+COUNT = "local n = 0 for i = 1, tonumber(ARGV[1]) do n = n + #tostring(i) end return n"
 
 
 @contextmanager
-def serving(kind: str, **options: str) -> Iterator[Server]:
-    """Start a server of a kind on loopback TCP and point Django at it."""
+def running(kind: str, **options: str) -> Iterator[Server]:
+    """Start a server of a kind on loopback TCP."""
     server = Server(
         kind, {"slowlog-log-slower-than": "1000", "slowlog-max-len": "1024", **options}
     )
     server.start()
-    os.environ["DELAYQ_BENCH_URL"] = server.url
-    os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
-    import django
-
-    django.setup()
     try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def serving(kind: str, **options: str) -> Iterator[Server]:
+    """Start a server of a kind and point Django at it."""
+    with running(kind, **options) as server:
+        os.environ["DELAYQ_BENCH_URL"] = server.url
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.settings"
+        import django
+
+        django.setup()
         print(
             f"{kind} {'.'.join(map(str, server.version))}, redis-py {redis.__version__}, Python {sys.version.split()[0]}"
         )
         print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}\n")
         yield server
-    finally:
-        server.stop()
 
 
 def run_for_each(module: str, kinds: Sequence[str], *arguments: str) -> None:
@@ -133,6 +142,18 @@ def slowest_us(client: redis.Redis) -> tuple[int, str]:
         return 0, "nothing above 1 ms"
     worst = max(entries, key=lambda entry: entry["duration"])
     return int(worst["duration"]), worst["command"][:60].decode(errors="replace")
+
+
+def turns(client: redis.Redis) -> int:
+    """Return how far `COUNT` counts in 1 ms."""
+    turns = 1_000
+    while True:
+        client.config_resetstat()
+        for _ in range(100):
+            client.eval(COUNT, 0, turns)
+        if client.info("commandstats")["cmdstat_eval"]["usec_per_call"] >= 900:
+            return turns
+        turns = int(turns * 1.2)
 
 
 def delete_queue(client: redis.Redis, name: str) -> None:

@@ -47,7 +47,7 @@ def measure(kind: str, jobs: int) -> None:
         schedule_many(_prepared(tasks.noop_flat, jobs))
         _spread_over_states(client, tasks.noop_flat)
         client.config_set("slowlog-log-slower-than", int(SLOW_MS * 1000))
-        turns = _turns(client)
+        turns = bench.turns(client)
         rows = [
             _steps(
                 client,
@@ -184,25 +184,9 @@ def _steps(client: redis.Redis, what: str, search: Any) -> tuple[str, ...]:
     )
 
 
-#: A script that touches nothing: what is slow in it is the machine.
-COUNT = "local n = 0 for i = 1, tonumber(ARGV[1]) do n = n + #tostring(i) end return n"
-
-
-def _turns(client: redis.Redis) -> int:
-    """Return how far `COUNT` counts in the time of a step, 1 ms."""
-    turns = 1_000
-    while True:
-        client.config_resetstat()
-        for _ in range(100):
-            client.eval(COUNT, 0, turns)
-        if client.info("commandstats")["cmdstat_eval"]["usec_per_call"] >= 900:
-            return turns
-        turns = int(turns * 1.2)
-
-
 def _count(client: redis.Redis, turns: int, calls: int) -> int:
     for _ in range(calls):
-        client.eval(COUNT, 0, turns)
+        client.eval(bench.COUNT, 0, turns)
     return 0
 
 

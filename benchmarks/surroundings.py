@@ -30,22 +30,26 @@ JOBS = 400
 LOCALE = "django_delayq.context.Locale"
 OTEL = "django_delayq.context.otel.OpenTelemetry"
 SENTRY = "django_delayq.context.sentry.Sentry"
-#: What is measured: name, contexts, middleware, whether signals are heard, whether the SDKs are set up.
-CASES: dict[str, tuple[list[str], list[str], bool, bool]] = {
-    "nothing": ([], [], False, False),
-    "receivers of job_started and job_succeeded": ([], [], True, False),
+#: What is measured: name, contexts, middleware, whether signals are heard, and the share of the traces that OpenTelemetry
+#: records; None: no SDK is set up.
+CASES: dict[str, tuple[list[str], list[str], bool, float | None]] = {
+    "nothing": ([], [], False, None),
+    "receivers of job_started and job_succeeded": ([], [], True, None),
     "a middleware that only calls": (
         [],
         ["benchmarks.surroundings.plain"],
         False,
-        False,
+        None,
     ),
-    "Locale": ([LOCALE], [], False, False),
-    "OpenTelemetry, no SDK": ([OTEL], [], False, False),
-    "Sentry, no client": ([SENTRY], [], False, False),
-    "all three, no SDK": ([LOCALE, OTEL, SENTRY], [], False, False),
-    "OpenTelemetry, each job recorded": ([OTEL], [], False, True),
-    "Sentry, no traces": ([SENTRY], [], False, True),
+    "Locale": ([LOCALE], [], False, None),
+    "OpenTelemetry, no SDK": ([OTEL], [], False, None),
+    "Sentry, no client": ([SENTRY], [], False, None),
+    "all three, no SDK": ([LOCALE, OTEL, SENTRY], [], False, None),
+    "OpenTelemetry, each job recorded": ([OTEL], [], False, 1.0),
+    "OpenTelemetry, no job recorded": ([OTEL], [], False, 0.0),
+    "Sentry, no traces": ([SENTRY], [], False, 0.0),
+    "all three, each job recorded": ([LOCALE, OTEL, SENTRY], [], False, 1.0),
+    "all three, no job recorded": ([LOCALE, OTEL, SENTRY], [], False, 0.0),
 }
 
 
@@ -126,7 +130,7 @@ def _measured(root: Path, case: str, rounds: int) -> tuple[float, float]:
 
 def measure(case: str, rounds: int) -> tuple[float, float]:
     """Return the µs to prepare a job, and those of an attempt."""
-    contexts, middleware, is_heard, has_sdks = CASES[case]
+    contexts, middleware, is_heard, recorded = CASES[case]
     options: dict[str, Any] = {"CONNECTION": "redis://localhost:1/0"}
     if contexts or middleware:
         options |= {"CONTEXT": contexts, "MIDDLEWARE": middleware}
@@ -138,8 +142,8 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
     )
     django.setup()
     logging.disable(logging.CRITICAL)
-    if has_sdks:
-        _set_up_sdks()
+    if recorded is not None:
+        _set_up_sdks(recorded)
     # As a site does for whoever asks: a context has something to find.
     translation.activate("de")
     timezone.activate(ZoneInfo("Asia/Shanghai"))
@@ -214,17 +218,20 @@ def measure(case: str, rounds: int) -> tuple[float, float]:
     return prepared / JOBS * 1e6, attempted / JOBS * 1e6
 
 
-def _set_up_sdks() -> None:
+def _set_up_sdks(recorded: float) -> None:
     import sentry_sdk
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
     from sentry_sdk.transport import Transport
 
     class Nowhere(Transport):
         def capture_envelope(self, envelope: object) -> None:
             """Send nothing."""
 
-    trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
+    trace.set_tracer_provider(
+        TracerProvider(TraceIdRatioBased(recorded), shutdown_on_exit=False)
+    )
     sentry_sdk.init(
         dsn="https://key@sentry.example/1",
         transport=Nowhere,

@@ -24,7 +24,7 @@ def check_databases(settings: conf.Settings) -> Iterator[checks.CheckMessage]:
     """Compare DATABASES with ``DELAYQ``, without a connection."""
     yield from _check_atomic_requests(settings)
     for alias, database in connections.settings.items():
-        yield from _check_pool(alias, database, settings.worker.threads)
+        yield from _check_pool(alias, database, settings.worker)
 
 
 def _check_atomic_requests(settings: conf.Settings) -> Iterator[checks.CheckMessage]:
@@ -62,8 +62,32 @@ def _listed(names: Any) -> str:
     return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")
 
 
+class _Jobs(NamedTuple):
+    """How many jobs of a process may each have a connection to a database at once, and the settings that say so."""
+
+    most: int
+    names: list[str]
+    why: str
+
+
+def _jobs_of(worker: conf.WorkerSettings) -> _Jobs:
+    if not any(task.is_async for task in registry.all_tasks()):
+        return _Jobs(
+            worker.threads,
+            ["THREADS"],
+            f"THREADS is {worker.threads}, with a connection each",
+        )
+    # Django makes queries in threads, and asgiref gives each coroutine a thread of its own.
+    return _Jobs(
+        worker.threads + worker.coroutines,
+        ["THREADS", "COROUTINES"],
+        f"THREADS is {worker.threads}, with a connection each, and COROUTINES {worker.coroutines}, with one each if the task"
+        " makes queries",
+    )
+
+
 def _check_pool(
-    alias: str, database: Mapping[str, Any], threads: int
+    alias: str, database: Mapping[str, Any], worker: conf.WorkerSettings
 ) -> Iterator[checks.CheckMessage]:
     size = _pool_size(database)
     if size is None:
@@ -75,12 +99,14 @@ def _check_pool(
             hint="Leave CONN_MAX_AGE out: the pool keeps connections open by itself.",
             id="django_delayq.W006",
         )
-    if size < threads:
+    jobs = _jobs_of(worker)
+    if size < jobs.most:
+        together = " together" if len(jobs.names) > 1 else ""
         yield checks.Warning(
-            f"Database {alias!r} has a pool of {size} connections in each process, and DELAYQ['WORKER']['THREADS'] is"
-            f" {threads}: so many jobs run at once.",
+            f"Database {alias!r} has a pool of {size} connections in each process, and {jobs.most} jobs may need one at"
+            f" once: in DELAYQ['WORKER'], {jobs.why}.",
             hint="Those that find no free connection wait, and fail after the timeout of the pool, 30 s by default. Set"
-            f" OPTIONS['pool']['max_size'] to {threads} or more, or THREADS to {size} or less.",
+            f" OPTIONS['pool']['max_size'] to {jobs.most} or more, or {' and '.join(jobs.names)}{together} to {size} or less.",
             id="django_delayq.W006",
         )
 
@@ -122,19 +148,20 @@ def check_room(
         # `check_settings` says what is wrong with them.
         return []
     found: list[checks.CheckMessage] = []
+    jobs = _jobs_of(worker)
     for alias in databases or ():
         room = _room_of(alias)
         size = _pool_size(connections.settings[alias])
-        each = worker.threads if size is None else min(worker.threads, size)
+        each = jobs.most if size is None else min(jobs.most, size)
         if room is None or worker.processes * each <= room.most:
             continue
         found.append(
             checks.Warning(
                 f"A worker of {worker.processes} processes, each with {each} connections to database {alias!r}, needs"
                 f" {worker.processes * each:,} of them, and the database admits {room.most:,}: {room.why}.",
-                hint="Under load, jobs will fail for want of a connection, and so will requests. Lower PROCESSES or THREADS in"
-                " DELAYQ['WORKER'], raise what the message names, or put a pooler such as PgBouncer in between. Web"
-                " processes and other workers need connections as well.",
+                hint="Under load, jobs will fail for want of a connection, and so will requests. In DELAYQ['WORKER'],"
+                f" {jobs.why}. Lower PROCESSES or {' or '.join(jobs.names)}, raise what the message names, or put a pooler such"
+                " as PgBouncer in between. Web processes and other workers need connections as well.",
                 id="django_delayq.W007",
             )
         )

@@ -17,9 +17,10 @@ logger = get_log("django_delayq.signals")
 class _Heard:
     """Whether anybody listens, for those who would have to look at many signals for each job."""
 
-    #: A receiver was connected to one of the signals about attempts. It stays True: who takes the receivers away may
-    #: put them back behind our back, and all that it costs then is a look at each signal.
-    attempts = False
+    def __init__(self) -> None:
+        #: A receiver was connected to one of the signals about attempts. It stays True: who takes the receivers away
+        #: may put them back behind our back, and all that it costs then is a look at each signal.
+        self.attempts = False
 
 
 heard = _Heard()

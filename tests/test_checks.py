@@ -490,6 +490,25 @@ def test_pool_that_is_smaller_than_the_threads_is_warned_of(
     assert f"to {threads} or more, or THREADS to {size} or less." in hint
 
 
+def test_pool_is_compared_with_the_coroutines_if_a_task_is_async() -> None:
+    async def query() -> None:
+        """Each of these has a connection of its own while it runs."""
+
+    delayed_task(name="tests.checks.query")(query)
+    worker = {"THREADS": 3, "COROUTINES": 20}
+
+    def told(size: int) -> list[tuple[str, str, str]]:
+        with databases(default={"OPTIONS": {"pool": {"max_size": size}}}):
+            return found(DELAYQ={"CONNECTION": URL, "WORKER": worker})
+
+    [(id_, message, hint)] = told(22)
+
+    assert told(23) == []
+    assert id_ == "django_delayq.W006"
+    assert "and 23 jobs may need one at once" in message
+    assert "to 23 or more, or THREADS and COROUTINES together to 22 or less." in hint
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -546,8 +565,8 @@ class TestRoom:
             self.name, self.settings = entry["NAME"], connections.settings[alias]
             yield alias
 
-    def told(self, alias: str, processes: int, threads: int) -> list[str]:
-        worker = {"PROCESSES": processes, "THREADS": threads}
+    def told(self, alias: str, processes: int, threads: int, **more: int) -> list[str]:
+        worker = {"PROCESSES": processes, "THREADS": threads, **more}
         with override_settings(DELAYQ={"CONNECTION": URL, "WORKER": worker}):
             found = checks.run_checks(
                 tags=["delayq"], include_deployment_checks=True, databases=[alias]
@@ -564,6 +583,19 @@ class TestRoom:
 
         assert message.endswith(f"admits {most}: max_connections is {most}.")
         assert f"needs {2 * int(most)} of them" in message
+
+    def test_coroutines_count_if_a_task_is_async(self, alias: str) -> None:
+        [[most]] = self.execute("show max_connections")
+        worker = {"COROUTINES": int(most)}
+        assert self.told(alias, 1, 1, **worker) == []
+
+        async def query() -> None:
+            """It has a connection of its own while it runs."""
+
+        delayed_task(name="tests.checks.query")(query)
+
+        [message] = self.told(alias, 1, 1, **worker)
+        assert f"needs {int(most) + 1} of them" in message
 
     def test_limits_of_role_and_database_count(self, alias: str) -> None:
         role = f"r_{self.name}"

@@ -4,6 +4,7 @@ Functions of Django's ``@task`` become jobs like those of ``@delayed_task``, run
 docs/howto/django-tasks.md.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -38,6 +39,7 @@ from django_delayq.exceptions import (
     DelayqError,
     InvalidDelay,
     InvalidResult,
+    InvalidSettings,
     JobNotFound,
     QueueNotFound,
 )
@@ -97,13 +99,16 @@ class DelayqBackend(BaseTaskBackend):
             )
         }
         self._defaults = _defaults(*found.values())
+        self._is_installed = False
 
     def validate_task(self, task: AnyTask) -> None:
         """Make sure that a task can be enqueued, and register its function.
 
         Raises:
             InvalidTask: of Django.
+            InvalidSettings: the app is not installed.
         """
+        self._check_installed()
         if not isinstance(task, DelayqTask):
             raise InvalidTask(
                 f"task {task.module_path!r} was made for another backend, {type(task).__qualname__} is its class: decorate its"
@@ -131,6 +136,19 @@ class DelayqBackend(BaseTaskBackend):
         definition = definition_of(task, type(self), self._defaults, wrapped)
         set_plan(task, Plan(self, definition, delay))
 
+    def _check_installed(self) -> None:
+        # Without the app, `manage.py check` runs our checks only where something has imported Django's tasks before. So
+        # tasks that are imported later, by a URLconf for one, raise here. While Django sets up, E020 is still to come.
+        if self._is_installed or not apps.ready:
+            return
+        # Django has imported its module if the app is installed. The registry may lack it in a test with `available_apps`.
+        if "django_delayq.apps" not in sys.modules:
+            raise InvalidSettings(
+                f"TASKS[{self.alias!r}] names a backend of django_delayq, which is not in INSTALLED_APPS: add it there, as"
+                " nothing runs the tasks without it"
+            )
+        self._is_installed = True
+
     def _check_priority(self, task: DelayqTask) -> None:
         try:
             queue = conf.get_settings().queues.get(task.queue_name)
@@ -150,19 +168,11 @@ class DelayqBackend(BaseTaskBackend):
 
         Raises:
             InvalidTask: of Django: the task cannot be enqueued.
+            InvalidSettings: the app is not installed.
             TypeError, ValueError: an argument is not JSON, or does not fit the function.
             redis.exceptions.RedisError: the server's or connection's own error, with a note on what became of the job.
         """
-        return self.enqueue_planned(task, self._plan_of(task), args, kwargs)
-
-    def enqueue_planned(
-        self,
-        task: AnyTask,
-        plan: Plan,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> AnyResult:
-        """Do as `enqueue` with a plan that counts."""
+        plan = self._plan_of(task)
         job, result = self._prepare(task, plan, args, kwargs)
         on_commit = plan.definition.on_commit
         send_job(job, on_commit)
@@ -196,6 +206,7 @@ class DelayqBackend(BaseTaskBackend):
         kwargs: Mapping[str, Any],
     ) -> tuple[Job[Any], AnyResult]:
         if not plan.is_checked:
+            self._check_installed()
             check_path(task)
             plan.is_checked = True
         args, kwargs = normalized(args, kwargs)

@@ -104,7 +104,7 @@ class DelayqTask(_Planned):
             and plan.backend is not None
             and plan.settings is task_backends.settings
         ):
-            result: AnyResult = plan.backend.enqueue_planned(self, plan, args, kwargs)
+            result: AnyResult = plan.backend.enqueue(self, args, kwargs)
             return result
         return self.get_backend().enqueue(self, args, kwargs)  # type: ignore[arg-type]
 

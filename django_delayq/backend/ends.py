@@ -4,6 +4,8 @@ Such a task was too late to begin, killed its worker too often, exceeded its tim
 is in quarantine. Only where somebody beside Django's own log listens, a worker looks for these ends.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.utils import timezone
@@ -27,6 +29,7 @@ from django_delayq.backend.upstream import TaskResultStatus, task_finished
 from django_delayq.exceptions import JobFailed
 from django_delayq.jobs.job import Job
 from django_delayq.signals import (
+    heard,
     job_cancelled,
     job_dead,
     job_expired,
@@ -34,14 +37,38 @@ from django_delayq.signals import (
 )
 from django_delayq.worker.attempt import class_path_of, traceback_of
 
+#: What is sent for ends that no call sees.
+_SIGNALS = (job_cancelled, job_dead, job_expired, job_quarantined)
+_UID = "django_delayq.backend"
+
 
 def listen() -> None:
     """Listen for the ends of tasks in this worker, if anybody listens for them."""
-    if is_only_logged(task_finished):
+    if not is_only_logged(task_finished):
+        _listen()
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Listen for the ends of tasks while a test is its own worker: a receiver may come at any time."""
+    if finishing.is_heard:
+        yield
         return
+    before = heard.attempts
+    _listen()
+    try:
+        yield
+    finally:
+        finishing.is_heard = False
+        for signal in _SIGNALS:
+            signal.disconnect(dispatch_uid=_UID)
+        heard.attempts = before
+
+
+def _listen() -> None:
     finishing.is_heard = True
-    for signal in (job_cancelled, job_dead, job_expired, job_quarantined):
-        signal.connect(_finish, dispatch_uid="django_delayq.backend")
+    for signal in _SIGNALS:
+        signal.connect(_finish, dispatch_uid=_UID)
 
 
 def _finish(

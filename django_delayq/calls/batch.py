@@ -33,8 +33,12 @@ class BatchSizer:
         target_ms: float = TARGET_MS,
         call_share: float = CALL_SHARE,
         patience: float = inf,
+        least_ms: float = 0.0,
     ) -> None:
         """``first``, ``least`` and ``most`` are numbers of elements. At times a call takes on twice the least.
+
+        An element counts as ``least_ms`` at least. On a busy machine, where the times of calls vary more than their
+        sizes, elements may seem to cost nothing.
 
         After ``patience`` slow calls in a row, the sizer forgets everything it has learnt; until then, something else
         may have made each of them slow. A caller that calls all the time needs no such haste: on a busy machine it
@@ -47,6 +51,7 @@ class BatchSizer:
         self._least, self._most = least, most
         self._target_ms, self._call_share = target_ms, call_share
         self._patience = patience
+        self._least_ms = least_ms
         # How many calls in a row were slow.
         self._slow = 0
         self._forget()
@@ -66,9 +71,9 @@ class BatchSizer:
             return
         is_told_apart = self._take_in(got, took_ms)
         fitting = self._most
-        if self.element_ms > 0:
+        if (element_ms := max(self.element_ms, self._least_ms)) > 0:
             wanted_ms = max(self._target_ms, self._call_share * self.call_ms)
-            fitting = int(wanted_ms / self.element_ms)
+            fitting = int(wanted_ms / element_ms)
         if got < self.size <= fitting:
             # So many were not there, or had no room.
             return

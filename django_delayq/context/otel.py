@@ -4,21 +4,32 @@ Attributes and names are those of the semantic conventions of messaging. ``pip i
 project sets up the SDK, and without one this costs little and does nothing.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from contextvars import Token
+from types import TracebackType
 
+from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.trace import (
+    Link,
+    ProxyTracer,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from django_delayq.jobs.context import current_job
 from django_delayq.jobs.contexts import being_scheduled
 from django_delayq.jobs.decisions import Decision
-from django_delayq.jobs.job import Job
 
 _propagator = TraceContextTextMapPropagator()
+#: No span is current in it. Nobody changes a context: each call makes another.
+_NOTHING = Context()
 
 
 class OpenTelemetry:
@@ -27,20 +38,24 @@ class OpenTelemetry:
     name = "otel"
 
     def __init__(self) -> None:
-        # Of the API: it follows the provider that the project sets, also if that comes later.
-        self._tracer = trace.get_tracer("django_delayq")
+        # As long as the project has set no provider, this is the API's own, which follows the one that comes later.
+        self._provider = trace.get_tracer_provider()
+        # Of the project's provider.
+        self._tracer: Tracer | None = None
 
     def capture(self) -> dict[str, str]:
         """Record that a job is scheduled, and return what names that span."""
-        if not _is_set_up() or (job := being_scheduled()) is None:
+        if (tracer := self._find_tracer()) is None or (
+            job := being_scheduled()
+        ) is None:
             return {}
-        span = self._tracer.start_span(
+        span = tracer.start_span(
             f"schedule {job.queue}",
             kind=SpanKind.PRODUCER,
             attributes=_attributes("schedule", "send", job.queue, job.task, job.id),
         )
         headers: dict[str, str] = {}
-        _propagator.inject(headers, trace.set_span_in_context(span))
+        _propagator.inject(headers, trace.set_span_in_context(span, _NOTHING))
         span.end()
         return headers
 
@@ -48,42 +63,73 @@ class OpenTelemetry:
         self, headers: Mapping[str, str]
     ) -> AbstractContextManager[None] | None:
         """Record an attempt."""
-        if not _is_set_up() or (job := current_job()) is None:
+        if (tracer := self._find_tracer()) is None or (job := current_job()) is None:
             return None
-        return self._attempt(job, headers)
-
-    @contextmanager
-    def _attempt(self, job: Job[Any], headers: Mapping[str, str]) -> Iterator[None]:
         source = trace.get_current_span(
-            _propagator.extract(headers, Context())
+            _propagator.extract(headers, _NOTHING)
         ).get_span_context()
         attributes = _attributes(
             "process", "process", job.queue, job.task or "", job.id
         )
-        with self._tracer.start_as_current_span(
-            f"process {job.queue}",
-            # Not the trace of whoever scheduled it: that ended long ago, and one of them may schedule thousands.
-            Context(),
-            kind=SpanKind.CONSUMER,
-            attributes=attributes | {"delayq.job.attempt": job.attempts + 1},
-            links=[Link(source)] if source.is_valid else None,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            try:
-                yield
-            except Decision as decision:
-                span.set_attribute("delayq.job.decision", type(decision).__name__)
-                raise
-            except BaseException as error:
-                span.record_exception(error)
-                span.set_attribute("error.type", type(error).__qualname__)
-                span.set_status(Status(StatusCode.ERROR, str(error)))
-                raise
+        attributes["delayq.job.attempt"] = job.attempts + 1
+        return _Attempt(
+            tracer.start_span(
+                f"process {job.queue}",
+                # Not the trace of whoever scheduled it: that ended long ago, and one of them may schedule thousands.
+                _NOTHING,
+                kind=SpanKind.CONSUMER,
+                attributes=attributes,
+                links=[Link(source)] if source.is_valid else None,
+            )
+        )
+
+    def _find_tracer(self) -> Tracer | None:
+        """Return our tracer; None: the project has set no provider yet."""
+        if self._tracer is None:
+            # To ask `trace.get_tracer_provider` costs more: without a provider, it looks into the environment each time.
+            tracer = self._provider.get_tracer("django_delayq")
+            if isinstance(tracer, ProxyTracer):
+                return None
+            self._tracer = tracer
+        return self._tracer
 
 
-def _is_set_up() -> bool:
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+class _Attempt:
+    """The span of an attempt, current as long as that lasts. A class costs a third of a generator's manager."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def __enter__(self) -> None:
+        self._token: Token[Context] = contexts.attach(
+            trace.set_span_in_context(self._span)
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        span = self._span
+        try:
+            if error is not None and span.is_recording():
+                _note(span, error)
+        finally:
+            contexts.detach(self._token)
+            span.end()
+
+
+def _note(span: Span, error: BaseException) -> None:
+    # Not by isinstance: that reads the exception's `__class__`, which may raise.
+    if issubclass(type(error), Decision):
+        span.set_attribute("delayq.job.decision", type(error).__name__)
+        return
+    span.record_exception(error)
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, str(error)))
 
 
 def _attributes(

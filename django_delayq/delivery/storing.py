@@ -3,6 +3,7 @@
 import os
 from binascii import b2a_base64
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -217,21 +218,10 @@ def store(
     Not for a pipeline, which would not make the full call where this one replies nil.
     """
 
-    def full() -> Call[list[Scheduled]]:
-        return schedule(
-            keys,
-            [job],
-            frame_format=frame_format,
-            insertion_list=insertion_list,
-            max_jobs=max_jobs,
-            is_ranked=is_ranked,
-            has_batches=has_batches,
-            now_us=now_us,
-        )
-
+    options = frame_format, insertion_list, max_jobs, is_ranked, has_batches, now_us
     _, when, tail, payload = job
     if tail or is_ranked or not payload.startswith(signing.JOB_START):
-        return full()
+        return _schedule_one(keys, job, *options)
     named = {"delay_queue": keys.queue.delay_queue} if insertion_list else {}
     args: tuple[Argument, ...] = (when, frame_format.number, payload)
     if max_jobs is not None:
@@ -239,12 +229,31 @@ def store(
         args += (now_argument(now_us), max_jobs)
     elif now_us is not None:
         args += (now_us,)
-    return Call(
-        *bind(PACKAGES, "store", keys, **named),
-        args,
-        _read_stored,
-        window_ms=REPEAT_MS,
-        full=full,
+    script, found = bind(PACKAGES, "store", keys, **named)
+    # Not a function in this one: each variable that it shared would be kept in a cell, a tenth of what this costs.
+    full = partial(_schedule_one, keys, job, *options)
+    return Call(script, found, args, _read_stored, {}, REPEAT_MS, full)
+
+
+def _schedule_one(
+    keys: DeliveryKeys,
+    job: NewJob,
+    frame_format: FrameFormat,
+    insertion_list: bool,
+    max_jobs: int | None,
+    is_ranked: bool,
+    has_batches: bool,
+    now_us: int | None,
+) -> Call[list[Scheduled]]:
+    return schedule(
+        keys,
+        [job],
+        frame_format=frame_format,
+        insertion_list=insertion_list,
+        max_jobs=max_jobs,
+        is_ranked=is_ranked,
+        has_batches=has_batches,
+        now_us=now_us,
     )
 
 

@@ -2,12 +2,14 @@
 around each attempt.
 
 A context is a class or an object with ``capture()``, which returns texts by name, and ``restore(headers)``, which gets them
-back and returns a context manager, or None if nothing is to be done after the attempt. docs/howto/context.md has the contract.
+back and returns a context manager, or None if nothing is to be done after the attempt. It may have ``warm()``.
+docs/howto/context.md has the contract.
 """
 
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache
 from types import TracebackType
@@ -60,6 +62,8 @@ class Traveller(NamedTuple):
     prefix: str
     capture: Callable[[], Mapping[str, str]]
     restore: Callable[[dict[str, str]], Any]
+    #: Puts into the context of a thread what each attempt there finds in its copy of that.
+    warm: Callable[[], Any] | None
     #: Without it, a job is neither scheduled nor run.
     is_required: bool
 
@@ -105,7 +109,8 @@ def _load(path: str) -> Traveller:
             f"{where}whose name is {show(name)}; give it a name of up to 32 lower-case letters, digits and _"
         )
     is_required = bool(getattr(found, "required", False))
-    return Traveller(path, f"{name}.", found.capture, found.restore, is_required)
+    warm = getattr(found, "warm", None)
+    return Traveller(path, f"{name}.", found.capture, found.restore, warm, is_required)
 
 
 def imported(where: str, path: str) -> Any:
@@ -137,7 +142,9 @@ def capture(
     try:
         for each in load(paths):
             try:
-                _take(each, each.capture(), headers)
+                # A tracer that is not set up has nothing.
+                if (found := each.capture()) != {}:
+                    _take(each, found, headers)
             except Exception as error:
                 if each.is_required:
                     error.add_note(
@@ -191,38 +198,65 @@ class Carrier(Protocol):
     def id(self) -> str: ...
 
 
-class Restored:
-    """Restores contexts around an attempt. What fails is left out and logged, unless it is required."""
+def warm(travellers: Sequence[Traveller]) -> None:
+    """Have contexts get ready for the attempts of this thread, or of the context that this runs in. Failures are logged."""
+    for each in travellers:
+        if each.warm is None:
+            continue
+        try:
+            each.warm()
+        except (Exception, SystemExit) as error:
+            _log_failure(each, "warm()", "a thread of the worker", error)
 
-    __slots__ = ("_entered", "_of", "_travellers")
 
-    def __init__(self, travellers: Sequence[Traveller], of: Carrier) -> None:
-        self._travellers = travellers
+def restored(
+    travellers: Sequence[Traveller], of: Carrier
+) -> AbstractContextManager[None]:
+    """Restore contexts for an attempt, and return what ends them: ``with restored(…):``.
+
+    What fails is left out and logged.
+
+    Raises:
+        BaseException: what a required context raised, or what is no Exception.
+    """
+    own: dict[str, dict[str, str]] = {}
+    for key, text in of.headers.items():
+        after = key.find(".") + 1
+        own.setdefault(key[:after], {})[key[after:]] = text
+    entered: _Entered | None = None
+    for each in travellers:
+        try:
+            manager = each.restore(own.get(each.prefix) or {})
+            if manager is None:
+                continue
+            manager.__enter__()
+        except BaseException as error:
+            if each.is_required or not isinstance(error, Exception):
+                error.add_note(
+                    f"django-delayq: restore() of {each.path} raised this; the task was not called"
+                )
+                if entered is not None:
+                    entered.__exit__(type(error), error, error.__traceback__)
+                raise
+            _log_failure(each, "restore()", f"job {of.id}", error)
+        else:
+            if entered is None:
+                entered = _Entered(of)
+            entered.managers.append((each, manager))
+    return _NOTHING if entered is None else entered
+
+
+class _Entered:
+    """The contexts around an attempt that have something to do at its end."""
+
+    __slots__ = ("_of", "managers")
+
+    def __init__(self, of: Carrier) -> None:
         self._of = of
-        self._entered: list[tuple[Traveller, Any]] = []
+        self.managers: list[tuple[Traveller, Any]] = []
 
     def __enter__(self) -> None:
-        own: dict[str, dict[str, str]] = {}
-        for key, text in self._of.headers.items():
-            name, dot, rest = key.partition(".")
-            if dot:
-                own.setdefault(name, {})[rest] = text
-        for each in self._travellers:
-            try:
-                manager = each.restore(own.get(each.prefix[:-1], {}))
-                if manager is None:
-                    continue
-                manager.__enter__()
-            except BaseException as error:
-                if each.is_required or not isinstance(error, Exception):
-                    error.add_note(
-                        f"django-delayq: restore() of {each.path} raised this; the task was not called"
-                    )
-                    self.__exit__(type(error), error, error.__traceback__)
-                    raise
-                _log_failure(each, "restore()", f"job {self._of.id}", error)
-            else:
-                self._entered.append((each, manager))
+        """Do nothing: `restored` has entered them."""
 
     def __exit__(
         self,
@@ -231,8 +265,8 @@ class Restored:
         traceback: TracebackType | None,
     ) -> None:
         # What they return is of no account: a context that swallowed an error would make a failure a success.
-        while self._entered:
-            each, manager = self._entered.pop()
+        while self.managers:
+            each, manager = self.managers.pop()
             try:
                 manager.__exit__(kind, error, traceback)
             except (Exception, SystemExit) as failure:
@@ -241,6 +275,9 @@ class Restored:
                         each, "the end of restore()", f"job {self._of.id}", failure
                     )
 
+
+# Most attempts have nothing to end: a language ends with the attempt's own context.
+_NOTHING = nullcontext()
 
 # When each failure was logged, and how many were not since.
 _logged: dict[tuple[str, str], tuple[float, int]] = {}

@@ -1,7 +1,8 @@
 """Prepares a worker for Django's tasks, where ``TASKS`` has a backend of ours."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -18,7 +19,7 @@ def prepare_tasks() -> None:
     Raises:
         InvalidSettings: a module, or our backend, cannot be imported.
     """
-    ours = {alias: each for alias, each in _backends() if _is_ours(alias, each)}
+    ours = _ours()
     for alias, params in ours.items():
         for name in params.get("OPTIONS", {}).get("MODULES", ()):
             try:
@@ -36,9 +37,23 @@ def prepare_tasks() -> None:
         ends.listen()
 
 
-def _backends() -> Iterable[tuple[str, Mapping[str, Any]]]:
+def listening() -> AbstractContextManager[None]:
+    """Hear of the ends of tasks while a test is its own worker.
+
+    Raises:
+        InvalidSettings: our backend cannot be imported.
+    """
+    if not _ours():
+        return nullcontext()
+    from django_delayq.backend import ends
+
+    return ends.listening()
+
+
+def _ours() -> dict[str, Mapping[str, Any]]:
+    """Return the entries of ``TASKS`` whose backend is ours, by alias."""
     tasks: Mapping[str, Mapping[str, Any]] = getattr(settings, "TASKS", {})
-    return tasks.items()
+    return {alias: each for alias, each in tasks.items() if _is_ours(alias, each)}
 
 
 def _is_ours(alias: str, params: Mapping[str, Any]) -> bool:

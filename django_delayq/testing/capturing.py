@@ -1,14 +1,18 @@
 """`captured` and `immediate`: what was scheduled is a list; and it runs at once, if a test wants that."""
 
 import math
+import threading
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from typing import Any, overload
+from functools import cache, wraps
+from typing import Any, Protocol, TypeAlias, overload
 
-from django.core import mail
+from asgiref.sync import sync_to_async
+from django.test import SimpleTestCase
 
 from django_delayq import conf
 from django_delayq.clients.server import Server
@@ -16,12 +20,14 @@ from django_delayq.clock import boottime_ms
 from django_delayq.delivery.claiming import Leased
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
-from django_delayq.exceptions import InvalidTask
+from django_delayq.exceptions import InvalidArguments, InvalidTask
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follower
+from django_delayq.jobs.registry import get_task
 from django_delayq.redaction import show
+from django_delayq.signals import job_scheduled
 from django_delayq.testing import mode
 from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.recorder import (
@@ -33,6 +39,7 @@ from django_delayq.testing.recorder import (
 )
 from django_delayq.testing.running import arun_attempt, run_attempt
 from django_delayq.wire.delay import Delay, parse_delay
+from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt, Verdict
 
 #: By so much a start time may differ from one that a test expects, where the code has asked for a moment and not for a
@@ -40,6 +47,17 @@ from django_delayq.worker.attempt import Attempt, Verdict
 TOLERANCE_MS = 1_000
 #: How many jobs an error lists.
 LISTED = 20
+
+
+class DjangoTask(Protocol):
+    """A function of Django's ``@task``."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+#: A task, or its name.
+AnyTask: TypeAlias = TaskDefinition | DjangoTask | str
 
 
 @dataclass(frozen=True)
@@ -118,7 +136,7 @@ class Captured(Sequence[CapturedJob]):
 
     def of(
         self,
-        task: TaskDefinition | str,
+        task: AnyTask,
         *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
@@ -128,7 +146,7 @@ class Captured(Sequence[CapturedJob]):
         """Return the jobs of a task that were scheduled like this. What is left out may be anything.
 
         Raises:
-            InvalidTask: this is no task. InvalidDelay, InvalidArguments: no job could be scheduled like this.
+            InvalidTask, TaskNotFound: this is no task. InvalidDelay, InvalidArguments: no job could be scheduled like this.
         """
         name = _name_of(task)
         found = [
@@ -138,8 +156,8 @@ class Captured(Sequence[CapturedJob]):
             and (queue is None or note.queue == queue)
             and (due_in is None or _is_due(note, due_in))
         ]
-        wanted_args = None if args is None else _plain(list(args), "args")
-        wanted_kwargs = None if kwargs is None else _plain(dict(kwargs), "kwargs")
+        wanted_args = None if args is None else _plain(args, "args", Sequence)
+        wanted_kwargs = None if kwargs is None else _plain(kwargs, "kwargs", Mapping)
         return [
             job
             for job in map(_captured, found)
@@ -148,13 +166,13 @@ class Captured(Sequence[CapturedJob]):
             and (wanted_kwargs is None or job.kwargs == wanted_kwargs)
         ]
 
-    def count(self, task: TaskDefinition | str | Any = None, **like: Any) -> int:
+    def count(self, task: AnyTask | None = None, **like: Any) -> int:
         """Count the jobs of a task that were scheduled like this, as `of` finds them; without a task, all jobs."""
         return len(self) if task is None else len(self.of(task, **like))
 
     def assert_scheduled(
         self,
-        task: TaskDefinition | str,
+        task: AnyTask,
         *,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
@@ -177,9 +195,7 @@ class Captured(Sequence[CapturedJob]):
             )
         return found[0]
 
-    def assert_not_scheduled(
-        self, task: TaskDefinition | str | None = None, **like: Any
-    ) -> None:
+    def assert_not_scheduled(self, task: AnyTask | None = None, **like: Any) -> None:
         """Make sure that no job of a task was scheduled like this; without a task, that nothing was scheduled."""
         found = self.jobs if task is None else self.of(task, **like)
         if found:
@@ -190,11 +206,18 @@ class Captured(Sequence[CapturedJob]):
 
 
 def _name_of(task: object) -> str:
+    """Return the name under which a task is registered.
+
+    Raises:
+        InvalidTask: this is no task. TaskNotFound: no task has this name.
+    """
     if isinstance(task, TaskDefinition):
         return task.name
-    if isinstance(task, str):
-        return task
-    raise InvalidTask(f"{show(task)} is not a task; give the task or its name")
+    # Django's tasks are not imported here: on Django 5.2 they need a package that most projects do not have.
+    name = getattr(task, "module_path", task)
+    if not isinstance(name, str):
+        raise InvalidTask(f"{show(task)} is not a task; give the task or its name")
+    return get_task(name).name
 
 
 def _described(task: object, like: Mapping[str, Any]) -> str:
@@ -202,9 +225,19 @@ def _described(task: object, like: Mapping[str, Any]) -> str:
     return f"{_name_of(task)}{' with ' + ', '.join(given) if given else ''}"
 
 
-def _plain(value: Any, name: str) -> Any:
-    """Return a value as it comes out of a payload: a tuple is a list there."""
-    return envelopes.plain_value(value, name)
+def _plain(value: Any, name: str, kind: type) -> Any:
+    """Return the arguments that a test expects as they come out of a payload: a tuple is a list there.
+
+    Raises:
+        InvalidArguments: they are of another kind, or are not JSON.
+    """
+    fits = isinstance(value, kind) and not isinstance(value, str | bytes)
+    if not fits:
+        example = "args=(42,)" if name == "args" else "kwargs={'order_id': 42}"
+        raise InvalidArguments(
+            f"{name} takes what the task is called with, such as {example}; got {show(value)}"
+        )
+    return envelopes.plain_value(list(value) if name == "args" else dict(value), name)
 
 
 def _is_due(note: Note, due_in: Delay) -> bool:
@@ -274,41 +307,89 @@ def _job_of(
     )
 
 
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """What runs within one call, and the first error that comes of it."""
+
+    of: "Immediate"
+    to_run: deque[Note]
+    error: BaseException | None = None
+    is_over: bool = False
+
+
+#: The turn of the job that runs here: what that job sends runs after it.
+_turn: ContextVar[_Turn | None] = ContextVar("turn", default=None)
+
+
 class Immediate(Recorder):
-    """Runs each job as soon as it was noted, in the thread that sent it."""
+    """Runs each job as soon as it was noted, in the thread that sent it; what a job sends runs after that job."""
 
     def __init__(self, *, raises: bool = True) -> None:
         super().__init__("immediate()")
         self._raises = raises
-        self._to_run: list[Note] = []
-
-    def noted(self, note: Note) -> None:
-        self._to_run.append(note)
+        # By thread: what its call has sent. No other call of the thread comes between `execute` and `conclude`.
+        self._sent = threading.local()
 
     def clear(self) -> None:
         super().clear()
-        self._to_run.clear()
+        vars(self._sent).clear()
+
+    def noted(self, note: Note) -> None:
+        turn = self._turn_here()
+        if turn is not None:
+            turn.to_run.append(note)
+        else:
+            vars(self._sent).setdefault("notes", deque()).append(note)
+
+    def why_endless(self) -> str:
+        if self._turn_here() is None:
+            return super().why_endless()
+        return (
+            f"{self._name} runs what a job schedules after that job, so this wait within a job would never end: look at the"
+            " result outside of it, or have the one job follow the other with then()"
+        )
 
     def conclude(self, reply: Any) -> None:
-        first: BaseException | None = None
-        while self._to_run:
-            note, attempt = self._begin()
-            error = self._end(note, attempt, run_attempt(attempt))
-            first = first or error
-        if first is not None and self._raises:
-            raise _passed_on(first)
+        with self._begun() as turn:
+            while turn.to_run:
+                note, attempt = self._begin(turn)
+                for queue, jobs in self._end(turn, note, attempt, run_attempt(attempt)):
+                    telling.tell_stored_here(queue, jobs)
 
     async def aconclude(self, reply: Any) -> None:
-        first: BaseException | None = None
-        while self._to_run:
-            note, attempt = self._begin()
-            error = self._end(note, attempt, await arun_attempt(attempt))
-            first = first or error
-        if first is not None and self._raises:
-            raise _passed_on(first)
+        with self._begun() as turn:
+            while turn.to_run:
+                note, attempt = self._begin(turn)
+                error = await arun_attempt(attempt)
+                for queue, jobs in self._end(turn, note, attempt, error):
+                    await sync_to_async(telling.tell_stored_here)(queue, jobs)
 
-    def _begin(self) -> tuple[Note, Attempt]:
-        note = self._to_run.pop(0)
+    def _turn_here(self) -> _Turn | None:
+        """Return the turn of the job that makes this call; None: no job of ours does."""
+        turn = _turn.get()
+        if turn is None or turn.of is not self or turn.is_over:
+            # A coroutine or a thread that a job has started may outlive the turn.
+            return None
+        return turn
+
+    @contextmanager
+    def _begun(self) -> Iterator[_Turn]:
+        """Yield what is to run within this call; at the end, raise what the test gets to see of it."""
+        if self._turn_here() is not None:
+            yield _Turn(self, deque())
+            return
+        turn = _Turn(self, vars(self._sent).pop("notes", deque()))
+        token = _turn.set(turn)
+        try:
+            yield turn
+        finally:
+            turn.is_over = True
+            _turn.reset(token)
+        if turn.error is not None and self._raises:
+            raise _passed_on(turn.error)
+
+    def _begin(self, turn: _Turn) -> tuple[Note, Attempt]:
+        note = turn.to_run.popleft()
         note.state = State.RUNNING
         leased = Leased(
             note.token, note.attempts, 0, note.start_ms, note.payload, False, b""
@@ -319,34 +400,42 @@ class Immediate(Recorder):
         return note, Attempt(queue, leased, math.inf, offset_ms)
 
     def _end(
-        self, note: Note, attempt: Attempt, error: BaseException | None
-    ) -> BaseException | None:
-        """Take in how an attempt ended; return the error that the test gets to see."""
+        self, turn: _Turn, note: Note, attempt: Attempt, error: BaseException | None
+    ) -> list[tuple[str, list[NewJob]]]:
+        """Take in how an attempt ended; return the jobs that its end has stored, by queue, for those who listen."""
         # That it carries jobs for another queue is no state of its own here: all are noted.
         verdict = attempt.final or attempt.verdict
         assert verdict is not None
-        exception = attempt.exception
         attempt.log()
+        turn.error = turn.error or _error_of(attempt, verdict, error)
         note.state = _STATES.get(verdict, State.SCHEDULED)
         note.error, note.result = attempt.error, attempt.result
         if verdict is Verdict.RETRY:
             note.attempts += 1
         if verdict in (Verdict.RETRY, Verdict.SNOOZE):
             note.move(attempt.when, epoch_now_ms())
+        stored: list[tuple[str, list[NewJob]]] = []
         if attempt.bound is not None:
-            here = [(note.queue, job) for job in attempt.bound.here]
-            for queue, jobs in attempt.bound.elsewhere.items():
-                here += [(queue, job) for job in jobs]
-            for queue, job in here:
-                self.note(queue, NewJob(*job))
+            stored = [(note.queue, attempt.bound.here)]
+            stored += attempt.bound.elsewhere.items()
+            for queue, jobs in stored:
+                for job in jobs:
+                    self.note(queue, job)
         if note.batch and note.state in ENDED:
             self.note_left(note.batch)
-        if verdict in (Verdict.SUCCEED, Verdict.SNOOZE, Verdict.CANCEL):
-            return None
-        if isinstance(error, Decision):
-            # The task has decided for itself; only that its last attempt is used up is an error.
-            return exception if verdict is Verdict.BURY else None
-        return error or exception or RuntimeError(attempt.message)
+        return stored if job_scheduled.receivers else []
+
+
+def _error_of(
+    attempt: Attempt, verdict: Verdict, error: BaseException | None
+) -> BaseException | None:
+    """Return the error of an attempt that the test gets to see."""
+    if verdict in (Verdict.SUCCEED, Verdict.SNOOZE, Verdict.CANCEL):
+        return None
+    if isinstance(error, Decision):
+        # The task has decided for itself; only that its last attempt is used up is an error.
+        return attempt.exception if verdict is Verdict.BURY else None
+    return error or attempt.exception or RuntimeError(attempt.message)
 
 
 _STATES = {
@@ -388,42 +477,37 @@ def captured() -> Iterator[Captured]:
 def immediate(*, raises: bool = True) -> Iterator[Captured]:
     """Run each job when it is scheduled, or at the commit, in this thread, whatever its delay.
 
-    What a task raises is raised by the call that has sent it, unless ``raises`` is False. ``Retry``, ``Snooze`` and
-    ``Cancel`` decide about the job, as in a worker: but nothing runs a second time.
+    What a job schedules runs after that job, in order, before the call returns that has sent the first. What a task
+    raises, that call raises, unless ``raises`` is False; of several errors it raises the first, once all jobs have run.
+    ``Retry``, ``Snooze`` and ``Cancel`` decide about the job, as in a worker: but nothing runs a second time.
     """
     recorder = Immediate(raises=raises)
     with mode.serving(InProcessServer.to(recorder)):
         yield Captured(recorder)
 
 
-class _OfTest:
-    """The recorder of a mode that no test has asked for: it is emptied for each test."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self._outbox: Any = None
-
-    def execute(self, command: tuple[Any, ...]) -> Any:
-        self.look()
-        return self.recorder.execute(command)
-
-    def look(self) -> None:
-        # Nothing of Django says that a test begins, but each of its tests gets a new outbox for mail.
-        outbox = getattr(mail, "outbox", None)
-        if outbox is not self._outbox:
-            self._outbox = outbox
-            self.recorder.clear()
-
-    def conclude(self, reply: Any) -> None:
-        self.recorder.conclude(reply)
-
-    async def aconclude(self, reply: Any) -> None:
-        await self.recorder.aconclude(reply)
+@cache
+def _of_test(is_immediate: bool) -> Recorder:
+    """Return the recorder of a mode that no test has asked for. It is emptied for each test."""
+    _watch_tests()
+    return Immediate() if is_immediate else Recorder()
 
 
 @cache
-def _of_test(is_immediate: bool) -> _OfTest:
-    return _OfTest(Immediate() if is_immediate else Recorder())
+def _watch_tests() -> None:
+    """Have each test of Django's classes begin without the jobs of earlier tests, whatever runs the tests.
+
+    Django sends no signal when a test begins. What it renews for each test, such as ``mail.outbox``, a test may renew as
+    well.
+    """
+    call = SimpleTestCase.__call__
+
+    @wraps(call)
+    def begin(self: SimpleTestCase, result: Any = None) -> None:
+        clear_captured()
+        call(self, result)
+
+    SimpleTestCase.__call__ = begin  # type: ignore[method-assign]
 
 
 def captured_server() -> Server:
@@ -439,4 +523,4 @@ def immediate_server() -> Server:
 def clear_captured() -> None:
     """Forget what was scheduled before this test."""
     for is_immediate in (False, True):
-        _of_test(is_immediate).recorder.clear()
+        _of_test(is_immediate).clear()

@@ -29,11 +29,12 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidDelay
 from django_delayq.jobs.finding import find_jobs
 from django_delayq.jobs.pausing import paused
+from django_delayq.management.backends import listening
 from django_delayq.redaction import show
 from django_delayq.testing import mode
 from django_delayq.testing.connection import InProcessServer
 from django_delayq.testing.memory.server import MemoryServer
-from django_delayq.testing.running import run_attempt
+from django_delayq.testing.running import is_on_loop, run_attempt
 from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.queue_state import QueueState
@@ -98,7 +99,7 @@ _AS_READ: Command[Any] = Command(())
 class _TellsHere(telling.Teller):
     """Tells in the thread of the test, whose transaction receivers see, and before the test goes on."""
 
-    def tell(self, call: Callable[[], None]) -> None:
+    def tell(self, call: Callable[[], None], *, count: int = 1, size: int = 0) -> None:
         call()
 
 
@@ -107,6 +108,8 @@ class FrozenQueue:
 
     def __init__(self, now: datetime | None = None, *, periodic: bool = False) -> None:
         begin = datetime.now(UTC) if now is None else now
+        if not isinstance(begin, datetime):
+            raise InvalidDelay(f"now takes an aware datetime; got {show(begin)}")
         if begin.utcoffset() is None:
             raise InvalidDelay(
                 f"now={show(begin)} needs a time zone to say when it is; django.utils.timezone.make_aware() adds one"
@@ -120,6 +123,7 @@ class FrozenQueue:
         # By queue: when something happens there next, as its last claim said.
         self._events: dict[str, float] = {}
         self._traveller: Any = None
+        self._is_over = False
 
     def __repr__(self) -> str:
         return f"<FrozenQueue at {self.now.isoformat()}>"
@@ -139,7 +143,17 @@ class FrozenQueue:
 
         Raises:
             InvalidDelay: this is no time, or time would go back.
+            RuntimeError: the block of the queue has ended, or an event loop runs this call.
         """
+        if self._is_over:
+            raise RuntimeError(
+                "this frozen queue has ended with its block: let time pass inside of with frozen_queue() as q"
+            )
+        if is_on_loop():
+            raise RuntimeError(
+                "advance() and run_due() hold up the event loop, on which jobs may have to run: await q.aadvance() or"
+                " q.arun_due()"
+            )
         until_us = self._now_us + _microseconds(delta, units)
         ran = self._run_due()
         patience_us = PATIENCE_US
@@ -365,6 +379,7 @@ class FrozenQueue:
 
     def stop(self) -> None:
         """End, and let Django's clock go again."""
+        self._is_over = True
         telling.teller = self._teller
         self._client.close()
         if self._traveller is not None:
@@ -410,7 +425,7 @@ def frozen_queue(
         AssertionError: at the end, jobs are due.
     """
     queue = FrozenQueue(now, periodic=periodic)
-    with mode.serving(InProcessServer.to(queue.server)):
+    with mode.serving(InProcessServer.to(queue.server)), listening():
         queue.start()
         try:
             yield queue

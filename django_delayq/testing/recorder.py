@@ -28,6 +28,8 @@ ENDED = frozenset(
         State.QUARANTINED,
     }
 )
+#: Those after which a server knows only the state, and what is kept of the result.
+_GONE = ENDED - {State.DEAD, State.QUARANTINED}
 #: What holds a unique key, and what can be changed.
 _WAITS = frozenset({State.SCHEDULED, State.RETRYING, State.HELD})
 
@@ -118,7 +120,7 @@ class Recorder:
 
     def _cannot(self, what: str) -> NotImplementedError:
         return NotImplementedError(
-            f"{self._name} only notes what is scheduled, and has no {what!r}: use frozen_queue(), where everything works, or"
+            f"{self._name} only notes what is scheduled, and cannot answer {what!r}: use frozen_queue(), where everything works, or"
             " a server"
         )
 
@@ -237,17 +239,25 @@ class Recorder:
 
     def _seen(self, note: Note | None) -> list[Any]:
         now_ms = epoch_now_ms()
-        if note is None:
-            return [b"missing", 0, 0, 0, 0, b"", b"", b"", now_ms, 0, 0, b"", b""]
+        if note is None or note.state in _GONE:
+            state = State.MISSING if note is None else note.state
+            # It is kept with the result.
+            payload = note.payload if note is not None and note.result else b""
+            seen = [state.value.encode(), 0, 0, 0, 0, payload, b"", b"", now_ms]
+            return [*seen, 0, 0, b"", b""]
         state = note.state
         if state is State.SCHEDULED and note.start_ms <= now_ms:
             state = State.DUE
+        start_ms = note.start_ms
+        if state is State.HELD and note.when.startswith("+"):
+            # The wait of a callback begins when its batch has ended.
+            start_ms = note.noted_ms
         return [
             state.value.encode(),
-            note.start_ms,
+            start_ms,
             note.attempts,
             0,
-            note.start_ms,
+            start_ms,
             note.payload,
             note.error,
             note.unique[1:],
@@ -282,6 +292,10 @@ class Recorder:
             state = State.MISSING if note is None else note.state
             return [state.value.encode(), 0]
         note.move(_text(args[2]), epoch_now_ms())
+        if note.state is State.HELD:
+            # A new time outweighs what it was held for.
+            note.state = State.SCHEDULED
+            self.noted(note)
         return [Change.RESCHEDULED.value.encode(), note.start_ms]
 
     def _reprioritize(self, queue: str, args: list[Any]) -> Any:
@@ -293,7 +307,7 @@ class Recorder:
         return [Change.REPRIORITIZED.value.encode(), signing.FORMAT]
 
     def _replace(self, queue: str, args: list[Any]) -> Any:
-        holder, _, when, moves, longest, _, payload = args[1:8]
+        holder, _, when, moves, longest, tail, payload = args[1:8]
         note = self.notes.by_token.get(_text(holder))
         if note is None or note.state not in _WAITS:
             state = State.MISSING if note is None else note.state
@@ -307,6 +321,7 @@ class Recorder:
             note.start_ms, note.when, is_changed = start_ms, f"={start_ms}", True
         if payload:
             note.payload, is_changed = _bytes(payload), True
+            _, note.priority, _ = read_tail(_bytes(tail))
         change = Change.REPLACED if is_changed else Change.KEPT
         return [change.value.encode(), *self._seen(note)]
 
@@ -336,9 +351,11 @@ class Recorder:
     def _blmove(self, key: str, *rest: str) -> Any:
         if found := self._result(key):
             return found[0]
-        raise TimeoutError(
-            f"{self._name} runs no job later, so this wait would never end: the job has not ended"
-        )
+        raise TimeoutError(self.why_endless())
+
+    def why_endless(self) -> str:
+        """Say why a wait for a job that has not ended is an error."""
+        return f"{self._name} runs no job later, so this wait would never end: the job has not ended"
 
 
 _Answer = Callable[[Recorder, str, list[Any]], Any]

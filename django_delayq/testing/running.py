@@ -15,7 +15,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django_delayq import conf
 from django_delayq.exceptions import TimeLimitExceeded
 from django_delayq.jobs.context import running_job
-from django_delayq.jobs.contexts import Restored
+from django_delayq.jobs.contexts import restored
 from django_delayq.jobs.decisions import Decision
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
@@ -31,6 +31,15 @@ from django_delayq.worker.wheel import HashedWheelTimer
 _ENDS = (Exception, Decision, SystemExit)
 
 
+def is_on_loop() -> bool:
+    """Whether an event loop runs this call, so that nothing else runs on that loop until the call returns."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def run_attempt(attempt: Attempt) -> BaseException | None:
     """Run an attempt to its verdict, and tell of both; return what its task, or reading it, has raised.
 
@@ -43,6 +52,11 @@ def _run(attempt: Attempt) -> BaseException | None:
     task, error = _begin(attempt)
     if task is not None:
         is_async = task.is_async
+        if is_async and is_on_loop():
+            raise RuntimeError(
+                f"{task.name} is an async task, and the event loop runs it only once this call has returned: await aschedule(),"
+                " or aenqueue() of Django's tasks"
+            )
         error = (async_to_sync(_await) if is_async else _call)(attempt, task)
     if heard.attempts:
         with _as_job(attempt):
@@ -130,7 +144,7 @@ async def _await(attempt: Attempt, task: TaskDefinition) -> BaseException | None
 def _restored(
     around: Surroundings | None, attempt: Attempt
 ) -> AbstractContextManager[None]:
-    return nullcontext() if around is None else Restored(around.travellers, attempt)
+    return nullcontext() if around is None else restored(around.travellers, attempt)
 
 
 def _job_within(attempt: Attempt, call: Callable[[], Any]) -> Job[Any]:

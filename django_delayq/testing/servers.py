@@ -21,6 +21,7 @@ from django_delayq.clock import monotonic_ms
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import counts
 from django_delayq.embedded.server import ensure_server
+from django_delayq.management.backends import listening
 from django_delayq.testing import mode
 from django_delayq.worker.process import WorkerOptions, WorkerProcess
 
@@ -145,9 +146,10 @@ class TestWorker:
 @contextmanager
 def running_worker(queues: Sequence[str] | None = None) -> Iterator[TestWorker]:
     """Run a worker for some queues, or for all, while the block runs."""
-    worker = TestWorker(queues)
-    worker.start()
-    try:
-        yield worker
-    finally:
-        worker.stop()
+    with listening():
+        worker = TestWorker(queues)
+        worker.start()
+        try:
+            yield worker
+        finally:
+            worker.stop()

@@ -29,10 +29,9 @@ class FrameFormat(Enum):
     #: 1 byte length of the id, always 8 | 8 bytes id | 8 bytes length | payload. 3.21.1 on.
     BC0LC0 = "Bc0Lc0"
 
-    @property
-    def number(self) -> int:
-        """The number that the scripts have for this format."""
-        return 1 if self is FrameFormat.DLC0 else 2
+    def __init__(self, layout: str) -> None:
+        #: The number that the scripts have for this format.
+        self.number = 1 if layout == "dLc0" else 2
 
     @classmethod
     def for_redisson(cls, version: str) -> "FrameFormat":

@@ -13,7 +13,7 @@ import traceback as tracebacks
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
 
@@ -696,11 +696,10 @@ class Attempt:
         return round(kept_s * 1000) if kept_s is not None else None
 
     def as_done(self) -> Done:
+        leased = self.leased
         if not self.result:
-            return Done(self.leased.token, self.leased.fence)
-        return Done(
-            self.leased.token, self.leased.fence, self.result_ttl_ms, self.result
-        )
+            return Done(leased.token, leased.fence)
+        return Done(leased.token, leased.fence, self.result_ttl_ms, self.result)
 
     def as_failed(self) -> Failed:
         return Failed(
@@ -741,9 +740,9 @@ class Attempt:
             lambda: self.has_lease,
             running_stop.get(),
             call,
-            worker=_this_worker(),
-            ends_with=self.ends_with,
-            report=partial(running_report.get(), self),
+            _this_worker(),
+            self.ends_with,
+            partial(running_report.get(), self),
         )
         job.take_headers(self.headers, self._enqueued_ms())
         return job
@@ -853,7 +852,13 @@ _DECISIONS = frozenset({Verdict.SNOOZE, Verdict.CANCEL})
 
 
 def _this_worker() -> str:
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return _worker_named(os.getpid())
+
+
+@cache
+def _worker_named(pid: int) -> str:
+    # Every handle has the name, and the host's is a system call.
+    return f"{socket.gethostname()}:{pid}"
 
 
 def _call_of(envelope: Envelope) -> Read:

@@ -129,9 +129,10 @@ class Claiming:
             ready.sort(
                 key=lambda queue: random.random() ** (1 / queue.weight), reverse=True
             )
-        # A claim sent ahead has leased its jobs already; and while it may bring a suspect, no other claim may bring
-        # one.
-        ready.sort(key=lambda queue: queue.under_way is None)
+        if self._suspects.were_put_off():
+            # While a claim sent ahead may bring a suspect, no other claim may bring one. The suspects of an earlier queue
+            # would be put off for as long as a later one has jobs.
+            ready.sort(key=lambda queue: queue.under_way is None)
         return ready
 
     def _set_aside_or_raise(self, queue: QueueState, error: Exception) -> None:

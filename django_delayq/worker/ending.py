@@ -99,7 +99,10 @@ class Ending:
             if attempt in crew.running and attempt.verdict is None:
                 attempt.give_up()
                 if heard.attempts:
-                    telling.teller.tell(partial(telling.tell_end, attempt))
+                    telling.teller.tell(
+                        partial(telling.tell_end, attempt),
+                        size=len(attempt.leased.payload),
+                    )
                 settlement.ended.append(attempt)
         telling.teller.drain(TELL_S)
         hopeless = crew.hopeless()
@@ -122,7 +125,7 @@ class Ending:
             if settlement.ended:
                 settlement.settle(force=True)
         self._ends.record()
-        telling.teller.drain(TELL_S)
+        telling.teller.end(TELL_S)
 
 
 def leave(

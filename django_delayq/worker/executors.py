@@ -26,7 +26,7 @@ from django.dispatch import receiver
 
 from django_delayq.exceptions import DecodeError
 from django_delayq.jobs.context import running_job
-from django_delayq.jobs.contexts import Restored
+from django_delayq.jobs.contexts import restored, warm
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
 from django_delayq.jobs.progress import running_report
@@ -63,9 +63,10 @@ class _DatabaseUse(threading.local):
             connection.close_if_unusable_or_obsolete()
 
     def end(self, *, was_interrupted: bool) -> None:
-        """Do what Django does for request_finished, and end every transaction that the task has left open."""
-        if not self.has_connected:
-            return
+        """Do what Django does for request_finished, and end every transaction that the task has left open.
+
+        Called only in a thread that has connected.
+        """
         self._connections.clear()
         for connection in connections.all(initialized_only=True):
             if not was_interrupted and not connection.in_atomic_block:
@@ -296,6 +297,8 @@ class ThreadExecutor:
         running_stop.set(self._stop)
         running_report.set(self._report)
         _make_caches()
+        if self._around is not None:
+            warm(self._around.travellers)
         get, held = self._queue.get, self._held
         bell = Lock()
         bell.acquire()
@@ -390,7 +393,10 @@ class ThreadExecutor:
             # If a task raises SystemExit or KeyboardInterrupt, it ends the attempt, not the worker.
             attempt.fail(error)
         finally:
-            _database_use.end(was_interrupted=limit is not None and limit.has_struck)
+            if _database_use.has_connected:
+                _database_use.end(
+                    was_interrupted=limit is not None and limit.has_struck
+                )
 
     def _tell(self, attempt: Attempt) -> None:
         """Tell of an attempt's end. Its receivers use the database as another task would, and not in what this one left."""
@@ -402,7 +408,8 @@ class ThreadExecutor:
             if self._is_fork:
                 leave(None)
         finally:
-            _database_use.end(was_interrupted=False)
+            if _database_use.has_connected:
+                _database_use.end(was_interrupted=False)
 
     def _surrounded(
         self,
@@ -412,7 +419,7 @@ class ThreadExecutor:
         limit: ThreadTimeLimit | None,
     ) -> object:
         """Call a task within its contexts and middleware; its time limit counts for the middleware as well."""
-        with Restored(around.travellers, attempt):
+        with restored(around.travellers, attempt):
             if limit is None and around.call is None:
                 value = task.function(*attempt.args, **attempt.kwargs)
             else:
@@ -517,6 +524,8 @@ class LoopExecutor:
         self._context = copy_context()
         self._context.run(running_stop.set, stop)
         self._context.run(running_report.set, report)
+        if around is not None:
+            self._context.run(warm, around.travellers)
         # Two counters with one owner each, so that neither needs a lock.
         self._submitted = 0
         self._finished = 0
@@ -783,7 +792,7 @@ class LoopExecutor:
         assert task is not None
         around = self._around
         if around is not None:
-            with Restored(around.travellers, attempt):
+            with restored(around.travellers, attempt):
                 run: Callable[[], Awaitable[Any]] = functools.partial(
                     self._as_parent, task.function, attempt
                 )

@@ -228,6 +228,8 @@ class ClaimLoop:
         if ending.stop_ms is None:
             if is_progress or suspects.held is not None:
                 self._threads.wake()
+                # Else a queue that always has more would keep us from what falls due in the others.
+                self._hear(0.0)
                 return
             if self._is_burst and not self.crew.running and self._look_again():
                 return
@@ -290,12 +292,17 @@ class ClaimLoop:
         timeout_ms = min(timeout_ms, until_ms - now_ms, self.ends.record_ms - now_ms)
         # Only now: a thread that wakes while we hold the interpreter would wait for us.
         self._threads.wake()
-        rung = self.alarm.wait(max(0.0, timeout_ms))
+        self._hear(max(0.0, timeout_ms))
         self._awake_ms = 0.0
-        for name in rung:
+
+    def _hear(self, timeout_ms: float) -> None:
+        """Wait until the alarm rings, and note for which queues."""
+        for name in self.alarm.wait(timeout_ms):
             if (queue := self.queues.get(name)) is None:
                 continue
-            if name in self.alarm.early and queue.next_us < float("inf"):
+            # A busy loop may hear an early ring after the deadline: then it need not ask how long is left.
+            is_early = name in self.alarm.early and queue.next_ms > monotonic_ms()
+            if is_early and queue.next_us < float("inf"):
                 queue.is_asking = True
             else:
                 queue.expect_anything()

@@ -19,6 +19,8 @@ FEW_A_LEASE = 40
 NOT_FEW_MS = 1_000.0
 #: Every claim may ask for this many jobs, and transfer this many elements.
 LEAST_BATCH = 8
+#: A claim reckons with so many ms a job at least. The server takes some 0.01 for one.
+LEAST_JOB_MS = 0.016
 
 
 class FewClaims:
@@ -90,7 +92,9 @@ class QueueState:
         #: Whether the last reply had sync jobs, and async jobs; and when it came.
         self.had_sync = self.had_async = False
         self.had_ms = 0.0
-        self.sizer = BatchSizer(first=64, least=LEAST_BATCH, most=MAX_BATCH)
+        self.sizer = BatchSizer(
+            first=64, least=LEAST_BATCH, most=MAX_BATCH, least_ms=LEAST_JOB_MS
+        )
         self.transfer_sizer = BatchSizer(first=100, least=LEAST_BATCH, most=MAX_BATCH)
         self.upkeep = Upkeep(client, settings, owner)
         self.pauses = Pauses(settings.name)

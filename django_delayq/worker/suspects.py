@@ -41,7 +41,7 @@ class Suspects:
         self.max_kills = max_kills
         #: A job with more kills than this is on its last chance, or on the one before.
         self.safe_kills = max(0, max_kills - 2)
-        #: Until when a worker in burst mode waits: due jobs may have been put off up to then.
+        #: Due jobs may have been put off up to then: a worker in burst mode waits for them.
         self.put_off_until_ms = 0.0
         if follows_death:
             self.put_off_until_ms = monotonic_ms() + SUSPECT_MS[1] + PUT_OFF_SLACK_MS
@@ -68,6 +68,10 @@ class Suspects:
         latest = self._latest
         # A suspect that lost its lease before it began is settled without a verdict.
         return latest is not None and latest.verdict is None and latest in self._running
+
+    def were_put_off(self) -> bool:
+        """Whether suspects were put off a moment ago, and may come again."""
+        return monotonic_ms() < self.put_off_until_ms
 
     def may_come_from(self, queue: QueueState, queues: Iterable[QueueState]) -> bool:
         """Return whether a claim may lease a suspect: not while an unanswered claim of another queue may bring one."""

@@ -4,16 +4,17 @@ An end is told before the server learns of it, so that no end is missed: a worke
 """
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 
-from django_delayq.clock import boottime_ms
+from django_delayq.clock import boottime_ms, monotonic_ms
 from django_delayq.delivery.claiming import EndedHere
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import NewJob
@@ -128,24 +129,54 @@ def _end(attempt: Attempt) -> tuple[JobSignal, Job[Any], dict[str, Any]] | None:
     return signal, job, named
 
 
+#: So many signals wait for the teller's thread at most, and so many bytes of what they are about.
+MOST_WAITING, WAITING_BYTES = 10_000, 1 << 24
+#: Between two lines of the log about signals that were dropped.
+REPORT_MS = 10_000
+
+
+class _Waiting(NamedTuple):
+    """A call that tells something: how many signals it sends, and how many bytes it holds."""
+
+    call: Callable[[], None]
+    signals: int
+    size: int
+
+
 class Teller:
     """A thread that tells what no thread of a job can: the claim loop calls nothing of a project.
 
-    It starts with the first thing that there is to tell.
+    It starts with the first thing that there is to tell. Receivers that are slower than the loop lose signals, because what
+    waits for them is bounded.
     """
 
     def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[_Waiting] = deque()
+        # What waits, that which is being told included.
+        self._count = self._bytes = 0
+        # Signals that were dropped and not reported, and when to report next, by `monotonic_ms`.
+        self._dropped, self._report_ms = 0, 0.0
         self._lock = threading.Lock()
         self._is_busy = False
         #: Set while there is nothing to tell.
         self._is_idle = threading.Event()
         self._is_idle.set()
 
-    def tell(self, call: Callable[[], None]) -> None:
-        """Have the thread make a call that tells something."""
+    def tell(self, call: Callable[[], None], *, count: int = 1, size: int = 0) -> None:
+        """Have the thread make a call that sends ``count`` signals, and holds ``size`` bytes until then.
+
+        Without room for it, it is dropped and counted. The first one always has room.
+        """
         with self._lock:
-            self._calls.append(call)
+            if self._count and (
+                self._count + count > MOST_WAITING or self._bytes + size > WAITING_BYTES
+            ):
+                self._dropped += count
+                self._report(monotonic_ms())
+                return
+            self._calls.append(_Waiting(call, count, size))
+            self._count += count
+            self._bytes += size
             if self._is_busy:
                 return
             self._is_busy = True
@@ -156,8 +187,9 @@ class Teller:
             ).start()
         except RuntimeError as error:
             with self._lock:
-                lost = len(self._calls)
+                lost = self._count
                 self._calls.clear()
+                self._count = self._bytes = 0
                 self._is_busy = False
                 self._is_idle.set()
             logger.error("%d signals are not sent: %s", lost, error)
@@ -166,23 +198,55 @@ class Teller:
         """Wait until everything is told, ``timeout_s`` at most; return whether it is."""
         return self._is_idle.wait(timeout_s)
 
+    def end(self, timeout_s: float) -> None:
+        """Do as `drain` at the end of the process, and log how much is not told by then."""
+        if self.drain(timeout_s):
+            return
+        with self._lock:
+            self._report()
+            left = self._count
+        logger.error(
+            "%d signals are not sent: the process ends, and their receivers have not got to them within %g s",
+            left,
+            timeout_s,
+        )
+
+    def _report(self, now_ms: float = math.inf) -> None:
+        """Log how many signals were dropped, unless that was said a moment ago. The caller holds the lock."""
+        if self._dropped and now_ms >= self._report_ms:
+            logger.error(
+                "%d signals are not sent: their receivers are slower than the jobs, and no more than %d signals and %d MB"
+                " wait for them",
+                self._dropped,
+                MOST_WAITING,
+                WAITING_BYTES >> 20,
+            )
+            self._dropped, self._report_ms = 0, monotonic_ms() + REPORT_MS
+
     def _work(self) -> None:
         try:
-            while True:
-                with self._lock:
-                    if not self._calls:
-                        self._is_busy = False
-                        self._is_idle.set()
-                        return
-                    call = self._calls.popleft()
+            while (waiting := self._next()) is not None:
                 try:
-                    call()
+                    waiting.call()
                 except BaseException as error:
                     logger.error(
                         "a signal is not sent: %s", class_name(error), exc_info=error
                     )
+                with self._lock:
+                    self._count -= waiting.signals
+                    self._bytes -= waiting.size
         finally:
             connections.close_all()
+
+    def _next(self) -> _Waiting | None:
+        """Return what is to be told next. If there is nothing, the thread ends."""
+        with self._lock:
+            if self._calls:
+                return self._calls.popleft()
+            self._report()
+            self._is_busy = False
+            self._is_idle.set()
+        return None
 
 
 #: That of this process.
@@ -192,7 +256,11 @@ teller = Teller()
 def tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
     """Have told what a script has ended by itself."""
     if job_cancelled.receivers or job_quarantined.receivers:
-        teller.tell(partial(_tell_ends, queue, ends))
+        teller.tell(
+            partial(_tell_ends, queue, ends),
+            count=len(ends),
+            size=sum([len(each.task) + len(each.why) for each in ends]),
+        )
 
 
 def _tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
@@ -209,10 +277,15 @@ def _tell_ends(queue: str, ends: Sequence[EndedHere]) -> None:
 def tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
     """Have told that a worker has stored jobs: those that follow one, or those of moments."""
     if jobs and job_scheduled.receivers:
-        teller.tell(partial(_tell_stored, queue, jobs))
+        teller.tell(
+            partial(tell_stored_here, queue, jobs),
+            count=len(jobs),
+            size=sum([len(new.payload) for new in jobs]),
+        )
 
 
-def _tell_stored(queue: str, jobs: Sequence[NewJob]) -> None:
+def tell_stored_here(queue: str, jobs: Sequence[NewJob]) -> None:
+    """Do as `tell_stored`, in this thread."""
     for new in jobs:
         call = envelopes.claimed_call(new.payload, queue_of(queue).payload_codec)
         job: Job[Any] = Job(queue, new.token, call.task, call.args, call.kwargs)

@@ -113,4 +113,4 @@ class ContestTests(TestCase):
         publish_contest(contest.pk)
 
         self.assertContains(self.client.get("/contests/"), "published")
-        self.assertContains(self.client.get(f"/contests/{contest.pk}/"), "ms later")
+        self.assertContains(self.client.get(f"/contests/{contest.pk}/"), "s later than")

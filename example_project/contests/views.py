@@ -3,33 +3,27 @@
 from datetime import timedelta
 
 from django.contrib import messages
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_POST
-from django_delayq import JobNotFound, get_job, schedule
+from django_delayq import JobNotFound, get_job
 
-from example.jobs import cancel_job, describe_job
+from example.jobs import describe_job
 from example.pages import page_or_json
 
+from . import announcing
 from .forms import ContestForm, MoveForm
 from .models import Contest
-from .tasks import publish_contest
 
 
 def index(request: HttpRequest) -> HttpResponse:
     """List the contests; announce another one."""
-    soon = timezone.now() + timedelta(minutes=1)
+    soon = timezone.now() + timedelta(seconds=20)
     form = ContestForm(request.POST or None, initial={"publish_at": soon})
     if request.method == "POST" and form.is_valid():
-        with transaction.atomic():
-            contest = form.save()
-            # The id is there at once; the job is sent with the commit.
-            contest.job_id = schedule(
-                publish_contest, contest.publish_at, contest.pk
-            ).id
-            contest.save(update_fields=["job_id"])
+        contest = form.save(commit=False)
+        announcing.announce(contest)
         return redirect("contest", contest.pk)
     return render(
         request,
@@ -87,18 +81,8 @@ def move(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_POST
 def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
-    """Take a contest back.
-
-    The row decides, as for orders: a job that starts in this very moment finds it withdrawn.
-    """
-    contest = get_object_or_404(Contest, pk=pk)
-    with transaction.atomic():
-        withdrawn = Contest.objects.filter(
-            pk=pk, status=Contest.Status.SCHEDULED
-        ).update(status=Contest.Status.WITHDRAWN)
-        if withdrawn:
-            transaction.on_commit(lambda: cancel_job(contest.job_id), robust=True)
-    if withdrawn:
+    """Take a contest back."""
+    if announcing.withdraw(get_object_or_404(Contest, pk=pk)):
         messages.success(request, "Withdrawn.")
     else:
         messages.error(request, "Too late: it is published.")

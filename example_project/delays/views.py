@@ -1,8 +1,5 @@
 """``POST /delays/?data=a&expire=30000``: put an element into a delayed queue, and see when it came out."""
 
-import time
-from uuid import uuid4
-
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.views.decorators.csrf import csrf_exempt
@@ -12,7 +9,7 @@ from example.pages import page_or_json
 
 from .forms import DelayForm
 from .models import Delay
-from .queue import delays
+from .queue import offer
 
 
 # Exempt: programs call it, without a session. A browser sends nothing by itself that would identify
@@ -41,18 +38,6 @@ def endpoint(request: HttpRequest) -> HttpResponse:
         {"form": form, "delays": received},
         {"delays": [as_json(delay) for delay in received]},
     )
-
-
-def offer(data: str, delay_ms: int) -> dict[str, object]:
-    """Put data into the queue after a delay; return the element, its id and its times included."""
-    element = {
-        "id": str(uuid4()),
-        "data": data,
-        "asked_ms": delay_ms,
-        "offered_at_ms": time.time() * 1000,
-    }
-    delays.offer(element, delay_ms / 1000)
-    return element
 
 
 def as_json(delay: Delay) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 Starts both on the embedded server, waits until they answer, and does what a visitor would do,
 telling what came of it and how late it was. A minute lasts a second here, so an order is to
-be paid within 15 seconds.
+be paid within 15 seconds. After the tour, other visitors come and go, and the site opens in
+your browser.
 
 DEMO_EXIT=1              end after the tour: status 0 if every step held, else 1
 EXAMPLE_MINUTE_SECONDS   how long a minute is, 1 unless set
@@ -13,6 +14,7 @@ import os
 import signal
 import sys
 import time
+import webbrowser
 from pathlib import Path
 
 from browser import Browser
@@ -42,6 +44,7 @@ def run(children: list[Child], report: Report) -> None:
     browser = Browser(start_site(MANAGE, logs, children))
     start_worker(MANAGE, logs, children, browser)
     print(f"\n  site      {browser.url}/")
+    print(f"  admin     {browser.url}/admin/, user demo, password demo")
     print(f"  logs      {logs}{os.sep}")
     print(f"  a minute  {minute_s:g} s", flush=True)
 
@@ -49,13 +52,26 @@ def run(children: list[Child], report: Report) -> None:
     report.conclude()
     if os.environ.get("DEMO_EXIT") == "1":
         return
-    print(f"\nThe site stays up at {browser.url}/")
+    children.append(Child("visitors", logs, MANAGE, "sample_data"))
+    print(
+        f"\nThe site stays up at {browser.url}/, with visitors who order, trade and pay."
+    )
     print(f"The admin is {browser.url}/admin/, user demo, password demo (DEBUG is on).")
-    print("Ctrl-C ends both.", flush=True)
+    print("Ctrl-C ends all of it.", flush=True)
+    if has_screen():
+        webbrowser.open(browser.url)
     while True:
         for child in children:
             child.check()
         time.sleep(0.2)
+
+
+def has_screen() -> bool:
+    """Whether a person sits here who can see a window; without one, a browser would take the terminal."""
+    displays = {"DISPLAY", "WAYLAND_DISPLAY"}
+    return sys.stdin.isatty() and (
+        sys.platform == "darwin" or not displays.isdisjoint(os.environ)
+    )
 
 
 def main() -> int:

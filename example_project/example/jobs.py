@@ -16,6 +16,8 @@ def describe_job(job_id: str) -> dict[str, Any]:
         return {"id": job_id, "state": State.MISSING}
     return {
         "id": job.id,
+        "queue": job.queue,
+        "token": job.token,
         "state": job.state,
         "start_time": job.start_time,
         "attempts": job.attempts,

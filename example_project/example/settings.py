@@ -49,6 +49,7 @@ DELAYQ = {
         # Plain JSON that a Java service with Redisson could offer, take, or remove just as well. REDISSON is for queues
         # that Java really uses: it costs the list in which Java looks.
         "delays": {"REDISSON": "3.52.0", "CODEC": "TypedJsonJacksonCodec"},
+        "sample": {},
     },
 }
 
@@ -65,10 +66,13 @@ INSTALLED_APPS = [
     "orders",
     "notifications",
     "delays",
+    "lateness",
+    "sample",
 ]
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "example.csp.policy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -86,6 +90,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "example.csp.nonce",
             ],
         },
     },

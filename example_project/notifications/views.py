@@ -1,19 +1,17 @@
 """Trade; some minutes later a message goes out. If its job dies, send it again."""
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.views.decorators.http import require_POST
-from django_delayq import JobNotFound, get_job, schedule
+from django_delayq import JobNotFound, get_job
 
 from example.jobs import describe_job
 from example.pages import page_or_json
 
+from . import trading
 from .models import Gateway, Trade
-from .tasks import send_trade_message
 
 TradeForm = forms.modelform_factory(Trade, fields=["symbol", "quantity", "email"])
 
@@ -22,12 +20,8 @@ def index(request: HttpRequest) -> HttpResponse:
     """List the trades; make another one."""
     form = TradeForm(request.POST or None, initial={"symbol": "ACME", "quantity": 10})
     if request.method == "POST" and form.is_valid():
-        with transaction.atomic():
-            trade = form.save()
-            # The delay counts from the commit, by the server's clock.
-            job = schedule(send_trade_message, settings.TRADE_MESSAGE_SECONDS, trade.pk)
-            trade.job_id = job.id
-            trade.save(update_fields=["job_id"])
+        trade = form.save(commit=False)
+        trading.make(trade)
         return redirect("trade", trade.pk)
     gateway = Gateway.get()
     return page_or_json(

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from django.conf import settings as django_settings
 from django.test import Client
 
 from tests.admin.filling import Queue
+from tests.chromium import chromium_in
 
 SIZES = {"desktop": (1280, 900), "phone": (400, 844)}
 
@@ -23,47 +23,8 @@ def chromium(
 ) -> Iterator[Any]:
     """A headless Chromium with a profile of its own."""
     # Asks for the live server, to end before it: so the connections it keeps open end first.
-    driver_path = shutil.which("chromedriver")
-    binary = shutil.which("chromium") or shutil.which("google-chrome")
-    try:
-        from selenium import webdriver
-    except ImportError:
-        webdriver = None
-    missing = [
-        name
-        for name, found in (
-            ("chromedriver", driver_path),
-            ("chromium", binary),
-            ("the Python package selenium", webdriver),
-        )
-        if not found
-    ]
-    if missing:
-        reason = f"no browser: {', '.join(missing)} missing"
-        if os.environ.get("DELAYQ_TEST_REQUIRE_BROWSER") == "1":
-            pytest.fail(f"{reason}, and DELAYQ_TEST_REQUIRE_BROWSER is set")
-        pytest.skip(reason)
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--disable-dev-shm-usage",
-        f"--user-data-dir={tmp_path_factory.mktemp('chromium')}",
-    ):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(
-        options=options, service=webdriver.ChromeService(driver_path)
-    )
-    yield driver
-    driver.quit()
+    with chromium_in(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
 
 
 class Visitor:

@@ -2,13 +2,16 @@
 
 import copy
 import pickle
+import sys
 import threading
 import types
 from datetime import datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import django
 import pytest
+from django.apps import apps
 from django.core.checks import run_checks
 from django.db import transaction
 
@@ -25,8 +28,10 @@ from django_delayq.backend.upstream import (
 )
 from django_delayq.conf import Backoff, get_settings
 from django_delayq.delivery.states import State
+from django_delayq.exceptions import InvalidSettings
 from django_delayq.jobs import registry
 from django_delayq.jobs.job import handle_of
+from django_delayq.testing import captured
 from tests.backend import samples
 
 task = samples.task
@@ -434,6 +439,50 @@ def test_check_misses_the_app(configure, settings) -> None:
     ]
 
     assert [id for id, _ in problems()] == ["django_delayq.E020"]
+
+
+def test_without_the_app_nothing_is_decorated_or_enqueued(
+    configure, settings, monkeypatch
+) -> None:
+    before = samples.add
+    monkeypatch.delitem(sys.modules, "django_delayq.apps")
+    # A backend is made for TASKS as they are.
+    settings.TASKS = {"default": dict(settings.TASKS["default"])}
+
+    with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it there"):
+        samples.add.using(priority=1)
+    with pytest.raises(InvalidSettings, match="not in INSTALLED_APPS: add it there"):
+        before.enqueue(1)
+
+
+def test_call_is_found_by_its_task_among_captured_jobs(configure, queue_name) -> None:
+    with captured() as jobs:
+        samples.add.using(queue_name=queue_name).enqueue(1)
+
+    jobs.assert_scheduled(samples.add, args=(1,), due_in=0, queue=queue_name)
+    jobs.assert_not_scheduled(samples.fail)
+
+
+def test_test_with_fewer_apps_may_enqueue(configure, settings, queue_name) -> None:
+    settings.TASKS = {"default": dict(settings.TASKS["default"])}
+    apps.set_available_apps([])
+    try:
+        assert samples.add.using(queue_name=queue_name).enqueue(1).id
+    finally:
+        apps.unset_available_apps()
+
+
+def test_patched_enqueue_of_the_backend_is_called(configure, queue_name) -> None:
+    task = samples.add.using(queue_name=queue_name)
+    task.enqueue(1)
+
+    with patch.object(DelayqBackend, "enqueue", return_value="class") as of_class:
+        assert task.enqueue(1) == samples.add.enqueue(2) == "class"
+    with patch.object(task.get_backend(), "enqueue", return_value="one") as of_one:
+        assert task.enqueue(3, b=4) == "one"
+
+    assert of_class.call_count == 2
+    of_one.assert_called_once_with(task, (3,), {"b": 4})
 
 
 @pytest.mark.skipif(django.VERSION < (6,), reason="an app of its own brings the check")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from django_delayq import get_job
+from django_delayq import get_job, pause, resume
 from django_delayq.backend import DelayqBackend, ends, running, upstream
 from django_delayq.backend.upstream import (
     TaskResultStatus,
@@ -17,6 +17,8 @@ from django_delayq.backend.upstream import (
     task_started,
 )
 from django_delayq.conf import Backoff
+from django_delayq.delivery.claiming import EndedHere
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     JobCancelled,
     JobExpired,
@@ -31,6 +33,9 @@ from django_delayq.signals import (
     job_expired,
     job_quarantined,
 )
+from django_delayq.testing import FrozenQueue, frozen_queue
+from django_delayq.testing.servers import running_worker, serving_run
+from django_delayq.worker import telling
 from tests.backend import samples
 from tests.polling import wait_until
 
@@ -246,6 +251,75 @@ def test_nothing_listens_where_django_alone_does() -> None:
 
     assert job_dead.receivers == before
     assert not running.finishing.is_heard
+
+
+class TestInFrozenQueue:
+    """A test is caller and worker in one, and a receiver may come at any time."""
+
+    @pytest.fixture
+    def frozen(self, configure) -> Iterator[FrozenQueue]:
+        was_heard = heard.attempts
+        with frozen_queue() as q:
+            yield q
+        assert not running.finishing.is_heard
+        assert heard.attempts is was_heard
+
+    def test_success_and_failure_have_one_end(self, frozen, queue_name, told) -> None:
+        samples.add.using(queue_name=queue_name).enqueue(1)
+        frozen.run_due()
+        samples.fail_async.using(queue_name=queue_name, max_attempts=1).enqueue("x")
+        frozen.run_due()
+
+        assert told.named("finished") == [
+            ("finished", SUCCESSFUL, 1, []),
+            ("finished", FAILED, 1, [LookupError]),
+        ]
+
+    def test_expired_task_has_its_end(self, frozen, queue_name, told) -> None:
+        samples.add.using(queue_name=queue_name, expires=5).enqueue(1)
+        pause(queue_name)
+        frozen.advance(6)
+        resume(queue_name)
+        frozen.run_due()
+
+        assert told.named("finished") == [("finished", FAILED, 0, [JobExpired])]
+
+    def test_cancelled_task_has_its_end(self, frozen, queue_name, told) -> None:
+        result = samples.add.using(queue_name=queue_name).enqueue(1)
+        get_job(result.id).cancel()
+        samples.cancel_itself.using(queue_name=queue_name).enqueue()
+        frozen.run_due()
+
+        ends = told.named("finished")
+        assert [end[1] for end in ends] == [FAILED, FAILED]
+        assert [end[3] for end in ends] == [[JobCancelled], [JobCancelled]]
+
+    def test_task_that_a_script_has_ended_has_its_end(
+        self, frozen, queue_name, told
+    ) -> None:
+        result = samples.add.using(queue_name=queue_name).enqueue(1)
+        job = get_job(result.id)
+        end = EndedHere(job.token, State.QUARANTINED, job.task, "nobody can read it")
+
+        telling.tell_ends(queue_name, [end])
+
+        assert told.named("finished") == [("finished", FAILED, 0, [JobFailed])]
+        job.cancel()
+
+    def test_worker_of_a_test_tells_of_ends_as_well(
+        self, configure, queue_name, told, embedded_server
+    ) -> None:
+        with serving_run():
+            result = samples.add.using(queue_name=queue_name, expires=0.001).enqueue(1)
+            job = get_job(result.id)
+            wait_until(
+                lambda: (timezone.now() - job.start_time).total_seconds() > 0.05,
+                description="the job is too late",
+            )
+            with running_worker([queue_name]) as worker:
+                worker.wait_until_idle()
+
+        assert told.named("finished") == [("finished", FAILED, 0, [JobExpired])]
 
 
 def samples_definition() -> Any:

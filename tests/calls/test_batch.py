@@ -152,3 +152,19 @@ def test_few_that_were_there_do_not_make_a_batch_grow() -> None:
         sizer.learn(10, 0.5)
 
     assert sizer.size == 64
+
+
+def test_jobs_that_seem_to_cost_nothing_on_a_busy_machine_make_no_long_call() -> None:
+    unaware = BatchSizer(first=64, least=8, most=500)
+    sizer = BatchSizer(first=64, least=8, most=500, least_ms=TARGET_MS / 250)
+    chance = random.Random(3)
+    sizes, unaware_sizes = [], []
+
+    for _ in range(200):
+        sizes.append(claim(sizer, chance.uniform(0.5, 7.0), 0.01)[0])
+        unaware_sizes.append(claim(unaware, chance.uniform(0.5, 7.0), 0.01)[0])
+
+    assert max(unaware_sizes) == 500
+    # The share of a costly call, at most: the mean of the first part is below 7 ms.
+    assert max(sizes) <= CALL_SHARE * 10 / (TARGET_MS / 250)
+    assert sorted(sizes)[100] <= 250

@@ -2,49 +2,19 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from tests.example.demo import QUICK, demo, port_of, wait_for_the_end_of_the_tour
 from tests.example.project import ROOT, environment, run
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.slow
-
-#: A tour in which a minute lasts half a second.
-QUICK = {"EXAMPLE_MINUTE_SECONDS": "0.5"}
-
-
-@contextmanager
-def demo(data: Path, **more: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Start a demo; what it says is in the file."""
-    said = data / "said"
-    with said.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "demo")],
-            env=environment(data, **QUICK, **more),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        yield process, said
-    finally:
-        # It ends its children at this signal, and they end without it at the next.
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(60)
-        process.kill()
-        process.wait()
-
-
-def port_of(said: Path) -> int:
-    found = re.search(r"site +http://127\.0\.0\.1:(\d+)/", said.read_text())
-    return int(found[1]) if found else 0
 
 
 def is_open(port: int) -> bool:
@@ -63,22 +33,54 @@ def test_the_tour_holds_twice_in_a_row_and_the_site_stays_up_until_ctrl_c(
         first = run(environment(tmp_path, DEMO_EXIT="1", **QUICK), str(ROOT / "demo"))
 
     assert "Every step held." in first
+    assert "/admin/, user demo, password demo" in first
+    assert not (tmp_path / ".demo" / "visitors.log").exists()
 
-    with demo(tmp_path) as (process, said):
-        wait_until(
-            lambda: "Ctrl-C" in said.read_text() or process.poll() is not None,
-            description="the tour is over",
-            timeout=240,
-        )
+    with (
+        person_with_a_screen(tmp_path) as person,
+        demo(tmp_path, **person) as (process, said),
+    ):
+        wait_for_the_end_of_the_tour(process, said)
         port = port_of(said)
-        assert "Every step held." in said.read_text(), said.read_text()
+        wait_until(
+            lambda: opened(tmp_path) == f"http://127.0.0.1:{port}",
+            description="the site opens in the browser",
+        )
         assert is_open(port)
+        before = last_order(port)
+        wait_until(lambda: last_order(port) > before, description="a visitor orders")
 
         process.send_signal(signal.SIGINT)
 
         assert process.wait(60) == 0, said.read_text()
         assert said.read_text().endswith("\nStopping.\n")
         assert not is_open(port)
+        assert users_of(tmp_path) == []
+
+
+@contextmanager
+def person_with_a_screen(data: Path) -> Iterator[dict[str, Any]]:
+    """What a demo finds of a person: a terminal, a display, and a browser, which notes what it opens."""
+    browser = data / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {data / "opened"}\n')
+    browser.chmod(0o755)
+    ours, terminal = os.openpty()
+    try:
+        yield {"stdin": terminal, "DISPLAY": ":0", "BROWSER": f"{browser} %s"}
+    finally:
+        os.close(terminal)
+        os.close(ours)
+
+
+def opened(data: Path) -> str:
+    with suppress(FileNotFoundError):
+        return (data / "opened").read_text().strip()
+    return ""
+
+
+def last_order(port: int) -> int:
+    with urlopen(f"http://127.0.0.1:{port}/orders/") as page:
+        return max(map(int, re.findall(r"/orders/(\d+)/", page.read().decode())))
 
 
 def test_ctrl_c_before_the_end_of_the_tour_is_no_success(tmp_path: Path):
@@ -108,15 +110,14 @@ def test_site_and_worker_end_though_the_demo_is_killed(tmp_path: Path):
 
 
 def users_of(data: Path) -> list[str]:
-    """Return the processes whose data are in a folder, as Linux tells them."""
+    """Return the workers and visitors whose data are in a folder, as Linux tells them."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
-            if (
-                b"delayq_worker" in command
-                and bytes(data) in (process / "environ").read_bytes()
-            ):
+            if (b"delayq_worker" in command or b"sample_data" in command) and bytes(
+                data
+            ) in (process / "environ").read_bytes():
                 found.append(command.decode())
     return found
 

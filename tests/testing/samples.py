@@ -43,6 +43,13 @@ def latest(n: int, why: str = "") -> None:
     RAN.append(("latest", why))
 
 
+@delayed_task
+def grandparent(n: int) -> None:
+    RAN.append(("grandparent begins", n))
+    parent.schedule(0, "double")
+    RAN.append(("grandparent ends", n))
+
+
 @delayed_task(on_commit=True)
 def committed(n: int) -> None:
     RAN.append(("committed", n))
@@ -90,6 +97,30 @@ def chaining(n: int) -> None:
 @delayed_task
 def endless() -> None:
     endless.schedule(0)
+
+
+@delayed_task
+def parent(*names: str) -> None:
+    """Schedule tasks of this module; note when they run by what is noted around them."""
+    RAN.append(("parent begins", names))
+    for name in names:
+        task: Any = globals()[name]
+        task.schedule(0, 1)
+    RAN.append(("parent ends", names))
+
+
+@delayed_task
+async def aparent(*names: str) -> None:
+    RAN.append(("parent begins", names))
+    for name in names:
+        task: Any = globals()[name]
+        await task.aschedule(0, 1)
+    RAN.append(("parent ends", names))
+
+
+@delayed_task
+def waiting() -> None:
+    double.schedule(0, 1).wait(timeout=1)
 
 
 @delayed_task(time_limit=0.05)

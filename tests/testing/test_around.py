@@ -9,8 +9,10 @@ from django.test import TestCase
 from django.utils import translation
 
 from django_delayq import (
+    Batch,
     JobCancelled,
     State,
+    aschedule_many,
     conf,
     current_job,
     delayed_task,
@@ -117,6 +119,31 @@ def test_failure_and_cancel_are_told_of(kind: str, heard: Any) -> None:
 
     assert ("retried", "failing") in heard
     assert ("cancelled", "deciding") in heard
+
+
+@KINDS
+def test_what_follows_is_told_of_as_scheduled(kind: str, heard: Any) -> None:
+    with run_by(kind):
+        schedule_many([double.prepare(0, 1).then(once.prepare(0, 2))])
+
+    assert heard.count(("scheduled", "once")) == 1
+    assert heard.index(("succeeded", "double")) < heard.index(("scheduled", "once"))
+
+
+async def test_what_follows_is_told_of_on_the_event_loop(heard: Any) -> None:
+    with immediate():
+        await aschedule_many([double.prepare(0, 1).then(once.prepare(0, 2))])
+
+    assert heard.count(("scheduled", "once")) == 1
+
+
+@KINDS
+def test_callback_of_a_batch_is_told_of(kind: str, heard: Any) -> None:
+    with run_by(kind):
+        Batch(once.using(unique=False).prepare(0, 3)).schedule([double.prepare(0, 4)])
+
+    assert heard.count(("scheduled", "once")) == 1
+    assert ("succeeded", "once") in heard
 
 
 async def test_attempt_of_an_event_loop_is_told_of(heard: Any) -> None:

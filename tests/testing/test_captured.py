@@ -1,21 +1,27 @@
 """`captured` and `immediate`: what was scheduled is a list, and runs at once."""
 
+import asyncio
+import unittest
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core import mail
 from django.db import transaction
-from django.test import TestCase
+from django.test import SimpleTestCase, TestCase
 from django.utils import timezone
 
 from django_delayq import (
     Batch,
     DelayedQueue,
+    InvalidArguments,
     InvalidDelay,
     InvalidTask,
     JobFailed,
     State,
+    TaskNotFound,
     aschedule,
+    delayed_task,
     get_job,
     pause,
     schedule,
@@ -26,6 +32,7 @@ from django_delayq.testing import captured, immediate
 from tests.testing.samples import (
     RAN,
     adouble,
+    aparent,
     committed,
     cut_off,
     deciding,
@@ -34,6 +41,8 @@ from tests.testing.samples import (
     latest,
     mailed,
     once,
+    parent,
+    waiting,
 )
 
 
@@ -124,6 +133,34 @@ def test_delay_that_nothing_could_have_is_an_error() -> None:
         double.schedule(0, 1)
         with pytest.raises(InvalidDelay, match="time zone"):
             jobs.assert_scheduled(double, due_in=datetime(2026, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("like", "words"),
+    [
+        ({"args": 1}, r"such as args=\(42,\); got 1"),
+        ({"args": "abc"}, "got 'abc'"),
+        ({"kwargs": [1]}, "such as kwargs="),
+    ],
+)
+def test_arguments_that_no_call_has_are_an_error(
+    like: dict[str, Any], words: str
+) -> None:
+    with captured() as jobs:
+        double.schedule(0, 1)
+        with pytest.raises(InvalidArguments, match=words):
+            jobs.assert_not_scheduled(double, **like)
+
+
+@pytest.mark.parametrize("check", ["assert_scheduled", "assert_not_scheduled", "count"])
+def test_misspelt_name_of_a_task_is_an_error(check: str) -> None:
+    with captured() as jobs, pytest.raises(TaskNotFound, match="Did you mean"):
+        getattr(jobs, check)("tests.testing.samples.doubel")
+
+
+def test_what_is_no_task_is_an_error() -> None:
+    with captured() as jobs, pytest.raises(InvalidTask, match="is not a task; give"):
+        jobs.assert_scheduled(len)  # type: ignore[arg-type]
 
 
 def test_job_says_where_it_is_and_can_be_moved_and_cancelled() -> None:
@@ -273,6 +310,11 @@ async def test_event_loop_runs_both_kinds_of_tasks() -> None:
         assert await (await double.aschedule(0, 2)).await_result(1) == 4
 
 
+async def test_async_task_cannot_run_within_a_call_that_blocks_the_loop() -> None:
+    with immediate(), pytest.raises(RuntimeError, match=r"adouble.*await aschedule"):
+        adouble.schedule(0, 1)
+
+
 def test_exception_is_raised_to_the_test() -> None:
     with immediate() as jobs:
         with pytest.raises(ValueError, match="no 1"):
@@ -322,6 +364,111 @@ def test_what_follows_runs_too() -> None:
         Batch(once.using(unique=False).prepare(0, 3)).schedule([double.prepare(0, 4)])
 
     assert RAN == [("double", 1), ("mailed", 2), ("double", 4), ("once", 3)]
+
+
+@pytest.mark.parametrize("task", [parent, aparent])
+def test_what_a_job_schedules_runs_after_it_in_order(task: Any) -> None:
+    with immediate():
+        task.schedule(0, "double", "adouble", "grandparent", "once")
+
+    assert [name for name, _ in RAN] == [
+        "parent begins",
+        "parent ends",
+        "double",
+        "adouble",
+        "grandparent begins",
+        "grandparent ends",
+        "once",
+        "parent begins",
+        "parent ends",
+        "double",
+    ]
+
+
+@pytest.mark.parametrize("task", [parent, aparent])
+async def test_what_a_job_schedules_runs_after_it_on_the_event_loop(task: Any) -> None:
+    with immediate():
+        await task.aschedule(0, "double", "adouble")
+
+    names = [name for name, _ in RAN]
+    assert names == ["parent begins", "parent ends", "double", "adouble"]
+
+
+async def test_call_runs_what_it_sends_itself_while_the_job_of_another_runs() -> None:
+    is_held, may_end = asyncio.Event(), asyncio.Event()
+
+    @delayed_task(name="tests.testing.held")
+    async def held() -> None:
+        is_held.set()
+        await may_end.wait()
+
+    with immediate():
+        first = asyncio.create_task(held.aschedule(0))
+        await is_held.wait()
+        await adouble.aschedule(0, 1)
+        assert RAN == [("adouble", 1)]
+        may_end.set()
+        await first
+
+
+async def test_what_a_job_has_started_sends_for_itself_once_the_call_is_over() -> None:
+    started: list[asyncio.Task[Any]] = []
+    may_send = asyncio.Event()
+
+    async def send_later() -> None:
+        await may_send.wait()
+        await double.aschedule(0, 1)
+
+    @delayed_task(name="tests.testing.starting")
+    async def starting() -> None:
+        started.append(asyncio.create_task(send_later()))
+
+    with immediate():
+        await starting.aschedule(0)
+        may_send.set()
+        await started[0]
+
+    assert RAN == [("double", 1)]
+
+
+def test_what_several_jobs_raise_the_first_call_raises_once_all_have_run() -> None:
+    with immediate() as jobs:
+        with pytest.raises(ValueError, match="no 1"):
+            parent.schedule(0, "failing", "cut_off", "double")
+        assert jobs.assert_scheduled(parent).state is State.SUCCEEDED
+        assert jobs.assert_scheduled(cut_off).state is State.RETRYING
+        # The next call begins anew.
+        double.schedule(0, 2)
+
+    assert RAN[-2:] == [("double", 1), ("double", 2)]
+
+
+def test_job_cannot_wait_for_what_runs_after_it() -> None:
+    with immediate(), pytest.raises(RuntimeError, match="after that job, so this wait"):
+        waiting.schedule(0)
+
+    assert RAN == [("double", 1)]
+
+
+def test_new_outbox_for_mail_forgets_no_job() -> None:
+    job = double.schedule(900, 1)
+
+    mail.outbox = []
+
+    assert job.refresh() is State.SCHEDULED
+
+
+def test_test_of_django_begins_without_the_jobs_of_others() -> None:
+    job = double.schedule(900, 1)
+
+    class Another(SimpleTestCase):
+        def test(self) -> None:
+            assert job.refresh() is State.MISSING
+
+    result = unittest.TestResult()
+    Another("test")(result)
+
+    assert result.wasSuccessful(), result
 
 
 def test_inner_block_counts() -> None:

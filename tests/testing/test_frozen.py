@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -358,11 +359,15 @@ def test_time_that_cannot_pass_is_an_error(
         q.advance(*args, **units)
 
 
-def test_naive_now_is_an_error() -> None:
-    with (
-        pytest.raises(InvalidDelay, match="needs a time zone"),
-        frozen_queue(now=datetime(2026, 1, 1)),
-    ):
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (datetime(2026, 1, 1), "needs a time zone"),
+        ("2026-01-01", "takes an aware datetime; got '2026-01-01'"),
+    ],
+)
+def test_now_that_is_no_aware_datetime_is_an_error(now: Any, words: str) -> None:
+    with pytest.raises(InvalidDelay, match=words), frozen_queue(now=now):
         pass
 
 
@@ -413,11 +418,22 @@ def test_key_expires_by_the_frozen_clock() -> None:
         assert not [key for key in q.server.keyspace.keys if b"result" in key]
 
 
-def test_loop_that_runs_may_not_be_blocked_by_an_async_task() -> None:
+def test_loop_that_runs_may_not_be_blocked() -> None:
     async def test() -> None:
         with frozen_queue(leave_due=True) as q:
-            await adouble.aschedule(0, 1)
-            with pytest.raises(RuntimeError, match="await"):
-                q.run_due()
+            job = await adouble.aschedule(0, 1)
+            for advance in (q.run_due, partial(q.advance, 5)):
+                with pytest.raises(RuntimeError, match=r"await q\.aadvance\(\) or q"):
+                    advance()
+            assert await job.arefresh() is State.DUE
 
     asyncio.run(test())
+
+
+def test_queue_that_has_ended_says_so() -> None:
+    with frozen_queue() as q:
+        double.schedule(60, 1)
+
+    with pytest.raises(RuntimeError, match="has ended with its block"):
+        q.advance(60)
+    assert RAN == []

@@ -115,6 +115,23 @@ class Said:
         yield
 
 
+class Warm:
+    def warm(self):
+        seen.append("warm")
+        tenant.set("of warm()")
+
+    def capture(self):
+        return {}
+
+    def restore(self, headers):
+        """Do nothing."""
+
+
+class NeverWarm(Warm):
+    def warm(self):
+        raise ValueError("warm is broken")
+
+
 class Large:
     def capture(self):
         return {"text": "x" * size_of_large}
@@ -306,6 +323,34 @@ def test_a_context_can_ask_for_the_job(travelling, work, read, queue_name):
     work()
     job.wait(30)
     assert seen[1:] == [(None, job.id)]
+
+
+def test_what_warm_has_set_is_there_for_each_attempt_of_the_thread_and_of_the_loop(
+    travelling, work, read, read_async
+):
+    travelling("Warm")
+    jobs = [schedule(task, 0) for task in (read, read, read_async, read_async)]
+    work(threads=1)
+
+    assert [job.wait(30) for job in jobs] == ["of warm()"] * 4
+    assert seen == ["warm", "warm"]
+    assert tenant.get() == "nobody"
+
+
+def test_a_warm_that_raises_costs_nothing_else(
+    travelling, work, read, read_async, caplog
+):
+    travelling("NeverWarm", "Tenant")
+    jobs = [
+        as_tenant(name, lambda task=task: schedule(task, 0))
+        for name, task in (("a", read), ("b", read_async))
+    ]
+    work(threads=1)
+
+    assert [job.wait(30) for job in jobs] == ["a", "b"]
+    (line,) = errors(caplog)
+    assert f"goes without the context {HERE}.NeverWarm" in line.getMessage()
+    assert "its warm() raised ValueError: warm is broken" in line.getMessage()
 
 
 @pytest.mark.parametrize(("size", "is_kept"), [(8_000, True), (8_193, False)])

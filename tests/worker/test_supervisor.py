@@ -9,6 +9,7 @@ import pytest
 from django_delayq import schedule, schedule_many
 from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
+from django_delayq.worker import supervisor
 from tests.polling import wait_until
 from tests.worker.project import tasks
 from tests.worker.workers import children_of, counts, is_alive, kill
@@ -65,6 +66,29 @@ def test_what_runs_longer_than_the_grace_is_given_back(
         assert (each.attempts, each.kills) == (0, 0)
         *_, last = [line for line in worker.log.splitlines() if each.id in line]
         assert "outcome=given_back" in last
+
+
+@pytest.mark.parametrize(
+    ("own", "young"),
+    [
+        ("500", supervisor.YOUNG_OBJECTS),
+        ("50000", 50_000),
+        # It switches the collector off.
+        ("0", 0),
+    ],
+)
+def test_the_collector_leaves_what_was_imported_alone_and_looks_less_often(
+    started, records, queue_name, own, young
+):
+    started(environment={"WORKER_TEST_YOUNG_OBJECTS": own})
+
+    schedule(tasks.note_collector.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("collector") == 1, description="it runs")
+
+    (found,) = records.all("collector")
+    assert found["young"] == young
+    # Django alone has more.
+    assert found["frozen"] > 10_000
 
 
 def test_a_signal_to_the_whole_group_counts_once(started, records, queue_name):

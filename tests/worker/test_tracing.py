@@ -1,5 +1,7 @@
 """OpenTelemetry and Sentry across the queue, with their real SDKs, which export into memory."""
 
+from contextlib import contextmanager
+
 import pytest
 import sentry_sdk
 from opentelemetry import trace
@@ -173,6 +175,21 @@ def test_without_a_provider_a_job_carries_nothing(travelling, queue_name, two_ta
     assert OpenTelemetry().capture() == {}
 
 
+def test_a_provider_that_the_project_sets_late_is_found(
+    travelling, provider, queue_name, two_tasks, monkeypatch
+):
+    travelling("django_delayq.context.otel.OpenTelemetry")
+    before = schedule(two_tasks[False], 600, "")
+    # As `set_tracer_provider` does, which works only once in a process.
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+
+    after = schedule(two_tasks[False], 600, "")
+
+    assert b"headers" not in before.draft.new.payload
+    (span,) = provider.exporter.get_finished_spans()
+    assert f"{span.context.span_id:016x}" in after.draft.new.payload.decode()
+
+
 class _Memory(Transport):
     def __init__(self):
         super().__init__()
@@ -182,14 +199,13 @@ class _Memory(Transport):
         self.items += [item.payload.json for item in envelope.items]
 
 
-@pytest.fixture
-def sent(travelling):
-    """What is sent to Sentry."""
+@contextmanager
+def sending(travelling, traces_sample_rate):
     transport = _Memory()
     client = sentry_sdk.Client(
         dsn="https://key@sentry.example/1",
         transport=transport,
-        traces_sample_rate=1.0,
+        traces_sample_rate=traces_sample_rate,
         default_integrations=False,
     )
     before = sentry_sdk.get_global_scope().client
@@ -198,6 +214,20 @@ def sent(travelling):
     yield transport.items
     sentry_sdk.get_global_scope().set_client(before)
     client.close()
+
+
+@pytest.fixture
+def sent(travelling):
+    """What is sent to Sentry."""
+    with sending(travelling, 1.0) as items:
+        yield items
+
+
+@pytest.fixture
+def sent_untraced(travelling):
+    """What is sent to Sentry by a project that traces nothing."""
+    with sending(travelling, None) as items:
+        yield items
 
 
 def transactions(sent, op):
@@ -265,6 +295,43 @@ def test_an_exception_reaches_a_scope_of_its_own(
         errors[0]["contexts"]["trace"]["span_id"]
         == (transactions(sent, "queue.process")[0]["contexts"]["trace"]["span_id"])
     )
+
+
+@MODES
+def test_without_traces_only_exceptions_are_sent_each_from_a_scope_of_its_own(
+    sent_untraced, work, queue_name, is_async
+):
+    def body(what):
+        sentry_sdk.set_tag(what, "yes")
+        if what == "retry" and not current_job().attempts:
+            raise Retry(0)
+        if what == "fail":
+            raise ValueError("as told")
+
+    async def abody(what):
+        body(what)
+
+    task = delayed_task(name="shop.tasks.tag", queue=queue_name, max_attempts=2)(
+        abody if is_async else body
+    )
+    well, decided, failing = (
+        schedule(task.using(max_attempts=most), 0, what)
+        for what, most in (("well", 2), ("retry", 2), ("fail", 1))
+    )
+    work(threads=1)
+    wait_for(well, State.SUCCEEDED)
+    wait_for(decided, State.SUCCEEDED)
+    wait_for(failing, State.DEAD)
+
+    (error,) = sent_untraced
+    assert error["exception"]["values"][0]["value"] == "as told"
+    # No tag of the two others.
+    assert error["tags"] == {
+        "fail": "yes",
+        "delayq.queue": queue_name,
+        "delayq.task": "shop.tasks.tag",
+    }
+    assert error["contexts"]["delayq"] == {"job": failing.id, "attempt": 1}
 
 
 def test_a_decision_of_a_task_is_no_exception(sent, work, two_tasks):

@@ -1,6 +1,7 @@
 """Tasks that do what tests are about, and record it."""
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -32,6 +33,8 @@ if "WORKER_TEST_SOON_MS" in os.environ:
     supervisor.SOON_MS = float(os.environ["WORKER_TEST_SOON_MS"])
 if "WORKER_TEST_ROUND_MS" in os.environ:
     upkeep.ROUND_MS = float(os.environ["WORKER_TEST_ROUND_MS"])
+if "WORKER_TEST_YOUNG_OBJECTS" in os.environ:
+    gc.set_threshold(int(os.environ["WORKER_TEST_YOUNG_OBJECTS"]))
 if "WORKER_TEST_FORMAT_KEPT_MS" in os.environ:
     formats.KEPT_MS = float(os.environ["WORKER_TEST_FORMAT_KEPT_MS"])
 
@@ -43,6 +46,16 @@ class Wrong(Exception):
 @delayed_task
 def note(text: object = None) -> None:
     record("run", text=text)
+
+
+@delayed_task
+def note_collector() -> None:
+    """Record what the garbage collector of this process looks at, and when."""
+    record(
+        "collector",
+        young=gc.get_threshold()[0],
+        frozen=gc.get_freeze_count(),
+    )
 
 
 @delayed_task
