@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
-from django_delayq.admin.timeline import Stretch, stretches_of
 
 from django_delayq import delayed_task, get_job, schedule
 from django_delayq.calls.running import run
