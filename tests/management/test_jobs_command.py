@@ -15,8 +15,8 @@ from django.core.management import load_command_class
 from django_delayq import State, pause, schedule
 from django_delayq.delivery import ended, upgrading
 from django_delayq.delivery.ended import EndRecord
-from django_delayq.delivery.progress import note_progress
-from django_delayq.delivery.workers import WorkerInfo, register
+from django_delayq.delivery.progress import JobProgress, note_progress
+from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register
 from django_delayq.jobs import finding
 from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
@@ -226,9 +226,11 @@ def test_show_tells_who_runs_a_job_and_how_far_it_is(
 ) -> None:
     job = add(queue, 1, delay=0)
     leased = hand.take()
-    hand.run(register(hand.owner.hex(), WorkerInfo("web1", 4711)))
+    hand.run(register(REGISTRY, hand.owner.hex(), WorkerInfo("web1", 4711)))
     stored = stored_progress(40, 200, "pictures")
-    hand.run(note_progress(hand.keys, [(leased.token, leased.fence, stored)]))
+    hand.run(
+        note_progress(hand.keys, [JobProgress(leased.token, leased.fence, stored)])
+    )
 
     shown = " ".join(call("delayq_jobs", "show", job.id).out.split())
     found = json.loads(call("delayq_jobs", "show", job.id, "--json").out)
