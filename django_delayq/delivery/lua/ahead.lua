@@ -3,7 +3,7 @@
 -- Prelude  clock
 -- Keys     timeout_set, returned, retries
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  and so on: so many ms ahead, rising
+-- ARGV[2]  and on: so many ms ahead, rising
 -- Returns  for each of those: how many are due until then, what is due now included; and before them, how many are now
 
 local now_ms = math.floor(read_clock(ARGV[1]) / 1000)
