@@ -20,7 +20,7 @@ from django_delayq.management.terminal import (
     table,
     width_of,
 )
-from django_delayq.showing.display import span_text
+from django_delayq.showing.display import short_time_text, span_text
 from django_delayq.showing.overview import MINUTES, Overview, QueueStatus
 from django_delayq.translating import number_text, say_fault, say_problems
 
@@ -148,18 +148,8 @@ def _figures_rows(status: Overview) -> Iterator[list[str]]:
 
 def _percentiles(histogram: Histogram) -> Iterator[str]:
     for percent in (50, 99):
-        yield _milliseconds(histogram.percentile(percent))
-
-
-def _milliseconds(ms: float | None) -> str:
-    """Write a time to two digits or so: they are that exact."""
-    if ms is None:
-        return ""
-    if ms >= 60_000:
-        return span_text(int(ms))
-    if ms >= 1_000:
-        return gettext("{count} s").format(count=f"{ms / 1_000:.2g}")
-    return gettext("{count} ms").format(count=f"{ms:.2g}" if ms < 100 else f"{ms:.0f}")
+        ms = histogram.percentile(percent)
+        yield "" if ms is None else short_time_text(ms)
 
 
 def _worker_columns() -> list[Column]:
