@@ -1,14 +1,14 @@
-"""What ``delayq_status`` prints of an overview: queues, figures, workers, problems."""
+"""How ``delayq_status`` prints what `showing.overview` has seen: queues, figures, workers, problems."""
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext, ngettext
 
 from django_delayq import conf
-from django_delayq.delivery.statistics import Figures, Histogram
+from django_delayq.delivery.statistics import Histogram
 from django_delayq.faults import describe_fault
 from django_delayq.health.problems import Level, ServerProblem
 from django_delayq.jobs.workers import Worker, WorkerState
@@ -20,17 +20,18 @@ from django_delayq.management.terminal import (
     table,
     width_of,
 )
-from django_delayq.metrics.overview import MINUTES, QueueStatus, Status
-from django_delayq.showing.display import span_text
+from django_delayq.showing.display import short_time_text, span_text
+from django_delayq.showing.overview import MINUTES, Overview, QueueStatus
 from django_delayq.translating import number_text, say_fault, say_problems
 
 #: Columns of a paragraph where no terminal says how many it has.
 PARAGRAPH = 100
+_SECOND = timedelta(seconds=1)
 
 Style = Callable[[str], str]
 
 
-def lines_of(status: Status, width: int | None, heading: Style) -> Iterator[str]:
+def lines_of(status: Overview, width: int | None, heading: Style) -> Iterator[str]:
     """Describe it in tables, without the problems."""
     line = one_line(_server_line(status))
     yield line if width is None else fitted(line, width)
@@ -50,10 +51,11 @@ def lines_of(status: Status, width: int | None, heading: Style) -> Iterator[str]
     yield from table(_worker_columns(), rows, width, heading)
 
 
-def _server_line(status: Status) -> str:
+def _server_line(status: Overview) -> str:
     facts = status.facts
     version = ".".join(map(str, facts.version))
-    parts = [f"{facts.product} {version} {status.url}".replace("  ", " ")]
+    url = status.url or gettext("the embedded server")
+    parts = [f"{facts.product} {version} {url}".replace("  ", " ")]
     if facts.role:
         parts.append(facts.role)
     if facts.used_memory is not None:
@@ -132,9 +134,9 @@ def _figures_columns() -> list[Column]:
     ]
 
 
-def _figures_rows(status: Status) -> Iterator[list[str]]:
+def _figures_rows(status: Overview) -> Iterator[list[str]]:
     for queue in status.queues:
-        figures = status.figures.get(queue.name, Figures())
+        figures = queue.recent
         yield [
             one_line(queue.name),
             number_text(figures.runs),
@@ -146,18 +148,8 @@ def _figures_rows(status: Status) -> Iterator[list[str]]:
 
 def _percentiles(histogram: Histogram) -> Iterator[str]:
     for percent in (50, 99):
-        yield _milliseconds(histogram.percentile(percent))
-
-
-def _milliseconds(ms: float | None) -> str:
-    """Write a time to two digits or so: they are that exact."""
-    if ms is None:
-        return ""
-    if ms >= 60_000:
-        return span_text(int(ms))
-    if ms >= 1_000:
-        return gettext("{count} s").format(count=f"{ms / 1_000:.2g}")
-    return gettext("{count} ms").format(count=f"{ms:.2g}" if ms < 100 else f"{ms:.0f}")
+        ms = histogram.percentile(percent)
+        yield "" if ms is None else short_time_text(ms)
 
 
 def _worker_columns() -> list[Column]:

@@ -1,1 +1,1 @@
-"""What machines read: Prometheus, and programs that want the overview as JSON. All figures are on the server already."""
+"""What Prometheus and other programs are answered over HTTP, and who may ask. All figures are on the server already."""

@@ -17,7 +17,7 @@ from django_delayq.delivery.statistics import Figures, Histogram, Outcome
 from django_delayq.health.problems import Level
 from django_delayq.jobs.statistics import BOUNDS_MS, Totals, totals_of
 from django_delayq.jobs.workers import Worker, WorkerState
-from django_delayq.metrics.overview import QueueStatus, Status, look
+from django_delayq.showing.overview import Overview, QueueStatus, look
 
 #: Outcomes that each task has from its first attempt on, so that an increase from nothing is seen; others come with
 #: their first.
@@ -44,14 +44,14 @@ class Family(NamedTuple):
 
 
 def read() -> str:
-    """Ask the server, in six round trips or so, and return the text.
+    """Ask the server, in four round trips, and return the text.
 
     Raises:
         redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
     """
     settings = conf.get_settings()
     queues = list(settings.queues.values())
-    status = look(queues)
+    seen = look(queues)
     totals: dict[str, Totals] = {}
     if settings.statistics:
         replies = run_all(
@@ -63,7 +63,7 @@ def read() -> str:
             for queue, reply in zip(queues, replies, strict=True)
             if not isinstance(reply, Exception)
         }
-    return text_of([_up(1), *_families(status, totals)])
+    return text_of([_up(1), *_families(seen, totals)])
 
 
 def without_server(why: str) -> str:
@@ -104,10 +104,10 @@ def _up(value: int) -> Family:
     )
 
 
-def _families(status: Status, totals: Mapping[str, Totals]) -> Iterator[Family]:
-    yield from _of_queues(status.queues)
-    yield from _of_workers(status.workers)
-    levels = Counter(problem.level for problem in status.problems)
+def _families(seen: Overview, totals: Mapping[str, Totals]) -> Iterator[Family]:
+    yield from _of_queues(seen.queues)
+    yield from _of_workers(seen.workers)
+    levels = Counter(problem.level for problem in seen.problems)
     yield Family(
         "delayq_problems",
         "gauge",

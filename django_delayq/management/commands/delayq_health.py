@@ -24,8 +24,8 @@ from django_delayq.jobs.workers import workers
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import one_line
 from django_delayq.management.times import span
-from django_delayq.metrics.overview import QueueStatus, look_at_queues
 from django_delayq.showing.display import span_text
+from django_delayq.showing.overview import QueueStatus, look_at_queues
 from django_delayq.translating import number_text, say, say_fault
 
 HEALTHY, UNHEALTHY, UNKNOWN = 0, 1, 2
