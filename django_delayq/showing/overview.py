@@ -145,10 +145,11 @@ def look(
     Raises:
         redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
     """
-    serving = _living()
+    # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
     began = monotonic_ms()
     facts = ask(own_clients.of_thread())
     took_ms = monotonic_ms() - began
+    serving = _living()
     found = look_at_queues(
         queues, serving, minutes=minutes, hours=hours, ahead_ms=ahead_ms
     )

@@ -162,6 +162,25 @@ def test_overview_without_a_server_says_what_to_do(
     assert "nobody" in told["fault"]
 
 
+def test_server_that_hangs_is_asked_once(
+    private_server: Callable[..., Server],
+    settings: Any,
+    scrape: Callable[[], Scrape],
+    writes: Writes,
+) -> None:
+    """Prometheus waits for ten seconds, and the time-out of a connection is five."""
+    hanging = private_server()
+    settings.DELAYQ = {"CONNECTION": f"{hanging.socket_url}&socket_timeout=3"}
+    assert scrape()("delayq_up") == 1
+    hanging.suspend()
+
+    asked = writes.during(scrape)
+
+    hanging.resume()
+    assert asked == 1
+    assert scrape()("delayq_up") == 1
+
+
 # The overview
 
 
