@@ -65,14 +65,16 @@ def figures_of(
     """Return figures of so many runs, all as late and as long."""
     return Figures(
         Counter({Outcome.SUCCEEDED: runs - failed, Outcome.RETRYING: failed}),
-        Histogram(Counter({bucket_of(late_ms * 1000): runs}), int(late_ms * 1000) * runs),
-        Histogram(Counter({bucket_of(took_ms * 1000): runs}), int(took_ms * 1000) * runs),
+        Histogram(
+            Counter({bucket_of(late_ms * 1000): runs}), int(late_ms * 1000) * runs
+        ),
+        Histogram(
+            Counter({bucket_of(took_ms * 1000): runs}), int(took_ms * 1000) * runs
+        ),
     )
 
 
-def measure(
-    queue: Queue, ago: timedelta = timedelta(), **tasks: Figures
-) -> None:
+def measure(queue: Queue, ago: timedelta = timedelta(), **tasks: Figures) -> None:
     """Add figures of tasks, by names with ``__`` for dots, as a worker would have at a time ago."""
     seconds, micros = queue.client.time()
     now_us = seconds * 1_000_000 + micros - round(ago.total_seconds() * 1e6)
