@@ -19,23 +19,12 @@ from django_delayq.showing.display import relative_text, short_time_text
 from django_delayq.translating import moment_text, number_text
 
 #: The picture, and what is left for bars and lines beside the labels.
-WIDTH, HEIGHT = 360, 132
+WIDTH, HEIGHT = 300, 124
 LEFT, RIGHT, TOP, BOTTOM = 46, 28, 8, 20
 _INNER_WIDTH, _INNER_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 _BASE = TOP + _INNER_HEIGHT
 
 Text = str | Promise
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar, or the hatched part of one."""
-
-    x: str
-    y: str
-    width: str
-    height: str
-    is_hatched: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +54,14 @@ class Chart:
     heads: Sequence[Text]
     #: The table: only times with something in them.
     rows: list[list[str]]
-    bars: list[Bar] = field(default_factory=list)
+    #: All bars as one path, and all hatched parts of bars: an element each would take longer than all else on the page.
+    bars: str = ""
+    hatched: str = ""
     lines: list[Line] = field(default_factory=list)
     #: Where a thin line goes across, and the label beside it.
     grid: list[tuple[str, Text]] = field(default_factory=list)
     #: Labels below: where, how they are anchored, and what.
     ticks: list[tuple[str, str, str]] = field(default_factory=list)
-    has_failures: bool = False
 
     width = WIDTH
     height = HEIGHT
@@ -108,7 +98,7 @@ def bars_ahead(
         summary if total else gettext("Nothing is due in this time."),
         [gettext("When"), gettext("Due")],
         rows,
-        bars=_bars([[count] for count in counts]),
+        bars=_bars([(count, 0) for count in counts])[0],
         grid=_counts_grid(max(counts, default=0)),
         ticks=_ticks([gettext("now"), *map(relative_text, middle)]),
     )
@@ -131,6 +121,12 @@ def bars_of_runs(key: str, title: Text, series: Series) -> Chart:
         for span in reversed(series.spans)
         if span.figures
     ]
+    plain, hatched = _bars(
+        [
+            (max(0, each.runs - each.failures), min(each.runs, each.failures))
+            for each in figures
+        ]
+    )
     summary = gettext("{runs} runs, {failed} of them failed").format(
         runs=number_text(runs), failed=number_text(failed)
     )
@@ -140,15 +136,10 @@ def bars_of_runs(key: str, title: Text, series: Series) -> Chart:
         summary if rows else gettext("Nothing ran in this time."),
         [gettext("From"), gettext("Runs"), gettext("Failed")],
         rows,
-        bars=_bars(
-            [
-                [max(0, each.runs - each.failures), min(each.runs, each.failures)]
-                for each in figures
-            ]
-        ),
+        bars=plain,
+        hatched=hatched,
         grid=_counts_grid(most),
         ticks=_ticks_behind(series),
-        has_failures=failed > 0,
     )
 
 
@@ -202,24 +193,24 @@ def _number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _bars(stacks: Sequence[Sequence[int]]) -> list[Bar]:
-    """Draw stacks: the first part of each is plain, the second is hatched."""
+def _bars(stacks: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    """Draw stacks of two parts as two paths."""
     top = _nice(max(map(sum, stacks), default=0))
     slot = _INNER_WIDTH / max(1, len(stacks))
     # A little room between bars, unless they would vanish.
     width = max(slot - 1.5, slot * 0.7)
-    bars = []
+    paths: tuple[list[str], list[str]] = ([], [])
     for n, stack in enumerate(stacks):
-        base = float(_BASE)
-        for part, count in enumerate(stack):
+        x, base = _number(LEFT + n * slot + (slot - width) / 2), float(_BASE)
+        for path, count in zip(paths, stack, strict=True):
             if count:
                 # What is there is seen, however little.
                 height = max(1.5, count / top * _INNER_HEIGHT)
+                path.append(
+                    f"M{x} {_number(base)}v{_number(-height)}h{_number(width)}v{_number(height)}z"
+                )
                 base -= height
-                x = LEFT + n * slot + (slot - width) / 2
-                place = (_number(x), _number(base), _number(width), _number(height))
-                bars.append(Bar(*place, is_hatched=part == 1))
-    return bars
+    return "".join(paths[0]), "".join(paths[1])
 
 
 def _nice(most: int) -> int:

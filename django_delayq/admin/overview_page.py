@@ -96,7 +96,6 @@ def show_queues(
         "tiles": _tiles(seen),
         "minutes": MINUTES,
         "rows": [_row(visit, each) for each in seen.queues],
-        "shows_destination": any(_has_destination(each) for each in seen.queues),
         "tabs": pages.TABS.values(),
         "chosen": chosen if chosen in settings.queues else "",
         "names": list(settings.queues),
@@ -114,12 +113,6 @@ def give_data(visit: Visit) -> HttpResponse:
     """Give the overview as JSON, to people and programs that are logged in."""
     visit.check_may_view()
     return JsonResponse(overview_data(), json_dumps_params={"ensure_ascii": False})
-
-
-def _has_destination(queue: QueueStatus) -> bool:
-    return queue.settings.is_shared or (
-        isinstance(queue.counts, Counts) and queue.counts.destination > 0
-    )
 
 
 def _row(visit: Visit, queue: QueueStatus) -> dict[str, Any]:
@@ -230,7 +223,7 @@ def _workers_tile(seen: Overview) -> list[Tile]:
     busy = sum(each.busy_threads + each.busy_coroutines for each in seen.workers)
     return [
         Tile(
-            gettext("Worker processes"),
+            gettext("Workers"),
             number_text(len(seen.workers)),
             gettext("{number} jobs at work").format(number=number_text(busy))
             if busy

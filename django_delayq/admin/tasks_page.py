@@ -64,9 +64,9 @@ COLUMNS = {
         Column("failed", gettext_lazy("Failed"), lambda row: row.figures.failures),
         Column("retried", gettext_lazy("Retried"), lambda row: row.figures.outcomes[Outcome.RETRYING]),
         Column("late50", gettext_lazy("Late, half within"), _percentile(lambda figures: figures.lateness, 50)),
-        Column("late99", gettext_lazy("99 of 100"), _percentile(lambda figures: figures.lateness, 99)),
+        Column("late99", gettext_lazy("Late, 99 of 100"), _percentile(lambda figures: figures.lateness, 99)),
         Column("took50", gettext_lazy("Took, half within"), _percentile(lambda figures: figures.duration, 50)),
-        Column("took99", gettext_lazy("99 of 100"), _percentile(lambda figures: figures.duration, 99)),
+        Column("took99", gettext_lazy("Took, 99 of 100"), _percentile(lambda figures: figures.duration, 99)),
         Column("next", gettext_lazy("Next periodic"), lambda row: row.next.timestamp() if row.next else _NEVER, False),
     )
 }  # fmt: skip

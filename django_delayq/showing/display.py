@@ -159,7 +159,7 @@ def short_time_text(ms: float | None) -> str:
 def _two_digits(number: float) -> str:
     if number >= 10:
         return f"{number:.0f}"
-    return formats.number_format(float(f"{number:.2g}"))
+    return f"{number:.2g}".replace(".", formats.get_format("DECIMAL_SEPARATOR"))
 
 
 class _Plain:
