@@ -20,7 +20,7 @@ from django_delayq.translating import moment_text, number_text
 
 #: The picture, and what is left for bars and lines beside the labels.
 WIDTH, HEIGHT = 300, 124
-LEFT, RIGHT, TOP, BOTTOM = 46, 28, 8, 20
+LEFT, RIGHT, TOP, BOTTOM = 46, 34, 10, 20
 _INNER_WIDTH, _INNER_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 _BASE = TOP + _INNER_HEIGHT
 
@@ -296,7 +296,9 @@ def _line(
             x, y = LEFT + (n + 0.5) * slot, _height_of(ms, low, high)
             parts[-1].append((_number(x), _number(y)))
     last = next((part[-1] for part in reversed(parts) if part), ("", ""))
-    label_y = _number(float(last[1]) + (-2 if is_dashed else 9)) if last[1] else ""
+    # The dashed line is the upper one.
+    shift = -2 if is_dashed else 10
+    label_y = _number(max(10.0, float(last[1]) + shift)) if last[1] else ""
     return Line(
         label,
         is_dashed,

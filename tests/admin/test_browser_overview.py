@@ -167,3 +167,29 @@ def test_worker_is_stopped_from_its_page(visitor: Visitor, queue: Queue) -> None
 
     (message,) = visitor.texts(".messagelist li")
     assert message.startswith("Worker web1:4711 was told to stop")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_keeps_anybody_from_using_a_page(
+    visitor: Visitor, queue: Queue, scheme: str
+) -> None:
+    tokens = fill(queue)
+    living.serve(queue, *tokens[:2], version="0.9.1")
+    living.serve(queue, host="web2", state="quiet")
+    pages = (
+        url("changelist"),
+        url("workers"),
+        url("tasks"),
+        url("search"),
+        url("queue", queue.name),
+        url("queue", queue.name) + "?state=dead",
+        url("job", queue.name, tokens[0]),
+    )
+
+    found = {}
+    with visitor.prefers(scheme):
+        for page in pages:
+            visitor.open(page)
+            found[page] = visitor.find_barriers()
+
+    assert {page: told for page, told in found.items() if told} == {}

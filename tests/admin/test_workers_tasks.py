@@ -70,7 +70,11 @@ def test_what_a_worker_says_of_itself_is_no_markup(
 @pytest.mark.parametrize(
     ("order", "said", "logged"),
     [
-        ("quiet", "Worker web1:4711 was told to claim no more jobs", "Told to be quiet."),
+        (
+            "quiet",
+            "Worker web1:4711 was told to claim no more jobs",
+            "Told to be quiet.",
+        ),
         ("stop", "Worker web1:4711 was told to stop", "Told to stop."),
     ],
 )
