@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.http import HttpResponse, JsonResponse
 from django.utils.functional import Promise
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq import conf
 from django_delayq.admin import charts, pages
@@ -225,7 +225,9 @@ def _workers_tile(seen: Overview) -> list[Tile]:
         Tile(
             gettext("Workers"),
             number_text(len(seen.workers)),
-            gettext("{number} jobs at work").format(number=number_text(busy))
+            ngettext("{number} job at work", "{number} jobs at work", busy).format(
+                number=number_text(busy)
+            )
             if busy
             else "",
             not seen.workers,

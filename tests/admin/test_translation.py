@@ -57,6 +57,7 @@ from django_delayq.showing.display import Moment, relative_text, size_text
 from django_delayq.translating import say, state_label
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence
+from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
 from tests.admin.visiting import SIZES, Visitor
@@ -180,8 +181,12 @@ def every_page(full: Queue, tokens: dict[str, str]) -> list[str]:
     run(full.client, ended.note_ended(full.keys, [record], keep=100))
     run(full.client, pausing.pause(full.keys, task="21", by="22", reason="23"))
     pause(full.name, until=3600, reason="24", by="25")
+    living.serve(full, tokens["running"], host="26", version="0.0.1")
+    living.measure(full, shop__tasks__send_reminder=living.figures_of(20, failed=3))
     return [
         url("changelist"),
+        url("workers"),
+        url("tasks"),
         url("pause", full.name),
         url("schedules", full.name),
         url("queue", full.name) + "?state=ended",
@@ -217,7 +222,8 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
         # What other tests have run.
         *(each.task for each in ended_jobs("default")),
     )  # fmt: skip
-    data = (*data, "2026-01-02T00:00", "2026-01-01T00:00")
+    # A unit of Django's own.
+    data = (*data, "2026-01-02T00:00", "2026-01-01T00:00", "MB")
 
     found = {page: untranslated(browser.get(page), *data) for page in pages}
     for action in ACTIONS:
