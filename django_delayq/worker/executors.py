@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from threading import Lock
 from typing import Any
 
@@ -89,7 +89,7 @@ def _note_connection(**kwargs: object) -> None:
 
 
 def _make_caches() -> None:
-    """Make the caches of this thread, which connect when they are used.
+    """Make the caches of this thread, or of this context, which connect when they are used.
 
     Django keeps them in the context, and each job has a copy of that: a cache that a job made would go with it, and its
     connections too. Database connections are the thread's.
@@ -509,6 +509,10 @@ class LoopExecutor:
         self._thread: threading.Thread | None = None
         # Owned by the loop's thread.
         self._running: dict[Attempt, asyncio.Task[None]] = {}
+        # One for each job that runs, which begins in a copy of it, and those that no job uses now. Each has caches: jobs
+        # that run at the same time share none, as not every cache bears that, and no job has to connect anew.
+        self._bases: dict[Attempt, Context] = {}
+        self._free_bases: list[Context] = []
         self._is_closed = False
         self._is_cancelling = False
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="delayq-read")
@@ -644,16 +648,24 @@ class LoopExecutor:
             except IndexError:
                 return
             run = self._run(attempt)
+            base = self._take_base()
             try:
-                task = self._loop.create_task(run, name=attempt.id)
+                task = base.run(self._loop.create_task, run, name=attempt.id)
             except BaseException as error:
                 # A job has set a task factory that fails. The waiting attempts are given back when the process ends.
                 run.close()
                 self._waiting.appendleft(attempt)
                 self._died(f"the event loop starts no tasks: {class_name(error)}")
                 return
-            self._running[attempt] = task
+            self._running[attempt], self._bases[attempt] = task, base
             task.add_done_callback(functools.partial(self._end, attempt))
+
+    def _take_base(self) -> Context:
+        if self._free_bases:
+            return self._free_bases.pop()
+        base = self._context.copy()
+        base.run(_make_caches)
+        return base
 
     def _end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
         # A finally in _run would not do: a task that is cancelled before its first step never gets there.
@@ -664,6 +676,7 @@ class LoopExecutor:
             else:
                 attempt.give_back()
         del self._running[attempt]
+        self._free_bases.append(self._bases.pop(attempt))
         self._finished += 1
         self._done(attempt)
         self._begin()
