@@ -20,6 +20,8 @@ DELAYQ = {
         "listed": {"INSERTION_LIST": True},
     },
 }
+if "DELAYQ_BENCH_STATISTICS" in os.environ:
+    DELAYQ["STATISTICS"] = int(os.environ["DELAYQ_BENCH_STATISTICS"])
 if "DELAYQ_BENCH_KEEP_ENDED" in os.environ:
     DELAYQ["KEEP_ENDED"] = int(os.environ["DELAYQ_BENCH_KEEP_ENDED"])
 # Earlier commits, which `compare` measures with these settings, do not know it.

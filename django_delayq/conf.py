@@ -37,6 +37,7 @@ from django_delayq.delivery.rates import (
     is_rate,
     limit_text,
 )
+from django_delayq.delivery.statistics import MOST_TASKS
 from django_delayq.exceptions import DelayqError, InvalidSettings, QueueNotFound
 from django_delayq.queues.options import QueueOptions
 from django_delayq.redaction import (
@@ -242,6 +243,8 @@ class Settings:
     outbox_keep_s: float = 3.0
     #: How many of its last ended jobs each queue remembers, unless the queue says otherwise; 0: none.
     keep_ended: int = 1_000
+    #: How many tasks each queue keeps statistics of; further ones count as one task, ``other``. 0: no statistics.
+    statistics: int = 1_000
     #: Dotted paths of what is called around each task, the outermost first, in the style of Django's MIDDLEWARE.
     middleware: tuple[str, ...] = ()
     #: Dotted paths of contexts that travel with each job, such as "django_delayq.context.Locale".
@@ -441,6 +444,11 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         f"a number of seconds, 0 to {LONGEST_KEEP_S}",
     ),
     "KEEP_ENDED": ("keep_ended", _is_keep_ended, _KEEP_ENDED),
+    "STATISTICS": (
+        "statistics",
+        _is_count(0, MOST_TASKS),
+        f"a number of tasks, 1 to {MOST_TASKS:,}, or 0 for no statistics",
+    ),
     "MIDDLEWARE": (
         "middleware",
         _are_paths,
@@ -709,6 +717,7 @@ def read_settings(value: Any) -> Settings:
         outbox=value.get("OUTBOX", Settings.outbox),
         outbox_keep_s=value.get("OUTBOX_KEEP", Settings.outbox_keep_s),
         keep_ended=keep,
+        statistics=value.get("STATISTICS", Settings.statistics),
         middleware=tuple(value.get("MIDDLEWARE", ())),
         context=tuple(value.get("CONTEXT", ())),
         test=value.get("TEST", Settings.test),

@@ -1,7 +1,7 @@
 """A model without a table: what gives jobs their permissions and their place in the admin.
 
 Jobs live on the server. ``migrate`` makes a content type and three permissions of this, and nothing else: "view" to
-see queues and jobs, "change" to run them now or again, "delete" to cancel and discard them.
+see queues and jobs, "change" to run, move, pause and limit them, "delete" to cancel and discard them.
 """
 
 from typing import ClassVar

@@ -7,6 +7,7 @@ value that should be a URL, `redact` for a text that may contain URLs, `show` fo
 
 import enum
 import re
+from collections.abc import Iterable
 from datetime import date, time, timedelta, timezone
 from decimal import Decimal
 from types import FunctionType
@@ -23,6 +24,16 @@ SHOWN_ITEMS, SHOWN_DEPTH = 10, 3
 #: The longest integer that `show` repeats, bits. Python refuses to write the digits of very long ones.
 SHOWN_BITS = 256
 MASK = "***"
+
+
+class Hidden:
+    """In the place of a value that is never shown."""
+
+    def __repr__(self) -> str:
+        return MASK
+
+
+HIDDEN = Hidden()
 
 #: Names of URL parameters and dict keys whose values are never shown.
 _SECRET = re.compile(r"pass|pwd|secret|token|auth|credential|api.?key", re.IGNORECASE)
@@ -93,6 +104,13 @@ def _redact_match(match: re.Match[str]) -> str:
     # Punctuation at the end belongs to the sentence, not to the URL.
     url = match[0].rstrip("'\"`.,;:)>]}")
     return redact_url(url) + match[0][len(url) :]
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """Return a text without some others, the longest of which come first."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text
 
 
 def show(value: object) -> str:

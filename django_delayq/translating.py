@@ -11,6 +11,8 @@ from django.utils import formats, translation
 from django.utils.functional import Promise
 from django.utils.translation import gettext, ngettext, pgettext_lazy
 
+from django_delayq.faults import Fault
+from django_delayq.health.problems import ServerProblem
 from django_delayq.wording import Value, Wording
 
 #: A state as pages name it; a few say more than `State` does.
@@ -46,6 +48,19 @@ _COUNTERS = {
 def say(text: str) -> str:
     """Say a text of a lower layer in the current language; one that is no `Wording` stays as it is."""
     return text.said_by(_find, _Localized.of) if isinstance(text, Wording) else text
+
+
+def say_problems(problems: Iterable[ServerProblem]) -> list[ServerProblem]:
+    """Say problems in the current language."""
+    return [
+        problem._replace(message=say(problem.message), hint=say(problem.hint))
+        for problem in problems
+    ]
+
+
+def say_fault(fault: Fault) -> Fault:
+    """Say in the current language what an error means; its own text stays as it is."""
+    return fault._replace(what=say(fault.what), hint=say(fault.hint))
 
 
 def state_label(state: str) -> str:

@@ -18,7 +18,8 @@ TEMPLATES = sorted(PACKAGE.rglob("*.html"))
 SHOWING = [
     *sorted((PACKAGE / "admin").glob("*.py")),
     PACKAGE / "translating.py",
-    PACKAGE / "management" / "frames_report.py",
+    *sorted((PACKAGE / "showing").glob("*.py")),
+    *sorted((PACKAGE / "management").glob("*.py")),
     *sorted((PACKAGE / "management" / "commands").glob("delayq_*.py")),
 ]
 _TRANSLATING = re.compile(r"n?p?gettext(_lazy)?")
@@ -131,7 +132,7 @@ _NO_LANGUAGE = {
     "Nothing was changed.", "The steps done so far stand.", "the formats ",
     " of its worker processes cannot read format ",
     # Names of types, and of a codec.
-    "Moment", "Moment | None", "Pager", "JobAdmin", "_Act", "ByteArrayCodec",
+    "Moment", "Moment | None", "Pager", "JobAdmin", "ModelAdmin[Job]", "Filter", "ShownProgress | None", "ByteArrayCodec",
 }  # fmt: skip
 
 

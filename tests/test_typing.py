@@ -151,7 +151,11 @@ def test_calls_and_handlers_take_every_option_but_those_that_they_refuse() -> No
 
     # `using` refuses the name as well, and a handler is given its queue.
     assert known - set(CallOptions.__annotations__) == set(FIXED) - {"name"}
-    assert known - set(HandlerOptions.__annotations__) == {"queue", "limit"}
+    assert known - set(HandlerOptions.__annotations__) == {
+        "queue",
+        "limit",
+        "sensitive",
+    }
 
 
 def test_package_says_that_it_is_typed() -> None:

@@ -1,21 +1,29 @@
 """The seven pages of a queue, their rows, and the arithmetic of page numbers."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
-from django_delayq.admin.display import (
+from django_delayq.clock import epoch_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery.looking import Counts, Page, PageRow
+from django_delayq.delivery.states import State
+from django_delayq.jobs.arguments import shown_arguments
+from django_delayq.jobs.finding import Fit
+from django_delayq.jobs.job import Job
+from django_delayq.showing.display import (
     Content,
     Failure,
     Moment,
+    call_line,
+    clean,
     read_content,
     read_failure,
     size_text,
 )
-from django_delayq.conf import QueueSettings
-from django_delayq.delivery.looking import Counts, Page, PageRow
-from django_delayq.delivery.states import State
+from django_delayq.showing.fields import state_text
 from django_delayq.translating import state_label
 
 #: No set of the server has as many elements; the limit keeps ranks within what the server reads as a number.
@@ -37,6 +45,18 @@ class Tab:
     is_newest_first: bool = False
     has_attempts: bool = True
     has_errors: bool = False
+
+    @property
+    def is_sortable(self) -> bool:
+        """Whether the set has an order that can be read from either end."""
+        return bool(self.time_title)
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The states that its jobs are in, as a search knows them."""
+        if self.state is State.SCHEDULED:
+            return (State.SCHEDULED, State.DUE)
+        return (self.state,)
 
 
 TABS = {
@@ -135,6 +155,14 @@ class Row:
     kills: int
     failure: Failure | None
     size: str
+    #: Name of the queue.
+    queue: str
+    priority: int = 0
+
+    @property
+    def id(self) -> str:
+        """What a form sends to name it; "": it has no id."""
+        return f"{self.queue}:{self.token}" if self.token else ""
 
     @property
     def state_label(self) -> str:
@@ -174,17 +202,46 @@ def _row(tab: Tab, row: PageRow, place: int, now_ms: int, queue: QueueSettings) 
         row.kills,
         read_failure(row.error, now_ms),
         size_text(row.payload_size),
+        queue.name,
     )
 
 
-def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
-    """Name a state, with what the score adds to it, as `translating.STATES` has it."""
-    is_past = score_ms is not None and score_ms <= now_ms
-    if state is State.SCHEDULED and is_past:
-        return "due"
-    if state is State.RUNNING and is_past:
-        return "lease expired"
-    return str(state)
+def row_of_fit(fit: Fit, now_ms: int, queue: QueueSettings) -> Row:
+    """Make the row of a job that a search has found."""
+    found = fit.found
+    return Row(
+        0,
+        found.token,
+        Moment.of(found.due_ms, now_ms),
+        read_content(found.payload, len(found.payload), queue),
+        str(found.state),
+        found.attempts,
+        found.kills,
+        read_failure(found.error, now_ms),
+        size_text(len(found.payload)),
+        queue.name,
+        found.priority,
+    )
+
+
+def row_of_job(job: Job[Any]) -> Row:
+    """Make the row of a job that somebody has named, as it was at the last look."""
+    call = call_line(shown_arguments(job.task, job.args, job.kwargs))
+    content = Content(clean(job.task or ""), job.task is None, call)
+    now_ms = epoch_ms()
+    return Row(
+        0,
+        job.token,
+        Moment.of(job.start_time_ms, now_ms),
+        content,
+        str(job.state),
+        job.attempts,
+        job.kills,
+        None,
+        "",
+        job.queue,
+        job.priority,
+    )
 
 
 @dataclass(frozen=True, slots=True)

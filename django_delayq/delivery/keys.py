@@ -67,6 +67,16 @@ class DeliveryKeys:
     sent: str = field(init=False)
     #: LIST of how the last jobs ended, the newest at its end; see `EndRecord`.
     last_ended: str = field(init=False)
+    #: HASH what was measured in the minute that is open, and in the hour; see `statistics`.
+    minute: str = field(init=False)
+    hour: str = field(init=False)
+    #: HASH minute → what was measured in it, of those of 8 hours; and of the hours of 90 days.
+    minutes: str = field(init=False)
+    hours: str = field(init=False)
+    #: HASH task → what was measured of it since the first day.
+    totals: str = field(init=False)
+    #: HASH token → how far the job that runs is, as JSON.
+    progress: str = field(init=False)
     #: Pub/sub channel: a lease or a retry is due earlier than was known. Epoch ms as text.
     channel: str = field(init=False)
 

@@ -15,6 +15,8 @@ from django_delayq.wire.frame import FrameFormat
 SEARCH_PAGE = 100
 #: Bytes of payloads and errors that one call reads, approximately.
 SEARCH_BYTES = 1 << 19
+#: Bytes that are kept of an element in a place that is written down. A frame begins with 8 random ones.
+SHORT = 64
 
 #: Where jobs lie, in the order in which they are read, and their state there. In the first three, a job is scheduled
 #: until it is due.
@@ -71,6 +73,20 @@ class Place(NamedTuple):
     @property
     def is_at_end(self) -> bool:
         return not self.rest
+
+    def shortened(self) -> "Place":
+        """Return the same place in few bytes, however large the elements are beside which it lies.
+
+        In a sorted set, the first bytes of a frame mark it, as they are random. In the destination queue the elements
+        are left out; the next call finds its place by number, so it may repeat or skip elements there if others were
+        taken from the head meanwhile.
+        """
+        if len(self.element) <= SHORT:
+            return self
+        if self.rest and self.rest[0].place == "destination":
+            return self._replace(where=self.where.split(b" ")[0], element=b"")
+        # These bytes lie behind all frames that begin like this one.
+        return self._replace(element=self.element[:SHORT] + b"\xff" * 16)
 
 
 class Found(NamedTuple):
@@ -156,6 +172,9 @@ def search(
             _read_found(names, now_ms, reply[i : i + 10])
             for i in range(4, len(reply), 10)
         ]
+        # A number that no script has made into a text is an index in the destination queue.
+        if isinstance(where, int):
+            where = str(where).encode()
         return FoundPage(now_ms, Place(place.rest[done:], where, element), found)
 
     return Call(

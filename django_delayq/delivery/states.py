@@ -34,6 +34,10 @@ class State(StrEnum):
     MISSING = "missing"
 
 
+#: Where a job lies until somebody replays or discards it.
+GRAVES = frozenset({State.DEAD, State.QUARANTINED})
+
+
 class Change(StrEnum):
     """How a call to cancel or move a job ended, unless that left the job alone; then its `State` is the answer."""
 

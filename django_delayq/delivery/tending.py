@@ -11,7 +11,7 @@ from django_delayq.delivery.limits import BYTE_BUDGET, MAX_BATCH
 from django_delayq.delivery.states import State
 
 #: The hashes that `sweep` looks through, in this order: a note goes once its locator has gone.
-SWEPT = ("locators", "headers", "errors", "unique", "notes", "claims")
+SWEPT = ("locators", "headers", "errors", "unique", "notes", "progress", "claims")
 
 
 class Swept(NamedTuple):

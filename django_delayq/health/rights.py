@@ -22,6 +22,7 @@ from redis.exceptions import (
 )
 
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.workers import REGISTRY
 from django_delayq.health.facts import Facts, text_of
 from django_delayq.waiting.connection import DedicatedConnection
 
@@ -107,6 +108,12 @@ _HASHES = (
     "counters",
     "schedules",
     "batches",
+    "minute",
+    "hour",
+    "minutes",
+    "hours",
+    "totals",
+    "progress",
 )
 _ZSETS = (
     "leases",
@@ -123,6 +130,14 @@ _ZSETS = (
     "ended",
     "sent",
 )
+
+
+#: The type of every key of the registry of workers.
+REGISTRY_KINDS = {
+    REGISTRY.workers: "hash",
+    REGISTRY.workers_seen: "zset",
+    REGISTRY.orders: "hash",
+}
 
 
 def kinds_of(keys: DeliveryKeys) -> dict[str, str]:
@@ -150,6 +165,8 @@ class Rights:
     unreadable: list[str] = field(default_factory=list)
     unwritable: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
+    #: The keys of the registry of workers that it may not read or not write.
+    registry: list[str] = field(default_factory=list)
     #: Keys that hold another type of data, and the type that each ought to hold.
     mistyped: dict[str, str] = field(default_factory=dict)
     #: The frames in the insertion list of each queue, by its name.
@@ -166,6 +183,7 @@ class Rights:
         tag = self.keys[0].result(f"check-{secrets.token_hex(8)}")
         self._throwaway = {kind: f"{tag}-{kind}" for kind in ("list", "zset", "hash")}
         self._try_keys()
+        self._try_registry()
         if self.facts.role != "replica":
             self._try_scripts()
             self._try_commands(may_create=self._try_removals())
@@ -201,6 +219,21 @@ class Rights:
             self._take_key(key, kind, read, change_)
             if key == keys.queue.delay_queue and isinstance(read, int):
                 self.list_lengths[keys.queue.name] = read
+
+    def _try_registry(self) -> None:
+        commands: list[Sequence[str | int]] = []
+        for key, kind in REGISTRY_KINDS.items():
+            change, *args = _NO_CHANGES[kind]
+            commands += [(*_READS[kind], key), (change, key, *args)]
+        replies = iter(self._pipeline(commands))
+        for key, kind in REGISTRY_KINDS.items():
+            for reply in (next(replies), next(replies)):
+                if not isinstance(reply, Exception):
+                    continue
+                if _is_about_keys(reply) and key not in self.registry:
+                    self.registry.append(key)
+                elif "WRONGTYPE" in str(reply):
+                    self.mistyped[key] = kind
 
     def _take_key(self, key: str, kind: str, read: Any, change: Any) -> None:
         for reply, command, refused in (

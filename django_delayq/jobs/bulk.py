@@ -17,7 +17,7 @@ from django_delayq.calls.steps import Steps
 from django_delayq.calls.together import together
 from django_delayq.delivery import changing
 from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import Change, State
+from django_delayq.delivery.states import GRAVES, Change, State
 from django_delayq.exceptions import MaybeChanged
 from django_delayq.faults import describe_fault
 from django_delayq.jobs.job import Job, kept_if_cancelled
@@ -26,7 +26,6 @@ from django_delayq.signals import job_cancelled
 
 #: Jobs whose changes share one write.
 BATCH = 100
-_GRAVES = frozenset({State.DEAD, State.QUARANTINED})
 
 
 class Changed(NamedTuple):
@@ -41,8 +40,9 @@ class Changed(NamedTuple):
 class Pages(Protocol):
     """The jobs to change."""
 
-    #: Where they are moved, epoch ms.
-    target_ms: int
+    @property
+    def target_ms(self) -> int:
+        """Where they are moved, epoch ms."""
 
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
         """Return some more of them; None at the end."""
@@ -63,6 +63,19 @@ def rescheduling(pages: Pages) -> Steps[Changed]:
 def running_now(pages: Pages) -> Steps[Changed]:
     """Make jobs due now."""
     return _changing(pages, "due now", _one_by_one(_run_now))
+
+
+def reprioritizing(pages: Pages, priority: int) -> Steps[Changed]:
+    """Give jobs another priority.
+
+    Raises:
+        InvalidTask: see `Job.reprioritize`.
+    """
+    return _changing(
+        pages,
+        "reprioritized",
+        _one_by_one(lambda job: _reprioritize(job, priority)),
+    )
 
 
 def discarding(pages: Pages) -> Steps[Changed]:
@@ -185,17 +198,23 @@ def _move(job: Job[Any], target_ms: int) -> Steps[bool]:
     return (yield from job._moving(f"={target_ms}"))
 
 
+def _reprioritize(job: Job[Any], priority: int) -> Steps[bool]:
+    if not job.token:
+        return False
+    return (yield from job._reprioritizing(priority))
+
+
 def _run_now(job: Job[Any]) -> Steps[bool]:
     if job.state is State.DUE:
         return True
-    if job.state in _GRAVES:
+    if job.state in GRAVES:
         call = changing.replay(job._keys, [job.token], state=job.state)
         return (yield from _unless_gone(job, call))
     return (yield from job._running_now())
 
 
 def _discard(job: Job[Any]) -> Steps[bool]:
-    if job.state not in _GRAVES:
+    if job.state not in GRAVES:
         return False
     call = changing.discard(job._keys, [job.token], state=job.state)
     return (yield from _unless_gone(job, call))

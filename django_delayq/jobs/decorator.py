@@ -69,6 +69,7 @@ FIXED = {
     "retry_on": "exceptions do not travel with a job",
     "no_retry_on": "exceptions do not travel with a job",
     "limit": "workers know by the decorator how many jobs it admits",
+    "sensitive": "pages and workers know by the decorator what to hide",
     "once": "the decorator wraps the function that workers run",
 }
 

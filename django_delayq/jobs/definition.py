@@ -35,7 +35,7 @@ class TaskDefinition:
         """Describe a task.
 
         Raises:
-            InvalidTask: ``unique`` names a parameter that the function does not have.
+            InvalidTask: ``unique`` or ``sensitive`` names a parameter that the function does not have.
         """
         self.function = function
         self.name = name
@@ -45,7 +45,9 @@ class TaskDefinition:
         self.is_async = inspect.iscoroutinefunction(function)
         self.call_signature = inspect.signature(function)
         if isinstance(options.unique, tuple):
-            _check_names(name, options.unique, self.call_signature)
+            _check_names(name, "unique", options.unique, self.call_signature)
+        if options.sensitive:
+            _check_names(name, "sensitive", options.sensitive, self.call_signature)
         #: How few and how many positional arguments make a valid call by themselves.
         self.positional = positional_range(self.call_signature)
         #: Name of the first positional parameter if it has a default, else "".
@@ -82,14 +84,14 @@ def positional_range(signature: inspect.Signature) -> tuple[int, int]:
 
 
 def _check_names(
-    task: str, unique: tuple[str, ...], signature: inspect.Signature
+    task: str, option: str, names: tuple[str, ...], signature: inspect.Signature
 ) -> None:
-    for name in unique:
+    for name in names:
         if name not in signature.parameters:
             close = difflib.get_close_matches(name, signature.parameters, n=1)
             suggestion = f" Did you mean {close[0]!r}?" if close else ""
             raise InvalidTask(
-                f"unique of {task!r} names {show(name)}, which is not a parameter of it;"
+                f"{option} of {task!r} names {show(name)}, which is not a parameter of it;"
                 f" name parameters of the function: {', '.join(signature.parameters) or 'it has none'}.{suggestion}"
             )
 

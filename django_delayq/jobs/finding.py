@@ -5,9 +5,18 @@
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+
+import msgspec
 
 from django_delayq import conf
 from django_delayq.calls.command import Command
@@ -16,14 +25,24 @@ from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking, searching
 from django_delayq.delivery.looking import Counts
-from django_delayq.delivery.searching import ALWAYS, Found, FoundPage, Place, Window
+from django_delayq.delivery.searching import (
+    ALWAYS,
+    SEARCH_PAGE,
+    Found,
+    FoundPage,
+    Place,
+    Stretch,
+    Window,
+)
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs import bulk
+from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job, is_unicode, job_of
-from django_delayq.redaction import show
+from django_delayq.jobs.registry import find_task
+from django_delayq.redaction import HIDDEN, show
 from django_delayq.wire.delay import Delay, parse_delay
 from django_delayq.wire.signing import JOB_START
 
@@ -38,6 +57,8 @@ LISTED = frozenset({*searching.PLACES.values(), State.DUE})
 #: Python refuses to print an integer of many more bits.
 LONGEST_NUMBER = 4096
 _PLAIN_NAME = re.compile(r"[\w.]+", re.ASCII)
+_MAY_DIFFER = re.compile(r'["\\/\x00-\x1f\x7f-\x9f]')
+_NUMBER = re.compile(r"[\d.e+-]+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ENDED = (
@@ -98,8 +119,15 @@ class FoundJobs(Generic[R]):
     Iterate over it with ``for`` or ``async for``. Each iteration, and each method below, searches anew.
     """
 
-    def __init__(self, search: _Search) -> None:
+    def __init__(
+        self, search: _Search, watch: Callable[[int], None] | None = None
+    ) -> None:
         self._search = search
+        self._watch = watch
+
+    def watched(self, watch: Callable[[int], None]) -> "FoundJobs[R]":
+        """Return the same search, which tells ``watch`` after each page how many elements it has looked at."""
+        return FoundJobs(self._search, watch)
 
     def __repr__(self) -> str:
         found = self._search
@@ -118,15 +146,34 @@ class FoundJobs(Generic[R]):
         return f"<FoundJobs {' '.join(parts)}>"
 
     def __iter__(self) -> Iterator[Job[R]]:
-        walk = Walk(self._search)
+        walk = self.walk()
         while (jobs := perform(own_clients.of_thread, walk.next())) is not None:
             yield from jobs
 
     async def __aiter__(self) -> AsyncIterator[Job[R]]:
-        walk = Walk(self._search)
+        walk = self.walk()
         while (jobs := await aperform(own_clients.of_loop, walk.next())) is not None:
             for job in jobs:
                 yield job
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """The names of the queues that it looks into."""
+        return self._search.queues
+
+    def walk(
+        self, mark: "Mark | None" = None, *, moves_to: str | None = None
+    ) -> "Walk":
+        """Return a walk through the jobs, page by page; with a mark of another walk, from there on. See `Walk`."""
+        walk = Walk(self._search, moves_to=moves_to, watch=self._watch)
+        if mark is not None:
+            walk.go_on(mark)
+        return walk
+
+    def count_at_most(self) -> int:
+        """Return how many jobs a walk looks at, at most: all in these queues and states. One short call a queue."""
+        every = self._search._replace(task=None, text=None, first=None, end=None)
+        return FoundJobs(every).count()
 
     def count(self) -> int:
         """Count the jobs. With nothing but queues and states it is one short call a queue; else all are read."""
@@ -148,7 +195,7 @@ class FoundJobs(Generic[R]):
                     raise reply
                 total += sum(_count_of(state, reply) for state in search.states)
             return total if search.limit is None else min(total, search.limit)
-        walk = Walk(search)
+        walk = self.walk()
         while (jobs := (yield from walk.next())) is not None:
             total += sum(1 for _ in jobs)
         return total
@@ -159,11 +206,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: the server or the connection failed on the way; the error says what was done until then.
         """
-        return perform(own_clients.of_thread, bulk.cancelling(Walk(self._search)))
+        return perform(own_clients.of_thread, bulk.cancelling(self.walk()))
 
     async def acancel(self) -> Changed:
         """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.cancelling(Walk(self._search)))
+        return await aperform(own_clients.of_loop, bulk.cancelling(self.walk()))
 
     def reschedule(self, delay: Delay) -> Changed:
         """Give the jobs another start time, each as `Job.reschedule` does, and all the same: the delay counts from now.
@@ -181,7 +228,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, self._rescheduling(delay))
 
     def _rescheduling(self, delay: Delay) -> Steps[Changed]:
-        walk = Walk(self._search, moves_to=parse_delay(delay))
+        walk = self.walk(moves_to=parse_delay(delay))
         return bulk.rescheduling(walk)
 
     def run_now(self) -> Changed:
@@ -199,7 +246,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, self._running_now())
 
     def _running_now(self) -> Steps[Changed]:
-        return bulk.running_now(Walk(self._search, moves_to="+0"))
+        return bulk.running_now(self.walk(moves_to="+0"))
 
     def discard(self) -> Changed:
         """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.
@@ -207,11 +254,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, bulk.discarding(Walk(self._search)))
+        return perform(own_clients.of_thread, bulk.discarding(self.walk()))
 
     async def adiscard(self) -> Changed:
         """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.discarding(Walk(self._search)))
+        return await aperform(own_clients.of_loop, bulk.discarding(self.walk()))
 
 
 def _counting_in(queue: conf.QueueSettings) -> Steps[Counts]:
@@ -231,15 +278,71 @@ def _count_of(state: State, counts: Counts) -> int:
     }[state]
 
 
+def target_of(moves_to: str, now_us: int) -> int:
+    """Return where jobs are moved, epoch ms; ``moves_to`` is as `parse_delay` returns it."""
+    # Both are rounded up, as in the scripts.
+    next_ms = -(-now_us // 1000)
+    kind, ms = moves_to[0], int(moves_to[1:])
+    return max(ms + next_ms if kind == "+" else ms, next_ms)
+
+
+def ask_time() -> Command[int]:
+    """Ask for the server's clock, us."""
+    return Command(("TIME",), _read_time)
+
+
+class Fit(NamedTuple):
+    """An element that a search has found."""
+
+    found: Found
+    job: Job[Any]
+
+
+class Read(NamedTuple):
+    """What a walk has read with one call."""
+
+    queue: str
+    now_ms: int
+    #: How many elements it has looked at.
+    looked: int
+    #: Those that fit.
+    fits: Iterator[Fit]
+
+
+class Mark(msgspec.Struct, array_like=True):
+    """How far a walk has come, to be written down."""
+
+    queues: tuple[str, ...]
+    now_ms: int
+    target_ms: int
+    left: int | None
+    rest: tuple[Stretch, ...]
+    where: bytes
+    element: bytes
+
+    @property
+    def is_at_end(self) -> bool:
+        return not self.queues
+
+
 class Walk:
     """One way through all that a search finds, page by page."""
 
-    def __init__(self, search: _Search, *, moves_to: str | None = None) -> None:
+    def __init__(
+        self,
+        search: _Search,
+        *,
+        moves_to: str | None = None,
+        watch: Callable[[int], None] | None = None,
+    ) -> None:
         """``moves_to``, as `parse_delay` returns it, is where the jobs are moved while they are found.
 
-        They come to lie ahead of the walk, which passes over what has that start time.
+        They come to lie ahead of the walk, which passes over what has that start time. ``watch`` is told after each page
+        how many elements were looked at.
         """
         self._search = search
+        self._watch = watch
+        self._looked = 0
         self._moves_to = moves_to
         self._queues = deque(search.queues)
         self._place = Place(())
@@ -250,12 +353,39 @@ class Walk:
         #: Where the jobs are moved, epoch ms.
         self.target_ms = 0
 
+    @property
+    def mark(self) -> Mark:
+        """How far it has come. What it has read counts as used up."""
+        place = self._place.shortened()
+        return Mark(
+            tuple(self._queues) if self._left != 0 else (),
+            self._now_ms or 0,
+            self.target_ms,
+            self._left,
+            place.rest,
+            place.where,
+            place.element,
+        )
+
+    def go_on(self, mark: Mark) -> None:
+        """Begin where another walk of the same search has come to."""
+        self._queues = deque(mark.queues)
+        self._place = Place(mark.rest, mark.where, mark.element)
+        self._left, self._now_ms = mark.left, mark.now_ms
+        self._window = self._search.window(mark.now_ms)
+        self.target_ms = mark.target_ms
+
     def next(self) -> Steps[Iterator[Job[Any]] | None]:
         """Read a page, and return the jobs that fit; None at the end."""
+        page = yield from self.read()
+        return None if page is None else (fit.job for fit in page.fits)
+
+    def read(self, count: int = SEARCH_PAGE) -> Steps[Read | None]:
+        """Read up to ``count`` elements, and return those that fit; None at the end."""
         if self._left == 0:
             return None
         if self._now_ms is None:
-            now_us = yield Command(("TIME",), _read_time)
+            now_us = yield ask_time()
             self._begin(now_us)
         settings = conf.get_settings()
         while self._place.is_at_end:
@@ -271,26 +401,28 @@ class Walk:
         page: FoundPage = yield searching.search(
             queue.keys,
             self._place,
+            count=count,
             # One byte more shows that a payload is too large to be read.
             payload_bytes=max(settings.max_payload_bytes, settings.max_foreign_bytes)
             + 1,
             frame_format=queue.frame_format,
         )
         self._place = page.place
+        self._looked += len(page.found)
+        if self._watch is not None:
+            self._watch(self._looked)
         if page.place.is_at_end:
             self._queues.popleft()
-        return self._fitting(queue.name, page)
+        fits = self._fitting(queue.name, page)
+        return Read(queue.name, page.now_ms, len(page.found), fits)
 
     def _begin(self, now_us: int) -> None:
         self._now_ms = now_us // 1000
         self._window = self._search.window(self._now_ms)
         if self._moves_to is not None:
-            # Both are rounded up, as in the scripts.
-            next_ms = -(-now_us // 1000)
-            kind, ms = self._moves_to[0], int(self._moves_to[1:])
-            self.target_ms = max(ms + next_ms if kind == "+" else ms, next_ms)
+            self.target_ms = target_of(self._moves_to, now_us)
 
-    def _fitting(self, queue: str, page: FoundPage) -> Iterator[Job[Any]]:
+    def _fitting(self, queue: str, page: FoundPage) -> Iterator[Fit]:
         search = self._search
         for found in page.found:
             if self._left == 0:
@@ -300,6 +432,7 @@ class Walk:
                 or not self._window.has(found.due_ms)
                 or self._is_moved(found, page.now_ms)
                 or not may_be_of(search.task, found.payload)
+                or not may_have(search.text, found)
             ):
                 continue
             job = job_of(queue, found)
@@ -309,7 +442,7 @@ class Walk:
                 continue
             if self._left is not None:
                 self._left -= 1
-            yield job
+            yield Fit(found, job)
 
     def _is_moved(self, found: Found, now_ms: int) -> bool:
         if self._moves_to is None or found.place == "destination":
@@ -335,13 +468,37 @@ def may_be_of(task: str | None, payload: bytes) -> bool:
     return _PLAIN_NAME.fullmatch(task) is None or task.encode() in payload
 
 
+def may_have(text: str | None, found: Found) -> bool:
+    """Return False if a job of ours shows at a glance, undecoded, that a case-folded text stands nowhere in it."""
+    if (
+        text is None
+        or not found.payload.startswith(JOB_START)
+        # JSON writes some characters in another way, and a number in more than one.
+        or _MAY_DIFFER.search(text)
+        or _NUMBER.fullmatch(text)
+    ):
+        return True
+    for part in (found.payload, found.error):
+        try:
+            if b"\\u" in part or text in part.decode().casefold():
+                return True
+        except UnicodeDecodeError:
+            return True
+    return False
+
+
 def has_text(job: Job[Any], found: Found, text: str) -> bool:
     """Return whether a case-folded text stands in a value of the arguments, or in the error."""
     if any(text in each.casefold() for each in _strings_in(job.error)):
         return True
     if job.task is None:
         return text in found.payload.decode(errors="replace").casefold()
-    arguments = [job.args, job.kwargs]
+    arguments: Any = [job.args, job.kwargs]
+    task = find_task(job.task)
+    if task is not None and task.base.sensitive:
+        # What is not shown cannot be guessed either.
+        shown = shown_arguments(task, job.args, job.kwargs)
+        arguments = [{name: value} for name, value in shown if value is not HIDDEN]
     return any(text in each.casefold() for each in _values_in(arguments))
 
 

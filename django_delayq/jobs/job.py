@@ -25,6 +25,7 @@ from django_delayq.delivery import changing, limits, looking
 from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.searching import Found
 from django_delayq.delivery.states import Change, State
 from django_delayq.delivery.storing import NewJob
@@ -43,6 +44,7 @@ from django_delayq.jobs import following, formats
 from django_delayq.jobs.duplicates import OnHolder
 from django_delayq.jobs.envelope import Follow, Follower
 from django_delayq.jobs.options import check_priority, seconds
+from django_delayq.jobs.progress import Progress, as_progress, stored_progress
 from django_delayq.jobs.registry import get_task
 from django_delayq.jobs.stopping import Stop
 from django_delayq.jobs.telling import BY_CALL, Telling
@@ -120,6 +122,8 @@ class Here(NamedTuple):
     worker: str = ""
     #: Whether the job will have ended once its task has raised this exception.
     ends_with: Callable[[BaseException], bool] = lambda error: True
+    #: Takes how far the job is, as it is stored.
+    report: Callable[[bytes], None] = lambda stored: None
 
 
 class Job(Generic[R_co]):
@@ -419,6 +423,29 @@ class Job(Generic[R_co]):
             raise LeaseLost(
                 f"the lease of job {self.id} is over, and it may be running elsewhere: stop writing"
             )
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Say how far the job is, for people: ``current_job().progress(40, 200, "pictures")``.
+
+        Call it as often as you like, in threads and coroutines: the worker writes the last one down, twice a second at
+        most. Once the lease is over, nothing is written. In tests without a worker it only checks its arguments.
+
+        Raises:
+            InvalidTask: a number is none or negative, or this is not what `current_job` returned.
+        """
+        report = self._running_here("it makes no progress", "progress()").report
+        report(stored_progress(done, total, text))
+
+    def read_progress(self) -> Progress | None:
+        """Return how far the job is, as its task has said last; None: it does not run, or has not said so."""
+        return perform(own_clients.of_thread, self._reading_progress())
+
+    async def aread_progress(self) -> Progress | None:
+        """`read_progress` on the event loop."""
+        return await aperform(own_clients.of_loop, self._reading_progress())
+
+    def _reading_progress(self) -> Steps[Progress | None]:
+        return as_progress((yield read_progress(self._keys, self.token)))
 
     @property
     def stopping(self) -> bool:

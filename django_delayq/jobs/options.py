@@ -80,6 +80,7 @@ class DecoratorOptions(CallOptions, HandlerOptions, total=False):
     """What `delayed_task` takes beside a name: every field of `TaskOptions`."""
 
     limit: Limit | None
+    sensitive: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,8 @@ class TaskOptions:
     priority: int = 0
     #: How many of its jobs run at a time, and how often one starts.
     limit: Limit | None = None
+    #: Names of parameters whose values no page, log, error or repr shows.
+    sensitive: tuple[str, ...] = ()
     #: How long the result is kept for `Job.wait`; None: not at all.
     keep_result: Seconds | None = None
     #: A random wait, up to this long, is added to each delay, so that many jobs of one moment do not begin together.
@@ -165,6 +168,12 @@ class TaskOptions:
                 value,
                 "an exception class or a tuple of them",
             )
+        check(
+            self.sensitive == () or _is_names(self.sensitive),
+            "sensitive",
+            self.sensitive,
+            "a tuple of parameter names, such as ('token',)",
+        )
         for name in ("time_limit", "expires", "keep_result", "spread", "max_wait"):
             value = getattr(self, name)
             check(

@@ -328,6 +328,9 @@ class Recorder:
     def _none(self, queue: str, args: list[Any]) -> Any:
         return 0
 
+    def _nothing(self, queue: str, args: list[Any]) -> Any:
+        return None
+
     # Commands.
 
     def _hmget(self, key: str, *fields: str) -> Any:
@@ -370,6 +373,7 @@ _SCRIPTS: dict[str, _Answer] = {
     "delivery/replace": Recorder._replace,
     "delivery/replay": Recorder._none,
     "delivery/discard": Recorder._none,
+    "delivery/read_progress": Recorder._nothing,
 }
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "HMGET": Recorder._hmget,

@@ -13,7 +13,7 @@ import traceback as tracebacks
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import Any, cast
 
@@ -37,14 +37,17 @@ from django_delayq.exceptions import (
 )
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import following
+from django_delayq.jobs.arguments import sensitive_texts
 from django_delayq.jobs.decisions import Cancel, Decision, Retry, Snooze
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.envelope import Envelope, Follow
 from django_delayq.jobs.job import Here, Job
 from django_delayq.jobs.options import TaskOptions, seconds
+from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.registry import get_handler, get_task
 from django_delayq.jobs.stopping import running_stop
 from django_delayq.queues.reading import read
+from django_delayq.redaction import mask
 from django_delayq.signals import heard
 from django_delayq.wire import signing
 from django_delayq.worker import time_limit
@@ -132,6 +135,8 @@ class Attempt:
     exception: BaseException | None = None
     #: The log's explanation of the outcome.
     message = ""
+    #: Its traceback without the values that the task has marked as sensitive, if there are any; for the log as well.
+    masked = ""
     #: The job ends without having been run: it was too late, or lost its worker too often.
     is_unrun = False
     #: The server refused this end; it is told again later.
@@ -163,6 +168,10 @@ class Attempt:
     raised: BaseException | None = None
     #: Its end has been told.
     is_told = False
+    #: What its task has said of its progress was written down.
+    has_progress = False
+    #: A pause, or a limit of the queue, has held the job back: its lateness says nothing of the workers.
+    was_held = False
 
     def __init__(
         self,
@@ -599,7 +608,7 @@ class Attempt:
         if issubclass(type(decision), Retry):
             self._retry(cast("Retry", decision))
             return
-        self.message = _reason_of(decision)
+        self.message = mask(_reason_of(decision), self._secrets())
         if issubclass(type(decision), Cancel):
             why = self.message or "by its task"
             self.result = envelopes.result_text(
@@ -628,7 +637,8 @@ class Attempt:
         else:
             text += f"; this was attempt {failures}, and max_attempts is {most}"
             self._reject(Verdict.BURY, decision, kind="failed", text=text)
-            self.exception = _cause_of(decision)
+            if not self.masked:
+                self.exception = _cause_of(decision)
 
     def _reject(
         self, verdict: Verdict, error: BaseException, *, kind: str, text: str = ""
@@ -645,8 +655,19 @@ class Attempt:
         if kind == "failed" or not isinstance(error, DelayqError):
             self.exception = error.with_traceback(trimmed(error.__traceback__))
             traceback = traceback_of(error)
+        if secrets := self._secrets():
+            self.message = mask(self.message, secrets)
+            # The log would write the exception's own text.
+            self.exception = None
+            self.masked = traceback = mask(traceback, secrets)
         class_path = class_path_of(error) if kind == "failed" else ""
         self.error = self._error_text(self.message, kind, traceback, class_path)
+
+    def _secrets(self) -> list[str]:
+        """Return how the values read that the task has marked as sensitive."""
+        if self.task is None or not self.task.base.sensitive:
+            return []
+        return sensitive_texts(self.task, self.args, self.kwargs)
 
     def _error_text(
         self, message: str, kind: str, traceback: str = "", class_path: str = ""
@@ -721,6 +742,7 @@ class Attempt:
             call,
             _this_worker(),
             self.ends_with,
+            partial(running_report.get(), self),
         )
         job.take_headers(self.headers, self._enqueued_ms())
         return job
@@ -784,6 +806,8 @@ class Attempt:
             text += f" {name}={self.message!r}"
         if self.is_lost:
             text += " (its lease ended before it did, so this end changes nothing; it may run elsewhere)"
+        if self.masked:
+            text += f"\n{self.masked}"
         exc_info = None
         if exception is not None:
             exc_info = (type(exception), exception, exception.__traceback__)

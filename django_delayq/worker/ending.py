@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from redis.client import Redis
 from redis.exceptions import RedisError
 
+from django_delayq.calls.call import Call
 from django_delayq.calls.line import Line
 from django_delayq.calls.several import run_all
 from django_delayq.clock import monotonic_ms
 from django_delayq.delivery import claiming
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.workers import REGISTRY, unregister
 from django_delayq.jobs.following import MOST_FOLLOWERS
 from django_delayq.jobs.stopping import Stop
 from django_delayq.logs import get_log
@@ -41,6 +44,10 @@ class Ending:
         self._stop = stop
         #: The process claims no more, and ends when all that it claimed has ended.
         self.is_retiring = False
+        #: The process claims no more, and goes on with what it has until it is stopped.
+        self.is_quiet = False
+        #: It was told from afar to end, so that no other is to take its place.
+        self.is_dismissed = False
         #: When the process stopped claiming; None: it still claims.
         self.stop_ms: float | None = None
         self._grace_ms = 0.0
@@ -49,6 +56,10 @@ class Ending:
         """Claim no more, and end when everything that was claimed has ended, however long that takes."""
         self.is_retiring = True
         self._stop.set()
+
+    def quiet(self) -> None:
+        """Claim no more, and go on with what was claimed; the jobs do not learn of it."""
+        self.is_quiet = True
 
     def stop(self, grace_s: float) -> None:
         """Claim no more; let running jobs end for up to ``grace_s``, and give back the rest."""
@@ -122,7 +133,8 @@ def leave(
 ) -> None:
     """Have the server forget this process's last requests, which it would otherwise keep as long as their queues."""
     line.rest()
-    calls = [claiming.leave(keys, owner=owner) for keys in queues]
+    calls: list[Call[Any]] = [claiming.leave(keys, owner=owner) for keys in queues]
+    calls.append(unregister(REGISTRY, owner.hex()))
     try:
         replies = run_all(client, calls)
     except (RedisError, OSError) as error:

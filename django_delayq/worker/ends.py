@@ -9,6 +9,7 @@ from django_delayq.worker.attempt import Verdict
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.outage import Outage
 from django_delayq.worker.pace import Pace
+from django_delayq.worker.reports import Reports
 from django_delayq.worker.settlement import Settlement
 
 logger = get_log("django_delayq.worker")
@@ -24,7 +25,8 @@ class Ends:
 
     def __init__(self, line: Line, crew: Crew, outage: Outage) -> None:
         self.settlement = Settlement(line)
-        self._recording = self.settlement.recording
+        #: What is written down now and then.
+        self.reports = Reports(self.settlement.recording, self.settlement.counting)
         self.pace = Pace()
         self._crew = crew
         self._outage = outage
@@ -43,12 +45,9 @@ class Ends:
     def tell(self, *, force: bool = False, is_last: bool = False) -> None:
         """Make the calls that tell the server what has ended; they go out with the next claim, or at `learn`."""
         settlement = self.settlement
-        recording = self._recording
-        if not settlement and recording.due_ms == float("inf"):
-            return
         now_ms = monotonic_ms()
-        if now_ms >= recording.due_ms:
-            recording.tell()
+        if now_ms >= self.reports.due_ms:
+            self.reports.tell(now_ms)
         if not settlement:
             return
         if not force and self._crew.queued() and len(settlement.ended) < SETTLE_BATCH:
@@ -67,9 +66,8 @@ class Ends:
 
     def learn(self) -> None:
         """Take in the replies to `tell`."""
-        if self._recording.has_told:
-            # It says nothing of how fast jobs run.
-            self._recording.learn()
+        # They say nothing of how fast jobs run.
+        self.reports.learn()
         if not self._has_told:
             return
         self._has_told = False
@@ -95,14 +93,14 @@ class Ends:
         self._outage.note_reply()
 
     def record(self) -> None:
-        """Write at once what is remembered of the jobs that ended, for people."""
-        self._recording.tell()
-        self._recording.learn()
+        """Write at once all that is written down now and then."""
+        self.reports.tell(float("inf"))
+        self.reports.learn()
 
     @property
     def record_ms(self) -> float:
         """When to write that next, by `monotonic_ms`; infinite while there is nothing to write."""
-        return self._recording.due_ms
+        return self.reports.due_ms
 
     def note_busy(self) -> None:
         """Note until when there were jobs to run; call this before others are handed out."""

@@ -29,6 +29,7 @@ from django_delayq.jobs.context import running_job
 from django_delayq.jobs.contexts import restored, warm
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import Job
+from django_delayq.jobs.progress import running_report
 from django_delayq.jobs.stopping import Stop, running_stop
 from django_delayq.logs import get_log
 from django_delayq.signals import heard
@@ -176,12 +177,14 @@ class ThreadExecutor:
         died: Callable[[str], None],
         found_async: Callable[[Attempt], None],
         around: Surroundings | None = None,
+        report: Callable[[Attempt, bytes], None] = lambda attempt, stored: None,
     ) -> None:
         """Make the threads; `start` starts them.
 
         ``stop`` tells the jobs when the process is to end. ``died`` is called when a thread ends that should
         not: from then on fewer jobs run than are claimed.
         ``found_async`` takes an attempt that turns out to belong on the event loop. ``around`` is around each call.
+        ``report`` takes how far a running job is.
         """
         self.size = threads
         self._timer = timer
@@ -191,6 +194,7 @@ class ThreadExecutor:
         self._found_async = found_async
         self._around = around
         self._stop = stop
+        self._report = report
         self._is_closed = False
         self._is_fork = False
         # Holds attempts, _SIGN, and None to end a thread.
@@ -291,6 +295,7 @@ class ThreadExecutor:
 
     def _work(self, index: int) -> None:
         running_stop.set(self._stop)
+        running_report.set(self._report)
         _make_caches()
         if self._around is not None:
             warm(self._around.travellers)
@@ -489,6 +494,7 @@ class LoopExecutor:
         stuck: Callable[[Attempt], None],
         died: Callable[[str], None],
         around: Surroundings | None = None,
+        report: Callable[[Attempt, bytes], None] = lambda attempt, stored: None,
     ) -> None:
         """``stop`` tells the jobs when the process is to end; ``around`` is around each call.
 
@@ -521,6 +527,7 @@ class LoopExecutor:
         # The context in which all jobs begin, so that none has to be told of the stop.
         self._context = copy_context()
         self._context.run(running_stop.set, stop)
+        self._context.run(running_report.set, report)
         if around is not None:
             self._context.run(warm, around.travellers)
         # Two counters with one owner each, so that neither needs a lock.

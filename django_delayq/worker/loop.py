@@ -27,7 +27,9 @@ from django_delayq.worker.ending import Ending, leave
 from django_delayq.worker.ends import SETTLE_AFTER_MS, SETTLE_BATCH, Ends
 from django_delayq.worker.executors import LoopExecutor, ThreadExecutor
 from django_delayq.worker.outage import Outage
+from django_delayq.worker.progressing import Progressing
 from django_delayq.worker.queue_state import QueueState
+from django_delayq.worker.registering import Registering
 from django_delayq.worker.suspects import Suspects
 
 logger = get_log("django_delayq.worker")
@@ -109,6 +111,22 @@ class ClaimLoop:
             suspects=self._suspects,
             ending=self.ending,
         )
+        #: What tasks say of their progress.
+        self.progressing = Progressing(
+            self._line, self.crew, lambda: self.alarm.wake(_SELF)
+        )
+        self.ends.reports.add(self.progressing)
+        self.ends.reports.add(
+            Registering(
+                self._line,
+                owner=owner,
+                queues=self.queues,
+                crew=self.crew,
+                ending=self.ending,
+                quiet=self._be_quiet,
+                stop=self._be_dismissed,
+            )
+        )
         self._planner = self._claiming.planner
         self._dispatch = self._claiming.dispatch
         #: How many turns the loop has made. Other threads read it.
@@ -149,6 +167,19 @@ class ClaimLoop:
         """Claim no more; let running jobs end for up to ``grace_s``, and give back the rest."""
         self.ending.stop(grace_s)
         self.alarm.wake(_SELF)
+
+    # From afar.
+
+    def _be_quiet(self) -> None:
+        if self._is_burst:
+            # Nothing else would end it.
+            self.ending.retire()
+        else:
+            self.ending.quiet()
+
+    def _be_dismissed(self) -> None:
+        self.ending.is_dismissed = True
+        self.stop(self._grace_s)
 
     # The loop.
 

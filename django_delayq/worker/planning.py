@@ -76,7 +76,7 @@ class Planner:
         ``begun`` more are about to be handed out. If a call by itself, without its jobs, takes longer than `AHEAD_MS`,
         threads get as many jobs as they start within the call's time. Jobs that will have run by its reply leave room.
         """
-        if self._ending.takes_no_more():
+        if self._ending.takes_no_more() or self._ending.is_quiet:
             return NO_ROOM
         crew, jobs_left = self._crew, self._crew.jobs_left
         coroutines = crew.coroutines.count()

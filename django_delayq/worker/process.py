@@ -44,6 +44,8 @@ REPLACE_ME = 75
 UNABLE = 76
 #: How long a thread may keep the interpreter while another wants it; Python's default is ten times as long.
 SWITCH_INTERVAL_S = 0.0005
+#: It was told from afar to end: it has settled everything, and is not replaced.
+DISMISSED = 77
 #: At the end, how long coroutines get to notice their cancellation, and idle threads to close their connections.
 CANCEL_S = 1.0
 #: The parts of a lease that a renewal may wait for a byte, and for a connection. A connection that dies in silence must
@@ -96,6 +98,7 @@ class WorkerProcess:
             died=self._cannot_work,
             found_async=self._found_async,
             around=around,
+            report=self._job_reports,
         )
         self._coroutines = LoopExecutor(
             worker.coroutines,
@@ -105,6 +108,7 @@ class WorkerProcess:
             stuck=self._job_stuck,
             died=self._cannot_work,
             around=around,
+            report=self._job_reports,
         )
         self._listener = ChannelListener(client)
         self._destinations = DestinationWatch(client)
@@ -156,6 +160,9 @@ class WorkerProcess:
 
     def _job_ended(self, attempt: Attempt) -> None:
         self.loop.job_ended(attempt)
+
+    def _job_reports(self, attempt: Attempt, stored: bytes) -> None:
+        self.loop.progressing.note(attempt, stored)
 
     def _job_stuck(self, attempt: Attempt) -> None:
         self.loop.crew.job_stuck(attempt)
@@ -227,6 +234,8 @@ class WorkerProcess:
         if self.loop.crew.is_unable:
             return UNABLE
         is_burst = self._options.is_burst
+        if self.loop.ending.is_dismissed:
+            return DISMISSED
         if self.loop.crew.stuck or self.loop.ending.is_retiring:
             return REPLACE_ME
         if self._options.max_jobs is not None and not is_burst:

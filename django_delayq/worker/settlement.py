@@ -16,7 +16,7 @@ from django_delayq.calls.call import Call
 from django_delayq.calls.line import Line, UnderWay
 from django_delayq.calls.several import run_all
 from django_delayq.clock import boottime_ms, monotonic_ms
-from django_delayq.conf import QueueSettings
+from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import holding, settling, storing
 from django_delayq.delivery.following import Following
 from django_delayq.delivery.keys import DeliveryKeys
@@ -27,6 +27,7 @@ from django_delayq.logs import get_log
 from django_delayq.signals import job_scheduled
 from django_delayq.worker import telling
 from django_delayq.worker.attempt import Attempt, Verdict
+from django_delayq.worker.counting import Counting
 from django_delayq.worker.recording import Recording
 
 logger = get_log("django_delayq.worker")
@@ -63,6 +64,8 @@ class Settlement:
         self._line = line
         #: What is remembered for people of the attempts that are settled.
         self.recording = Recording(line)
+        #: What was measured of them.
+        self.counting = Counting(line, get_settings().statistics)
         #: The threads that run jobs append, the loop pops: a deque needs no lock for that.
         self.ended: deque[Attempt] = deque()
         # Owned by the loop. Sent, but no reply has come.
@@ -169,6 +172,7 @@ class Settlement:
                 if reply:
                     ended = [attempt for attempt in ended if not attempt.is_lost]
                 self.recording.note(ended)
+                self.counting.note(ended)
             elif is_queues_own(reply):
                 self._refuse(batch, reply)
             else:

@@ -26,6 +26,7 @@ from django_delayq.redaction import redact
 from django_delayq.worker import heartbeat
 from django_delayq.worker.memory import MemoryLimit
 from django_delayq.worker.process import (
+    DISMISSED,
     DONE,
     REPLACE_ME,
     WorkerOptions,
@@ -228,7 +229,7 @@ class Supervisor:
             if self._options.worker.heartbeat is not None:
                 heartbeat.remove(Path(self._options.worker.heartbeat), pid)
             code = os.waitstatus_to_exitcode(raw)
-            is_failure = code not in (DONE, REPLACE_ME)
+            is_failure = code not in (DONE, REPLACE_ME, DISMISSED)
             if is_failure:
                 self._orphans.append(child.owner)
                 self._has_lost_one = True
@@ -244,6 +245,12 @@ class Supervisor:
                 self._status = 1
             elif self._stops:
                 self._status = self._status or int(is_failure)
+            elif code == DISMISSED:
+                logger.warning(
+                    "worker process %d was told from afar to end, and is not replaced; %d go on",
+                    pid,
+                    len(self._children),
+                )
             elif not self._options.is_burst or code != DONE:
                 self._replace(child, is_failure=is_failure)
 

@@ -11,6 +11,9 @@ from django.urls import reverse
 
 from django_delayq.admin.paths import to_path_part
 from tests.admin.filling import Queue
+from tests.admin.visiting import chromium, visitor
+
+__all__ = ["chromium", "visitor"]
 
 
 @pytest.fixture

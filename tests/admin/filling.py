@@ -107,9 +107,17 @@ class Queue:
         """End what is leased as the supervisor of a dead process does."""
         run(self.client, claiming.recover(self.keys, owner=OWNER))
 
-    def retrying(self, *args: Any, delay_ms: int = 60_000, **kwargs: Any) -> str:
+    def retrying(
+        self,
+        *args: Any,
+        delay_ms: int = 60_000,
+        error_text: bytes | None = None,
+        **kwargs: Any,
+    ) -> str:
         job = self.running(*args, **kwargs)
-        failed = Failed(job.token, job.fence, f"+{delay_ms}", error("it broke"))
+        failed = Failed(
+            job.token, job.fence, f"+{delay_ms}", error_text or error("it broke")
+        )
         assert run(self.client, settling.retry(self.keys, [failed])) == []
         return job.token
 

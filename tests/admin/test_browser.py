@@ -5,15 +5,11 @@ DELAYQ_PICTURES=FOLDER          write the pictures of the README and the tutoria
 """
 
 import os
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
-from django.conf import settings as django_settings
-from django.test import Client
 
 from django_delayq import delayed_task, paused
 from django_delayq.clock import epoch_ms
@@ -21,136 +17,12 @@ from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error
-from tests.chromium import chromium_in
+from tests.admin.visiting import SIZES, Visitor
 
 pytestmark = pytest.mark.browser
 
 #: An attack in every place that a page shows.
 XSS = "</pre></td></title><img src=x onerror='window.owned=1'><script>window.owned=1</script>"
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
-
-
-@pytest.fixture(scope="session")
-def chromium(
-    tmp_path_factory: pytest.TempPathFactory, live_server: Any
-) -> Iterator[Any]:
-    """A headless Chromium with a profile of its own."""
-    # Asks for the live server, to end before it: so the connections it keeps open end first.
-    with chromium_in(tmp_path_factory.mktemp("chromium")) as driver:
-        yield driver
-
-
-class Visitor:
-    """A person at the browser, logged in."""
-
-    def __init__(self, driver: Any, base: str) -> None:
-        self.driver = driver
-        self.base = base
-
-    def log_in(self, client: Client) -> None:
-        self.driver.delete_all_cookies()
-        self.driver.get(f"{self.base}/static/admin/css/base.css")
-        session = client.cookies[django_settings.SESSION_COOKIE_NAME].value
-        self.driver.add_cookie(
-            {"name": django_settings.SESSION_COOKIE_NAME, "value": session, "path": "/"}
-        )
-
-    def open(self, address: str) -> None:
-        self.driver.get(f"{self.base}{address}")
-        self.check()
-
-    def check(self) -> None:
-        """Whatever a page shows, no script of a stranger ran and nothing sticks out sideways."""
-        assert not self.driver.execute_script("return window.owned")
-        assert not self.find("img[src=x]")
-        width = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert self.driver.execute_script(width) <= 0
-        severe = [
-            entry["message"]
-            for entry in self.driver.get_log("browser")
-            if entry["level"] == "SEVERE" and "favicon" not in entry["message"]
-        ]
-        assert [text for text in severe if "status of" not in text] == []
-
-    def find(self, selector: str) -> list[Any]:
-        return self.driver.find_elements("css selector", selector)
-
-    def texts(self, selector: str) -> list[str]:
-        return [element.text for element in self.find(selector)]
-
-    def click(self, selector: str) -> None:
-        (element,) = self.find(selector)
-        self.follow(element)
-        self.check()
-
-    def follow(self, element: Any) -> None:
-        """Click, and wait for the page that comes."""
-        from selenium.webdriver.support.expected_conditions import staleness_of
-        from selenium.webdriver.support.ui import WebDriverWait
-
-        element.click()
-        wait = WebDriverWait(self.driver, 30)
-        wait.until(staleness_of(element))
-        wait.until(
-            lambda driver: (
-                driver.execute_script("return document.readyState") == "complete"
-            )
-        )
-
-    def picture(self, name: str) -> None:
-        folder = os.environ.get("DELAYQ_TEST_SCREENSHOTS")
-        if folder is None:
-            return
-        for size, (width, height) in SIZES.items():
-            self.driver.set_window_size(width, height)
-            self.check()
-            self.driver.save_screenshot(str(Path(folder) / f"{name}-{size}.png"))
-        self.driver.set_window_size(*SIZES["desktop"])
-
-    @contextmanager
-    def prefers(self, scheme: str) -> Iterator[None]:
-        """Have pages drawn in the light or in the dark scheme."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"features": features}
-        )
-        try:
-            yield
-        finally:
-            self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-    def brightness(self) -> int:
-        """Return the sum of red, green and blue behind the page, 0 to 765."""
-        colours = "return getComputedStyle(document.body).backgroundColor"
-        found = re.findall(r"\d+", self.driver.execute_script(colours))
-        return sum(map(int, found[:3]))
-
-    def paint(self, file: Path, shown_as: dict[str, str]) -> None:
-        """Write a picture of the whole page, with some words in place of others."""
-        for word, other in shown_as.items():
-            self.driver.execute_script(
-                "document.body.innerHTML = document.body.innerHTML.replaceAll(...arguments)",
-                word,
-                other,
-            )
-        size = {"width": 1280, "deviceScaleFactor": 1, "mobile": False}
-        # From a low window on, so that the page is as high as what it shows.
-        for script in ("return 100", "return document.documentElement.scrollHeight"):
-            size["height"] = self.driver.execute_script(script)
-            self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        self.driver.save_screenshot(str(file))
-        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-@pytest.fixture
-def visitor(
-    chromium: Any, live_server: Any, login: Callable[..., Client], queue: Queue
-) -> Visitor:
-    """Somebody who may do everything."""
-    visitor = Visitor(chromium, live_server.url)
-    chromium.set_window_size(*SIZES["desktop"])
-    visitor.log_in(login(is_superuser=True))
-    return visitor
 
 
 def test_person_runs_a_scheduled_job_now(visitor: Visitor, queue: Queue) -> None:
@@ -160,7 +32,7 @@ def test_person_runs_a_scheduled_job_now(visitor: Visitor, queue: Queue) -> None
     visitor.click(f"th a[href='{url('queue', queue.name)}']")
     visitor.click("#result_list tbody th a")
     assert queue.state(token) is State.SCHEDULED
-    visitor.click("input[name=run_now]")
+    visitor.click("button[name=run_now]")
 
     assert f"Job {queue.name}:{token} is due now." in visitor.texts(".messagelist li")
     assert queue.state(token) is State.DUE
@@ -266,6 +138,15 @@ def test_no_page_runs_what_a_stranger_wrote(visitor: Visitor, queue: Queue) -> N
     for token in (dead, strange, running.token, retrying):
         visitor.open(url("job", queue.name, token))
         assert "<script>" in visitor.driver.find_element("id", "content").text
+    for asked in ("state=dead", urlencode({"q": XSS}), urlencode({"task": XSS})):
+        visitor.open(f"{url('search')}?queue={queue.name}&{asked}")
+        assert visitor.find("#result_list tbody tr")
+        visitor.click("button[value='run_again:all']")
+        assert "<script>" in visitor.driver.find_element("id", "which").text
+    visitor.open(f"{url('search')}?{urlencode({'queue': XSS, 'from': XSS})}")
+    visitor.open(
+        f"{url('queue', queue.name)}?{urlencode({'state': 'ended', 'q': XSS})}"
+    )
     visitor.open(url("discard", queue.name, dead))
     visitor.click("form[method=post] input[type=submit][value^=Yes]")
     visitor.open(url("job", queue.name, XSS))

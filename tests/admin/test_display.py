@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq.admin import display
-from django_delayq.admin.display import Moment
 from django_delayq.codecs.values import JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import PREVIEW_BYTES
+from django_delayq.showing import display
+from django_delayq.showing.display import Moment
 from tests.signed import signed
 
 QUEUE = QueueSettings(name="orders")
@@ -67,8 +67,12 @@ def test_call_is_read_into_one_line_and_into_json() -> None:
 
     assert (content.task, content.is_foreign) == ("shop.send", False)
     assert content.arguments == '1, "zwei", [3], x=null'
-    assert json.loads(content.args or "") == [1, "zwei", [3]]
-    assert json.loads(content.kwargs or "") == {"x": None}
+    assert [(name, json.loads(value)) for name, value in content.call] == [
+        ("", 1),
+        ("", "zwei"),
+        ("", [3]),
+        ("x", None),
+    ]
 
 
 def test_long_arguments_are_cut_in_a_row() -> None:

@@ -90,7 +90,7 @@ def test_pending_jobs_show_id_task_arguments_due_state_and_attempts(
     assert [row.token for row in rows] == [sooner, later]
     text = content_of(response)
     assert re.search(
-        rf'in 1 h (0|1)? ?.* {TASK} {sooner} 1, name="a" scheduled 0 .* {later} 2, name="b"',
+        rf'{TASK} {sooner} in 1 h (0|1)? ?.* 1, name="a" scheduled 0 .* {later} .* 2, name="b"',
         text,
     )
 
@@ -120,7 +120,7 @@ def test_job_of_every_state_is_listed_and_shown(
     if state != "running":
         assert "it broke" in content_of(page)
         kind = "task" if state == "held" else "builtins.ValueError"
-        assert f"Last error Error: it broke Kind: {kind}" in text
+        assert re.search(rf"{kind} .*it broke", text)
 
 
 def test_attempts_are_numbered_as_they_came_though_the_oldest_have_gone(
@@ -185,8 +185,7 @@ def test_job_is_shown_in_full(browser: Client, queue: Queue) -> None:
     assert "State: scheduled – Waits for its start time." in text
     assert f"UTC – in 2 h, {seen.score_ms} ms" in text or "in 2 h 1 min" in text
     assert "0 of 9 failed" in text
-    assert 'Arguments: [ [ 1, { "a": null } ] ]' in text
-    assert 'Keyword arguments: { "who": "Zoë" }' in text
+    assert 'Arguments 1. [ 1, { "a": null } ] who= "Zoë"' in text
     assert "Unique key: order:7" in text
     assert f"Payload: {len(seen.payload)} bytes" in text
     assert f'"delayq":"{token}"' in text
@@ -226,8 +225,7 @@ def test_error_and_traceback_are_shown(browser: Client, queue: Queue) -> None:
     response = browser.get(url("job", queue.name, token))
 
     text = content_of(response)
-    assert "Error: it is <b>broken</b>" in text
-    assert "Traceback: Traceback: File <stdin>" in text
+    assert "it is <b>broken</b> Traceback: File <stdin>" in text
     assert "2026-09-21 14:13:20.000 UTC" in text
     assert b"<b>broken</b>" not in response.content
 
@@ -610,7 +608,8 @@ def test_held_job_of_a_paused_task_says_so(browser: Client, queue: Queue) -> Non
 def test_long_insertion_list_is_warned_of(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_delayq.admin.job_admin.LONG_LIST", 2)
+    assert problems.LONG_LIST == 100_000
+    monkeypatch.setattr(problems, "LONG_LIST", 2)
     for _ in range(2):
         queue.schedule()
     before = content_of(browser.get(url("queue", queue.name)))
@@ -618,7 +617,6 @@ def test_long_insertion_list_is_warned_of(
 
     after = content_of(browser.get(url("queue", queue.name)))
 
-    assert problems.LONG_LIST == 100_000
     assert "INSERTION_LIST" not in before
     assert f"['QUEUES']['{queue.name}']['INSERTION_LIST'] to False" in after
     assert "3 in the insertion list" in content_of(browser.get(url("changelist")))
@@ -664,10 +662,9 @@ def test_run_now_tells_that_a_worker_was_first(browser: Client, queue: Queue) ->
 
     response = browser.post(url("run_now", queue.name, token), follow=True)
 
-    assert messages_of(response) == [
-        f"Job {queue.name}:{token} is running already: a worker was first."
-    ]
-    assert not LogEntry.objects.exists()
+    text = f"Job {queue.name}:{token} is running already: a worker was first."
+    assert messages_of(response) == [text]
+    assert LogEntry.objects.get().change_message == f"Run now. → {text}"
 
 
 def test_cancel_asks_first(browser: Client, queue: Queue) -> None:
@@ -735,8 +732,9 @@ def test_cancel_tells_which_side_won(
 
     response = browser.post(url("cancel", queue.name, token), follow=True)
 
-    assert messages_of(response) == [f"Job {queue.name}:{token} {text}"]
-    assert not LogEntry.objects.exists()
+    told = f"Job {queue.name}:{token} {text}"
+    assert messages_of(response) == [told]
+    assert LogEntry.objects.get().change_message == f"Cancelled. → {told}"
 
 
 def test_cancel_of_a_running_job_is_refused_before_it_asks(

@@ -80,7 +80,7 @@ def test_what_is_not_paused_any_more_is_told(
 
     (text,) = messages_of(browser.get(url("queue", queue.name)))
     assert text.endswith("is not paused any more.")
-    assert not LogEntry.objects.exists()
+    assert LogEntry.objects.get().change_message.endswith("is not paused any more.")
 
 
 @pytest.mark.parametrize(

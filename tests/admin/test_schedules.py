@@ -100,7 +100,9 @@ def test_schedule_is_paused_resumed_and_fired(browser: Client, queue: Queue) -> 
 
     entries = LogEntry.objects.order_by("pk")
     assert [entry.action_flag for entry in entries] == [CHANGE] * 3
-    assert entries[0].change_message == "Schedule <daily> is paused."
+    assert entries[0].change_message == (
+        "Pause schedule <daily>. → Schedule <daily> is paused."
+    )
 
 
 def test_schedule_gets_other_moments_and_its_own_again(
@@ -149,7 +151,9 @@ def test_stored_schedule_is_deleted_and_one_in_code_is_not(
 
     page = post(browser, queue, "delete", name="shop 7")
     assert messages_of(page) == ["Schedule shop 7 is deleted."]
-    assert LogEntry.objects.get().change_message == "Schedule shop 7 is deleted."
+    assert LogEntry.objects.get().change_message == (
+        "Delete schedule shop 7. → Schedule shop 7 is deleted."
+    )
     page = post(browser, queue, "delete")
 
     assert "is in code" in messages_of(page)[0]

@@ -41,7 +41,7 @@ from django_delayq import (
     schedule_many,
     set_limit,
 )
-from django_delayq.admin.display import Moment, relative_text, size_text
+from django_delayq.admin.actions import ACTIONS
 from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
 from django_delayq.delivery import ended, pausing
@@ -50,6 +50,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import EmbeddedServerError, InvalidSettings
 from django_delayq.faults import describe_fault
 from django_delayq.management import commands
+from django_delayq.showing.display import Moment, relative_text, size_text
 from django_delayq.translating import say, state_label
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence
@@ -64,8 +65,10 @@ _SHOWN = {
     "img": ("alt",),
     "p": ("aria-label",),
 }
-#: Names of zones, tokens and ids of jobs, and what a page of an error quotes.
-_NAMES = re.compile(r"\bUTC\b|\bEurope/Berlin\b|[\w-]{22}|\bbuiltins\.ValueError\b")
+#: Names of zones, tokens and ids of jobs, ids of workers, and what a page of an error quotes.
+_NAMES = re.compile(
+    r"\bUTC\b|\bEurope/Berlin\b|[\w-]{22}|\bbuiltins\.ValueError\b|\b[0-9a-f]{16}\b"
+)
 NOW_MS = 1_790_000_000_000
 
 
@@ -91,7 +94,11 @@ class Reader(HTMLParser):
         # Payloads, errors and tracebacks as they are.
         is_read = is_read and tag != "pre"
         if is_read and values.get("type") != "hidden":
+            # Nobody sees the value of a box to tick.
+            is_box = values.get("type") == "checkbox"
             for name in _SHOWN.get(tag, ()):
+                if is_box and name == "value":
+                    continue
                 self.texts.append(values.get(name, ""))
         if tag not in self.EMPTY:
             self._open.append((tag, is_read))
@@ -195,7 +202,23 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
         url("discard", full.name, tokens["dead"]),
     ]
 
+    pages += [
+        url("limits", full.name),
+        url("search"),
+        url("search") + f"?queue={full.name}&q=27",
+        url("search") + f"?queue={full.name}&state=dead",
+        url("search") + "?due_from=2026-01-02T00:00&due_to=2026-01-01T00:00",
+        url("queue", full.name) + "?state=ended&q=27",
+    ]
+    data = (*data, "2026-01-02T00:00", "2026-01-01T00:00")
+
     found = {page: untranslated(browser.get(page), *data) for page in pages}
+    for action in ACTIONS:
+        ticked = {"action": f"{action}:ticked", "job": f"{full.name}:{tokens['dead']}"}
+        every = {"action": f"{action}:all", "filter": f"queue={full.name}&q=27"}
+        for asked in (ticked, every):
+            page = browser.post(url("bulk"), asked)
+            found[str(asked)] = untranslated(page, *data)
 
     assert {page: texts for page, texts in found.items() if texts} == {}
     index = browser.get("/admin/").content.decode()
@@ -255,7 +278,9 @@ def test_page_of_schedules_has_its_buttons_translated(
 
         assert untranslated(page, *data) == [], action
     entry = LogEntry.objects.order_by("pk")[0]
-    assert entry.change_message.startswith("⟦Ｓｃｈｅｄｕｌｅ １"[:9])
+    assert entry.change_message.startswith(
+        "⟦Ｆｉｒｅ ｓｃｈｅｄｕｌｅ 1.⟧ → ⟦Ｓｃｈｅｄｕｌｅ"
+    )
 
 
 @pytest.mark.parametrize("action", ["run_now", "cancel", "discard", "resume"])

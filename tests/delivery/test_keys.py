@@ -32,6 +32,12 @@ OWN = {
     "slots": "delayq_slots:{q}",
     "paces": "delayq_paces:{q}",
     "batches": "delayq_batches:{q}",
+    "minute": "delayq_minute:{q}",
+    "minutes": "delayq_minutes:{q}",
+    "hour": "delayq_hour:{q}",
+    "hours": "delayq_hours:{q}",
+    "totals": "delayq_totals:{q}",
+    "progress": "delayq_progress:{q}",
     "channel": "delayq_channel:{q}",
 }
 

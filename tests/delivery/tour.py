@@ -3,6 +3,7 @@
 Each stop brings a queue into some state, and returns the call without making it.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,21 +11,35 @@ from django_delayq.delivery import (
     claiming,
     limiting,
     looking,
+    progress,
     rates,
     replacing,
+    statistics,
     tending,
+    workers,
 )
 from django_delayq.delivery.claiming import Leased, Mode
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.pausing import held_name
+from django_delayq.delivery.progress import JobProgress
 from django_delayq.delivery.settling import Done, Rejected
 from django_delayq.delivery.states import State
+from django_delayq.delivery.statistics import (
+    Figures,
+    Histogram,
+    Outcome,
+    Packed,
+    Unit,
+)
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.delivery.tending import Which
+from django_delayq.delivery.workers import KEPT_MS, RegistryKeys, WorkerInfo
 from django_delayq.repair import calls
 from django_delayq.repair.calls import FrameName
 from django_delayq.wire.frame import FrameFormat
 from tests.delivery.rig import LEASE, OWNER, T0, Rig, is_unlisted, payload, token
+
+HOUR_MS = 3_600_000
 
 Stop = Callable[[Rig], Callable[[], object]]
 TOUR: dict[str, Stop] = {}
@@ -993,3 +1008,121 @@ def _(rig: Rig) -> Callable[[], object]:
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 5})
     return lambda: rig.run(calls.announce(rig.keys))
+
+
+# What is measured, who works, and how far jobs are.
+
+
+def add(rig: Rig) -> object:
+    figures = Figures(Counter({Outcome.SUCCEEDED: 2}), Histogram(Counter({40: 2}), 9))
+    counted = {"": figures, "shop.mail": figures}
+    call = statistics.add_figures(rig.keys, counted, most_tasks=9, now_us=rig.now_us)
+    return rig.run(call)
+
+
+@stop("add figures")
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    return lambda: add(rig)
+
+
+@stop("add figures in a new hour")
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    rig.now += HOUR_MS
+    add(rig)
+    rig.now += 2_161 * HOUR_MS
+    return lambda: add(rig)
+
+
+@stop("pack an hour")
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    rig.now += HOUR_MS
+    packed = add(rig)
+    assert isinstance(packed, Packed)
+    return lambda: rig.run(statistics.pack_hour(rig.keys, packed))
+
+
+@stop("read figures", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    return lambda: [
+        rig.run(
+            statistics.read_figures(
+                rig.keys, unit, count=2, of_tasks=True, now_us=rig.now_us
+            )
+        )
+        for unit in Unit
+    ]
+
+
+@stop("read totals", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    return lambda: rig.run(statistics.read_totals(rig.keys))
+
+
+def registry(rig: Rig) -> RegistryKeys:
+    return RegistryKeys.of(rig.keys.queue.name)
+
+
+def register(rig: Rig, name: str) -> object:
+    info = WorkerInfo("host", 7, queues=[rig.keys.queue.name])
+    return rig.run(workers.register(registry(rig), name, info, now_us=rig.now_us))
+
+
+@stop("register", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    register(rig, "silent")
+    order = workers.give_order(registry(rig), "silent", b"o", now_us=rig.now_us)
+    assert rig.run(order)
+    rig.now += KEPT_MS + 1
+    return lambda: register(rig, "a")
+
+
+@stop("unregister", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    register(rig, "a")
+    return lambda: rig.run(workers.unregister(registry(rig), "a"))
+
+
+@stop("read workers", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    register(rig, "a")
+    return lambda: rig.run(workers.read_workers(registry(rig), now_us=rig.now_us))
+
+
+@stop("give an order")
+def _(rig: Rig) -> Callable[[], object]:
+    register(rig, "a")
+    return lambda: rig.run(
+        workers.give_order(registry(rig), "a", b"order", now_us=rig.now_us)
+    )
+
+
+@stop("note progress")
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    said = JobProgress(job.token, job.fence, b'{"done":1}')
+    return lambda: rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
+
+
+@stop("forget progress", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    said = JobProgress(job.token, job.fence, b'{"done":1}')
+    rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
+    over = said._replace(stored=b"")
+    return lambda: rig.run(progress.note_progress(rig.keys, [over], now_us=rig.now_us))
+
+
+@stop("read progress", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    rig.schedule({"a": 0})
+    job = rig.lease()
+    said = JobProgress(job.token, job.fence, b'{"done":1}')
+    rig.run(progress.note_progress(rig.keys, [said], now_us=rig.now_us))
+    return lambda: rig.run(progress.read_progress(rig.keys, job.token))

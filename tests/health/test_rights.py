@@ -42,9 +42,17 @@ EVERY_COMMAND = [
 CHANNELS = ["resetchannels", "&redisson_delay_queue_channel:*", "&delayq_channel:*"]
 
 
+REGISTERS = "~delayq_*:{delayq}"
+
+
 def patterns(queue: str) -> list[str]:
     tag = DeliveryKeys.of(queue).queue.tag
-    return [f"~{queue}", f"~redisson_delay_queue*:{tag}", f"~delayq_*:{tag}*"]
+    return [
+        f"~{queue}",
+        f"~redisson_delay_queue*:{tag}",
+        f"~delayq_*:{tag}*",
+        REGISTERS,
+    ]
 
 
 # The lists of the commands that are tried
@@ -228,7 +236,20 @@ def test_missing_key_pattern_is_named(user: User, queue_name: str, number: int) 
     key = [queue_name, keys.queue.timeout_set, keys.leases][number]
     assert "may not touch the key" in found[0].message
     assert key in found[0].message or number == 2
-    assert set(patterns(queue_name)) <= set(found[0].hint.split())
+    assert set(patterns(queue_name)) - {REGISTERS} <= set(found[0].hint.split())
+
+
+def test_registry_of_workers_is_not_needed_to_run_jobs(
+    user: User, client: redis.Redis, queue_name: str
+) -> None:
+    limited = user(*patterns(queue_name)[:-1], "&*", "+@all")
+
+    (found,) = problems_of(limited, queue_name)
+
+    assert found.level is Level.WARNING
+    assert "no page lists the workers" in found.message
+    client.execute_command(*found.hint.split())
+    assert problems_of(limited, queue_name) == []
 
 
 def test_pattern_of_results_is_needed_too(user: User, queue_name: str) -> None:
@@ -245,7 +266,7 @@ def test_hint_of_the_key_problem_helps(
     user: User, client: redis.Redis, queue_name: str
 ) -> None:
     odd = f"{queue_name}[1]*?"
-    limited = user("~nothing", "&*", "+@all")
+    limited = user(REGISTERS, "&*", "+@all")
     found = problems_of(limited, odd)
 
     client.execute_command(*found[0].hint.split())

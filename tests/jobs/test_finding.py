@@ -29,9 +29,11 @@ from django_delayq.calls.script import load_script
 from django_delayq.calls.steps import perform
 from django_delayq.delivery import binding, holding, searching, settling
 from django_delayq.delivery.holding import Held
+from django_delayq.delivery.searching import Found
 from django_delayq.delivery.settling import Failed
 from django_delayq.jobs import bulk, finding
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.job import job_of
 from tests.admin.filling import Queue
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
@@ -77,7 +79,7 @@ def few_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     search = searching.search
 
     def short(*args: Any, **kwargs: Any) -> Any:
-        return search(*args, count=3, **kwargs)
+        return search(*args, **{**kwargs, "count": 3})
 
     monkeypatch.setattr(finding.searching, "search", short)
 
@@ -503,7 +505,7 @@ def fill(queue: str, hand: Hand, way: str, count: int) -> None:
     for n in range(count):
         scheduled(queue, n, delay=0 if way in ("discard", "replay") else LATER)
     if way in ("discard", "replay"):
-        for leased in hand.claim(count):
+        for leased in hand.take_many(count):
             hand.bury(leased)
 
 
@@ -752,3 +754,43 @@ def test_found_job_has_its_priority_and_its_unique_key(queue: str, hand: Hand) -
     assert (found.priority, found.unique) == (7, job.unique)
     assert job.refresh() is State.SCHEDULED
     assert (job.priority, job.unique) == (found.priority, found.unique)
+
+
+#: Values in which a text may be written in another way than in JSON.
+WRITTEN = (
+    "Zoë", "ZOË", "STRAßE", "straße", "ſ", "\u212a", "İ", "a\"b", "a\\b", "a/b", "\n", "\x01", "\x7f", "\u2028",
+    "😀", 1e16, 1.5e-7, 0.1, -0.0, 10**30, 12345, True, None, "true", "1e16", "e", "", "  ", "\\u00eb",
+)  # fmt: skip
+
+
+def test_glance_at_a_payload_never_passes_over_what_has_the_text(
+    queue: str,
+) -> None:
+    texts = {str(value) for value in WRITTEN} | {str(value)[:2] for value in WRITTEN}
+    for value in WRITTEN:
+        for args, kwargs in (([value], {}), ([], {"k": {str(value): [value]}})):
+            job = samples.anything.using(queue=queue).prepare(0, *args, **kwargs)
+            error = envelopes.error_text(f"E: {value}", kind="failed", at_ms=1)
+            for part in (b"", error):
+                found = found_of(job.draft.new.payload, part)
+                known = job_of(queue, found)
+                for text in filter(None, map(str.casefold, texts)):
+                    if finding.has_text(known, found, text):
+                        assert finding.may_have(text, found), (text, found.payload)
+
+
+def test_glance_at_a_payload_passes_over_what_has_not_the_text(
+    queue: str,
+) -> None:
+    job = samples.anything.using(queue=queue).prepare(0, "Zoë", who=7)
+
+    found = found_of(job.draft.new.payload)
+
+    assert not finding.may_have("somebody else", found)
+    assert finding.may_have("zoë", found)
+
+
+def found_of(payload: bytes, error: bytes = b"") -> Found:
+    return Found(
+        "timeout_set", State.SCHEDULED, "x" * 22, 1, 0, 0, "", payload, error, 0, 1
+    )

@@ -6,6 +6,7 @@ A call is made once and sent to both servers, so request ids and tokens are the 
 import importlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,13 +25,16 @@ from django_delayq.delivery import (
     looking,
     pausing,
     periods,
+    progress,
     rates,
     replacing,
     searching,
     settling,
+    statistics,
     storing,
     tending,
     upgrading,
+    workers,
 )
 from django_delayq.delivery.changing import Kept
 from django_delayq.delivery.claiming import Claimed, Leased, Mode
@@ -39,12 +43,21 @@ from django_delayq.delivery.following import Following
 from django_delayq.delivery.holding import Held
 from django_delayq.delivery.keys import DeliveryKeys
 from django_delayq.delivery.pausing import held_name
+from django_delayq.delivery.progress import JobProgress
 from django_delayq.delivery.searching import PLACES, Window
 from django_delayq.delivery.settling import Done, Failed, Rejected
 from django_delayq.delivery.states import State
+from django_delayq.delivery.statistics import (
+    Figures,
+    Histogram,
+    Outcome,
+    Packed,
+    Unit,
+)
 from django_delayq.delivery.storing import NewJob, tail_of
 from django_delayq.delivery.tending import SWEPT, Which
 from django_delayq.delivery.upgrading import Step, Where
+from django_delayq.delivery.workers import RegistryKeys, WorkerInfo
 from django_delayq.queues import calls as queue_calls
 from django_delayq.repair import calls as repairs
 from django_delayq.repair.calls import FrameName
@@ -603,6 +616,114 @@ def _(world: World) -> Any:
 @op(ended.read_ended)
 def _(world: World) -> Any:
     return ended.read_ended(world.keys, first=world.random.choice((0, 1)), count=3)
+
+
+# What is measured.
+
+
+def figures(world: World) -> Figures:
+    random = world.random
+    return Figures(
+        Counter({random.choice(list(Outcome)): random.randint(1, 300)}),
+        Histogram(Counter({random.randint(0, 159): 2, 7: 1}), 10**10),
+        Histogram(Counter({random.randint(0, 159): random.randint(1, 70_000)}), 5),
+    )
+
+
+@op(statistics.add_figures, 4)
+def _(world: World) -> Any:
+    names = world.random.sample(("", *TASKS, "längst"), 2)
+    return statistics.add_figures(
+        world.keys,
+        {name: figures(world) for name in names},
+        most_tasks=world.random.choice((1, 1_000)),
+        now_us=world.now_us + world.random.choice((0, 0, 60_000_000, 7_200_000_000)),
+    )
+
+
+@op(statistics.pack_hour)
+def _(world: World) -> Any:
+    hour = world.now_us // 3_600_000_000 + world.random.choice((0, 2))
+    return statistics.pack_hour(world.keys, Packed(hour, b"\0tasks"))
+
+
+@op(statistics.read_figures)
+def _(world: World) -> Any:
+    return statistics.read_figures(
+        world.keys,
+        world.random.choice(list(Unit)),
+        first=world.random.choice((0, 1)),
+        count=4,
+        of_tasks=world.random.random() < 0.5,
+        now_us=world.now_us + 7_200_000_000,
+    )
+
+
+@op(statistics.read_totals)
+def _(world: World) -> Any:
+    return statistics.read_totals(world.keys)
+
+
+# Workers, and how far their jobs are.
+
+
+def registry(world: World) -> RegistryKeys:
+    return RegistryKeys.of(world.keys.queue.name)
+
+
+@op(workers.register, 2)
+def _(world: World) -> Any:
+    return workers.register(
+        registry(world),
+        world.name(),
+        WorkerInfo("host", 7, queues=["q"]),
+        now_us=world.now_us - world.random.choice((0, 0, 40_000_000)),
+    )
+
+
+@op(workers.unregister)
+def _(world: World) -> Any:
+    return workers.unregister(registry(world), world.name())
+
+
+@op(workers.read_worker)
+def _(world: World) -> Any:
+    return workers.read_worker(registry(world), world.name())
+
+
+@op(workers.read_workers)
+def _(world: World) -> Any:
+    return workers.read_workers(
+        registry(world),
+        first=world.random.choice((0, 1)),
+        count=2,
+        now_us=world.now_us,
+    )
+
+
+@op(workers.give_order)
+def _(world: World) -> Any:
+    return workers.give_order(
+        registry(world), world.name(), b"sealed", now_us=world.now_us
+    )
+
+
+@op(progress.note_progress, 2)
+def _(world: World) -> Any:
+    said = (b"", b'{"done":1}', b'{"done":2}')
+    return progress.note_progress(
+        world.keys,
+        [
+            JobProgress(lease.token, lease.fence, world.random.choice(said))
+            for lease in world.some_leases()
+        ],
+        now_us=world.now_us,
+    )
+
+
+@op(progress.read_progress)
+def _(world: World) -> Any:
+    return progress.read_progress(world.keys, world.token())
 
 
 # Pauses and limits.

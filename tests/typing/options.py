@@ -39,6 +39,7 @@ def key_of(address: str) -> str:
     on_expiry="dead",
     priority=-5,
     limit=Limit("mail", concurrency=3),
+    sensitive=("address",),
     keep_result=60,
     spread=timedelta(minutes=5),
     on_commit="default",

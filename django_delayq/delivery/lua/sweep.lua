@@ -6,7 +6,7 @@
 --          held, dead, quarantine, control, ranked
 -- Where    swept: the hash that is swept
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes' or 'claims'
+-- ARGV[2]  which hash: 'locators', 'headers', 'errors', 'unique', 'notes', 'progress' or 'claims'
 -- ARGV[3]  cursor of the last call, 0 at first
 -- ARGV[4]  fields to look at, approximately
 -- Returns  the next cursor, 0 at the end; fields forgotten and jobs ranked. Locators are not forgotten while the
@@ -47,6 +47,8 @@ local function is_over(field, value)
     return redis.call('HEXISTS', keys.headers, value) == 0 and redis.call('HEXISTS', keys.locators, value) == 0
   elseif which == 'notes' then
     return redis.call('HEXISTS', keys.locators, field) == 0
+  elseif which == 'progress' then
+    return not redis.call('ZSCORE', keys.leases, field)
   end
   local lease_end = #value >= 16 and struct.unpack('<d', value, 9)
   return not lease_end or not (lease_end > now_ms - CLAIM_KEPT_MS)

@@ -5,6 +5,8 @@ import struct as native
 from functools import lru_cache
 from typing import Any, Literal
 
+import msgspec
+
 #: One item of a format: a switch of the byte order, or a type with its size.
 _ITEM = re.compile(rb"([<>=!])|([a-zA-Z])(\d*)| ")
 _Order = Literal["little", "big"]
@@ -80,6 +82,15 @@ def msgpack(values: list[Any]) -> bytes:
     size = len(values)
     head = bytes((0x90 | size,)) if size < 16 else b"\xdc" + size.to_bytes(2, "big")
     return head + b"".join(map(_msgpacked, values))
+
+
+def msgunpack(text: bytes) -> list[float]:
+    """Do as cmsgpack.unpack for a list of numbers: Lua has no others than floats.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return msgspec.msgpack.decode(text, type=list[float])
 
 
 def _msgpacked(value: Any) -> bytes:

@@ -33,7 +33,7 @@ redis = {
   status_reply = function(text) return { ok = text } end,
 }
 struct = { pack = host.pack, unpack = host.unpack }
-cmsgpack = { pack = host.msgpack }
+cmsgpack = { pack = host.msgpack, unpack = host.msgunpack }
 
 local null = newproxy()
 local SHORT = {
@@ -98,6 +98,7 @@ class _Lua:
                 b"pack": packing.pack,
                 b"unpack": packing.unpack,
                 b"msgpack": lambda table: packing.msgpack(list(table.values())),
+                b"msgunpack": self._msgunpack,
                 b"decode": self._decode,
             }
         )
@@ -184,6 +185,10 @@ class _Lua:
                 break
             found.append(self._reply(item))
         return found
+
+    def _msgunpack(self, text: bytes) -> Any:
+        """Do as cmsgpack.unpack for a list of numbers."""
+        return self._runtime.table_from(packing.msgunpack(text))
 
     def _decode(self, text: Any, null: Any) -> Any:
         """Do as cjson.decode."""

@@ -1,16 +1,22 @@
-"""The page of a queue's periodic schedules: its rows, and what its buttons do."""
+"""The page of a queue's periodic schedules: its rows, and what its buttons do. It reads all schedules of the queue."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from django.conf import settings as django_settings
+from django.contrib import messages
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
-from django.utils.translation import gettext
+from django.utils.functional import Promise
+from django.utils.translation import gettext, gettext_lazy
 
-from django_delayq.admin.display import clean
-from django_delayq.exceptions import InvalidSchedule
+from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.conf import QueueSettings
+from django_delayq.exceptions import DelayqError, InvalidSchedule
 from django_delayq.jobs.moments import cron
 from django_delayq.jobs.pausing import MAX_REASON
-from django_delayq.jobs.schedules import Schedule
+from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
+from django_delayq.showing.display import clean
 from django_delayq.translating import is_english, moment_text
 
 #: How many moments of each schedule are shown.
@@ -94,6 +100,8 @@ class Action:
 
     #: Takes the schedule, what was posted and the user's name; returns what is said of it.
     act: Callable[[Schedule, Mapping[str, str], str], str]
+    #: What the admin's log has of it before it is done.
+    log: str | Promise
     #: It needs the right to delete.
     deletes: bool = False
 
@@ -139,10 +147,58 @@ def _delete(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
 
 
 ACTIONS = {
-    "pause": Action(_pause),
-    "resume": Action(_resume),
-    "fire": Action(_fire),
-    "change": Action(_change),
-    "take-back": Action(_take_back),
-    "delete": Action(_delete, deletes=True),
+    "pause": Action(_pause, gettext_lazy("Pause schedule {name}.")),
+    "resume": Action(_resume, gettext_lazy("Resume schedule {name}.")),
+    "fire": Action(_fire, gettext_lazy("Fire schedule {name}.")),
+    "change": Action(_change, gettext_lazy("Change the moments of schedule {name}.")),
+    "take-back": Action(
+        _take_back, gettext_lazy("Take back the moments of schedule {name}.")
+    ),
+    "delete": Action(_delete, gettext_lazy("Delete schedule {name}."), deletes=True),
 }
+
+
+def show_schedules(visit: Visit, queue: str) -> HttpResponse:
+    """Show the periodic schedules of a queue; pause, resume, fire, change or delete one."""
+    visit.check_may_view()
+    settings = queue_of(queue)
+    if visit.request.method == "POST":
+        _change_schedule(visit, settings)
+        return HttpResponseRedirect(visit.reverse("schedules", settings.name))
+    rows = [row_of(each) for each in get_schedules(settings.name)]
+    context = {
+        "title": gettext("Schedules of queue {queue}").format(queue=settings.name),
+        "queue": settings,
+        "back": visit.queue_url(settings.name),
+        "rows": [
+            (row, row.token and visit.job_url(settings.name, row.token)) for row in rows
+        ],
+        "time_zone": django_settings.TIME_ZONE,
+        "may_change": visit.may_change,
+        "may_delete": visit.may_delete,
+    }
+    return visit.render("schedules", context)
+
+
+def _change_schedule(visit: Visit, settings: QueueSettings) -> None:
+    posted = visit.request.POST.dict()
+    action = ACTIONS.get(str(posted.get("action")))
+    if action is None:
+        raise Http404(f"a schedule has no action {posted.get('action')!r}")
+    if action.deletes:
+        visit.check_may_delete()
+    else:
+        visit.check_may_change()
+    name, by = str(posted.get("name")), visit.request.user.get_username()
+    try:
+        schedule = get_schedule(name, settings.name)
+    except DelayqError as error:
+        visit.message(str(error), messages.WARNING)
+        return
+    entry = visit.begin(settings, str(action.log).format(name=name))
+    try:
+        text, level = action.act(schedule, posted, by), messages.SUCCESS
+    except DelayqError as error:
+        text, level = str(error), messages.WARNING
+    visit.add_outcome(entry, text)
+    visit.message(text, level)

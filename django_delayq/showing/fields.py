@@ -1,23 +1,20 @@
-"""One job in full, as labels and texts."""
+"""One job in full, as labels and texts, for its page and for ``delayq_jobs show``."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.utils import formats
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
-from django_delayq.admin.display import Content, Failure, Moment, clean, pretty_json
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import State
-from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.definition import TaskDefinition
-from django_delayq.jobs.registry import get_handler, get_task
+from django_delayq.jobs.registry import find_task, get_handler
+from django_delayq.showing.display import Content, Moment, clean, pretty_json
 from django_delayq.translating import number_text, state_label
 
 #: What the score of a job means, by its state.
-_SCORE_LABELS = {
+SCORE_LABELS = {
     State.SCHEDULED: gettext_lazy("Due"),
     State.DUE: gettext_lazy("Due"),
     State.RUNNING: gettext_lazy("Lease ends"),
@@ -28,11 +25,11 @@ _SCORE_LABELS = {
     State.UNKNOWN: gettext_lazy("Due"),
 }
 #: In these states the server knows only that the job is over.
-_OVER = frozenset(
+OVER = frozenset(
     {State.SUCCEEDED, State.FAILED, State.CANCELLED, State.EXPIRED, State.TAKEN}
 )
 #: What a state means for whoever looks at the job.
-_STATE_NOTES = {
+STATE_NOTES = {
     "scheduled": gettext_lazy("Waits for its start time."),
     "due": gettext_lazy("May start now; no worker has taken it yet."),
     "running": gettext_lazy(
@@ -75,69 +72,41 @@ class Field:
     is_fault: bool = False
 
 
-Section = tuple[str, list[Field]]
-
-
-def sections_of(
+def facts_of(
     job_id: str,
     seen: Inspected,
     state: str,
     content: Content,
-    failure: Failure | None,
-    earlier: Sequence[Failure],
     queue: QueueSettings,
     batch_left: int,
-) -> list[Section]:
-    """Describe a job; the first section is about the job, the others about its last error and the attempts before.
+) -> list[Field]:
+    """Describe a job, but for its arguments and its attempts.
 
     ``batch_left``: of how many jobs it waits for the ends, as the callback of their batch.
     """
     end = Field(gettext("ID"), clean(job_id))
-    if seen.state in _OVER:
-        return [
-            (
-                "",
-                [
-                    Field(
-                        gettext("State"),
-                        state_label(state),
-                        _STATE_NOTES.get(state, ""),
-                    ),
-                    end,
-                ],
-            )
-        ]
+    named = Field(gettext("State"), state_label(state), STATE_NOTES.get(state, ""))
+    if seen.state in OVER and not seen.payload:
+        return [named, end]
     # The handler's own options count for a foreign payload, as they do in a worker.
-    task = get_handler(queue.name) if content.is_foreign else _find_task(content.task)
-    sections: list[Section] = [
-        (
-            "",
-            [
-                *_task(content, task),
-                *_life(seen, state, content, task, queue),
-                *_call(seen, content),
-                *_links(content, task, batch_left),
-            ],
-        )
+    task = get_handler(queue.name) if content.is_foreign else find_task(content.task)
+    return [
+        *_task(content, task),
+        *_life(seen, state, content, task, queue),
+        *_call(seen, content),
+        *_links(content, task, batch_left),
+        end,
     ]
-    sections[0][1].append(end)
-    if failure is not None:
-        sections.append((gettext("Last error"), _error(failure)))
-    kept = seen.history.count(b"\n") + 1 if seen.history else 0
-    # Of a long history the oldest attempts have gone; a replay counts anew, and keeps them.
-    last = max(seen.attempts + seen.kills, kept) - (kept - len(earlier))
-    sections += [
-        (gettext("Attempt {number}").format(number=number), _error(each))
-        for number, each in zip(range(last, 0, -1), earlier, strict=False)
-    ]
-    return sections
 
 
-def _find_task(name: str) -> TaskDefinition | None:
-    try:
-        return get_task(name)
-    except TaskNotFound:
-        return None
+def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
+    """Name a state, with what the score adds to it, as `translating.STATES` has it."""
+    is_past = score_ms is not None and score_ms <= now_ms
+    if state is State.SCHEDULED and is_past:
+        return "due"
+    if state is State.RUNNING and is_past:
+        return "lease expired"
+    return str(state)
 
 
 def _task(content: Content, task: TaskDefinition | None) -> list[Field]:
@@ -183,10 +152,10 @@ def _life(
     task: TaskDefinition | None,
     queue: QueueSettings,
 ) -> list[Field]:
-    fields = [Field(gettext("State"), state_label(state), _STATE_NOTES.get(state, ""))]
-    if seen.score_ms and seen.state in _SCORE_LABELS:
+    fields = [Field(gettext("State"), state_label(state), STATE_NOTES.get(state, ""))]
+    if seen.score_ms and seen.state in SCORE_LABELS:
         of = Moment.of_held if seen.state is State.HELD else Moment.of
-        fields.append(_time(_SCORE_LABELS[seen.state], of(seen.score_ms, seen.now_ms)))
+        fields.append(_time(SCORE_LABELS[seen.state], of(seen.score_ms, seen.now_ms)))
     if seen.start_time_ms and seen.start_time_ms != seen.score_ms:
         fields.append(
             _time(gettext("First due"), Moment.of(seen.start_time_ms, seen.now_ms))
@@ -223,10 +192,6 @@ def _time(label: str | Promise, moment: Moment | None) -> Field:
 
 def _call(seen: Inspected, content: Content) -> list[Field]:
     fields = []
-    if content.args is not None:
-        fields.append(Field(gettext("Arguments"), content.args, is_code=True))
-    if content.kwargs is not None:
-        fields.append(Field(gettext("Keyword arguments"), content.kwargs, is_code=True))
     if content.value is not None:
         fields.append(Field(gettext("Value"), content.value, is_code=True))
     if content.fault:
@@ -275,21 +240,4 @@ def _links(
                 gettext("have not ended; then it starts"),
             )
         )
-    return fields
-
-
-def _error(failure: Failure) -> list[Field]:
-    fields = [Field(gettext("Error"), failure.message, is_code=True)]
-    if failure.kind:
-        fields.append(Field(gettext("Kind"), failure.kind))
-    if failure.at:
-        fields.append(_time(gettext("When"), failure.at))
-    if failure.took_ms is not None:
-        took = formats.number_format(failure.took_ms / 1000, 3)
-        seconds = gettext("{count} s")
-        fields.append(Field(gettext("Ran for"), seconds.format(count=took)))
-    if failure.worker:
-        fields.append(Field(gettext("Worker"), failure.worker))
-    if failure.traceback:
-        fields.append(Field(gettext("Traceback"), failure.traceback, is_code=True))
     return fields

@@ -1,4 +1,4 @@
-"""Moments, payloads and errors as the admin's pages show them: plain text of bounded length, made without I/O.
+"""Moments, payloads and errors as pages and commands show them: plain text of bounded length, made without I/O.
 
 Nothing here is HTML; the templates escape it. Anybody may have written a payload or an error, so each function takes
 any bytes.
@@ -6,8 +6,8 @@ any bytes.
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -18,13 +18,20 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
 from django_delayq.delivery.looking import PREVIEW_BYTES, Inspected
+from django_delayq.delivery.progress import ReadProgress
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.arguments import Argument, shown_arguments
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
-from django_delayq.jobs.registry import get_handler
+from django_delayq.jobs.progress import as_progress
+from django_delayq.jobs.registry import find_task, get_handler
 from django_delayq.queues.reading import read
+from django_delayq.redaction import HIDDEN, redact
 from django_delayq.translating import moment_text, number_text
 
+#: Arguments of a call in a row of a table.
+MOST_ARGUMENTS = 40
 #: Characters of the arguments, and of an error, in a row of a table.
 ROW_CHARACTERS = 160
 #: Characters of the arguments, and of a traceback, on a job's page.
@@ -118,21 +125,24 @@ _UNITS = (
 
 def relative_text(ms: int) -> str:
     """Say how far away a moment is, in two units at most: "in 2 h 5 min", "5 s ago", "now"."""
-    left = abs(ms)
-    if left < 1000:
+    if abs(ms) < 1000:
         return gettext("now")
-    if left >= 3_652_500 * 86_400_000:
-        words = gettext("more than {count} years").format(count=number_text(10_000))
-    else:
-        first = next(i for i, (unit, _) in enumerate(_UNITS) if left >= unit)
-        parts = []
-        for unit, name in _UNITS[first : first + 2]:
-            if left >= unit:
-                parts.append(name.format(count=left // unit))
-            left %= unit
-        words = " ".join(parts)
     template = gettext("in {time}") if ms > 0 else gettext("{time} ago")
-    return template.format(time=words)
+    return template.format(time=span_text(abs(ms)))
+
+
+def span_text(ms: int) -> str:
+    """Say how long a time of a second or more is, in two units at most: "2 h 5 min"."""
+    if ms >= 3_652_500 * 86_400_000:
+        return gettext("more than {count} years").format(count=number_text(10_000))
+    left = ms
+    first = next((i for i, (unit, _) in enumerate(_UNITS) if left >= unit), -1)
+    parts = []
+    for unit, name in _UNITS[first:][:2]:
+        if left >= unit or first == -1:
+            parts.append(name.format(count=left // unit))
+        left %= unit
+    return " ".join(parts)
 
 
 class _Plain:
@@ -180,7 +190,7 @@ class _Plain:
                 return self._text(str(value))
 
     def _text(self, text: str) -> str:
-        shown = cut(text, max(self._left, 0))
+        shown = redact(cut(text, max(self._left, 0)))
         self._left -= len(shown)
         return shown
 
@@ -207,6 +217,11 @@ class _Plain:
         return shown
 
 
+def plain_value(value: object, limit: int = PAGE_CHARACTERS) -> Any:
+    """Return a value as JSON can write it, of bounded size."""
+    return _Plain(limit)(value)
+
+
 def compact_json(value: object, limit: int = ROW_CHARACTERS) -> str:
     """Write a value in one line."""
     return cut(clean(json.dumps(_Plain(limit)(value), ensure_ascii=False)), limit)
@@ -228,9 +243,12 @@ class Content:
     is_foreign: bool
     #: The arguments in one line; of an unreadable payload, its beginning.
     arguments: str
-    #: The arguments in full; None: it has none of that kind.
-    args: str | None = None
-    kwargs: str | None = None
+    #: The arguments in full, by name as far as the task is known here.
+    call: list[tuple[str, str]] = field(default_factory=list)
+    #: Some of the arguments are sensitive, so the payload itself is not shown.
+    is_sensitive: bool = False
+    #: When Django's tasks enqueued it, epoch ms; None: it is none of theirs.
+    enqueued_ms: int | None = None
     #: The value that the queue's codec reads in a foreign payload.
     value: str | None = None
     #: The options of this one call.
@@ -275,26 +293,47 @@ def read_content(
 
 
 def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
-    call = [compact_json(item) for item in islice(envelope.args, 20)]
-    call += [
-        f"{clean(name)}={compact_json(item)}"
-        for name, item in islice(envelope.kwargs.items(), 20)
-    ]
-    if len(envelope.args) > 20 or len(envelope.kwargs) > 20:
-        call.append("…")
+    arguments = shown_arguments(envelope.task, envelope.args, envelope.kwargs)
     follow = envelope.follow or Follow()
     return Content(
         task=clean(envelope.task),
         is_foreign=False,
-        arguments=cut(", ".join(call), ROW_CHARACTERS),
-        args=pretty_json(envelope.args) if in_full and envelope.args else None,
-        kwargs=pretty_json(envelope.kwargs) if in_full and envelope.kwargs else None,
+        arguments=call_line(arguments),
+        call=[
+            (clean(each.name), _value_text(each.value, pretty_json))
+            for each in arguments
+        ]
+        if in_full
+        else [],
+        is_sensitive=_is_sensitive(envelope.task),
+        enqueued_ms=envelope.at,
         options=envelope.options,
         schedule=clean(envelope.headers.get("schedule", "")),
         then=_followers(follow.then) if in_full else "",
         on_dead=_followers(follow.dead) if in_full else "",
         batch=clean(f"{queue}:{envelope.batch}") if envelope.batch else "",
     )
+
+
+def call_line(arguments: Sequence[Argument]) -> str:
+    """Write the arguments of a call in one line."""
+    call = [
+        f"{clean(each.name)}={value}" if each.name else value
+        for each in arguments[:MOST_ARGUMENTS]
+        for value in [_value_text(each.value, compact_json)]
+    ]
+    if len(arguments) > MOST_ARGUMENTS:
+        call.append("…")
+    return cut(", ".join(call), ROW_CHARACTERS)
+
+
+def _value_text(value: object, write: Callable[[object], str]) -> str:
+    return repr(value) if value is HIDDEN else write(value)
+
+
+def _is_sensitive(task: str) -> bool:
+    definition = find_task(task)
+    return definition is not None and definition.base.sensitive != ()
 
 
 def _followers(jobs: Sequence[Follower]) -> str:
@@ -323,6 +362,8 @@ def _read_beginning(payload: bytes, size: int, queue: QueueSettings) -> Content:
         task = clean(json.loads(json.loads(b'"\\"%b\\""' % found[1])))
     except ValueError:
         task = clean(found[1].decode(errors="backslashreplace"))
+    if _is_sensitive(task):
+        return Content(task, False, repr(HIDDEN) + note, is_sensitive=True)
     arguments = _ARGUMENTS.search(payload, found.end())
     rest = payload[arguments.start() if arguments else found.end() :]
     # The body is a string, in which nothing but these is escaped.
@@ -418,6 +459,37 @@ def hex_dump(data: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownProgress:
+    """How far a running job is, as its task has said."""
+
+    #: "40 of 200, 20 %"
+    words: str
+    text: str
+    #: From 0 to 100; None: the task has not said how much there is.
+    percent: int | None
+    at: Moment | None
+
+    @classmethod
+    def of(cls, read: ReadProgress | None, now_ms: int) -> "ShownProgress | None":
+        """Describe progress, if there is any; else return None."""
+        told = as_progress(read)
+        if read is None or told is None:
+            return None
+        done, share = number_text(_whole(told.done)), told.share
+        words, percent = done, None
+        if told.total is not None and share is not None:
+            percent = int(share * 100)
+            words = gettext("{done} of {total}, {percent} %").format(
+                done=done, total=number_text(_whole(told.total)), percent=percent
+            )
+        return cls(words, clean(told.text), percent, Moment.of(read.at_ms, now_ms))
+
+
+def _whole(number: float) -> Any:
+    return int(number) if number == int(number) else number
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """How an attempt of a job failed, or why the job was put aside."""
 
@@ -454,13 +526,17 @@ def read_failure(error: bytes, now_ms: int) -> Failure | None:
     )
 
 
-def read_earlier(seen: Inspected) -> list[Failure]:
-    """Read the attempts behind a job, the last first, but for the one that its last error is of."""
+def read_attempts(seen: Inspected) -> list[Failure]:
+    """Read the attempts behind a job, the last first.
+
+    The last error of a job that is held, or in quarantine, says why it is, and is of no attempt.
+    """
     found = [
         read_failure(line, seen.now_ms) for line in seen.history.split(b"\n") if line
     ]
     attempts = [each for each in found if each is not None]
     last = read_failure(seen.error, seen.now_ms)
-    if attempts and last is not None and last.at == attempts[0].at:
-        return attempts[1:]
-    return attempts
+    is_reason = seen.state in (State.HELD, State.QUARANTINED)
+    if last is None or is_reason or (attempts and last.at == attempts[0].at):
+        return attempts
+    return [last, *attempts]

@@ -1,0 +1,180 @@
+"""What can be done to jobs, to one or to many: how it is named, what it needs, how it is carried out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from django import forms
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy, ngettext_lazy
+
+from django_delayq.admin.forms import PriorityForm, RescheduleForm
+from django_delayq.calls.steps import Steps
+from django_delayq.calls.together import together
+from django_delayq.delivery.states import GRAVES, State
+from django_delayq.jobs import bulk
+from django_delayq.jobs.bulk import Changed, Pages
+from django_delayq.jobs.finding import Mark, Walk, ask_time, target_of
+from django_delayq.jobs.job import Job
+
+#: A step changes so many jobs at most, and makes no further call after so long, s.
+STEP_JOBS = 2_000
+STEP_S = 2.0
+
+#: What a form of an action has said, by field.
+Said = dict[str, Any]
+_WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.HELD})
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One of them."""
+
+    name: str
+    #: On its button.
+    label: str | Promise
+    #: Asked before it is done to so many jobs.
+    question: Any
+    #: What it means.
+    note: str | Promise
+    #: Told afterwards of so many jobs.
+    done: Any
+    #: What it is done to: jobs in these states; it leaves others alone.
+    states: frozenset[State]
+    steps: Callable[[Pages, Said], Steps[Changed]]
+    #: It needs the right to delete, else the right to change.
+    deletes: bool = False
+    #: What it asks beside whether one is sure.
+    form: type[forms.Form] | None = None
+    #: Whether it gives jobs another start time; returns it as `parse_delay` does.
+    moves_to: Callable[[Said], str] | None = None
+
+
+ACTIONS = {
+    action.name: action
+    for action in (
+        Action(
+            "run_now",
+            gettext_lazy("Run now"),
+            ngettext_lazy("Run {count} job now?", "Run {count} jobs now?"),
+            gettext_lazy("They become due at once. Dead letters and quarantined payloads start over."),
+            ngettext_lazy("{count} job is due now.", "{count} jobs are due now."),
+            _WAITING,
+            lambda pages, said: bulk.running_now(pages),
+            moves_to=lambda said: "+0",
+        ),
+        Action(
+            "run_again",
+            gettext_lazy("Run again"),
+            ngettext_lazy("Run {count} job again?", "Run {count} jobs again?"),
+            gettext_lazy("They start over with their first attempt, and are due at once."),
+            ngettext_lazy("{count} job runs again.", "{count} jobs run again."),
+            GRAVES,
+            lambda pages, said: bulk.running_now(pages),
+            moves_to=lambda said: "+0",
+        ),
+        Action(
+            "reschedule",
+            gettext_lazy("Reschedule"),
+            ngettext_lazy("Reschedule {count} job?", "Reschedule {count} jobs?"),
+            gettext_lazy("All of them get the same start time. Jobs that run keep going."),
+            ngettext_lazy("{count} job is rescheduled.", "{count} jobs are rescheduled."),
+            _WAITING,
+            lambda pages, said: bulk.rescheduling(pages),
+            form=RescheduleForm,
+            moves_to=lambda said: str(said["when"]),
+        ),
+        Action(
+            "reprioritize",
+            gettext_lazy("Change priority"),
+            ngettext_lazy("Change the priority of {count} job?", "Change the priority of {count} jobs?"),
+            gettext_lazy("Their start times stay; among the due jobs of a queue, a higher priority comes first."),
+            ngettext_lazy("{count} job has the priority.", "{count} jobs have the priority."),
+            _WAITING,
+            lambda pages, said: bulk.reprioritizing(pages, said["priority"]),
+            form=PriorityForm,
+        ),
+        Action(
+            "cancel",
+            gettext_lazy("Cancel"),
+            ngettext_lazy("Cancel {count} job?", "Cancel {count} jobs?"),
+            gettext_lazy("They will not run, unless a worker takes them first, and nothing of them is kept."),
+            ngettext_lazy("{count} job is cancelled.", "{count} jobs are cancelled."),
+            _WAITING,
+            lambda pages, said: bulk.cancelling(pages),
+            deletes=True,
+        ),
+        Action(
+            "discard",
+            gettext_lazy("Discard"),
+            ngettext_lazy("Discard {count} job for good?", "Discard {count} jobs for good?"),
+            gettext_lazy("They will not run again, and nothing of them is kept."),
+            ngettext_lazy("{count} job is discarded.", "{count} jobs are discarded."),
+            GRAVES,
+            lambda pages, said: bulk.discarding(pages),
+            deletes=True,
+        ),
+    )
+}  # fmt: skip
+
+
+def actions_on(states: Sequence[State] | frozenset[State]) -> list[Action]:
+    """Return what can be done to jobs in some of these states."""
+    return [action for action in ACTIONS.values() if action.states & set(states)]
+
+
+class Named:
+    """The jobs that somebody has named, as pages of a change."""
+
+    def __init__(self, jobs: Sequence[Job[Any]], *, moves_to: str = "+0") -> None:
+        self._jobs = list(jobs)
+        self._moves_to = moves_to
+        self.target_ms = 0
+
+    def next(self) -> Steps[Iterator[Job[Any]] | None]:
+        """Look where the next of them are."""
+        if not self._jobs:
+            return None
+        if not self.target_ms:
+            self.target_ms = target_of(self._moves_to, (yield ask_time()))
+        batch, self._jobs = self._jobs[: bulk.BATCH], self._jobs[bulk.BATCH :]
+        for seen in (yield from together([job._refreshing() for job in batch])):
+            if isinstance(seen, Exception):
+                raise seen
+        return iter(batch)
+
+
+class Step:
+    """Some of the jobs of a search, as pages of a change: as many as fit into one request."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._deadline = monotonic() + STEP_S
+        self._jobs = 0
+        #: How many jobs it has looked at.
+        self.looked = 0
+
+    @property
+    def target_ms(self) -> int:
+        return self._walk.target_ms
+
+    @property
+    def mark(self) -> Mark:
+        """Where the next step begins."""
+        return self._walk.mark
+
+    def next(self) -> Steps[Iterator[Job[Any]] | None]:
+        """Find some more, unless this was enough for one request."""
+        if self._jobs >= STEP_JOBS or monotonic() >= self._deadline:
+            return None
+        page = yield from self._walk.read()
+        if page is None:
+            return None
+        self.looked += page.looked
+        return self._counted(fit.job for fit in page.fits)
+
+    def _counted(self, jobs: Iterator[Job[Any]]) -> Iterator[Job[Any]]:
+        for job in jobs:
+            self._jobs += 1
+            yield job

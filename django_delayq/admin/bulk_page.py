@@ -1,0 +1,333 @@
+"""Doing something to many jobs: to those that were ticked, or to all that a search finds.
+
+A page asks first, and says how many and which. A large search is worked through in steps, one a request: each page says
+how far they have come, and its button goes on. How far that is travels in the form, signed; nothing is kept.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from django import forms
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.core import signing
+from django.http import (
+    Http404,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+    QueryDict,
+)
+from django.utils.translation import gettext, ngettext
+
+from django_delayq.admin.actions import ACTIONS, Action, Named, Said, Step
+from django_delayq.admin.pages import Row, row_of_job
+from django_delayq.admin.search import Filter, SearchForm, look
+from django_delayq.admin.visit import Visit
+from django_delayq.calls.steps import perform
+from django_delayq.clients.clients import own_clients
+from django_delayq.exceptions import (
+    DelayqError,
+    JobNotFound,
+    MaybeChanged,
+    QueueNotFound,
+)
+from django_delayq.jobs.bulk import Changed, Pages
+from django_delayq.jobs.finding import Mark
+from django_delayq.jobs.job import Job, handle_of
+from django_delayq.models import Job as JobModel
+from django_delayq.showing import display
+from django_delayq.translating import list_text, number_text, state_label
+
+#: Jobs that a page shows before it asks whether to go on.
+SHOWN = 20
+#: The most jobs that can be ticked: a page has no more rows.
+MOST_TICKED = 500
+_SALT = "django_delayq.admin.bulk"
+
+
+class Progress(msgspec.Struct, array_like=True):
+    """How far the steps have come."""
+
+    action: str
+    query: str
+    moves_to: str
+    priority: int | None
+    mark: Mark | None = None
+    looked: int = 0
+    total: int = 0
+    won: int = 0
+    lost: dict[str, int] = {}
+    #: Primary keys of what was written into the admin's log.
+    entries: list[int] = []
+
+    def seal(self) -> str:
+        return signing.dumps(msgspec.json.encode(self).decode(), salt=_SALT)
+
+
+def open_progress(text: str) -> Progress:
+    try:
+        return msgspec.json.decode(signing.loads(text, salt=_SALT), type=Progress)
+    except (signing.BadSignature, msgspec.MsgspecError, TypeError) as error:
+        raise Http404("this form does not say how far the steps have come") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """What an action is done to."""
+
+    #: Those that were ticked; None: all that the search finds.
+    jobs: list[Job[Any]] | None
+    search: Filter
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """What a form sends to name it again."""
+        if self.jobs is not None:
+            return [("job", job.id) for job in self.jobs]
+        return [("all", "1"), ("filter", self.search.query)]
+
+
+def change_jobs(visit: Visit) -> HttpResponse:
+    """Ask whether to do something to jobs; then do it, or the next step of it."""
+    request = visit.request
+    visit.check_may_view()
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    if "progress" in request.POST:
+        progress = open_progress(request.POST["progress"])
+        action = ACTIONS[progress.action]
+        _check_may(visit, action)
+        return _go_on(visit, action, progress)
+    # One button says both: what to do, and whether to all.
+    name, _, scope = request.POST.get("action", "").partition(":")
+    action_or_none = ACTIONS.get(name)
+    if action_or_none is None:
+        raise Http404(f"jobs have no action {name!r}")
+    action = action_or_none
+    _check_may(visit, action)
+    over = _read_over(visit, is_all=scope == "all" or "all" in request.POST)
+    if over is None:
+        return _back(visit)
+    is_sure = "sure" in request.POST
+    form = action.form(request.POST if is_sure else None) if action.form else None
+    if not is_sure or (form is not None and not form.is_valid()):
+        return _ask_first(visit, action, over, form)
+    said: Said = form.cleaned_data if form is not None else {}
+    if over.jobs is not None:
+        return _change_named(visit, action, over.jobs, said)
+    progress = Progress(
+        action.name,
+        over.search.query,
+        action.moves_to(said) if action.moves_to else "",
+        said.get("priority"),
+    )
+    return _go_on(visit, action, progress)
+
+
+def _check_may(visit: Visit, action: Action) -> None:
+    if action.deletes:
+        visit.check_may_delete()
+    else:
+        visit.check_may_change()
+
+
+def _back(visit: Visit) -> HttpResponse:
+    return HttpResponseRedirect(visit.next(visit.search_url()))
+
+
+def _read_over(visit: Visit, *, is_all: bool) -> _Over | None:
+    """Read what was ticked, or the search; None: nothing, and the user is told so."""
+    posted = visit.request.POST
+    if is_all:
+        search = _read_filter(posted.get("filter", ""))
+        if search is None:
+            visit.message(
+                gettext("What is looked for could not be read; nothing was changed."),
+                messages.ERROR,
+            )
+            return None
+        return _Over(None, search)
+    ids = posted.getlist("job")[:MOST_TICKED]
+    jobs: list[Job[Any]] = []
+    for job_id in dict.fromkeys(ids):
+        try:
+            jobs.append(handle_of(job_id))
+        except (JobNotFound, QueueNotFound):
+            visit.message(
+                gettext("“{id}” is no ID of a job; nothing was changed.").format(
+                    id=display.cut(display.clean(job_id), display.ROW_CHARACTERS)
+                ),
+                messages.ERROR,
+            )
+            return None
+    if not jobs:
+        visit.message(
+            gettext("No job was ticked, so nothing was changed."), messages.WARNING
+        )
+        return None
+    return _Over(jobs, Filter())
+
+
+def _read_filter(query: str) -> Filter | None:
+    form = SearchForm(QueryDict(query))
+    return Filter.of(form.cleaned_data) if form.is_valid() else None
+
+
+def _ask_first(
+    visit: Visit, action: Action, over: _Over, form: forms.Form | None
+) -> HttpResponse:
+    """Show what would be changed, and ask for the rest."""
+    if over.jobs is not None:
+        rows, count, at_most = _rows_of(over.jobs), len(over.jobs), len(over.jobs)
+        is_exact = True
+    else:
+        seen = look(over.search, None, SHOWN)
+        rows, at_most = seen.rows, seen.total
+        # A search that has come to its end has found all.
+        is_exact = over.search.is_by_state or seen.cursor is None
+        count = at_most if over.search.is_by_state else seen.found
+    context = {
+        "title": gettext("Are you sure?"),
+        "action": action,
+        "question": (action.question % count).format(count=number_text(count))
+        if is_exact
+        else None,
+        "label": action.label,
+        "at_most": at_most,
+        "rows": rows[:SHOWN],
+        "more": count - len(rows[:SHOWN]) if is_exact else 0,
+        "is_exact": is_exact,
+        "conditions": over.search.words,
+        "is_all": over.jobs is None,
+        "fields": over.fields,
+        "form": form,
+        "next": visit.next(visit.search_url()),
+        "change_url": visit.reverse("bulk"),
+    }
+    return visit.render("bulk_confirm", context)
+
+
+def _rows_of(jobs: list[Job[Any]]) -> list[Row]:
+    """Look where the jobs are, as far as they are shown."""
+    shown = jobs[:SHOWN]
+    perform(own_clients.of_thread, _looking(Named(shown)))
+    return [row_of_job(job) for job in shown]
+
+
+def _looking(named: Named) -> Any:
+    while (yield from named.next()) is not None:
+        pass
+
+
+def _change_named(
+    visit: Visit, action: Action, jobs: list[Job[Any]], said: Said
+) -> HttpResponse:
+    """Change the jobs that were ticked."""
+    models = []
+    for job in jobs:
+        model = JobModel(id=display.clean(job.id))
+        model.label = display.clean(job.id)
+        models.append(model)
+    flag = DELETION if action.deletes else CHANGE
+    visit.log_many(models, flag, _log_text(action, said))
+    moves_to = action.moves_to(said) if action.moves_to else "+0"
+    changed = _perform(visit, action, Named(jobs, moves_to=moves_to), said)
+    if changed is not None:
+        _tell(visit, action, changed.won, changed.lost)
+    return _back(visit)
+
+
+def _go_on(visit: Visit, action: Action, progress: Progress) -> HttpResponse:
+    """Do one step of a change of all that a search finds."""
+    search = _read_filter(progress.query)
+    assert search is not None  # it was valid, and is signed
+    jobs = search.jobs()
+    said: Said = {"priority": progress.priority, "when": progress.moves_to}
+    if progress.mark is None:
+        progress.total = jobs.count_at_most()
+        progress.entries = _log_search(visit, action, search, jobs.queues, said)
+    step = Step(jobs.walk(progress.mark, moves_to=progress.moves_to or None))
+    changed = _perform(visit, action, step, said)
+    if changed is None:
+        return _back(visit)
+    progress.mark, progress.looked = step.mark, progress.looked + step.looked
+    progress.won += changed.won
+    progress.lost = dict(Counter(progress.lost) + Counter(changed.lost))
+    _note_outcome(visit, progress)
+    if progress.mark.is_at_end:
+        _tell(visit, action, progress.won, progress.lost)
+        return _back(visit)
+    context = {
+        "title": gettext("{action}: not at the end yet").format(action=action.label),
+        "action": action,
+        "said": _outcome(action, progress.won, progress.lost),
+        "looked": progress.looked,
+        "total": max(progress.total, progress.looked),
+        "conditions": search.words,
+        "progress": progress.seal(),
+        "next": visit.next(visit.search_url()),
+        "change_url": visit.reverse("bulk"),
+    }
+    return visit.render("bulk_progress", context)
+
+
+def _perform(visit: Visit, action: Action, pages: Pages, said: Said) -> Changed | None:
+    """Change jobs. If that breaks off, the user is told how far it came."""
+    try:
+        return perform(own_clients.of_thread, action.steps(pages, said))
+    except MaybeChanged as error:
+        visit.message(display.clean(error), messages.ERROR)
+    except DelayqError as error:
+        notes = getattr(error, "__notes__", [])
+        visit.message(display.clean(" ".join([f"{error}.", *notes])), messages.ERROR)
+    return None
+
+
+def _log_text(action: Action, said: Said) -> str:
+    text = str(action.label)
+    if said.get("priority") is not None:
+        text += f" ({said['priority']:+d})"
+    return f"{text}."
+
+
+def _log_search(
+    visit: Visit, action: Action, search: Filter, queues: tuple[str, ...], said: Said
+) -> list[int]:
+    """Write into the admin's log what is about to happen, an entry a queue."""
+    conditions = "; ".join(search.words) or gettext("all jobs")
+    text = display.clean(f"{_log_text(action, said)} {conditions}.")
+    flag = DELETION if action.deletes else CHANGE
+    return [visit.log(visit.queue_model(name), flag, text).pk for name in queues]
+
+
+def _note_outcome(visit: Visit, progress: Progress) -> None:
+    """Add to the admin's log how it went."""
+    action = ACTIONS[progress.action]
+    said = _outcome(action, progress.won, progress.lost)
+    for entry in LogEntry.objects.filter(pk__in=progress.entries):
+        visit.add_outcome(entry, said)
+
+
+def _outcome(action: Action, won: int, lost: Any) -> str:
+    """Say how many were changed, and how many were left alone and why."""
+    said = str(action.done % won).format(count=number_text(won))
+    if left := sum(lost.values()):
+        why = list_text(
+            gettext("{count} {state}").format(
+                count=number_text(count), state=state_label(state)
+            )
+            for state, count in lost.items()
+        )
+        template = ngettext(
+            "{count} was left alone: {why}.", "{count} were left alone: {why}.", left
+        )
+        said += " " + template.format(count=number_text(left), why=why)
+    return said
+
+
+def _tell(visit: Visit, action: Action, won: int, lost: Any) -> None:
+    level = messages.SUCCESS if won or not lost else messages.WARNING
+    visit.message(_outcome(action, won, lost), level)

@@ -1,0 +1,227 @@
+"""What can be done to one job by a button of its page: run it now or again, cancel it, discard it."""
+
+from typing import Any, TypeVar
+
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.utils.translation import gettext, gettext_lazy
+
+from django_delayq import conf
+from django_delayq.admin.job_page import context_of
+from django_delayq.admin.paths import from_path_part
+from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.calls.call import Call
+from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import changing, looking
+from django_delayq.delivery.states import GRAVES, Change, State
+from django_delayq.exceptions import JobNotFound, TaskNotFound
+from django_delayq.jobs import registry
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.job import get_job, handle_of, kept_if_cancelled
+from django_delayq.jobs.preparing import prepare
+from django_delayq.jobs.sending import schedule_many
+from django_delayq.jobs.telling import BY_CALL, task_of
+from django_delayq.models import Job
+from django_delayq.showing import display
+from django_delayq.signals import job_cancelled, tell
+from django_delayq.translating import state_label
+
+T = TypeVar("T")
+#: Why a job could not be moved or cancelled.
+_TOO_LATE = {
+    State.RUNNING: gettext_lazy("Job {id} is running already: a worker was first."),
+    State.SUCCEEDED: gettext_lazy("Job {id} has succeeded already."),
+    State.FAILED: gettext_lazy("Job {id} was discarded already."),
+    State.CANCELLED: gettext_lazy("Job {id} is cancelled already."),
+    State.EXPIRED: gettext_lazy("Job {id} has expired already."),
+    State.TAKEN: gettext_lazy("Job {id} was taken already."),
+    State.DEAD: gettext_lazy(
+        "Job {id} is a dead letter by now: discard it or run it again instead."
+    ),
+    State.QUARANTINED: gettext_lazy(
+        "Job {id} is in quarantine by now: discard it or run it again instead."
+    ),
+    State.MISSING: gettext_lazy(
+        "Job {id} is gone: it has ended, or was cancelled or taken."
+    ),
+}
+
+
+def run_now(visit: Visit, queue: str, token: str) -> HttpResponse:
+    """Make a job due now; a dead letter or a quarantined payload starts over."""
+    visit.check_may_change()
+    if visit.request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    act = _Act(visit, queue_of(queue), from_path_part(token))
+    is_again = act.seen.state in GRAVES
+    act.begin(CHANGE, gettext("Run again.") if is_again else gettext("Run now."))
+    change: Change | State = act.run(changing.reschedule(act.keys, act.token, "+0"))[0]
+    if change in GRAVES:
+        if act.run(changing.replay(act.keys, [act.token], state=State(change))):
+            act.succeed(gettext("Job {id} starts over: it is due now."))
+        else:
+            act.fail(State.MISSING)
+    elif change is Change.RESCHEDULED:
+        act.succeed(gettext("Job {id} is due now."))
+    elif change is Change.NOTED:
+        act.note(
+            gettext(
+                "Job {id} lies in a destination queue that is too long to search, or was taken by Java; it is due"
+                " at once if a worker here takes it, but not if Java does."
+            ),
+        )
+    else:
+        act.fail(change)
+    return HttpResponseRedirect(visit.next(visit.job_url(act.settings.name, act.token)))
+
+
+def run_again(visit: Visit, queue: str, token: str) -> HttpResponse:
+    """Schedule the call of a job that has ended once more, as another job; its record has the call."""
+    visit.check_may_change()
+    if visit.request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    act = _Act(visit, queue_of(queue), from_path_part(token))
+    here = visit.job_url(act.settings.name, act.token)
+    try:
+        job = get_job(act.id)
+        task = registry.get_task(job.task) if job.task is not None else None
+    except (JobNotFound, TaskNotFound) as error:
+        visit.message(display.clean(error), messages.WARNING)
+        return HttpResponseRedirect(here)
+    if task is None or job.state in (State.DEAD, State.QUARANTINED, State.RUNNING):
+        act.fail(job.state)
+        return HttpResponseRedirect(here)
+    act.begin(CHANGE, gettext("Run again, as another job."))
+    same = _with_options(task, act.settings.name, job.options)
+    (again,) = schedule_many([prepare(same, 0, job.args, job.kwargs)])
+    if again.created:
+        text = gettext(
+            "Job {id} is scheduled once more, as job {other}: it is due now."
+        )
+    else:
+        text = gettext(
+            "Job {id} was not scheduled again: job {other} holds its unique key."
+        )
+    level = messages.SUCCESS if again.created else messages.WARNING
+    visit.message(text.format(id=act.id, other=again.id), level)
+    return HttpResponseRedirect(visit.job_url(again.queue, again.token))
+
+
+def _with_options(
+    task: TaskDefinition, queue: str, carried: dict[str, Any] | None
+) -> TaskDefinition:
+    """Return a task whose jobs go to a queue, with the options of one call."""
+    options = task.options.changed(queue=queue).with_carried(carried or {})
+    return TaskDefinition(task.function, task.name, options, task.base)
+
+
+def cancel(visit: Visit, queue: str, token: str) -> HttpResponse:
+    """Ask, then cancel a job unless it runs."""
+    visit.check_may_delete()
+    if visit.request.method != "POST":
+        return _confirm(visit, queue, token, "cancel")
+    act = _Act(visit, queue_of(queue), from_path_part(token))
+    keep = conf.keep_ended(act.settings.name)
+    kept = kept_if_cancelled([act.cancelled()])
+    act.begin(DELETION, gettext("Cancelled."))
+    change = act.run(changing.cancel(act.keys, act.token, keep_ended=keep, kept=kept))
+    if change is Change.CANCELLED:
+        if job_cancelled.receivers:
+            tell(job_cancelled, task_of(job := act.cancelled()), job, reason=BY_CALL)
+        act.succeed(gettext("Job {id} is cancelled and will not run."))
+    elif change is Change.NOTED:
+        act.note(
+            gettext(
+                "Job {id} lies in a destination queue that is too long to search, or was taken by Java; it will not"
+                " run if a worker here takes it, but Java may run it."
+            ),
+        )
+    else:
+        act.fail(change)
+    return HttpResponseRedirect(visit.next(visit.queue_url(act.settings.name)))
+
+
+def discard(visit: Visit, queue: str, token: str) -> HttpResponse:
+    """Ask, then delete a dead letter or a quarantined payload for good."""
+    visit.check_may_delete()
+    if visit.request.method != "POST":
+        return _confirm(visit, queue, token, "discard")
+    act = _Act(visit, queue_of(queue), from_path_part(token))
+    act.begin(DELETION, gettext("Discarded."))
+    if act.seen.state in GRAVES and act.run(
+        changing.discard(act.keys, [act.token], state=act.seen.state)
+    ):
+        act.succeed(gettext("Job {id} is discarded for good."))
+    else:
+        act.fail(act.run(looking.inspect(act.keys, act.token)).state)
+    return HttpResponseRedirect(visit.next(visit.queue_url(act.settings.name)))
+
+
+def _confirm(visit: Visit, queue: str, token: str, action: str) -> HttpResponse:
+    act = _Act(visit, queue_of(queue), from_path_part(token))
+    context = context_of(visit, act.settings, act.token, act.seen)
+    if act.seen.state is State.MISSING:
+        return visit.render("gone", context, status=404)
+    job_url = visit.job_url(act.settings.name, act.token)
+    if not context[f"can_{action}"]:
+        act.fail(act.seen.state)
+        return HttpResponseRedirect(job_url)
+    context |= {
+        "title": gettext("Are you sure?"),
+        "action": action,
+        "job_url": job_url,
+    }
+    return visit.render("confirm", context)
+
+
+class _Act:
+    """An action on one job: its call, its message to the user, its entry in the admin's log."""
+
+    def __init__(self, visit: Visit, settings: QueueSettings, token: str) -> None:
+        self.visit, self.settings, self.token = visit, settings, token
+        self.keys = settings.keys
+        self.client = own_clients.of_thread()
+        #: The job before the action; afterwards its task may be unknown.
+        self.seen = self.run(looking.inspect(self.keys, token))
+        self._entry: LogEntry | None = None
+
+    def run(self, call: Call[T]) -> T:
+        return run(self.client, call)
+
+    @property
+    def id(self) -> str:
+        return f"{self.settings.name}:{self.token}"
+
+    def cancelled(self) -> Any:
+        """Return the handle of the job as it was before the action, cancelled since."""
+        job = handle_of(self.id)
+        job._take(self.seen)
+        job.state = State.CANCELLED
+        return job
+
+    def begin(self, flag: int, text: str) -> None:
+        """Write into the admin's log what is about to happen."""
+        task = display.read_content(
+            self.seen.payload, len(self.seen.payload), self.settings
+        ).task
+        job = Job(id=display.clean(self.id))
+        job.label = display.clean(f"{task} ({self.id})" if task else self.id)
+        # ModelAdmin.log_deletions keeps no message, and cancelled differs from discarded.
+        self._entry = self.visit.log(job, flag, text)
+
+    def succeed(self, text: str) -> None:
+        self.visit.message(text.format(id=self.id), messages.SUCCESS)
+
+    def note(self, text: str) -> None:
+        self.visit.message(text.format(id=self.id), messages.WARNING)
+
+    def fail(self, state: Change | State) -> None:
+        """Say why the job was left alone, here and in the admin's log."""
+        template = _TOO_LATE.get(State(state)) or gettext("Job {id} is {state}.")
+        text = str(template).format(id=self.id, state=state_label(state))
+        self.visit.message(text, messages.WARNING)
+        if self._entry is not None:
+            self.visit.add_outcome(self._entry, text)

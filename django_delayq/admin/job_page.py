@@ -1,0 +1,193 @@
+"""The page of one job, in full."""
+
+from typing import Any, NamedTuple
+
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext
+
+from django_delayq.admin.asking import ask
+from django_delayq.admin.paths import from_path_part
+from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.calls.command import Command
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import batching, looking, pausing
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.progress import read_progress
+from django_delayq.delivery.states import GRAVES, State
+from django_delayq.delivery.workers import REGISTRY, read_worker
+from django_delayq.health import problems
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.registry import find_task
+from django_delayq.showing import display, fields, timeline
+from django_delayq.translating import say_problems, state_label
+
+_CANCELLABLE = frozenset(
+    {State.SCHEDULED, State.DUE, State.RETRYING, State.HELD, State.UNKNOWN}
+)
+
+
+def show_job(visit: Visit, queue: str, token: str) -> HttpResponse:
+    """Show one job in full, and what it waits for: one round trip, and one more once it runs or has ended."""
+    visit.check_may_view()
+    settings, token = queue_of(queue), from_path_part(token)
+    seen, pauses, left, stored = ask(
+        [
+            looking.inspect(settings.keys, token),
+            pausing.pauses(settings.keys),
+            batching.count_left(settings.keys, token),
+            read_progress(settings.keys, token),
+        ]
+    )
+    record = None
+    if seen.state in fields.OVER or seen.state is State.MISSING:
+        (record,) = ask([read_record(settings.keys, token)])
+    if record is not None:
+        seen = record.over(seen)
+    worker = ""
+    if seen.worker:
+        (info,) = ask([read_worker(REGISTRY, seen.worker)])
+        # The id by which its claims go is all that is known of a process that says nothing of itself.
+        worker = f"{info.host}:{info.pid}" if info is not None else seen.worker
+    context = context_of(visit, settings, token, seen, left, worker)
+    context["record"] = record
+    context["progress"] = display.ShownProgress.of(stored, seen.now_ms)
+    concerned = (None, context["content"].task)
+    context["paused"] = say_problems(
+        problems.find_paused(pause for pause in pauses if pause.task in concerned)
+    )
+    if seen.state is State.MISSING:
+        return visit.render("gone", context, status=404)
+    return visit.render("job", context)
+
+
+def lead_from_log(visit: Visit, object_id: str) -> HttpResponse:
+    """Lead from the admin's log to a job's page."""
+    name, colon, token = from_path_part(object_id).rpartition(":")
+    if not colon:
+        # A token that happens to read "change".
+        return show_job(visit, object_id, "change")
+    visit.check_may_view()
+    if not token:
+        # What was done to a queue.
+        return HttpResponseRedirect(
+            visit.queue_url(queue_of(name, is_quoted=False).name)
+        )
+    return HttpResponseRedirect(
+        visit.job_url(queue_of(name, is_quoted=False).name, token)
+    )
+
+
+def context_of(
+    visit: Visit,
+    settings: QueueSettings,
+    token: str,
+    seen: Inspected,
+    batch_left: int = 0,
+    worker: str = "",
+) -> dict[str, Any]:
+    """Return what the page of a job shows, and which buttons it has."""
+    content = display.read_content(
+        seen.payload, len(seen.payload), settings, in_full=True
+    )
+    state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
+    has_expired = state == "lease expired"
+    waits = (
+        seen.state in (State.SCHEDULED, State.RETRYING, State.HELD, State.UNKNOWN)
+        or has_expired
+    )
+    can_move = seen.state in (*_CANCELLABLE, State.DUE)
+    back = visit.next(visit.queue_url(settings.name))
+    may_change, may_delete = visit.may_change, visit.may_delete
+    return {
+        "title": content.task or gettext("Job {token}").format(token=token),
+        "queue": settings,
+        "token": token,
+        "id": f"{settings.name}:{token}",
+        "state": state,
+        "state_label": state_label(state),
+        "facts": fields.facts_of(
+            f"{settings.name}:{token}", seen, state, content, settings, batch_left
+        ),
+        "events": timeline.events_of(
+            seen, state, display.read_attempts(seen), content.enqueued_ms, worker
+        ),
+        "content": content,
+        "raw": None if content.is_sensitive else display.read_raw(seen.payload),
+        "size": display.size_text(len(seen.payload)) if seen.payload else "",
+        "urls": {
+            name: visit.job_url(settings.name, token, view=name, next=back)
+            for name in ("run_now", "run_again", "cancel", "discard")
+        },
+        "change_url": visit.reverse("bulk"),
+        "back": back,
+        "here": visit.request.get_full_path(),
+        "can_run_now": may_change and waits,
+        "can_run_again": may_change and seen.state in GRAVES,
+        "can_schedule_again": may_change
+        and seen.state in fields.OVER
+        and _is_whole(content),
+        "can_move": may_change and can_move,
+        "can_reprioritize": may_change and can_move and not settings.is_shared,
+        "can_cancel": may_delete and (seen.state in _CANCELLABLE or has_expired),
+        "can_discard": may_delete and seen.state in GRAVES,
+    }
+
+
+def _is_whole(content: display.Content) -> bool:
+    """Whether a payload is a call of a task of this process, signed by us."""
+    return not (content.is_foreign or content.is_unchecked or content.fault) and (
+        find_task(content.task) is not None
+    )
+
+
+class Record(NamedTuple):
+    """What is kept of a job that has ended, for as long as its result is."""
+
+    state: State
+    payload: bytes
+    history: bytes
+    body: dict[str, Any]
+
+    def over(self, seen: Inspected) -> Inspected:
+        """Return what was seen of the job, with this in the place of what the server has forgotten."""
+        last = self.body.get("last")
+        last = last if isinstance(last, dict) else {}
+        return seen._replace(
+            state=self.state,
+            payload=self.payload,
+            history=self.history,
+            attempts=last.get("attempts", 0),
+            kills=last.get("kills", 0),
+        )
+
+    @property
+    def result(self) -> str | None:
+        """What it returned, as JSON; None: nothing is kept of that."""
+        return (
+            display.pretty_json(self.body["result"]) if "result" in self.body else None
+        )
+
+    @property
+    def error(self) -> str:
+        """Why it ended without a result."""
+        return display.cut(
+            display.clean(self.body.get("error") or ""), display.PAGE_CHARACTERS
+        )
+
+
+def read_record(keys: DeliveryKeys, token: str) -> Command[Record | None]:
+    """Read what is kept of a job that has ended; None: nothing, or what no version of ours has written."""
+    return Command(("LRANGE", keys.result(token), 0, 2), _read_record)
+
+
+def _read_record(reply: list[bytes]) -> Record | None:
+    if not reply:
+        return None
+    try:
+        body = envelopes.read_result(reply[0])
+        state = State(body["state"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    payload, history = reply[1:] if len(reply) == 3 else (b"", b"")
+    return Record(state, payload, history, body)

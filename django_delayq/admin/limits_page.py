@@ -1,0 +1,87 @@
+"""The page of a queue's limits: what is in force, and changing it while workers run."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext
+
+from django_delayq.admin.forms import LimitForm
+from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.conf import QueueSettings
+from django_delayq.exceptions import DelayqError
+from django_delayq.jobs.limiting import LimitInForce, clear_limit, limits, set_limit
+from django_delayq.translating import say
+
+
+def show_limits(visit: Visit, queue: str) -> HttpResponse:
+    """Show the limits of a queue and of tasks on it; set one, or forget what was set."""
+    visit.check_may_view()
+    settings = queue_of(queue)
+    refused: dict[str, LimitForm] = {}
+    if visit.request.method == "POST":
+        visit.check_may_change()
+        name = visit.request.POST.get("limit", "")
+        form = LimitForm(visit.request.POST)
+        if "clear" in visit.request.POST:
+            _clear(visit, settings, name)
+        elif form.is_valid():
+            _set(visit, settings, name, form.cleaned_data)
+        else:
+            refused[name] = form
+        if not refused:
+            return HttpResponseRedirect(visit.reverse("limits", settings.name))
+    found = limits(settings.name)
+    if not any(each.limit is None for each in found):
+        found.insert(0, LimitInForce(settings.name, None, None, None, ""))
+    context: dict[str, Any] = {
+        "title": gettext("Limits of queue {queue}").format(queue=settings.name),
+        "queue": settings,
+        "back": visit.queue_url(settings.name),
+        "rows": [
+            (each, say(each.words), refused.get(each.limit or "") or _form_of(each))
+            for each in found
+        ],
+        "may_change": visit.may_change,
+    }
+    return visit.render("limits", context)
+
+
+def _form_of(limit: LimitInForce) -> LimitForm:
+    return LimitForm(
+        initial={"concurrency": limit.concurrency, "rate": limit.rate or ""},
+        auto_id=f"id_{limit.limit or ''}_%s",
+    )
+
+
+def _set(
+    visit: Visit, settings: QueueSettings, name: str, said: dict[str, Any]
+) -> None:
+    visit.begin(settings, gettext("Limit changed."))
+    try:
+        set_limit(
+            settings.name,
+            limit=name or None,
+            concurrency=said["concurrency"],
+            rate=said["rate"] or None,
+        )
+    except DelayqError as error:
+        visit.message(str(error), messages.ERROR)
+    else:
+        text = gettext("The limit is changed; workers keep to it at once.")
+        visit.message(text, messages.SUCCESS)
+
+
+def _clear(visit: Visit, settings: QueueSettings, name: str) -> None:
+    visit.begin(settings, gettext("Limit taken back."))
+    try:
+        was_set = clear_limit(settings.name, limit=name or None)
+    except DelayqError as error:
+        visit.message(str(error), messages.ERROR)
+        return
+    if was_set:
+        text = gettext("What settings and code say is in force again.")
+        visit.message(text, messages.SUCCESS)
+    else:
+        text = gettext("Nothing was set here, so nothing has changed.")
+        visit.message(text, messages.WARNING)

@@ -1,0 +1,68 @@
+"""Pausing a queue, and resuming it or a task on it."""
+
+from datetime import timedelta
+
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.utils.translation import gettext
+
+from django_delayq.admin.forms import PauseForm
+from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.exceptions import TaskNotFound
+from django_delayq.jobs.pausing import MAX_REASON, pause, resume
+from django_delayq.showing import display
+
+
+def pause_queue(visit: Visit, queue: str) -> HttpResponse:
+    """Ask for how long and why, then pause a queue."""
+    visit.check_may_change()
+    settings = queue_of(queue)
+    form = PauseForm(visit.request.POST if visit.request.method == "POST" else None)
+    if visit.request.method != "POST" or not form.is_valid():
+        context = {
+            "title": gettext("Pause queue {queue}").format(queue=settings.name),
+            "queue": settings,
+            "back": visit.queue_url(settings.name),
+            "form": form,
+        }
+        return visit.render("pause", context)
+    minutes, reason = form.cleaned_data["minutes"], form.cleaned_data["reason"]
+    visit.begin(settings, gettext("Paused."))
+    pause(
+        settings.name,
+        until=None if minutes is None else timedelta(minutes=minutes),
+        reason=reason,
+        by=display.clean(visit.request.user.get_username())[:MAX_REASON],
+    )
+    text = gettext("Queue {queue} is paused.").format(queue=settings.name)
+    visit.message(text, messages.SUCCESS)
+    return HttpResponseRedirect(visit.queue_url(settings.name))
+
+
+def resume_queue(visit: Visit, queue: str) -> HttpResponse:
+    """Resume a queue; or a task on it, if the form names one."""
+    visit.check_may_change()
+    if visit.request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    settings, task = queue_of(queue), visit.request.POST.get("task") or None
+    names = {"queue": settings.name, "task": task}
+    done = gettext("Resumed.") if task is None else gettext("Resumed task {task}.")
+    entry = visit.begin(settings, done.format(**names))
+    try:
+        was_paused = resume(settings.name, task=task)
+    except TaskNotFound:
+        # It has gone from the code, and its pause has ended.
+        was_paused = False
+    if was_paused and task is None:
+        text = gettext("Queue {queue} is resumed.")
+    elif was_paused:
+        text = gettext("Task {task} on queue {queue} is resumed.")
+    elif task is None:
+        text = gettext("Queue {queue} is not paused any more.")
+    else:
+        text = gettext("Task {task} on queue {queue} is not paused any more.")
+    text = text.format(**names)
+    if not was_paused:
+        visit.add_outcome(entry, text)
+    visit.message(text, messages.SUCCESS if was_paused else messages.WARNING)
+    return HttpResponseRedirect(visit.queue_url(settings.name))

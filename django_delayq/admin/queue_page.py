@@ -1,0 +1,240 @@
+"""The pages of one queue: a page of one of its sets, and of the jobs that ended last; two round trips at most."""
+
+from typing import Any
+
+from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext
+
+from django_delayq import conf
+from django_delayq.admin import pages
+from django_delayq.admin.asking import ask
+from django_delayq.admin.search import LONGEST, Filter
+from django_delayq.admin.search_page import action_context
+from django_delayq.admin.visit import ENDED, Visit, queue_of
+from django_delayq.calls.call import Call
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import ended, holding, limiting, looking, pausing, upgrading
+from django_delayq.delivery.ended import EndRecord
+from django_delayq.delivery.looking import Counts
+from django_delayq.delivery.states import GRAVES, State
+from django_delayq.health import problems
+from django_delayq.jobs import registry
+from django_delayq.jobs.limiting import in_force
+from django_delayq.showing import display
+from django_delayq.translating import counter_label, say, say_problems, state_label
+
+#: Counters of a queue that are not about jobs.
+_INTERNAL_COUNTERS = frozenset({"sweeping"})
+
+
+def show_queue(visit: Visit, queue: str) -> HttpResponse:
+    """Show a page of one set of a queue: six calls in one round trip."""
+    visit.check_may_view()
+    settings = queue_of(queue)
+    if visit.request.GET.get("state") == ENDED:
+        return _show_ended(visit, settings)
+    tab = pages.TABS.get(visit.request.GET.get("state", State.SCHEDULED))  # type: ignore[call-overload]
+    if tab is None:
+        raise Http404(f"a queue has no page {visit.request.GET['state']!r}")
+    number = pages.read_number(visit.request.GET.get("page", "1"), least=1)
+    # If payloads are huge, a page comes in several parts.
+    skip = pages.read_number(visit.request.GET.get("skip", "0")) % visit.per_page
+    first = (number - 1) * visit.per_page + skip
+    is_reversed = tab.is_sortable and visit.request.GET.get("order") == "reversed"
+    calls: list[Call[Any]] = [
+        looking.counts(settings.keys),
+        looking.page(
+            settings.keys,
+            tab.state,
+            first=first,
+            count=visit.per_page - skip,
+            newest=tab.is_newest_first is not is_reversed,
+            frame_format=settings.frame_format,
+        ),
+        holding.held_names(settings.keys),
+        upgrading.read_format(settings.keys),
+        pausing.pauses(settings.keys),
+        limiting.limits(settings.keys),
+    ]
+    counts, page, held, its_format, pauses, limits = ask(calls)
+    pager = pages.Pager.of(number, page.total, visit.per_page)
+    if pager.is_beyond:
+        return HttpResponseRedirect(
+            visit.queue_url(
+                settings.name, tab.state, pager.last, is_reversed=is_reversed
+            )
+        )
+    rows = pages.rows_of(tab, page, first, counts.now_ms, settings)
+    after = skip + len(rows)
+    rest = pager.on_this_page(visit.per_page) - after
+
+    def url_of(number: int, skip: int = 0) -> str:
+        return visit.queue_url(
+            settings.name, tab.state, number, skip, is_reversed=is_reversed
+        )
+
+    here = url_of(number, skip)
+    context = {
+        **_context(visit, settings, tab, counts),
+        "missing": [
+            *say_problems(problems.find_newer(settings.name, its_format)),
+            *say_problems(problems.find_missing(held, conf.get_keyring().ids)),
+        ],
+        "paused": [
+            (problem, each.task or "")
+            for each, problem in zip(
+                pauses, say_problems(problems.find_paused(pauses)), strict=True
+            )
+        ],
+        "is_paused": any(each.task is None for each in pauses),
+        "limits_url": visit.reverse("limits", settings.name),
+        "sort_url": tab.is_sortable
+        and visit.queue_url(settings.name, tab.state, is_reversed=not is_reversed),
+        "is_reversed": is_reversed,
+        "is_descending": tab.is_newest_first is not is_reversed,
+        "here": here,
+        "filter": Filter(queue=settings.name, states=tab.states).query,
+        "total": pager.total,
+        "search_url": visit.search_url(),
+        "search_states": tab.states,
+        **action_context(visit, tab.states),
+        "limits": [say(each.words) for each in in_force(settings, limits)],
+        "may_change": visit.may_change,
+        "pause_url": visit.reverse("pause", settings.name),
+        "resume_url": visit.reverse("resume", settings.name),
+        "schedules_url": visit.reverse("schedules", settings.name),
+        "rows": [
+            (row, row.token and visit.job_url(settings.name, row.token, next=here))
+            for row in rows
+        ],
+        "first_place": first + 1,
+        "last_place": first + len(rows),
+        "rest": rest,
+        "rest_url": url_of(number, after),
+        "pager": pager,
+        "links": [
+            (label, target and url_of(target))
+            for label, target in (
+                (gettext("« first"), 1 if pager.previous else None),
+                (gettext("‹ previous"), pager.previous),
+                (gettext("next ›"), pager.next),
+                (gettext("last »"), pager.last if pager.next else None),
+            )
+        ],
+    }
+    return visit.render("queue", context)
+
+
+def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
+    """Show a page of how the last jobs of a queue ended: two calls in one round trip, and one more to look for some."""
+    number = pages.read_number(visit.request.GET.get("page", "1"), least=1)
+    sought = {name: visit.request.GET.get(name, "")[:LONGEST] for name in ("q", "task")}
+    first = (number - 1) * visit.per_page
+    counts, page = ask(
+        [
+            looking.counts(settings.keys),
+            ended.read_ended(settings.keys, first=first, count=visit.per_page),
+        ]
+    )
+    total, records = page.total, ended.read_records(page.stored)
+    if any(sought.values()):
+        fitting = _find_ended(settings, page.total, **sought)
+        total, records = len(fitting), fitting[first : first + visit.per_page]
+    pager = pages.Pager.of(number, total, visit.per_page)
+    if pager.is_beyond:
+        return HttpResponseRedirect(
+            visit.ended_url(settings.name, pager.last, **sought)
+        )
+    context = {
+        "title": gettext("Queue {queue}: what has ended").format(queue=settings.name),
+        "queue": settings,
+        "tabs": visit.tabs(settings, counts),
+        "ended_url": visit.ended_url(settings.name),
+        "schedules_url": visit.reverse("schedules", settings.name),
+        "is_ended": True,
+        "sought": sought,
+        "remembered": page.total,
+        "rows": [
+            (
+                record,
+                display.Moment.of(record.ended_ms, counts.now_ms),
+                state_label(record.outcome),
+                # Of the others nothing is left to show.
+                record.token
+                and (record.outcome in GRAVES or _keeps_record(record.task))
+                and visit.job_url(settings.name, record.token),
+            )
+            for record in records
+        ],
+        "pager": pager,
+        "links": [
+            (label, target and visit.ended_url(settings.name, target, **sought))
+            for label, target in (
+                (gettext("« newest"), 1 if pager.previous else None),
+                (gettext("‹ newer"), pager.previous),
+                (gettext("older ›"), pager.next),
+                (gettext("oldest »"), pager.last if pager.next else None),
+            )
+        ],
+    }
+    return visit.render("ended", context)
+
+
+def _find_ended(
+    settings: QueueSettings, total: int, q: str, task: str
+) -> list[EndRecord]:
+    """Return the records with a task, and with a text in their error, their id or their outcome."""
+    calls = [
+        ended.read_ended(settings.keys, first=first)
+        for first in range(0, min(total, ended.MOST_ENDED), ended.ENDED_BATCH)
+    ]
+    stored = [text for page in ask(calls) for text in page.stored]
+    text = q.strip().casefold()
+    return [
+        record
+        for record in ended.read_records(stored)
+        if (not task or record.task == task)
+        and any(
+            text in each.casefold()
+            for each in (
+                record.error,
+                f"{settings.name}:{record.token}",
+                state_label(record.outcome),
+            )
+        )
+    ]
+
+
+def _keeps_record(name: str) -> bool:
+    """Whether more may be left of the jobs of a task than how they ended."""
+    task = registry.find_task(name)
+    return task is not None and task.base.keep_result is not None
+
+
+def _context(
+    visit: Visit, settings: QueueSettings, tab: pages.Tab, counts: Counts
+) -> dict[str, Any]:
+    handler = registry.get_handler(settings.name)
+    return {
+        "title": gettext("Queue {queue}").format(queue=settings.name),
+        "queue": settings,
+        "tab": tab,
+        "tabs": visit.tabs(settings, counts),
+        "ended_url": visit.ended_url(settings.name),
+        "counts": counts,
+        "next": display.Moment.of(counts.next_ms, counts.now_ms),
+        "counters": sorted(
+            (counter_label(name), n)
+            for name, n in counts.counters.items()
+            if n and name not in _INTERNAL_COUNTERS
+        ),
+        # Its name only: a template would call the task.
+        "handler": handler.name if handler else "",
+        "is_list_long": counts.delay_queue > problems.LONG_LIST,
+        "full": say_problems(
+            problems.find_nearly_full(settings.name, counts.jobs, settings.max_jobs)
+        ),
+        "has_many_dead": settings.many_dead is not None
+        and counts.dead >= settings.many_dead,
+        "long_list": problems.LONG_LIST,
+    }

@@ -1,0 +1,85 @@
+"""The page that finds jobs: ten round trips at most, and a link that goes on."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext
+
+from django_delayq import conf
+from django_delayq.admin.actions import actions_on
+from django_delayq.admin.search import (
+    Filter,
+    SearchForm,
+    find_by_id,
+    look,
+    open_cursor,
+    proposed_tasks,
+)
+from django_delayq.admin.visit import Visit
+from django_delayq.exceptions import InvalidSearch
+from django_delayq.jobs.finding import LISTED
+
+
+def find(visit: Visit) -> HttpResponse:
+    """Ask what to look for, and show a page of what is found."""
+    visit.check_may_view()
+    asked = visit.request.GET
+    form = SearchForm(asked or None)
+    context: dict[str, Any] = {
+        "title": gettext("Find jobs"),
+        "form": form,
+        "tasks": proposed_tasks(),
+        "has_asked": bool(asked),
+    }
+    if not asked or not form.is_valid():
+        return visit.render("search", context)
+    search = Filter.of(form.cleaned_data)
+    cursor = None
+    if sealed := asked.get("from"):
+        cursor = open_cursor(sealed, search)
+        if cursor is None:
+            visit.message(
+                gettext(
+                    "The link that was to go on is damaged, or belongs to another search: this is the beginning."
+                ),
+                messages.WARNING,
+            )
+    elif search.text:
+        queues = conf.get_settings().queues.values()
+        found = find_by_id(search.text.strip(), list(queues))
+        if found is not None:
+            return HttpResponseRedirect(visit.job_url(*found))
+    try:
+        seen = look(search, cursor, visit.per_page)
+    except InvalidSearch as error:
+        form.add_error(None, str(error))
+        return visit.render("search", context)
+    here = visit.request.get_full_path()
+    context |= {
+        "seen": seen,
+        "rows": [
+            (row, row.token and visit.job_url(row.queue, row.token, next=here))
+            for row in seen.rows
+        ],
+        "conditions": search.words,
+        "go_on_url": seen.cursor
+        and visit.search_url(f"{search.query}&from={seen.cursor.seal(search)}"),
+        "begin_url": cursor and visit.search_url(search.query),
+        "filter": search.query,
+        "here": here,
+        **action_context(visit, search.states or tuple(LISTED)),
+    }
+    return visit.render("search", context)
+
+
+def action_context(visit: Visit, states: Any) -> dict[str, Any]:
+    """Return what a list of jobs needs for its buttons."""
+    return {
+        "change_url": visit.reverse("bulk"),
+        "actions": [
+            action
+            for action in actions_on(states)
+            if (visit.may_delete if action.deletes else visit.may_change)
+        ],
+    }

@@ -1,0 +1,228 @@
+"""One request for a page: what its user may do, where links lead, how a page is rendered and an action is noted.
+
+The pages are functions that take a `Visit`; ``job_admin`` says which address leads to which of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext
+from redis.exceptions import RedisError
+
+from django_delayq import conf
+from django_delayq.admin import pages
+from django_delayq.admin.paths import from_path_part, to_path_part
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery.looking import Counts
+from django_delayq.delivery.states import State
+from django_delayq.exceptions import DelayqError, QueueNotFound
+from django_delayq.faults import describe_fault
+from django_delayq.models import Job
+from django_delayq.showing import display
+from django_delayq.translating import say_fault
+
+if TYPE_CHECKING:
+    from django.contrib.admin import ModelAdmin
+
+#: What stands in the place of a state for the jobs that ended last.
+ENDED = "ended"
+
+
+class Visit:
+    """A request, and the admin that answers it."""
+
+    def __init__(self, job_admin: "ModelAdmin[Job]", request: HttpRequest) -> None:
+        self._admin = job_admin
+        self.request = request
+        self.per_page = job_admin.list_per_page
+
+    # What its user may do
+
+    @property
+    def may_change(self) -> bool:
+        return self._admin.has_change_permission(self.request)
+
+    @property
+    def may_delete(self) -> bool:
+        return self._admin.has_delete_permission(self.request)
+
+    def check_may_view(self) -> None:
+        if not self._admin.has_view_or_change_permission(self.request):
+            raise PermissionDenied
+
+    def check_may_change(self) -> None:
+        self.check_may_view()
+        if not self.may_change:
+            raise PermissionDenied
+
+    def check_may_delete(self) -> None:
+        self.check_may_view()
+        if not self.may_delete:
+            raise PermissionDenied
+
+    # Where links lead
+
+    def reverse(self, name: str, *parts: str) -> str:
+        opts = self._admin.opts
+        return reverse(
+            f"admin:{opts.app_label}_{opts.model_name}_{name}",
+            args=[to_path_part(part) for part in parts],
+            current_app=self._admin.admin_site.name,
+        )
+
+    def queue_url(
+        self,
+        name: str,
+        state: State = State.SCHEDULED,
+        page: int = 1,
+        skip: int = 0,
+        *,
+        is_reversed: bool = False,
+    ) -> str:
+        query: dict[str, Any] = {}
+        if state is not State.SCHEDULED:
+            query["state"] = state.value
+        if page > 1:
+            query["page"] = page
+        if skip:
+            query["skip"] = skip
+        if is_reversed:
+            query["order"] = "reversed"
+        return self.reverse("queue", name) + (f"?{urlencode(query)}" if query else "")
+
+    def ended_url(self, name: str, page: int = 1, **sought: str) -> str:
+        query: dict[str, Any] = {"state": ENDED}
+        query |= {name: value for name, value in sought.items() if value}
+        if page > 1:
+            query["page"] = page
+        return f"{self.reverse('queue', name)}?{urlencode(query)}"
+
+    def search_url(self, query: str = "") -> str:
+        return self.reverse("search") + (f"?{query}" if query else "")
+
+    def job_url(
+        self, name: str, token: str, *, view: str = "job", next: str = ""
+    ) -> str:
+        url = self.reverse(view, name, token)
+        return (
+            f"{url}?{urlencode({'next': next})}"
+            if next and next != self.queue_url(name)
+            else url
+        )
+
+    def next(self, otherwise: str) -> str:
+        """Return where the user came from, if that is a page of this site."""
+        request = self.request
+        url = request.POST.get("next") or request.GET.get("next") or ""
+        allowed = url_has_allowed_host_and_scheme(
+            url, {request.get_host()}, require_https=request.is_secure()
+        )
+        return url if url and allowed else otherwise
+
+    def tabs(
+        self, queue: QueueSettings, counts: Counts
+    ) -> list[tuple[pages.Tab, int, str]]:
+        return [
+            (tab, pages.count_of(tab, counts), self.queue_url(queue.name, tab.state))
+            for tab in pages.TABS.values()
+        ]
+
+    # What it shows and notes
+
+    def render(
+        self, template: str, context: dict[str, Any], *, status: int = 200
+    ) -> TemplateResponse:
+        site = self._admin.admin_site
+        self.request.current_app = site.name
+        whole = {
+            **site.each_context(self.request),
+            "opts": self._admin.opts,
+            "zone": timezone.get_current_timezone_name(),
+            **context,
+        }
+        return TemplateResponse(
+            self.request, f"django_delayq/admin/{template}.html", whole, status=status
+        )
+
+    def message(self, text: str, level: int) -> None:
+        self._admin.message_user(self.request, text, level)
+
+    def log(self, job: Job, flag: int, text: str) -> LogEntry:
+        """Write into the admin's log what is done to a job, or to a queue."""
+        return LogEntry.objects.log_actions(
+            self._user_id,
+            [_storable(job)],
+            flag,
+            _without_nul(text),
+            single_object=True,
+        )
+
+    def log_many(self, jobs: Sequence[Job], flag: int, text: str) -> None:
+        """Write into the admin's log what is done to each of some jobs."""
+        storable = list(map(_storable, jobs))
+        LogEntry.objects.log_actions(self._user_id, storable, flag, text)
+
+    def add_outcome(self, entry: LogEntry, text: str) -> None:
+        """Add to what was written into the admin's log before an action how that went."""
+        begun = entry.change_message.partition(" → ")[0]
+        entry.change_message = _without_nul(f"{begun} → {display.clean(text)}")
+        entry.save(update_fields=["change_message"])
+
+    @property
+    def _user_id(self) -> Any:
+        user_id = self.request.user.pk
+        assert user_id is not None  # admin_view let nobody else in
+        return user_id
+
+    def queue_model(self, name: str) -> Job:
+        """Return what stands for a queue in the admin's log."""
+        job = Job(id=display.clean(f"{name}:"))
+        job.label = display.clean(gettext("queue {queue}").format(queue=name))
+        return job
+
+    def begin(self, queue: QueueSettings, text: str) -> LogEntry:
+        """Write into the admin's log what is about to be done to a queue."""
+        return self.log(self.queue_model(queue.name), CHANGE, display.clean(text))
+
+
+def _without_nul(text: str) -> str:
+    """Return a text as every database takes it."""
+    return text.replace("\0", "\\0")
+
+
+def _storable(job: Job) -> Job:
+    stored = Job(id=_without_nul(str(job.pk)))
+    stored.label = _without_nul(job.label)
+    return stored
+
+
+#: A page: it takes the visit, and the parts of the address by name.
+Page = Callable[..., HttpResponse]
+
+
+def answer(visit: Visit, page: Page, **parts: Any) -> HttpResponse:
+    """Show a page; or, if the server does not answer, one that says what is wrong."""
+    try:
+        return page(visit, **parts)
+    except (RedisError, DelayqError) as error:
+        context = {
+            "fault": say_fault(describe_fault(error)),
+            "title": gettext("Queues cannot be shown"),
+        }
+        return visit.render("fault", context, status=503)
+
+
+def queue_of(part: str, *, is_quoted: bool = True) -> QueueSettings:
+    """Return the queue that a part of an address names."""
+    try:
+        return conf.get_settings().queue(from_path_part(part) if is_quoted else part)
+    except QueueNotFound as error:
+        raise Http404(str(error)) from error

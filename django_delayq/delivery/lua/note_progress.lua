@@ -1,0 +1,29 @@
+-- Note how far jobs are whose leases are the caller's; forget it of those whose attempts have ended.
+--
+-- Prelude  clock, window, frame, job
+-- Keys     leases, headers, progress
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  and on, three a job: token; fencing token; how far it is, empty: the attempt has ended
+-- Returns  nil
+
+local now_ms = decimal(math.floor(read_clock(ARGV[1]) / 1000))
+redis.call('ZCARD', keys.leases)
+redis.call('HLEN', keys.progress)
+local values, over = {}, {}
+for i = 2, #ARGV, 3 do
+  local token, text = ARGV[i], ARGV[i + 2]
+  local _, _, _, fence = read_header(redis.call('HGET', keys.headers, token))
+  local is_leased = fence and redis.call('ZSCORE', keys.leases, token)
+  if text ~= '' then
+    if is_leased and fence == ARGV[i + 1] then
+      values[#values + 1] = token
+      values[#values + 1] = now_ms .. ' ' .. text
+    end
+  elseif not is_leased or fence == ARGV[i + 1] then
+    over[#over + 1] = token
+  end
+end
+-- First a command that a full server does not refuse.
+if #over > 0 then redis.call('HDEL', keys.progress, unpack(over)) end
+if #values > 0 then redis.call('HSET', keys.progress, unpack(values)) end
+return nil

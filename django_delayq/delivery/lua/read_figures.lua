@@ -1,0 +1,26 @@
+-- Read the figures of some minutes, or of some hours: those that are closed, and the one that is open.
+--
+-- Prelude  clock
+-- Keys     minute, minutes, hour, hours
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  minute or hour
+-- ARGV[3]  how many of the last to leave out, the present one included; 0: none
+-- ARGV[4]  how many to read
+-- ARGV[5]  1: those of each task; 0: those of the queue in whole
+-- Returns  the present minute or hour; the one that is open, 0: none; its figures as field, value, …; then one each, the
+--          last first: figures or nothing, see delivery/statistics.py
+
+local is_minute, first, count, is_tasks = ARGV[2] == 'minute', tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
+local open, closed = is_minute and keys.minute or keys.hour, is_minute and keys.minutes or keys.hours
+local now = math.floor(read_clock(ARGV[1]) / (is_minute and 60000000 or 3600000000))
+local moment = tonumber(redis.call('HGET', open, 'moment') or nil) or 0
+local fields = {}
+for n = first, first + count - 1 do
+  fields[#fields + 1] = decimal(now - n) .. (is_tasks and ':tasks' or '')
+end
+local found, there = redis.call('HMGET', closed, unpack(fields)), {}
+if moment > now - first - count and moment <= now - first then
+  there = is_tasks and redis.call('HGETALL', open) or { 'task:', redis.call('HGET', open, 'task:') or '' }
+end
+for n = 1, count do found[n] = found[n] or '' end
+return { now, moment, there, found }

@@ -1,0 +1,33 @@
+-- Say that a process of a worker lives; forget those that have been silent, and the orders for them.
+--
+-- Prelude  clock
+-- Keys     workers, workers_seen, orders
+-- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
+-- ARGV[2]  id of the process
+-- ARGV[3]  what it says of itself
+-- ARGV[4]  how long a silent process is kept (ms)
+-- ARGV[5]  processes that the registry takes
+-- Returns  now, epoch ms; the order that waits for this process, empty if none does
+
+local now_ms, id, kept_ms = math.floor(read_clock(ARGV[1]) / 1000), ARGV[2], tonumber(ARGV[4])
+
+local silent = redis.call('ZRANGEBYSCORE', keys.workers_seen, '-inf', '(' .. decimal(now_ms - kept_ms), 'LIMIT', 0, 100)
+-- After the clock was set back, the time of a process that has died since may lie ahead.
+for _, other in ipairs(redis.call('ZRANGEBYSCORE', keys.workers_seen, '(' .. decimal(now_ms + kept_ms), '+inf', 'LIMIT', 0, 100)) do
+  silent[#silent + 1] = other
+end
+redis.call('HLEN', keys.workers)
+local order = redis.call('HGET', keys.orders, id)
+local is_full = redis.call('ZCARD', keys.workers_seen) >= tonumber(ARGV[5]) and not redis.call('ZSCORE', keys.workers_seen, id)
+
+-- First a command that a full server does not refuse.
+redis.call('ZREM', keys.workers_seen, '', unpack(silent))
+if #silent > 0 then
+  redis.call('HDEL', keys.workers, unpack(silent))
+  redis.call('HDEL', keys.orders, unpack(silent))
+end
+if not is_full or #silent > 0 then
+  redis.call('ZADD', keys.workers_seen, decimal(now_ms), id)
+  redis.call('HSET', keys.workers, id, ARGV[3])
+end
+return { now_ms, order or '' }

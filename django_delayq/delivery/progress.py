@@ -1,0 +1,74 @@
+"""How far a job that runs is: kept beside it while its lease lasts, for people."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.ended import LATEST_MS
+from django_delayq.delivery.keys import DeliveryKeys
+
+#: Characters of the text that are kept.
+TEXT_LIMIT = 200
+
+
+class StoredProgress(msgspec.Struct, omit_defaults=True):
+    """How far a job is, as it is stored in JSON."""
+
+    #: How much is done, and how much there is; None: that is not known.
+    done: float
+    total: float | None = None
+    text: str = ""
+
+
+class JobProgress(NamedTuple):
+    """How far one job is, as its worker says."""
+
+    token: str
+    #: The fencing token of its lease.
+    fence: bytes
+    #: What `encode` returns; empty: the attempt has ended.
+    stored: bytes
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(StoredProgress).decode
+
+
+def encode(progress: StoredProgress) -> bytes:
+    return _encode(progress)
+
+
+def note_progress(
+    keys: DeliveryKeys, jobs: Sequence[JobProgress], *, now_us: int | None = None
+) -> Call[None]:
+    """Store how far up to `limits.MAX_BATCH` jobs are, whose leases are the caller's; forget it of those that ended."""
+    args: list[Argument] = [now_argument(now_us)]
+    for job in jobs:
+        args += [job.token, job.fence, job.stored]
+    return Call(*bind(PACKAGES, "note_progress", keys), args, lambda reply: None)
+
+
+class ReadProgress(NamedTuple):
+    """How far a job is."""
+
+    progress: StoredProgress
+    #: When its worker said so, by the server's clock, epoch ms.
+    at_ms: int
+
+
+def read_progress(keys: DeliveryKeys, token: str) -> Call[ReadProgress | None]:
+    """Read how far a job is; None: it does not run, or has not said so."""
+
+    def read(reply: bytes | None) -> ReadProgress | None:
+        at_ms, _, text = (reply or b"").partition(b" ")
+        try:
+            found = ReadProgress(_decode(text), int(at_ms))
+        except (msgspec.MsgspecError, ValueError):
+            return None
+        return found if 0 <= found.at_ms <= LATEST_MS else None
+
+    return Call(*bind(PACKAGES, "read_progress", keys), (token,), read)

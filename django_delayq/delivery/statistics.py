@@ -1,0 +1,396 @@
+"""What is measured of a queue: how its jobs ended, how late they began and how long they took, by task.
+
+Each process counts for itself and adds that now and then. What is stored is a fixed number of keys a queue:
+
+* ``minute`` and ``hour``, the ones that are open: ``moment``, and ``task:`` and the name → figures, without a name those
+  of the queue in whole;
+* ``minutes`` and ``hours``, those that are over: the moment → figures of the queue in whole; the moment and ``:tasks`` →
+  those of its tasks, packed;
+* ``totals``, of all times, which never fall.
+
+Moments are minutes or hours since the epoch, by the server's clock. Figures are a MessagePack array of code, number,
+code, number, in the order of the codes. The script that adds them knows no code, and readers leave out those that they do
+not know, so a later version may have more. What nobody of us has written is missing.
+"""
+
+import math
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+
+from django_delayq.calls.call import Argument, Call
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.keys import DeliveryKeys
+
+#: Tasks of one `add_figures` call: a ms of the server's time.
+FIGURES_BATCH = 20
+#: The name that stands for all tasks beyond those that a queue has figures of.
+OTHER = "other"
+#: The most tasks that a queue may keep figures of by their names.
+MOST_TASKS = 5_000
+#: Characters of the name of a task that are kept.
+NAME_LIMIT = 200
+#: Moments of one call that reads the figures of tasks.
+TASKS_BATCH = 60
+#: Buckets an octave, and the last bucket: 12 days.
+OCTAVE = 4
+LAST_BUCKET = 40 * OCTAVE - 1
+#: The most bytes that one moment's tasks may have once they are unpacked.
+MOST_BYTES = 1 << 24
+
+
+class Unit(StrEnum):
+    """What a series is divided into."""
+
+    MINUTE = "minute"
+    HOUR = "hour"
+
+    @property
+    def seconds(self) -> int:
+        return 60 if self is Unit.MINUTE else 3_600
+
+    @property
+    def kept(self) -> int:
+        """How many are kept, beside the present one: those of 8 hours, or of 90 days."""
+        return 480 if self is Unit.MINUTE else 2_160
+
+
+class Outcome(StrEnum):
+    """How an attempt ended, in the words of the log."""
+
+    SUCCEEDED = "succeeded"
+    RETRYING = "retrying"
+    DEAD = "dead"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    QUARANTINED = "quarantined"
+    SNOOZED = "snoozed"
+    HELD = "held"
+    GIVEN_BACK = "given_back"
+
+
+#: The codes of numbers that are no buckets. They stay as they are for ever.
+_CODES = {outcome: -1 - n for n, outcome in enumerate(Outcome)}
+_OUTCOMES = {code: outcome for outcome, code in _CODES.items()}
+_LATE_US, _TOOK_US = -31, -32
+
+
+def bucket_of(us: float) -> int:
+    """Return the bucket of a time: four an octave, from 1 us on; less is in the first one."""
+    if us < 1:
+        return 0
+    fraction, exponent = math.frexp(us)
+    return min(
+        OCTAVE * (exponent - 1) + int(fraction * 2 * OCTAVE) - OCTAVE, LAST_BUCKET
+    )
+
+
+def bounds_us(bucket: int) -> tuple[float, float]:
+    """Return where a bucket begins and ends: its end is at most 25 % more than its beginning, but for the first."""
+    octave, part = divmod(bucket, OCTAVE)
+    least = 2.0**octave * (1 + part / OCTAVE)
+    return (0.0 if bucket == 0 else least), least + 2.0**octave / OCTAVE
+
+
+class Histogram(msgspec.Struct):
+    """Times, counted in logarithmic buckets."""
+
+    #: Bucket → how many.
+    buckets: Counter[int] = msgspec.field(default_factory=Counter)
+    #: All of them together, us.
+    sum_us: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.buckets.total()
+
+    @property
+    def mean_ms(self) -> float | None:
+        """The mean; None: there is nothing."""
+        return self.sum_us / self.count / 1_000 if self.count else None
+
+    def percentile(self, percent: float) -> float | None:
+        """Return the time in ms that ``percent`` of all do not exceed, in the right bucket; None: there is nothing."""
+        count = self.count
+        if not count:
+            return None
+        rank = max(1.0, math.ceil(percent / 100 * count))
+        for bucket in sorted(self.buckets):
+            here = self.buckets[bucket]
+            if rank <= here:
+                least, most = bounds_us(bucket)
+                return (least + (most - least) * (rank - 0.5) / here) / 1_000
+            rank -= here
+        raise AssertionError("the count is the sum of all buckets")
+
+    def folded(self, bounds_ms: Sequence[float]) -> list[int]:
+        """Return how many are at most as long as each of some bounds, as the buckets of Prometheus are counted.
+
+        A bucket is counted by its middle, so a bound that lies in a bucket is off by half of it.
+        """
+        ends = sorted(bounds_ms)
+        found = [0] * len(ends)
+        for bucket, number in self.buckets.items():
+            middle_ms = sum(bounds_us(bucket)) / 2_000
+            for n, end_ms in enumerate(ends):
+                if middle_ms <= end_ms:
+                    found[n] += number
+        return found
+
+    def add(self, other: "Histogram") -> None:
+        self.buckets.update(other.buckets)
+        self.sum_us += other.sum_us
+
+
+class Figures(msgspec.Struct):
+    """What was counted: of a queue or a task, in some time."""
+
+    #: Outcome → how many.
+    outcomes: Counter[Outcome] = msgspec.field(default_factory=Counter)
+    #: From the first start time of jobs to the start of their first attempt. What a pause or a limit held is left out.
+    lateness: Histogram = msgspec.field(default_factory=Histogram)
+    #: Of attempts that ran.
+    duration: Histogram = msgspec.field(default_factory=Histogram)
+
+    @property
+    def runs(self) -> int:
+        """Attempts that ran to their end."""
+        return self.duration.count
+
+    @property
+    def failures(self) -> int:
+        """Attempts that failed."""
+        return self.outcomes[Outcome.RETRYING] + self.outcomes[Outcome.DEAD]
+
+    def add(self, other: "Figures") -> None:
+        self.outcomes.update(other.outcomes)
+        self.lateness.add(other.lateness)
+        self.duration.add(other.duration)
+
+    def __bool__(self) -> bool:
+        return bool(self.outcomes)
+
+    def encode(self) -> bytes:
+        """Return the figures as they are stored."""
+        codes = {_CODES[outcome]: n for outcome, n in self.outcomes.items()}
+        codes |= {_LATE_US: self.lateness.sum_us, _TOOK_US: self.duration.sum_us}
+        codes |= {2 * bucket: n for bucket, n in self.lateness.buckets.items()}
+        codes |= {2 * bucket + 1: n for bucket, n in self.duration.buckets.items()}
+        return _encode(
+            [part for item in sorted(codes.items()) if item[1] for part in item]
+        )
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[int]).decode
+
+
+def total(parts: Iterable[Figures]) -> Figures:
+    """Return the sum of figures."""
+    found = Figures()
+    for part in parts:
+        found.add(part)
+    return found
+
+
+def decode_figures(stored: bytes) -> Figures:
+    """Return stored figures. What nobody of us has written is nothing."""
+    found = Figures()
+    if not stored:
+        return found
+    try:
+        flat = _decode(stored)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return found
+    for code, number in zip(flat[::2], flat[1::2], strict=False):
+        if number < 0:
+            continue
+        if code >= 0:
+            histogram = found.duration if code % 2 else found.lateness
+            if code // 2 <= LAST_BUCKET:
+                histogram.buckets[code // 2] += number
+        elif code in _OUTCOMES:
+            found.outcomes[_OUTCOMES[code]] += number
+        elif code == _LATE_US:
+            found.lateness.sum_us += number
+        elif code == _TOOK_US:
+            found.duration.sum_us += number
+    return found
+
+
+# Writing.
+
+
+class Packed(NamedTuple):
+    """An hour that is over."""
+
+    hour: int
+    #: What it has of tasks, as it is stored.
+    tasks: bytes
+
+
+def add_figures(
+    keys: DeliveryKeys,
+    counted: Mapping[str, Figures],
+    *,
+    most_tasks: int,
+    now_us: int | None = None,
+) -> Call[Packed | None]:
+    """Add what was counted of up to `FIGURES_BATCH` tasks; an empty name stands for the queue in whole.
+
+    The reply has the hour that is over, if this call is the first after it: `pack_hour` makes it smaller. A lost reply
+    is an error: a repeat would count everything twice.
+    """
+    args: list[Argument] = [now_argument(now_us), most_tasks, OTHER]
+    for name, figures in counted.items():
+        args += [name[:NAME_LIMIT], figures.encode()]
+    return Call(
+        *bind(PACKAGES, "add_figures", keys),
+        args,
+        lambda reply: Packed(*reply) if reply else None,
+        repeat=None,
+    )
+
+
+def pack_hour(keys: DeliveryKeys, packed: Packed) -> Call[bool]:
+    """Store compressed what an hour has of tasks."""
+    parts = []
+    for name, figures in _entries(packed.tasks[1:]):
+        try:
+            flat = _decode(figures)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+        # Neighbours differ by little: that takes half as much.
+        steps = [code - last for last, code in pairwise([0, *flat[::2]])]
+        parts.append(_entry(name, _encode(steps + flat[1::2])))
+    zipped = _ZIPPED + zlib.compress(b"".join(parts), 9)
+    return Call(*bind(PACKAGES, "pack_hour", keys), (packed.hour, zipped), bool)
+
+
+# Reading.
+
+
+class Read(NamedTuple):
+    """What was read of some minutes or hours."""
+
+    #: The present minute or hour.
+    now: int
+    #: Of each, by minute or hour since the epoch: as it is stored; only those that have something.
+    stored: dict[int, bytes]
+    #: The one that is open, and what it has of each task, or of the queue under an empty name.
+    moment: int
+    open: dict[bytes, bytes]
+
+
+def read_figures(
+    keys: DeliveryKeys,
+    unit: Unit,
+    *,
+    first: int = 0,
+    count: int,
+    of_tasks: bool = False,
+    now_us: int | None = None,
+) -> Call[Read]:
+    """Read up to ``count`` minutes or hours, the ``first`` last ones left out; 0 begins with the present one.
+
+    ``of_tasks``: of each task instead of the queue in whole; then up to `TASKS_BATCH` of them.
+    """
+    count = min(count, TASKS_BATCH if of_tasks else unit.kept + 1)
+
+    def read(reply: Any) -> Read:
+        now, moment, there, stored = reply
+        return Read(
+            now,
+            {now - first - n: text for n, text in enumerate(stored) if text},
+            moment,
+            {
+                field[5:]: text
+                for field, text in zip(there[::2], there[1::2], strict=True)
+                if field[:5] == b"task:" and text
+            },
+        )
+
+    return Call(
+        *bind(PACKAGES, "read_figures", keys),
+        (now_argument(now_us), unit, first, count, int(of_tasks)),
+        read,
+    )
+
+
+def read_totals(keys: DeliveryKeys) -> Call[dict[str, Figures]]:
+    """Read the figures of all times: of each task, and under an empty name of the queue in whole."""
+
+    def read(reply: list[bytes]) -> dict[str, Figures]:
+        return {
+            _name(field[5:]): decode_figures(text)
+            for field, text in zip(reply[::2], reply[1::2], strict=True)
+            if field[:5] == b"task:"
+        }
+
+    return Call(*bind(PACKAGES, "read_totals", keys), (), read)
+
+
+_PLAIN, _ZIPPED = b"\0", b"\1"
+_HEAD = struct.Struct(">HH")
+
+
+def unpack_tasks(stored: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the name of each task of a minute or hour that is over, and its figures as they are stored."""
+    kind, text = stored[:1], stored[1:]
+    if kind == _PLAIN:
+        for name, figures in _entries(text):
+            yield _name(name), figures
+    elif kind == _ZIPPED:
+        try:
+            text = zlib.decompressobj().decompress(text, MOST_BYTES)
+        except zlib.error:
+            return
+        for name, steps in _entries(text):
+            yield _name(name), _flat(steps)
+
+
+def _flat(stored: bytes) -> bytes:
+    """Return packed figures as those that are not packed are stored."""
+    try:
+        found = _decode(stored)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return b""
+    half = len(found) // 2
+    codes = accumulate(found[:half])
+    return _encode(
+        [part for item in zip(codes, found[half:], strict=False) for part in item]
+    )
+
+
+def _entry(name: bytes, figures: bytes) -> bytes:
+    return _HEAD.pack(len(name), len(figures)) + name + figures
+
+
+def _entries(text: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 0
+    while at + _HEAD.size <= len(text):
+        size, length = _HEAD.unpack_from(text, at)
+        at += _HEAD.size + size
+        yield text[at - size : at], text[at : at + length]
+        at += length
+
+
+def _name(stored: bytes) -> str:
+    return stored.decode(errors="replace")
+
+
+def tasks_in(read: Read) -> Iterator[tuple[int, str, bytes]]:
+    """Yield what was read of tasks: the minute or hour, the name, figures as they are stored."""
+    for moment, stored in read.stored.items():
+        for name, text in unpack_tasks(stored):
+            yield moment, name, text
+    for field, text in read.open.items():
+        if field:
+            yield read.moment, _name(field), text

@@ -1,0 +1,195 @@
+"""The processes of workers that live: what each says of itself every few seconds, and the orders that wait for it.
+
+There is one registry for all queues of a server, in one hash slot. A process is in it until it leaves, or until it has
+been silent for `KEPT_MS`. What it says is JSON; a reader leaves out names that it does not know, so later versions may
+say more. An order is sealed by whoever gives it, and only the process that it names obeys.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from django_delayq.calls.call import Call
+from django_delayq.calls.command import Command
+from django_delayq.calls.script import bind
+from django_delayq.delivery.binding import PACKAGES, now_argument
+from django_delayq.delivery.ended import LATEST_MS
+
+#: How long a process that has fallen silent stays in the registry.
+KEPT_MS = 30_000
+#: Processes of one `read_workers` call, and running jobs that each of them tells of.
+WORKERS_BATCH = 100
+MOST_JOBS = 100
+#: The most processes that the registry takes.
+MOST_WORKERS = 10_000
+
+
+class RegistryKeys(NamedTuple):
+    """The keys of a registry."""
+
+    #: HASH id of a process → what it says of itself.
+    workers: str
+    #: ZSET id of a process → when it last said so, epoch ms.
+    workers_seen: str
+    #: HASH id of a process → the order that waits for it.
+    orders: str
+
+    @classmethod
+    def of(cls, name: str) -> "RegistryKeys":
+        """Name the keys of a registry."""
+        return cls(*(f"delayq_{field}:{{{name}}}" for field in cls._fields))
+
+    def key(self, name: str) -> str:
+        """Return a key by its name in the headers of scripts."""
+        key: str = getattr(self, name)
+        return key
+
+
+#: That of the server.
+REGISTRY = RegistryKeys.of("delayq")
+
+
+#: A moment, epoch ms.
+Ms = Annotated[int, msgspec.Meta(ge=0, le=LATEST_MS)]
+
+
+class RunningJob(msgspec.Struct):
+    """A job that a process runs."""
+
+    #: Its queue and its token.
+    queue: str
+    token: str
+    #: Empty: it is not read yet.
+    task: str = ""
+    #: When the attempt began, by the server's clock, epoch ms.
+    since_ms: Ms = 0
+
+
+class WorkerInfo(msgspec.Struct, omit_defaults=True):
+    """What a process says of itself."""
+
+    host: str
+    pid: int
+    #: The version of django-delayq, and the latest format of jobs that it reads.
+    version: str = ""
+    format: int = 0
+    queues: list[str] = []
+    #: How many jobs it can run at a time, and how many it runs.
+    threads: int = 0
+    coroutines: int = 0
+    busy_threads: int = 0
+    busy_coroutines: int = 0
+    #: Up to `MOST_JOBS` of those, the longest running first.
+    jobs: list[RunningJob] = []
+    #: Bytes that only this process uses.
+    memory: int = 0
+    #: How long it has been at work.
+    uptime_ms: int = 0
+    #: ``working``, ``quiet`` or ``stopping``.
+    state: str = "working"
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(WorkerInfo).decode
+
+
+class Registered(NamedTuple):
+    """The reply to `register`."""
+
+    #: The server's clock, epoch ms.
+    now_ms: int
+    #: The order that waits for this process, sealed; empty: none.
+    order: bytes
+
+
+def register(
+    keys: RegistryKeys,
+    worker_id: str,
+    info: WorkerInfo,
+    *,
+    now_us: int | None = None,
+) -> Call[Registered]:
+    """Say that a process lives, and forget those that have been silent."""
+    return Call(
+        *bind(PACKAGES, "register", keys),
+        (now_argument(now_us), worker_id, _encode(info), KEPT_MS, MOST_WORKERS),
+        lambda reply: Registered(*reply),
+    )
+
+
+def unregister(keys: RegistryKeys, worker_id: str) -> Call[None]:
+    """Forget a process, which ends."""
+    return Call(*bind(PACKAGES, "unregister", keys), (worker_id,), lambda reply: None)
+
+
+class SeenWorker(NamedTuple):
+    """A process of the registry."""
+
+    id: str
+    seen_ms: int
+    info: WorkerInfo
+
+
+class WorkersPage(NamedTuple):
+    """Some processes of the registry."""
+
+    #: The server's clock, epoch ms.
+    now_ms: int
+    #: How many there are.
+    total: int
+    #: The first that were registered come first. What no version of ours has written is left out.
+    workers: list[SeenWorker]
+
+
+def read_worker(keys: RegistryKeys, worker_id: str) -> Command[WorkerInfo | None]:
+    """Read what one process has said of itself; None: it is not there, or what it says cannot be read."""
+
+    def read(reply: list[bytes | None]) -> WorkerInfo | None:
+        try:
+            return _decode(reply[0] or b"")
+        except msgspec.MsgspecError:
+            return None
+
+    return Command(("HMGET", keys.workers, worker_id), read)
+
+
+def read_workers(
+    keys: RegistryKeys,
+    *,
+    first: int = 0,
+    count: int = WORKERS_BATCH,
+    now_us: int | None = None,
+) -> Call[WorkersPage]:
+    """Read up to `WORKERS_BATCH` processes that were seen within `KEPT_MS`, after the ``first`` ones."""
+
+    def read(reply: list[bytes]) -> WorkersPage:
+        now_ms, total, *rows = reply
+        return WorkersPage(int(now_ms), int(total), _seen(rows))
+
+    return Call(
+        *bind(PACKAGES, "read_workers", keys),
+        (now_argument(now_us), KEPT_MS, first, min(count, WORKERS_BATCH)),
+        read,
+    )
+
+
+def _seen(rows: Sequence[bytes]) -> list[SeenWorker]:
+    found = []
+    for name, score, text in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        try:
+            found.append(SeenWorker(name.decode(), int(float(score)), _decode(text)))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+    return found
+
+
+def give_order(
+    keys: RegistryKeys, worker_id: str, sealed: bytes, *, now_us: int | None = None
+) -> Call[bool]:
+    """Leave an order for a process, in the place of any other; False: it is not there any more."""
+    return Call(
+        *bind(PACKAGES, "give_order", keys),
+        (now_argument(now_us), worker_id, sealed, KEPT_MS),
+        bool,
+    )

@@ -1,0 +1,90 @@
+"""The arguments of a call as people are shown them: by name, and without those that the task has marked as sensitive."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import Parameter
+from typing import Any, NamedTuple
+
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.jobs.registry import find_task
+from django_delayq.redaction import HIDDEN
+
+#: A sensitive value that is written in fewer characters is not looked for in errors: too much else reads like it.
+LEAST_LOOKED_FOR = 4
+
+
+class Argument(NamedTuple):
+    """One argument of a call."""
+
+    #: Of the parameter; "": the task is not known here, or takes any number of them.
+    name: str
+    #: `redaction.HIDDEN` in place of a sensitive one.
+    value: Any
+
+
+def shown_arguments(
+    task: TaskDefinition | str | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Argument]:
+    """Return the arguments of a call in their order, by name as far as the task is known in this process."""
+    definition = find_task(task) if isinstance(task, str) else task
+    if definition is None:
+        return [
+            *(Argument("", value) for value in args),
+            *map(Argument._make, kwargs.items()),
+        ]
+    sensitive = definition.base.sensitive
+    return [
+        Argument(name, HIDDEN if parameter in sensitive else value)
+        for parameter, name, value in _bound(definition, args, kwargs)
+    ]
+
+
+def sensitive_texts(
+    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[str]:
+    """Return what the sensitive values of a call look like in a text, the longest first."""
+    found: set[str] = set()
+    for parameter, _, value in _bound(task, args, kwargs):
+        if parameter in task.base.sensitive:
+            found |= set(_texts_of(value))
+    long = (text for text in found if len(text) >= LEAST_LOOKED_FOR)
+    return sorted(long, key=lambda text: (-len(text), text))
+
+
+def _bound(
+    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield the parameter, the name and the value of each argument. A call of an earlier version may fit no longer."""
+    rest = list(args)
+    takes_more = takes_names = ""
+    parameters = task.call_signature.parameters
+    for name, parameter in parameters.items():
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            takes_more = name
+        elif parameter.kind is Parameter.VAR_KEYWORD:
+            takes_names = name
+        elif rest and parameter.kind is not Parameter.KEYWORD_ONLY:
+            yield name, name, rest.pop(0)
+    for value in rest:
+        yield takes_more, "", value
+    for name, value in kwargs.items():
+        yield (name if name in parameters else takes_names), name, value
+
+
+def _texts_of(value: Any) -> Iterator[str]:
+    rest = [value]
+    while rest:
+        match rest.pop():
+            case dict() as items:
+                rest += items.values()
+            case list() | tuple() as items:
+                rest += items
+            case str() as text:
+                yield text
+                # As an exception's text or a traceback repeats it.
+                yield repr(text)[1:-1]
+                yield json.dumps(text)[1:-1]
+            case None | bool():
+                pass
+            case number:
+                yield str(number)

@@ -1,0 +1,291 @@
+"""What was measured of queues and tasks: series over minutes or hours, and totals since the first day.
+
+Whatever the number of queues, a question costs a few round trips: each asks all queues in one write.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+from django_delayq import conf
+from django_delayq.calls.call import Call
+from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.calls.together import together
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import statistics
+from django_delayq.delivery.statistics import (
+    TASKS_BATCH,
+    Figures,
+    Read,
+    Unit,
+    decode_figures,
+    tasks_in,
+    total,
+)
+from django_delayq.exceptions import InvalidSearch
+from django_delayq.redaction import show
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+#: Bounds for a histogram of few buckets, ms: powers of four, from a millisecond to five minutes, where ours begin and end.
+BOUNDS_MS = tuple(2.0**n / 1_000 for n in range(10, 30, 2))
+
+
+class Span(NamedTuple):
+    """What was measured in one minute or hour."""
+
+    #: When it began, by the server's clock.
+    since: datetime
+    figures: Figures
+
+
+class Series(NamedTuple):
+    """What was measured of a queue or a task, minute by minute or hour by hour."""
+
+    unit: Unit
+    #: The oldest first, without gaps. The last one is the present one, which is not over.
+    spans: list[Span]
+
+    @property
+    def total(self) -> Figures:
+        """All of it together."""
+        return total(span.figures for span in self.spans)
+
+
+def queue_statistics(
+    queues: Iterable[str] | None = None,
+    *,
+    minutes: int | None = None,
+    hours: int | None = None,
+) -> dict[str, Series]:
+    """Return what was measured of each queue in the last ``minutes``, or ``hours``; by default of all, in an hour.
+
+    The present minute or hour is the last of them. Those of 8 hours are kept, and of 90 days. It takes one round trip.
+
+    Raises:
+        QueueNotFound: a queue is not configured.
+        InvalidSearch: the number is none, or both are given.
+    """
+    return perform(own_clients.of_thread, _of_queues(queues, minutes, hours))
+
+
+async def aqueue_statistics(
+    queues: Iterable[str] | None = None,
+    *,
+    minutes: int | None = None,
+    hours: int | None = None,
+) -> dict[str, Series]:
+    """`queue_statistics` on the event loop."""
+    return await aperform(own_clients.of_loop, _of_queues(queues, minutes, hours))
+
+
+def task_statistics(
+    queue: str,
+    task: str,
+    *,
+    minutes: int | None = None,
+    hours: int | None = None,
+) -> Series:
+    """Return what was measured of one task on a queue, as `queue_statistics` does of a queue.
+
+    It reads what there is of all tasks of the queue, an hour of minutes or 60 hours a round trip.
+    """
+    return perform(own_clients.of_thread, _of_task(queue, task, minutes, hours))
+
+
+async def atask_statistics(
+    queue: str,
+    task: str,
+    *,
+    minutes: int | None = None,
+    hours: int | None = None,
+) -> Series:
+    """`task_statistics` on the event loop."""
+    return await aperform(own_clients.of_loop, _of_task(queue, task, minutes, hours))
+
+
+def tasks_statistics(
+    queues: Iterable[str] | None = None,
+    *,
+    minutes: int | None = None,
+    hours: int | None = None,
+) -> dict[str, dict[str, Figures]]:
+    """Return by queue and task what was measured in the last ``minutes``, or ``hours``, together.
+
+    A thousand tasks that all run are best asked for ``hours=2``: that is a tenth of what an hour of minutes has.
+
+    Raises:
+        QueueNotFound: a queue is not configured.
+        InvalidSearch: the number is none, or both are given.
+    """
+    return perform(own_clients.of_thread, _of_tasks(queues, minutes, hours))
+
+
+async def atasks_statistics(
+    queues: Iterable[str] | None = None,
+    *,
+    minutes: int | None = None,
+    hours: int | None = None,
+) -> dict[str, dict[str, Figures]]:
+    """`tasks_statistics` on the event loop."""
+    return await aperform(own_clients.of_loop, _of_tasks(queues, minutes, hours))
+
+
+class Totals(NamedTuple):
+    """What was measured of a queue since the first day. No number in it ever falls."""
+
+    queue: Figures
+    #: By name. Tasks beyond `STATISTICS` are together in ``other``.
+    tasks: dict[str, Figures]
+
+
+def statistics_totals(queues: Iterable[str] | None = None) -> dict[str, Totals]:
+    """Return what was measured of each queue since the first day, in one round trip; by default of all queues.
+
+    Raises:
+        QueueNotFound: a queue is not configured.
+    """
+    return perform(own_clients.of_thread, _totals(queues))
+
+
+async def astatistics_totals(
+    queues: Iterable[str] | None = None,
+) -> dict[str, Totals]:
+    """`statistics_totals` on the event loop."""
+    return await aperform(own_clients.of_loop, _totals(queues))
+
+
+def _settings_of(queues: Iterable[str] | None) -> list[QueueSettings]:
+    settings = conf.get_settings()
+    names: Iterable[str] = settings.queues if queues is None else dict.fromkeys(queues)
+    return [settings.queue(name) for name in names]
+
+
+def _range(minutes: int | None, hours: int | None) -> tuple[Unit, int]:
+    """Return the unit, and how many."""
+    if minutes is not None and hours is not None:
+        raise InvalidSearch(
+            f"minutes={show(minutes)}, hours={show(hours)}: give one of the two"
+        )
+    unit, count = (Unit.MINUTE, 60) if minutes is None else (Unit.MINUTE, minutes)
+    if hours is not None:
+        unit, count = Unit.HOUR, hours
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise InvalidSearch(
+            f"{unit}s={show(count)}: give a number of {unit}s, 1 to {unit.kept + 1:,}"
+        )
+    return unit, min(count, unit.kept + 1)
+
+
+def _ask(calls: Sequence[Call[T]]) -> Steps[list[T]]:
+    """Make calls in one write; raise the first error."""
+    found = []
+    for reply in (yield from together([_one(call) for call in calls])):
+        if isinstance(reply, Exception):
+            raise reply
+        found.append(reply)
+    return found
+
+
+def _one(call: Call[T]) -> Steps[T]:
+    reply: T = yield call
+    return reply
+
+
+def _of_queues(
+    queues: Iterable[str] | None, minutes: int | None, hours: int | None
+) -> Steps[dict[str, Series]]:
+    unit, count = _range(minutes, hours)
+    settings = _settings_of(queues)
+    found = yield from _ask(
+        [statistics.read_figures(each.keys, unit, count=count) for each in settings]
+    )
+    series = {}
+    for each, read in zip(settings, found, strict=True):
+        stored = {moment: decode_figures(text) for moment, text in read.stored.items()}
+        if b"" in read.open:
+            _merge(stored, read.moment, decode_figures(read.open[b""]))
+        series[each.name] = _series(unit, read.now, count, stored)
+    return series
+
+
+def _of_task(
+    queue: str, task: str, minutes: int | None, hours: int | None
+) -> Steps[Series]:
+    unit, count = _range(minutes, hours)
+    (settings,) = _settings_of([queue])
+    found: dict[int, Figures] = {}
+    now = None
+    for read in (yield from _read_tasks([settings], unit, count))[0]:
+        now = read.now if now is None else now
+        for moment, name, text in tasks_in(read):
+            if name == task:
+                _merge(found, moment, decode_figures(text))
+    assert now is not None
+    return _series(unit, now, count, found)
+
+
+def _of_tasks(
+    queues: Iterable[str] | None, minutes: int | None, hours: int | None
+) -> Steps[dict[str, dict[str, Figures]]]:
+    unit, count = _range(minutes, hours)
+    settings = _settings_of(queues)
+    all_read = yield from _read_tasks(settings, unit, count)
+    found: dict[str, dict[str, Figures]] = {}
+    for each, reads in zip(settings, all_read, strict=True):
+        tasks = found[each.name] = {}
+        for read in reads:
+            for _, name, text in tasks_in(read):
+                _merge(tasks, name, decode_figures(text))
+    return found
+
+
+def _read_tasks(
+    settings: Sequence[QueueSettings], unit: Unit, count: int
+) -> Steps[list[list[Read]]]:
+    """Read what there is of tasks, `TASKS_BATCH` minutes or hours of each queue a round trip."""
+    found: list[list[Read]] = [[] for _ in settings]
+    for first in range(0, count, TASKS_BATCH):
+        part = min(TASKS_BATCH, count - first)
+        replies = yield from _ask(
+            [
+                statistics.read_figures(
+                    each.keys, unit, first=first, count=part, of_tasks=True
+                )
+                for each in settings
+            ]
+        )
+        for reads, read in zip(found, replies, strict=True):
+            reads.append(read)
+    return found
+
+
+def _merge(found: dict[K, Figures], key: K, figures: Figures) -> None:
+    if key in found:
+        found[key].add(figures)
+    else:
+        found[key] = figures
+
+
+def _series(unit: Unit, now: int, count: int, stored: dict[int, Figures]) -> Series:
+    return Series(
+        unit,
+        [
+            Span(
+                datetime.fromtimestamp(moment * unit.seconds, UTC),
+                stored.get(moment) or Figures(),
+            )
+            for moment in range(now - count + 1, now + 1)
+        ],
+    )
+
+
+def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
+    settings = _settings_of(queues)
+    replies = yield from _ask([statistics.read_totals(each.keys) for each in settings])
+    return {
+        each.name: Totals(tasks.pop("", Figures()), tasks)
+        for each, tasks in zip(settings, replies, strict=True)
+    }

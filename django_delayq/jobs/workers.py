@@ -1,0 +1,223 @@
+"""The workers that live on the server: what each process says of itself, and orders for it from afar."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from django_delayq import conf
+from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.clients.clients import own_clients
+from django_delayq.delivery.workers import (
+    REGISTRY,
+    WORKERS_BATCH,
+    SeenWorker,
+    WorkersPage,
+    give_order,
+    read_workers,
+)
+from django_delayq.exceptions import InvalidSearch, NotSigned
+from django_delayq.redaction import show
+
+#: What a process can be told.
+QUIET, STOP = "quiet", "stop"
+#: How long an order holds: a process asks for orders every few seconds.
+ORDER_MS = 60_000
+
+
+class WorkerState(StrEnum):
+    """What a process does."""
+
+    WORKING = "working"
+    #: It claims no more, and goes on with what it has.
+    QUIET = "quiet"
+    #: It ends as soon as what it runs has ended.
+    STOPPING = "stopping"
+
+
+class WorkerJob(NamedTuple):
+    """A job that a process runs."""
+
+    #: What `get_job` takes.
+    id: str
+    #: The name of its task; None: it is not read yet.
+    task: str | None
+    #: When the attempt began, by the server's clock.
+    since: datetime
+
+
+class Worker(NamedTuple):
+    """One process of a worker."""
+
+    #: What `quiet_worker` and `stop_worker` take.
+    id: str
+    host: str
+    pid: int
+    #: The version of django-delayq that it runs, and the latest format of jobs that it reads.
+    version: str
+    format: int
+    queues: list[str]
+    state: WorkerState
+    #: How many jobs it can run in threads and as coroutines, and how many it runs.
+    threads: int
+    coroutines: int
+    busy_threads: int
+    busy_coroutines: int
+    #: The jobs that it runs, the longest running first, up to a hundred.
+    jobs: list[WorkerJob]
+    #: Bytes that only this process uses.
+    memory: int
+    started_at: datetime
+    #: When it last said so; a process that is silent for 30 s is listed no more.
+    seen_at: datetime
+
+    @property
+    def name(self) -> str:
+        """What attempts call it: its host and its process."""
+        return f"{self.host}:{self.pid}"
+
+
+class Order(msgspec.Struct):
+    """What a process is told from afar."""
+
+    #: `QUIET` or `STOP`.
+    do: str
+    #: When it is void, by the server's clock, epoch ms.
+    till_ms: int
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Order).decode
+
+
+def workers(queue: str | None = None) -> list[Worker]:
+    """Return the processes of workers that live and serve a queue of the settings, or this one, by host and number.
+
+    It takes a round trip for each hundred processes on the server.
+
+    Raises:
+        QueueNotFound: the queue is not configured.
+    """
+    return perform(own_clients.of_thread, _reading(queue))
+
+
+async def aworkers(queue: str | None = None) -> list[Worker]:
+    """`workers` on the event loop."""
+    return await aperform(own_clients.of_loop, _reading(queue))
+
+
+def quiet_worker(worker_id: str) -> bool:
+    """Have a process claim no more, and go on with what it has; return False if it is not there.
+
+    It obeys within 5 s, and stays like this until it is stopped. The other processes of its worker go on.
+
+    Raises:
+        InvalidSearch: this is not the id of a process.
+    """
+    return perform(own_clients.of_thread, _ordering(worker_id, QUIET))
+
+
+async def aquiet_worker(worker_id: str) -> bool:
+    """`quiet_worker` on the event loop."""
+    return await aperform(own_clients.of_loop, _ordering(worker_id, QUIET))
+
+
+def stop_worker(worker_id: str) -> bool:
+    """Have a process end as after SIGTERM, and not be replaced; return False if it is not there.
+
+    It obeys within 5 s: what it runs has `GRACE` to end. A worker all of whose processes were stopped ends with status 0,
+    so what started it may start it again.
+
+    Raises:
+        InvalidSearch: this is not the id of a process.
+    """
+    return perform(own_clients.of_thread, _ordering(worker_id, STOP))
+
+
+async def astop_worker(worker_id: str) -> bool:
+    """`stop_worker` on the event loop."""
+    return await aperform(own_clients.of_loop, _ordering(worker_id, STOP))
+
+
+def _reading(queue: str | None) -> Steps[list[Worker]]:
+    settings = conf.get_settings()
+    wanted = set(settings.queues) if queue is None else {settings.queue(queue).name}
+    seen: dict[str, SeenWorker] = {}
+    first, total = 0, 1
+    while first < total:
+        # A process that says so meanwhile moves to the end: it may be read twice, or the one behind it not at all.
+        page: WorkersPage = yield read_workers(REGISTRY, first=first)
+        seen |= {each.id: each for each in page.workers}
+        first, total = first + WORKERS_BATCH, page.total
+    found = [_worker(each) for each in seen.values()]
+    return sorted(
+        (each for each in found if not wanted.isdisjoint(each.queues)),
+        key=lambda each: (each.host, each.pid),
+    )
+
+
+def _worker(seen: SeenWorker) -> Worker:
+    info = seen.info
+    return Worker(
+        seen.id,
+        info.host,
+        info.pid,
+        info.version,
+        info.format,
+        info.queues,
+        _state(info.state),
+        info.threads,
+        info.coroutines,
+        info.busy_threads,
+        info.busy_coroutines,
+        [
+            WorkerJob(f"{job.queue}:{job.token}", job.task or None, _at(job.since_ms))
+            for job in info.jobs
+        ],
+        info.memory,
+        _at(max(0, seen.seen_ms - info.uptime_ms)),
+        _at(seen.seen_ms),
+    )
+
+
+def _state(text: str) -> WorkerState:
+    try:
+        return WorkerState(text)
+    except ValueError:
+        # A later version knows more states; whatever it does, it works.
+        return WorkerState.WORKING
+
+
+def _at(ms: float) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _ordering(worker_id: str, do: str) -> Steps[bool]:
+    if not isinstance(worker_id, str) or not worker_id:
+        raise InvalidSearch(
+            f"{show(worker_id)} is not the id of a worker's process; take one from workers()"
+        )
+    page: WorkersPage = yield read_workers(REGISTRY, count=1)
+    order = Order(do, page.now_ms + ORDER_MS)
+    sealed = conf.get_keyring().seal(_place(worker_id), _encode(order))
+    is_there: bool = yield give_order(REGISTRY, worker_id, sealed)
+    return is_there
+
+
+def _place(worker_id: str) -> str:
+    return f"worker {worker_id}"
+
+
+def read_order(worker_id: str, sealed: bytes, now_ms: int) -> Order | None:
+    """Return what a process is told; None: the time for that is over.
+
+    Raises:
+        NotSigned: this project has not given the order, or not to this process.
+    """
+    body = conf.get_keyring().unseal(_place(worker_id), sealed)
+    try:
+        order = _decode(body)
+    except msgspec.MsgspecError as error:
+        raise NotSigned(f"it cannot be read: {error}") from error
+    return order if now_ms < order.till_ms else None

@@ -1,0 +1,164 @@
+"""What has happened to a job, and what comes next, as a person follows it: in the order of time."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from django.utils import formats
+from django.utils.translation import gettext, ngettext
+
+from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.states import GRAVES, State
+from django_delayq.showing.display import Failure, Moment, clean, read_failure
+from django_delayq.showing.fields import SCORE_LABELS, STATE_NOTES
+from django_delayq.translating import number_text, state_label
+
+_FRAME = re.compile(r'  File "([^"\n]+)", line \d+')
+#: Files of Python and of installed packages, on whatever machine the worker runs.
+_LIBRARY = re.compile(
+    r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen |[/\\]django_delayq[/\\]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Lines of a traceback that are shown, or folded because they are of a library."""
+
+    text: str
+    #: What stands in the place of folded lines; "": they are shown.
+    summary: str = ""
+
+
+def stretches_of(traceback: str) -> list[Stretch]:
+    """Part a traceback into the project's own lines and those of libraries."""
+    blocks: list[tuple[bool, str]] = []
+    is_library = False
+    for line in traceback.splitlines(keepends=True):
+        found = _FRAME.match(line)
+        if found is not None:
+            is_library = _LIBRARY.search(found[1]) is not None
+            blocks.append((is_library, line))
+        elif line.startswith("    ") and blocks:
+            # The code of the frame, and the marks below it.
+            blocks[-1] = (blocks[-1][0], blocks[-1][1] + line)
+        else:
+            blocks.append((False, line))
+    stretches = []
+    for folded, group in groupby(blocks, key=lambda block: block[0]):
+        texts = [text for _, text in group]
+        summary = ""
+        if folded:
+            template = ngettext(
+                "{count} frame of libraries", "{count} frames of libraries", len(texts)
+            )
+            summary = template.format(count=number_text(len(texts)))
+        stretches.append(Stretch("".join(texts).rstrip("\n"), summary))
+    return stretches
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that has happened, or is to come."""
+
+    label: str
+    moment: Moment | None = None
+    #: Facts about it: how long it took, which worker.
+    facts: list[str] = field(default_factory=list)
+    note: str = ""
+    #: Of an attempt that failed.
+    error: str = ""
+    traceback: list[Stretch] = field(default_factory=list)
+    is_failure: bool = False
+    #: It is to come, or going on.
+    is_open: bool = False
+
+
+def events_of(
+    seen: Inspected,
+    state: str,
+    attempts: Sequence[Failure],
+    enqueued_ms: int | None,
+    worker: str,
+) -> list[Event]:
+    """Tell the life of a job; ``attempts`` are those behind it, the last first, and ``worker`` runs it now."""
+    now_ms = seen.now_ms
+    events = []
+    if enqueued_ms is not None:
+        events.append(Event(gettext("Enqueued"), Moment.of(enqueued_ms, now_ms)))
+    if seen.start_time_ms:
+        is_next = seen.state in (State.SCHEDULED, State.DUE) and not attempts
+        if not (is_next and seen.start_time_ms == seen.score_ms):
+            events.append(
+                Event(gettext("First due"), Moment.of(seen.start_time_ms, now_ms))
+            )
+    # Of a long history the oldest attempts have gone; a replay counts anew, and keeps them.
+    last = max(seen.attempts + seen.kills, len(attempts))
+    missing = last - len(attempts)
+    if missing and attempts:
+        template = ngettext(
+            "{count} earlier attempt, of which nothing is kept",
+            "{count} earlier attempts, of which nothing is kept",
+            missing,
+        )
+        events.append(Event(template.format(count=number_text(missing))))
+    for number, attempt in enumerate(reversed(attempts), missing + 1):
+        events.append(_attempt(number, attempt))
+    events += _now(seen, state, worker)
+    return events
+
+
+#: What the last error is of a job in these states: no attempt's, but why it is there.
+_REASONS = frozenset({State.HELD, State.QUARANTINED})
+
+
+def _attempt(number: int, attempt: Failure) -> Event:
+    facts = []
+    if attempt.took_ms is not None:
+        took = formats.number_format(attempt.took_ms / 1000, 3)
+        facts.append(gettext("ran for {count} s").format(count=took))
+    if attempt.worker:
+        facts.append(gettext("worker {worker}").format(worker=attempt.worker))
+    if attempt.kind:
+        facts.append(attempt.kind)
+    return Event(
+        gettext("Attempt {number}").format(number=number_text(number)),
+        attempt.at,
+        facts,
+        error=attempt.message,
+        traceback=stretches_of(attempt.traceback),
+        is_failure=bool(attempt.message),
+    )
+
+
+def _now(seen: Inspected, state: str, worker: str) -> list[Event]:
+    """Say where the job is, and when that changes."""
+    now_ms, note = seen.now_ms, str(STATE_NOTES.get(state, ""))
+    if seen.state is State.RUNNING:
+        since = Moment.of(seen.claimed_ms, now_ms) if seen.claimed_ms else None
+        ends = Moment.of(seen.score_ms, now_ms)
+        assert ends is not None
+        facts = [gettext("lease ends {when}").format(when=ends.relative)]
+        if worker:
+            facts.insert(0, gettext("worker {worker}").format(worker=clean(worker)))
+        return [Event(gettext("Runs since"), since, facts, note, is_open=True)]
+    label, reason = state_label(state), None
+    if seen.state in _REASONS:
+        reason = read_failure(seen.error, now_ms)
+    moment = None
+    if seen.score_ms and seen.state in SCORE_LABELS:
+        label = str(SCORE_LABELS[seen.state])
+        of = Moment.of_held if seen.state is State.HELD else Moment.of
+        moment = of(seen.score_ms, now_ms)
+    return [
+        Event(
+            label[:1].upper() + label[1:],
+            moment,
+            [reason.kind] if reason is not None and reason.kind else [],
+            note,
+            error=reason.message if reason is not None else "",
+            traceback=stretches_of(reason.traceback) if reason is not None else [],
+            is_failure=seen.state in GRAVES,
+            is_open=seen.state not in GRAVES,
+        )
+    ]

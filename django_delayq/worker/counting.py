@@ -1,0 +1,263 @@
+"""What a process has measured of the jobs that ended, on its way to the figures of their queue.
+
+Times are collected as they come and counted many at a time, so a job costs a fraction of a microsecond. Every ten seconds
+the figures of each queue go to the server. A process that is killed takes those of its last ten seconds with it; so does a
+call whose reply is lost, because a repeat might count them twice.
+"""
+
+import sys
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+
+from redis.exceptions import RedisError, ResponseError
+
+from django_delayq.calls.line import Line, UnderWay
+from django_delayq.clock import monotonic_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import statistics
+from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.statistics import (
+    FIGURES_BATCH,
+    LAST_BUCKET,
+    Figures,
+    Histogram,
+    Outcome,
+    Packed,
+    total,
+)
+from django_delayq.jobs.definition import TaskDefinition
+from django_delayq.logs import get_log
+from django_delayq.worker.attempt import Attempt, Verdict
+
+logger = get_log("django_delayq.worker")
+
+#: How long a figure waits for others before it is written.
+COUNT_AFTER_MS = 10_000.0
+#: So many times are counted at once.
+COUNTED_AT_ONCE = 4_096
+#: The name under which everything is counted whose task this process does not know.
+UNKNOWN = "?"
+#: The verdicts of attempts that ran.
+_RAN = frozenset(
+    {Verdict.SUCCEED, Verdict.RETRY, Verdict.SNOOZE, Verdict.CANCEL, Verdict.BURY}
+)
+_OUTCOMES = {
+    verdict: Outcome(verdict.value)
+    for verdict in Verdict
+    if verdict.value in set(Outcome)
+}
+_Key = tuple[str, TaskDefinition | None, Verdict, bool]
+
+
+class _Counted:
+    """What was measured of the attempts of one task on one queue that ended in one way."""
+
+    __slots__ = ("duration", "has_run", "late_us", "lateness", "number", "took_us")
+
+    def __init__(self, *, has_run: bool) -> None:
+        self.has_run = has_run
+        self.number = 0
+        # Collected, and not counted yet.
+        self.late_us: list[float] = []
+        self.took_us: list[float] = []
+        self.lateness = Histogram()
+        self.duration = Histogram()
+
+    def note(self, attempts: list[Attempt]) -> None:
+        self.number += len(attempts)
+        if not self.has_run:
+            return
+        # One loop, not two comprehensions: most batches of a queue that is not busy are of one attempt.
+        took_us, late_us = self.took_us.append, self.late_us.append
+        for attempt in attempts:
+            started_ms, leased = attempt.started_ms, attempt.leased
+            took_us((attempt.ended_ms - started_ms) * 1_000.0)
+            # What has run before, or what a limit may have held, says nothing of how late workers are.
+            if not (
+                leased.attempts or leased.kills or leased.has_limit or attempt.was_held
+            ):
+                late_ms = (
+                    started_ms + attempt.server_minus_local_ms - leased.start_time_ms
+                )
+                late_us(late_ms * 1_000.0)
+
+    def count(self) -> None:
+        """Count what was collected."""
+        for times_us, histogram in (
+            (self.late_us, self.lateness),
+            (self.took_us, self.duration),
+        ):
+            if times_us:
+                histogram.add(counted(times_us))
+                times_us.clear()
+
+
+def counted(times_us: list[float]) -> Histogram:
+    """Return times as a histogram, in the buckets of `statistics.bucket_of`."""
+    # The first two bytes of a float are its sign, its exponent and four bits of its fraction: sixteen buckets an octave.
+    # To look at them is a tenth of the work of computing a logarithm for each.
+    first = 3 if sys.byteorder == "little" else 0
+    heads = memoryview(array("d", times_us)).cast("B").cast("H")[first::4]
+    buckets: Counter[int] = Counter()
+    for head, number in Counter(heads).items():
+        # Before 1 us, and below 0, where our estimate of the server's clock is off by a little, is the first bucket.
+        bucket = 0 if head >= 0x8000 else max(0, (head >> 2) - 4 * 1023)
+        buckets[min(bucket, LAST_BUCKET)] += number
+    return Histogram(buckets, max(0, int(sum(times_us))))
+
+
+class Counting:
+    """The figures of one process that are not written yet. Owned by the claim loop's thread."""
+
+    def __init__(self, line: Line, most_tasks: int) -> None:
+        """``most_tasks``: how many a queue has figures of; 0: nothing is counted."""
+        self._line = line
+        self._most_tasks = most_tasks
+        #: When to write, by `monotonic_ms`; infinite while there is nothing to write.
+        self.due_ms = float("inf")
+        # By queue, task and verdict, and whether the task ran.
+        self._counted: dict[_Key, _Counted] = {}
+        self._uncounted = 0
+        # Where the last attempts were counted, and what they were; None: nowhere.
+        self._last: _Counted | None = None
+        self._last_task: TaskDefinition | None = None
+        self._last_queue: QueueSettings | None = None
+        self._last_verdict: Verdict | None = None
+        self._told: list[tuple[str, UnderWay[Packed | None]]] = []
+        self._packing: list[UnderWay[bool]] = []
+        # Hours that this process was the first to find over.
+        self._over: list[tuple[str, Packed]] = []
+        # What was logged of each queue.
+        self._problems: dict[str, str] = {}
+
+    @property
+    def has_told(self) -> bool:
+        """Whether replies to `tell` are still to be read."""
+        return bool(self._told or self._packing)
+
+    def note(self, attempts: list[Attempt]) -> None:
+        """Take in attempts of one queue with one verdict, which the server has settled."""
+        if not attempts or not self._most_tasks:
+            return
+        is_one = len(attempts) == 1
+        groups = ((attempts[0].task, attempts),) if is_one else _by_task(attempts)
+        for task, group in groups:
+            first = group[0]
+            # Most attempts are like those before; comparing saves look-ups, as Python hashes enum members slowly.
+            if (
+                task is not self._last_task
+                or first.verdict is not self._last_verdict
+                or first.queue is not self._last_queue
+                or first.is_unrun
+            ):
+                self._look_up(first)
+            if self._last is not None:
+                self._last.note(group)
+                self._uncounted += len(group)
+        if self._uncounted >= COUNTED_AT_ONCE:
+            self._count()
+
+    def _look_up(self, first: Attempt) -> None:
+        """Find where attempts like this one are counted; None: nowhere."""
+        self._last, verdict = None, first.verdict
+        self._last_task, self._last_queue = first.task, first.queue
+        # The one after an attempt that did not run is looked up again.
+        self._last_verdict = None if first.is_unrun else verdict
+        if verdict not in _OUTCOMES:
+            return
+        has_run = verdict in _RAN and not first.is_unrun
+        key = first.queue.name, first.task, verdict, has_run
+        if key not in self._counted:
+            self._counted[key] = _Counted(has_run=has_run)
+            self.due_ms = min(self.due_ms, monotonic_ms() + COUNT_AFTER_MS)
+        self._last = self._counted[key]
+
+    def _count(self) -> None:
+        self._uncounted = 0
+        for counted in self._counted.values():
+            counted.count()
+
+    def _take(self) -> dict[str, dict[str, Figures]]:
+        """Return what was counted by queue and task, and begin anew; under an empty name is the queue in whole."""
+        self._count()
+        found: dict[str, dict[str, Figures]] = defaultdict(lambda: defaultdict(Figures))
+        for (queue, task, verdict, _), counted in self._counted.items():
+            name = UNKNOWN if task is None else task.name
+            outcomes = Counter({_OUTCOMES[verdict]: counted.number})
+            found[queue][name].add(
+                Figures(outcomes, counted.lateness, counted.duration)
+            )
+        for figures in found.values():
+            figures[""] = total(list(figures.values()))
+        self._counted = {}
+        self._last = self._last_task = self._last_queue = self._last_verdict = None
+        return found
+
+    def tell(self) -> None:
+        """Write what was counted; the calls go out with the line's next calls, or at `learn`."""
+        self.due_ms = float("inf")
+        over, self._over = self._over, []
+        for queue, packed in over:
+            call = statistics.pack_hour(DeliveryKeys.of(queue), packed)
+            self._packing.append(self._line.ask(call))
+        for queue, figures in self._take().items():
+            names = list(figures)
+            for start in range(0, len(names), FIGURES_BATCH):
+                part = names[start : start + FIGURES_BATCH]
+                add = statistics.add_figures(
+                    DeliveryKeys.of(queue),
+                    {name: figures[name] for name in part},
+                    most_tasks=self._most_tasks,
+                )
+                self._told.append((queue, self._line.ask(add)))
+
+    def learn(self) -> None:
+        """Take in the replies to `tell`. What the server refuses, and what it may have counted, is not told again.
+
+        If the server is away, this says nothing: every other call of the loop does.
+        """
+        told, self._told = self._told, []
+        for queue, under_way in told:
+            try:
+                packed = under_way.finish()
+            except ResponseError as error:
+                self._refuse(queue, error)
+            except (RedisError, OSError):
+                continue
+            else:
+                self._problems.pop(queue, None)
+                if packed is not None:
+                    self._over.append((queue, packed))
+                    self.due_ms = 0.0
+        packing, self._packing = self._packing, []
+        for each in packing:
+            # An hour that is not packed can be read as well.
+            with suppress(RedisError, OSError):
+                each.finish()
+
+    def _refuse(self, queue: str, error: ResponseError) -> None:
+        if self._problems.get(queue) != str(error):
+            self._problems[queue] = str(error)
+            logger.warning(
+                "queue %s: the server does not take statistics (STATISTICS), so those of the last 10 s are dropped: %s",
+                queue,
+                error,
+            )
+
+
+def _by_task(
+    attempts: list[Attempt],
+) -> Iterable[tuple[TaskDefinition | None, list[Attempt]]]:
+    """Return attempts by their tasks. Most batches are of one."""
+    task = attempts[0].task
+    for attempt in attempts:
+        if attempt.task is not task:
+            break
+    else:
+        return ((task, attempts),)
+    groups: dict[TaskDefinition | None, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        groups[attempt.task].append(attempt)
+    return groups.items()

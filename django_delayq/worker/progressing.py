@@ -1,0 +1,114 @@
+"""How far the jobs of a process are, as their tasks say, on its way to the server: in one write for all, twice a second.
+
+What an attempt has left on the server goes with its end. If its process is killed, the sweep finds it.
+"""
+
+from collections.abc import Callable
+from itertools import chain, groupby
+
+from redis.exceptions import RedisError, ResponseError
+
+from django_delayq.calls.line import Line, UnderWay
+from django_delayq.clock import monotonic_ms
+from django_delayq.delivery.limits import MAX_BATCH
+from django_delayq.delivery.progress import JobProgress, note_progress
+from django_delayq.logs import get_log
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.crew import Crew
+
+logger = get_log("django_delayq.worker")
+
+#: The time between two writes.
+PROGRESS_EVERY_MS = 500.0
+
+
+class Progressing:
+    """What the tasks of one process have said of their progress. The claim loop's thread owns all but `note`."""
+
+    def __init__(self, line: Line, crew: Crew, wake: Callable[[], None]) -> None:
+        """``wake`` ends the wait of the claim loop."""
+        self._line = line
+        self._crew = crew
+        self._wake = wake
+        #: When to write, by `monotonic_ms`; infinite while there is nothing to write.
+        self.due_ms = float("inf")
+        self._told_ms = float("-inf")
+        # What is to be written of each attempt: those who run jobs put it in, the loop takes it out.
+        self._latest: dict[Attempt, bytes] = {}
+        # Those of which the server knows something.
+        self._written: dict[Attempt, None] = {}
+        self._told: list[tuple[str, UnderWay[None]]] = []
+        # What was logged of each queue.
+        self._problems: dict[str, str] = {}
+
+    @property
+    def has_told(self) -> bool:
+        """Whether replies to `tell` are still to be read."""
+        return bool(self._told)
+
+    def note(self, attempt: Attempt, stored: bytes) -> None:
+        """Take in how far a job is. Any thread may call this."""
+        self._latest[attempt] = stored
+        if self.due_ms == float("inf"):
+            # `tell` sets it back before it takes anything out, so what comes later is due again.
+            self.due_ms = max(monotonic_ms(), self._told_ms + PROGRESS_EVERY_MS)
+            self._wake()
+
+    def tell(self) -> None:
+        """Write what tasks have said, and forget what was said of attempts that have ended."""
+        self.due_ms = float("inf")
+        self._told_ms = monotonic_ms()
+        latest: dict[Attempt, bytes] = {}
+        while self._latest:
+            attempt, stored = self._latest.popitem()
+            if attempt.verdict is None and attempt.has_lease:
+                latest[attempt] = stored
+        running = self._crew.running
+        over = [attempt for attempt in self._written if attempt not in running]
+        for attempt in over:
+            del self._written[attempt]
+        self._written |= dict.fromkeys(latest)
+        told = chain(latest.items(), zip(over, [b""] * len(over), strict=True))
+        for queue, jobs in groupby(sorted(told, key=_queue_of), key=_queue_of):
+            self._note(queue, list(jobs))
+        if self._written:
+            # Their ends have to be noticed.
+            self.due_ms = self._told_ms + PROGRESS_EVERY_MS
+
+    def _note(self, queue: str, jobs: list[tuple[Attempt, bytes]]) -> None:
+        keys = jobs[0][0].queue.keys
+        for start in range(0, len(jobs), MAX_BATCH):
+            part = [
+                JobProgress(attempt.leased.token, attempt.leased.fence, stored)
+                for attempt, stored in jobs[start : start + MAX_BATCH]
+            ]
+            self._told.append((queue, self._line.ask(note_progress(keys, part))))
+
+    def learn(self) -> None:
+        """Take in the replies to `tell`. What did not reach the server is not told again: more will be said soon.
+
+        If the server is away, this says nothing: every other call of the loop does.
+        """
+        told, self._told = self._told, []
+        for queue, under_way in told:
+            try:
+                under_way.finish()
+            except ResponseError as error:
+                self._refuse(queue, error)
+            except (RedisError, OSError):
+                continue
+            else:
+                self._problems.pop(queue, None)
+
+    def _refuse(self, queue: str, error: ResponseError) -> None:
+        if self._problems.get(queue) != str(error):
+            self._problems[queue] = str(error)
+            logger.warning(
+                "queue %s: the server does not take the progress of jobs, so that is dropped: %s",
+                queue,
+                error,
+            )
+
+
+def _queue_of(told: tuple[Attempt, bytes]) -> str:
+    return told[0].queue.name

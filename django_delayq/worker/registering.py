@@ -1,0 +1,164 @@
+"""That this process lives, what it runs, and what it is told from afar: one write every five seconds."""
+
+import heapq
+import os
+import socket
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+
+from redis.exceptions import RedisError, ResponseError
+
+from django_delayq.calls.line import Line, UnderWay
+from django_delayq.clock import boottime_ms, monotonic_ms
+from django_delayq.delivery.workers import (
+    MOST_JOBS,
+    REGISTRY,
+    Registered,
+    RunningJob,
+    WorkerInfo,
+    register,
+)
+from django_delayq.exceptions import NotSigned
+from django_delayq.jobs.workers import QUIET, STOP, WorkerState, read_order
+from django_delayq.logs import get_log
+from django_delayq.wire import signing
+from django_delayq.worker.attempt import Attempt
+from django_delayq.worker.crew import Crew
+from django_delayq.worker.ending import Ending
+from django_delayq.worker.memory import Meter
+from django_delayq.worker.settlement import is_queues_own
+
+logger = get_log("django_delayq.worker")
+
+#: The time between two writes.
+REGISTER_EVERY_MS = 5_000.0
+
+
+class Registering:
+    """What one process says of itself. Owned by the claim loop's thread."""
+
+    def __init__(
+        self,
+        line: Line,
+        *,
+        owner: bytes,
+        queues: Iterable[str],
+        crew: Crew,
+        ending: Ending,
+        quiet: Callable[[], None],
+        stop: Callable[[], None],
+    ) -> None:
+        """``quiet`` and ``stop`` do what this process is told from afar."""
+        self._line = line
+        #: What names this process in the registry.
+        self.id = owner.hex()
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        self._version = version("django-delayq")
+        self._queues = list(queues)
+        self._crew = crew
+        self._ending = ending
+        self._do = {QUIET: quiet, STOP: stop}
+        self._meter = Meter()
+        self._since_ms = boottime_ms()
+        #: When to write, by `monotonic_ms`.
+        self.due_ms = 0.0
+        self._told: UnderWay[Registered] | None = None
+        # The last order that was read, whether it was obeyed or not.
+        self._order = b""
+        self._problem = ""
+
+    @property
+    def has_told(self) -> bool:
+        """Whether a reply to `tell` is still to be read."""
+        return self._told is not None
+
+    def tell(self) -> None:
+        """Write that this process lives."""
+        self.due_ms = monotonic_ms() + REGISTER_EVERY_MS
+        self._told = self._line.ask(register(REGISTRY, self.id, self._info()))
+
+    def _info(self) -> WorkerInfo:
+        crew = self._crew
+        running = [
+            attempt
+            for attempt in crew.running
+            if attempt.started_ms and attempt.verdict is None
+        ]
+        coroutines = sum([attempt.is_async for attempt in running])
+        longest = heapq.nsmallest(MOST_JOBS, running, key=lambda each: each.started_ms)
+        return WorkerInfo(
+            self._host,
+            self._pid,
+            self._version,
+            signing.FORMAT,
+            self._queues,
+            crew.threads.size,
+            crew.coroutines.size,
+            len(running) - coroutines,
+            coroutines,
+            [_running_job(attempt) for attempt in longest],
+            self._meter.read(),
+            round(boottime_ms() - self._since_ms),
+            self._state(),
+        )
+
+    def _state(self) -> WorkerState:
+        ending = self._ending
+        if ending.stop_ms is not None or ending.takes_no_more():
+            return WorkerState.STOPPING
+        return WorkerState.QUIET if ending.is_quiet else WorkerState.WORKING
+
+    def learn(self) -> None:
+        """Take in the reply to `tell`, and obey the order that came with it."""
+        told, self._told = self._told, None
+        assert told is not None
+        try:
+            reply = told.finish()
+        except ResponseError as error:
+            # What concerns the whole server, every other call of the loop says as well.
+            if is_queues_own(error) and self._problem != str(error):
+                self._problem = str(error)
+                logger.warning(
+                    "the server does not take that this process lives, so no page lists it and nobody can stop it from"
+                    " afar: %s",
+                    error,
+                )
+            return
+        except (RedisError, OSError):
+            return
+        self._problem = ""
+        if reply.order and reply.order != self._order:
+            self._order = reply.order
+            self._obey(reply)
+
+    def _obey(self, reply: Registered) -> None:
+        try:
+            order = read_order(self.id, reply.order, reply.now_ms)
+        except NotSigned as error:
+            logger.warning("an order for this process is not obeyed: %s", error)
+            return
+        if order is None:
+            logger.warning("an order for this process came too late to be obeyed")
+        elif (do := self._do.get(order.do)) is None:
+            logger.warning(
+                "an order for this process is not obeyed: it says %r, which this version does not know",
+                order.do,
+            )
+        else:
+            logger.warning("this process was told from afar to %s", _SAID[order.do])
+            do()
+
+
+_SAID = {
+    QUIET: "claim no more; what it has goes on",
+    STOP: "stop; it will not be replaced",
+}
+
+
+def _running_job(attempt: Attempt) -> RunningJob:
+    return RunningJob(
+        attempt.queue.name,
+        attempt.leased.token,
+        "" if attempt.task is None else attempt.task.name,
+        max(0, round(attempt.started_ms + attempt.server_minus_local_ms)),
+    )

@@ -1,0 +1,92 @@
+"""The page of a queue's limits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from django_delayq import Limit, delayed_task, limits, set_limit
+from tests.admin.conftest import url
+from tests.admin.filling import Queue
+from tests.admin.test_job_admin import content_of, messages_of
+
+
+@delayed_task(name="admin.limited", limit=Limit("admin-bank", concurrency=3))
+def limited() -> None: ...
+
+
+def post(browser: Client, queue: Queue, **data: Any) -> Any:
+    return browser.post(url("limits", queue.name), data, follow=True)
+
+
+def test_limit_of_a_queue_is_set_changed_and_taken_back(
+    browser: Client, queue: Queue
+) -> None:
+    assert "any number at a time" in content_of(browser.get(url("limits", queue.name)))
+
+    page = post(browser, queue, limit="", concurrency="2", rate="20/s")
+    assert messages_of(page) == ["The limit is changed; workers keep to it at once."]
+    (limit,) = limits(queue.name)
+    assert (limit.concurrency, limit.rate) == (2, "20/s")
+    post(browser, queue, limit="", concurrency="", rate="5/m")
+    (limit,) = limits(queue.name)
+    assert (limit.concurrency, limit.rate) == (None, "5/m")
+    page = post(browser, queue, limit="", clear="1")
+
+    assert messages_of(page) == ["What settings and code say is in force again."]
+    assert limits(queue.name) == []
+    assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
+        "Limit changed.",
+        "Limit changed.",
+        "Limit taken back.",
+    ]
+
+
+def test_limit_of_tasks_is_set(browser: Client, queue: Queue) -> None:
+    set_limit(queue.name, limit="admin-bank", concurrency=3)
+
+    post(browser, queue, limit="admin-bank", concurrency="9", rate="")
+
+    (limit,) = limits(queue.name)
+    assert (limit.limit, limit.concurrency) == ("admin-bank", 9)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"rate": "often"}, "“often” is no rate"),
+        ({"concurrency": "0"}, "greater than or equal to 1"),
+        ({"concurrency": "many"}, "Enter a whole number."),
+        ({"concurrency": "1" * 30}, "less than or equal to"),
+    ],
+)
+def test_what_is_no_limit_is_told_beside_the_field(
+    browser: Client, queue: Queue, said: dict[str, str], told: str
+) -> None:
+    page = post(browser, queue, limit="", **said)
+
+    assert told in content_of(page)
+    assert limits(queue.name) == []
+    assert not LogEntry.objects.exists()
+
+
+@pytest.mark.parametrize("action", ["set", "clear"])
+def test_limit_of_no_task_is_told(browser: Client, queue: Queue, action: str) -> None:
+    page = post(
+        browser, queue, limit="no body", concurrency="1", rate="", **{action: "1"}
+    )
+
+    assert "limit='no body'" in messages_of(page)[0]
+
+
+def test_limits_are_seen_by_viewers_and_changed_by_those_who_may(
+    login: Callable[..., Client], queue: Queue
+) -> None:
+    viewer = login("view")
+
+    assert b"Set this limit" not in viewer.get(url("limits", queue.name)).content
+    assert post(viewer, queue, limit="", concurrency="1").status_code == 403
+    assert login().get(url("limits", queue.name)).status_code == 403
+    assert limits(queue.name) == []

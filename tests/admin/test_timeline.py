@@ -1,0 +1,310 @@
+"""The page of one job: its arguments by name, its life, and what is left of it after its end."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from django_delayq import delayed_task, get_job, schedule
+from django_delayq.calls.running import run
+from django_delayq.delivery import settling
+from django_delayq.delivery.progress import (
+    JobProgress,
+    StoredProgress,
+    encode,
+    note_progress,
+)
+from django_delayq.delivery.settling import Done, Failed
+from django_delayq.delivery.states import State
+from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register, unregister
+from django_delayq.jobs import envelope as envelopes
+from django_delayq.showing.timeline import Stretch, stretches_of
+from tests.admin.conftest import url
+from tests.admin.filling import OWNER, Queue, error
+from tests.admin.test_job_admin import content_of, messages_of
+from tests.polling import wait_until
+
+LIBRARY = (
+    '  File "/usr/lib/python3.12/json/__init__.py", line 3, in loads\n    fail()\n'
+)
+INSTALLED = r'  File "C:\venv\Lib\site-packages\shop\x.py", line 3, in f' + "\n"
+OWN = '  File "/srv/shop/tasks.py", line 3, in send\n    loads(text)\n    ^^^^^^^^^^^\n'
+
+
+@delayed_task(name="admin.timeline.refund", keep_result=60, sensitive=("secret",))
+def refund(order_id: int, *items: str, secret: str = "", **more: Any) -> str:
+    return f"refunded {order_id}"
+
+
+def page_of(browser: Client, queue: Queue, token: str) -> str:
+    return content_of(browser.get(url("job", queue.name, token)))
+
+
+def test_task_is_the_title_and_arguments_have_names(
+    browser: Client, queue: Queue
+) -> None:
+    token = queue.schedule(
+        60_000, 7, "a", "b", task=refund.name, secret="s3cret", other=None
+    )
+
+    response = browser.get(url("job", queue.name, token))
+
+    assert response.context["title"] == refund.name
+    assert 'Arguments order_id= 7 2. "a" 3. "b" secret= *** other= null' in content_of(
+        response
+    )
+
+
+def test_payload_with_a_sensitive_argument_is_not_shown(
+    browser: Client, queue: Queue
+) -> None:
+    small = queue.schedule(60_000, 7, task=refund.name, secret="s3cret")
+    large = queue.schedule(60_000, 7, task=refund.name, secret="s3cret" * 20_000)
+
+    for address in (
+        url("job", queue.name, small),
+        url("job", queue.name, large),
+        url("queue", queue.name),
+        url("cancel", queue.name, small),
+    ):
+        page = browser.get(address)
+        assert page.status_code == 200
+        assert b"s3cret" not in page.content
+        assert "***" in content_of(page)
+    assert "not shown, as its task has marked arguments" in page_of(
+        browser, queue, small
+    )
+
+
+def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> None:
+    queue.client.hset(queue.keys.control, "format", 2)
+    token = queue.schedule(0, 7, task=refund.name)
+    for number in (1, 2):
+        job = queue.take(token)
+        told = envelopes.error_text(
+            f"broke {number}",
+            kind="failed",
+            traceback="Traceback (most recent call last):\n" + OWN,
+            at_ms=1_790_000_000_000 + number * 1000,
+            began_ms=1_790_000_000_000,
+            worker="web-1/4711",
+        )
+        delay = "+0" if number == 1 else "+600000"
+        failed = Failed(job.token, job.fence, delay, told)
+        assert run(queue.client, settling.retry(queue.keys, [failed])) == []
+
+    events = browser.get(url("job", queue.name, token)).context["events"]
+
+    assert [event.label for event in events] == [
+        "First due",
+        "Attempt 1",
+        "Attempt 2",
+        "Next attempt",
+    ]
+    assert events[1].facts == ["ran for 1.000 s", "worker web-1/4711", "failed"]
+    assert [event.error for event in events] == ["", "broke 1", "broke 2", ""]
+    assert [event.is_open for event in events] == [False, False, False, True]
+
+
+def test_reason_of_a_job_that_is_held_is_no_attempt(
+    browser: Client, queue: Queue
+) -> None:
+    token = queue.held(7)
+
+    events = browser.get(url("job", queue.name, token)).context["events"]
+
+    assert [event.label for event in events] == ["First due", "Held until"]
+    assert events[-1].error == "it broke"
+
+
+def test_dead_letter_ends_its_life_and_can_run_again(
+    browser: Client, queue: Queue
+) -> None:
+    token = queue.dead(7, error_text=error("no route"))
+
+    response = browser.get(url("job", queue.name, token))
+
+    events = response.context["events"]
+    assert [event.label for event in events][-2:] == ["Attempt 1", "Given up"]
+    assert not events[-1].is_open
+    assert b'name="run_now">Run again' in response.content
+
+
+def test_running_job_says_since_when_and_by_whom(browser: Client, queue: Queue) -> None:
+    token = queue.running(7).token
+
+    (*_, event) = browser.get(url("job", queue.name, token)).context["events"]
+
+    assert event.label == "Runs since"
+    assert event.facts[0] == "worker 4f574e45522d3031"
+    assert event.facts[1].startswith("lease ends in ")
+    info = WorkerInfo("web-1", 4711)
+    run(queue.client, register(REGISTRY, OWNER.hex(), info))
+    (*_, event) = browser.get(url("job", queue.name, token)).context["events"]
+    run(queue.client, unregister(REGISTRY, OWNER.hex()))
+    assert event.facts[0] == "worker web-1:4711"
+
+
+@pytest.mark.parametrize(
+    ("told", "words", "percent"),
+    [
+        (StoredProgress(40, 200, "pictures"), "40 of 200, 20 %", 20),
+        (StoredProgress(1234.5, None, "rows"), "1,234.5", None),
+        (StoredProgress(9, 3), "9 of 3, 100 %", 100),
+        (StoredProgress(0, 0), "0", None),
+    ],
+)
+def test_running_job_says_how_far_it_is(
+    browser: Client,
+    queue: Queue,
+    told: StoredProgress,
+    words: str,
+    percent: int | None,
+) -> None:
+    job = queue.running(7)
+    noted = JobProgress(job.token, job.fence, encode(told))
+    run(queue.client, note_progress(queue.keys, [noted]))
+
+    response = browser.get(url("job", queue.name, job.token))
+
+    shown = response.context["progress"]
+    assert (shown.words, shown.percent, shown.text) == (words, percent, told.text)
+    assert (b"<progress" in response.content) is (percent is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("no traceback", [Stretch("no traceback")]),
+        (
+            "Traceback:\n" + OWN + LIBRARY + LIBRARY + OWN + "Error: x\n",
+            [
+                Stretch("Traceback:\n" + OWN.rstrip("\n")),
+                Stretch(LIBRARY + LIBRARY.rstrip("\n"), "2 frames of libraries"),
+                Stretch(OWN + "Error: x"),
+            ],
+        ),
+        (
+            INSTALLED + "Error: x",
+            [Stretch(INSTALLED.rstrip("\n"), "1 frame of libraries"), Stretch("Error: x")],
+        ),
+        ("    cut in the middle\n" + OWN, [Stretch("    cut in the middle\n" + OWN.rstrip("\n"))]),
+    ],
+)  # fmt: skip
+def test_own_code_is_shown_and_libraries_are_folded(
+    text: str, expected: list[Stretch]
+) -> None:
+    assert stretches_of(text) == expected
+
+
+@pytest.fixture
+def ended(queue: Queue) -> str:
+    """The id of a job that has ended, with its record."""
+    job = schedule(refund.using(queue=queue.name), 0, 7, secret="s3cret")
+    leased = wait_until(queue.claim, description="the job")[0]
+    result = envelopes.result_text(
+        State.SUCCEEDED,
+        result="refunded 7",
+        last={"attempts": 0, "kills": 0, "began": 1, "at": 2, "worker": "web-1"},
+    )
+    done = Done(leased.token, leased.fence, 60_000, result)
+    run(queue.client, settling.acknowledge(queue.keys, [done]))
+    # Half a minute later the server has forgotten the job.
+    queue.client.delete(queue.keys.ended)
+    return job.id
+
+
+def test_record_of_an_ended_job_has_a_page(
+    browser: Client, queue: Queue, ended: str
+) -> None:
+    response = browser.get(url("job", queue.name, ended.rpartition(":")[2]))
+
+    text = content_of(response)
+    assert response.status_code == 200
+    assert "succeeded" in text
+    assert "order_id= 7 secret= ***" in text
+    assert 'Result "refunded 7"' in text
+
+
+def test_ended_job_runs_again_as_another(
+    browser: Client, queue: Queue, ended: str
+) -> None:
+    token = ended.rpartition(":")[2]
+    shown = browser.get(url("job", queue.name, token))
+    assert b'name="run_again"' in shown.content
+
+    page = browser.post(url("run_again", queue.name, token), follow=True)
+
+    (told,) = messages_of(page)
+    assert told.startswith(f"Job {ended} is scheduled once more, as job {queue.name}:")
+    other = told.split(" as job ")[1].partition(": it")[0]
+    again = get_job(other)
+    assert (again.task, again.args, again.kwargs) == (
+        refund.name,
+        [7],
+        {"secret": "s3cret"},
+    )
+    assert other != ended
+    assert LogEntry.objects.get().change_message == "Run again, as another job."
+
+
+@pytest.mark.parametrize("state", ["nobody", "running", "dead"])
+def test_only_what_has_ended_runs_again_as_another(
+    browser: Client, queue: Queue, state: str
+) -> None:
+    token = {
+        "nobody": lambda: "x" * 22,
+        "running": lambda: queue.running(7, task=refund.name).token,
+        "dead": lambda: queue.dead(7, task=refund.name),
+    }[state]()
+
+    page = browser.post(url("run_again", queue.name, token), follow=True)
+
+    (told,) = messages_of(page)
+    wanted = {
+        "nobody": "no job has the id",
+        "running": "is running already",
+        "dead": "is a dead letter by now",
+    }
+    assert wanted[state] in told
+    assert not LogEntry.objects.exists()
+
+
+def test_run_again_needs_the_right_to_change(
+    login: Callable[..., Client], queue: Queue, ended: str
+) -> None:
+    token = ended.rpartition(":")[2]
+    viewer = login("view", "delete")
+
+    assert b'name="run_again"' not in viewer.get(url("job", queue.name, token)).content
+    assert viewer.post(url("run_again", queue.name, token)).status_code == 403
+
+
+def test_page_open_on_a_job_that_has_just_run_says_so(
+    browser: Client, queue: Queue
+) -> None:
+    job = queue.running(7)
+    run(queue.client, settling.acknowledge(queue.keys, [Done(job.token, job.fence)]))
+
+    page = browser.post(url("run_now", queue.name, job.token), follow=True)
+
+    assert messages_of(page) == [f"Job {queue.name}:{job.token} has succeeded already."]
+    assert "succeeded" in content_of(page)
+
+
+def test_undecodable_payload_of_a_megabyte_has_a_page(
+    browser: Client, queue: Queue
+) -> None:
+    token = queue.quarantined(b"\x80" + b"\xfe\x00" * (1 << 19))
+
+    response = browser.get(url("job", queue.name, token))
+    listed = browser.get(url("queue", queue.name), {"state": "quarantined"})
+    found = browser.get(url("search"), {"queue": queue.name, "q": "nothing"})
+
+    assert "1,048,577 bytes, of which the first 2,048 are shown" in content_of(response)
+    assert len(response.content) < 100_000
+    assert len(listed.context["rows"]) == 1
+    assert found.status_code == 200

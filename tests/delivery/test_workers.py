@@ -1,0 +1,155 @@
+"""The registry of the processes that live."""
+
+import msgspec
+import pytest
+
+from django_delayq.delivery import workers
+from django_delayq.delivery.workers import (
+    KEPT_MS,
+    REGISTRY,
+    RegistryKeys,
+    RunningJob,
+    SeenWorker,
+    WorkerInfo,
+)
+from tests.delivery.rig import T0, Rig
+from tests.delivery.tour import register, registry
+from tests.wire.slots import key_slot
+
+INFO = WorkerInfo(
+    "host", 7, "1.0", 2, ["q"], 8, 100, 1, 0, [RunningJob("q", "t", "mail", 5)], 9, 10
+)
+
+
+def seen(rig: Rig, **options: int) -> list[SeenWorker]:
+    call = workers.read_workers(registry(rig), now_us=rig.now_us, **options)
+    return rig.run(call).workers
+
+
+def order(rig: Rig, name: str, sealed: bytes = b"order") -> bool:
+    call = workers.give_order(registry(rig), name, sealed, now_us=rig.now_us)
+    given: bool = rig.run(call)
+    return given
+
+
+def test_keys_of_the_registry_have_these_names_for_ever_and_one_slot() -> None:
+    assert RegistryKeys.of("delayq") == REGISTRY
+    assert REGISTRY == (
+        "delayq_workers:{delayq}",
+        "delayq_workers_seen:{delayq}",
+        "delayq_orders:{delayq}",
+    )
+    assert len({key_slot(key) for key in REGISTRY}) == 1
+
+
+def test_process_is_read_as_it_has_registered(rig: Rig) -> None:
+    rig.run(workers.register(registry(rig), "a", INFO, now_us=rig.now_us))
+
+    assert seen(rig) == [SeenWorker("a", T0, INFO)]
+
+
+def test_process_that_falls_silent_is_gone_after_thirty_seconds(rig: Rig) -> None:
+    register(rig, "a")
+    rig.now = KEPT_MS
+    register(rig, "b")
+    assert [each.id for each in seen(rig)] == ["a", "b"]
+
+    rig.now += 1
+    assert [each.id for each in seen(rig)] == ["b"]
+    register(rig, "b")
+
+    assert rig.client.hkeys(registry(rig).workers) == [b"b"]
+
+
+def test_process_that_leaves_is_gone_at_once_and_its_order_with_it(rig: Rig) -> None:
+    register(rig, "a")
+    order(rig, "a")
+
+    rig.run(workers.unregister(registry(rig), "a"))
+
+    assert rig.leftovers() == []
+
+
+def test_time_that_lies_ahead_after_the_clock_was_set_back_is_no_life(rig: Rig) -> None:
+    rig.now = 10 * KEPT_MS
+    register(rig, "a")
+    rig.now = 0
+
+    assert seen(rig) == []
+    register(rig, "b")
+
+    assert rig.client.hkeys(registry(rig).workers) == [b"b"]
+
+
+def test_pages_cover_all_processes(rig: Rig) -> None:
+    for n in range(5):
+        register(rig, f"w{n}")
+
+    found = [seen(rig, first=first, count=2) for first in (0, 2, 4)]
+
+    assert [[each.id for each in page] for page in found] == [
+        ["w0", "w1"],
+        ["w2", "w3"],
+        ["w4"],
+    ]
+
+
+def test_full_registry_takes_no_further_process(rig: Rig, monkeypatch) -> None:
+    monkeypatch.setattr(workers, "MOST_WORKERS", 2)
+    for name in "abc":
+        register(rig, name)
+    register(rig, "b")
+
+    assert [each.id for each in seen(rig)] == ["a", "b"]
+
+
+def test_order_reaches_its_process_and_no_other(rig: Rig) -> None:
+    register(rig, "a")
+    register(rig, "b")
+
+    assert order(rig, "a", b"first")
+    assert order(rig, "a", b"second")
+
+    for name, expected in (("a", b"second"), ("b", b"")):
+        call = workers.register(registry(rig), name, INFO, now_us=rig.now_us)
+        assert rig.run(call) == (T0, expected)
+
+
+def test_order_for_a_process_that_is_gone_is_refused(rig: Rig) -> None:
+    register(rig, "a")
+    rig.now = KEPT_MS + 1
+
+    assert not order(rig, "a")
+    assert not order(rig, "never")
+    assert not rig.client.exists(registry(rig).orders)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"host":1,"pid":2}',
+        b'{"host":"h","pid":2,"jobs":[{"queue":"q","token":"t","since_ms":1e30}]}',
+        b'{"host":"\xff","pid":2}',
+    ],
+)
+def test_what_no_version_of_ours_says_is_left_out(rig: Rig, said: bytes) -> None:
+    register(rig, "a")
+    register(rig, "b")
+    rig.client.hset(registry(rig).workers, "a", said)
+
+    assert [each.id for each in seen(rig)] == ["b"]
+
+
+def test_what_a_later_version_says_is_read_as_far_as_this_one_knows_it(
+    rig: Rig,
+) -> None:
+    register(rig, "a")
+    later = {"host": "h", "pid": 7, "mood": "good", "queues": ["q"]}
+    rig.client.hset(registry(rig).workers, "a", msgspec.json.encode(later))
+
+    (found,) = seen(rig)
+
+    assert found.info == WorkerInfo("h", 7, queues=["q"])

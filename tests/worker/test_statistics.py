@@ -1,0 +1,321 @@
+"""What a worker measures of its jobs."""
+
+import os
+import random
+import signal
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from django_delayq import (
+    pause,
+    resume,
+    schedule,
+    schedule_many,
+)
+from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import QueueSettings, get_settings
+from django_delayq.delivery import looking, statistics
+from django_delayq.delivery.claiming import Leased
+from django_delayq.delivery.statistics import Figures, Outcome, bucket_of
+from django_delayq.jobs.statistics import queue_statistics, statistics_totals
+from django_delayq.worker import counting
+from django_delayq.worker.attempt import Attempt, Verdict
+from django_delayq.worker.counting import UNKNOWN, Counting, counted
+from tests.polling import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.project import tasks
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    """Write figures at once, not after ten seconds."""
+    monkeypatch.setattr(counting, "COUNT_AFTER_MS", 50.0)
+
+
+def totals(queue) -> dict[str, Figures]:
+    return statistics_totals([queue])[queue].tasks
+
+
+def wait_for(queue, count: int) -> dict[str, Figures]:
+    """Return what is known of each task once so many attempts are counted."""
+
+    def are_there():
+        found = totals(queue)
+        numbers = sum(
+            each.outcomes.total() - each.outcomes[Outcome.HELD]
+            for each in found.values()
+        )
+        assert numbers <= count
+        return found if numbers == count else None
+
+    return wait_until(are_there, description=f"{count} attempts are counted")
+
+
+@every_server
+def test_each_end_is_counted_with_its_lateness_and_its_duration(
+    work, queue_name, records
+) -> None:
+    schedule(tasks.nap.using(queue=queue_name), 0, 0.05)
+    schedule_many([tasks.note.using(queue=queue_name).prepare(0, n) for n in range(5)])
+    work()
+
+    found = wait_for(queue_name, 6)
+
+    nap, note = found[tasks.nap.name], found[tasks.note.name]
+    assert nap.outcomes == {Outcome.SUCCEEDED: 1}
+    assert note.outcomes == {Outcome.SUCCEEDED: 5}
+    assert nap.duration.percentile(50) >= 50 / 1.25
+    assert nap.duration.sum_us >= 50_000
+    assert (note.duration.count, note.lateness.count) == (5, 5)
+    whole = statistics_totals([queue_name])[queue_name].queue
+    assert (whole.runs, whole.lateness.count) == (6, 6)
+    assert queue_statistics([queue_name], minutes=2)[queue_name].total.runs == 6
+
+
+def test_failures_count_each_attempt_and_only_the_first_is_late(
+    work, queue_name
+) -> None:
+    task = tasks.fail.using(queue=queue_name, max_attempts=3, backoff=tasks.AT_ONCE)
+    schedule(task, 0)
+    work()
+
+    found = wait_for(queue_name, 3)[tasks.fail.name]
+
+    assert found.outcomes == {Outcome.RETRYING: 2, Outcome.DEAD: 1}
+    assert (found.failures, found.runs) == (3, 3)
+    assert found.lateness.count == 1
+
+
+def test_what_does_not_run_has_neither_lateness_nor_duration(work, queue_name) -> None:
+    late = tasks.note.using(queue=queue_name, expires=0.001)
+    schedule(late, datetime.now(UTC) - timedelta(hours=1))
+    work()
+
+    found = wait_for(queue_name, 1)[tasks.note.name]
+
+    assert found.outcomes == {Outcome.EXPIRED: 1}
+    assert (found.lateness.count, found.duration.count) == (0, 0)
+
+
+@pytest.mark.parametrize("task", [None, tasks.note.name])
+def test_lateness_leaves_out_what_a_pause_has_held(
+    work, queue_name, records, task
+) -> None:
+    worker = work()
+    schedule(tasks.nap.using(queue=queue_name), 0, 0)
+    wait_for(queue_name, 1)
+    pause(queue_name, task=task)
+    schedule(tasks.note.using(queue=queue_name), 0, 1)
+    if task is None:
+        keys = get_settings().queue(queue_name).keys
+        wait_until(
+            lambda: run(own_clients.of_thread(), looking.counts(keys)).due,
+            description="the job is due",
+        )
+        wait_until(
+            lambda: worker.loop.queues[queue_name].pauses.is_paused,
+            description="the worker has seen the pause",
+        )
+    else:
+        held = get_settings().queue(queue_name).keys.held
+        wait_until(
+            lambda: own_clients.of_thread().zcard(held), description="it is held"
+        )
+    resume(queue_name, task=task)
+
+    found = wait_for(queue_name, 2)
+
+    assert found[tasks.note.name].runs == 1
+    assert found[tasks.note.name].lateness.count == 0
+    assert found[tasks.nap.name].lateness.count == 1
+
+
+def test_lateness_leaves_out_jobs_of_a_limit(work, queue_name, records) -> None:
+    schedule(tasks.one_of_a_key.using(queue=queue_name), 0, "a")
+    work()
+
+    found = wait_for(queue_name, 1)[tasks.one_of_a_key.name]
+
+    assert (found.runs, found.lateness.count) == (1, 0)
+
+
+def test_lateness_leaves_out_what_a_limit_of_the_queue_holds_back(
+    work, configure, queue_name, records
+) -> None:
+    configure({"RATE": "20/s burst 1"})
+    schedule_many([tasks.note.using(queue=queue_name).prepare(0, n) for n in range(6)])
+    work()
+
+    found = wait_for(queue_name, 6)[tasks.note.name]
+
+    assert found.runs == 6
+    assert found.lateness.count <= 1
+
+
+def test_worker_that_ends_writes_what_it_has_not_written(
+    work, queue_name, records, monkeypatch
+) -> None:
+    monkeypatch.setattr(counting, "COUNT_AFTER_MS", 600_000.0)
+    schedule_many([tasks.note.using(queue=queue_name).prepare(0, n) for n in range(9)])
+    worker = work(is_burst=True)
+    worker.join()
+
+    assert totals(queue_name)[tasks.note.name].runs == 9
+
+
+def test_nothing_is_measured_with_the_setting_off(
+    work, configure, queue_name, records, settings
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "STATISTICS": 0}
+    schedule_many([tasks.note.using(queue=queue_name).prepare(0, n) for n in range(9)])
+    work(is_burst=True).join()
+
+    assert records.count("run") == 9
+    assert totals(queue_name) == {}
+
+
+def test_killed_process_loses_no_more_than_it_had_not_written(
+    program, queue_name, records
+) -> None:
+    """It writes after ten seconds. What ended before that is counted, whatever happens to the process then."""
+    task = tasks.note.using(queue=queue_name)
+    schedule_many([task.prepare(0, n) for n in range(20)])
+    worker = program("--queue", queue_name)
+    wait_until(lambda: records.count("run") == 20, description="all have run")
+    written = wait_for(queue_name, 20)
+    schedule_many([task.prepare(0, n) for n in range(20, 25)])
+    wait_until(lambda: records.count("run") == 25, description="the rest has run")
+    for pid in worker.children():
+        os.kill(pid, signal.SIGKILL)
+
+    found = totals(queue_name)[tasks.note.name].runs
+    assert written[tasks.note.name].runs <= found <= 25
+
+
+# Without a server.
+
+
+class _Line:
+    """Takes calls and answers none."""
+
+    def __init__(self, error=None) -> None:
+        self.calls = []
+        self.error = error
+
+    def ask(self, call):
+        self.calls.append(call)
+        return self
+
+    def finish(self):
+        if self.error is not None:
+            raise self.error
+
+
+def attempts(count=1, *, task=tasks.note, verdict=Verdict.SUCCEED, late_ms=3.0):
+    made = []
+    for n in range(count):
+        leased = Leased("t" * 22, 0, 0, 1_000_000, b"", False, b"f" * 8)
+        attempt = Attempt(QueueSettings(name="q"), leased, 0.0, 900_000.0)
+        attempt.task, attempt.verdict = task, verdict
+        attempt.started_ms = 100_000 + late_ms
+        attempt.ended_ms = attempt.started_ms + n
+        made.append(attempt)
+    return made
+
+
+def taken(found: Counting) -> dict[str, Figures]:
+    return dict(found._take()["q"])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_times_are_counted_in_the_buckets_of_the_format(seed) -> None:
+    rand = random.Random(seed)
+    times = [rand.lognormvariate(4, 6) for _ in range(5_000)]
+    times += [-1e9, -0.1, 0.0, 0.5, 1.0, 1.25, 2.0**40, 1e300]
+
+    found = counted(times)
+
+    assert found.buckets == Counter(map(bucket_of, times))
+    assert found.count == len(times)
+
+
+def test_clock_that_is_off_makes_no_negative_sum() -> None:
+    assert counted([-500.0]).sum_us == 0
+
+
+def test_batch_of_several_tasks_is_counted_by_task() -> None:
+    found = Counting(_Line(), 1_000)
+    found.note([*attempts(2), *attempts(1, task=tasks.nap), *attempts(3)])
+    found.note(attempts(1, task=None, verdict=Verdict.QUARANTINE))
+    found.note(attempts(4))
+
+    figures = taken(found)
+
+    assert {name: each.outcomes.total() for name, each in figures.items()} == {
+        "": 11,
+        tasks.note.name: 9,
+        tasks.nap.name: 1,
+        UNKNOWN: 1,
+    }
+    assert figures[""].lateness.count == 10
+    assert figures[""].lateness.percentile(50) == pytest.approx(3, rel=0.25)
+
+
+def test_what_has_not_run_is_told_from_what_has() -> None:
+    found = Counting(_Line(), 1_000)
+    unrun = attempts(1, verdict=Verdict.BURY)
+    unrun[0].is_unrun = True
+    found.note(attempts(2, verdict=Verdict.BURY))
+    found.note(unrun)
+    found.note(attempts(2, verdict=Verdict.BURY))
+    found.note(attempts(1, verdict=Verdict.DROP))
+
+    figures = taken(found)[tasks.note.name]
+
+    assert figures.outcomes == {Outcome.DEAD: 5}
+    assert figures.duration.count == 4
+
+
+def test_many_tasks_go_in_several_calls() -> None:
+    line = _Line()
+    found = Counting(line, 1_000)
+
+    class Task:
+        def __init__(self, name):
+            self.name = name
+
+    for n in range(50):
+        found.note(attempts(1, task=Task(f"t{n}")))
+    found.tell()
+
+    assert len(line.calls) == 3
+    assert all(
+        (len(call.args) - 3) // 2 <= statistics.FIGURES_BATCH for call in line.calls
+    )
+
+
+def test_figures_whose_reply_is_lost_are_not_told_again() -> None:
+    line = _Line(RedisConnectionError("gone"))
+    found = Counting(line, 1_000)
+    found.note(attempts(3))
+    found.tell()
+    found.learn()
+    found.tell()
+
+    assert len(line.calls) == 1
+    assert found.due_ms == float("inf")
+
+
+def test_collected_times_are_counted_before_they_are_many(monkeypatch) -> None:
+    monkeypatch.setattr(counting, "COUNTED_AT_ONCE", 100)
+    found = Counting(_Line(), 1_000)
+    for _ in range(30):
+        found.note(attempts(10))
+        (collected,) = found._counted.values()
+        assert len(collected.took_us) < 100
+
+    assert taken(found)[""].duration.count == 300

@@ -1,0 +1,287 @@
+"""The processes that live, as pages list them, and what they are told from afar."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import django_delayq
+from django_delayq import InvalidSearch, QueueNotFound, schedule
+from django_delayq.calls.running import run
+from django_delayq.clients.clients import own_clients
+from django_delayq.conf import get_keyring
+from django_delayq.delivery.workers import REGISTRY, give_order
+from django_delayq.jobs.workers import (
+    Worker,
+    WorkerState,
+    aquiet_worker,
+    astop_worker,
+    aworkers,
+    quiet_worker,
+    stop_worker,
+    workers,
+)
+from django_delayq.worker import registering
+from django_delayq.worker.process import DISMISSED
+from tests.polling import wait_until
+from tests.worker.conftest import every_server
+from tests.worker.project import tasks
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    """Write twenty times a second, not every five seconds."""
+    monkeypatch.setattr(registering, "REGISTER_EVERY_MS", 50.0)
+
+
+def wait_for(queue, condition, what) -> Worker:
+    """Return the process that serves a queue, once something is true of it."""
+
+    def find():
+        found = workers(queue)
+        assert len(found) <= 1
+        return next((each for each in found if condition(each)), None)
+
+    return wait_until(find, description=what)
+
+
+@every_server
+def test_process_is_listed_with_what_it_runs(work, queue_name, records) -> None:
+    before = datetime.now(UTC)
+    work(threads=3, coroutines=7)
+    sync = schedule(tasks.hold.using(queue=queue_name), 0)
+    coroutine = schedule(tasks.hold_async.using(queue=queue_name), 0)
+
+    found = wait_for(queue_name, lambda each: len(each.jobs) == 2, "both are listed")
+
+    assert found.pid == os.getpid()
+    assert found.name == f"{found.host}:{found.pid}"
+    assert found.queues == [queue_name]
+    assert found.version == django_delayq.__version__
+    assert (found.threads, found.coroutines) == (3, 7)
+    assert (found.busy_threads, found.busy_coroutines) == (1, 1)
+    assert {(job.id, job.task) for job in found.jobs} == {
+        (sync.id, tasks.hold.name),
+        (coroutine.id, tasks.hold_async.name),
+    }
+    second = timedelta(seconds=1)
+    now = datetime.now(UTC) + second
+    assert all(before - second < job.since < now for job in found.jobs)
+    assert before - second < found.started_at < found.seen_at < now
+    assert found.memory > 1 << 20
+    assert found.state is WorkerState.WORKING
+    records.let_go()
+
+
+def test_process_that_ends_is_listed_no_more(work, queue_name) -> None:
+    worker = work()
+    wait_for(queue_name, lambda each: True, "it is listed")
+
+    worker.stop()
+
+    assert workers(queue_name) == []
+
+
+def test_processes_of_other_queues_are_left_out(work, configure, queue_name) -> None:
+    configure(None, other={})
+    work([f"{queue_name}-other"])
+    wait_for(f"{queue_name}-other", lambda each: True, "it is listed")
+
+    assert workers(queue_name) == []
+    with pytest.raises(QueueNotFound):
+        workers("nowhere")
+
+
+def test_quiet_process_claims_no_more_and_goes_on_with_what_it_has(
+    work, queue_name, records
+) -> None:
+    work()
+    schedule(tasks.hold.using(queue=queue_name), 0)
+    found = wait_for(queue_name, lambda each: each.jobs, "it runs a job")
+
+    assert quiet_worker(found.id)
+    wait_for(queue_name, lambda each: each.state is WorkerState.QUIET, "it is quiet")
+    schedule(tasks.note.using(queue=queue_name), 0)
+    second = work()
+    wait_until(lambda: records.count("run") == 1, description="another one runs it")
+    second.stop()
+    job = schedule(tasks.note.using(queue=queue_name), 0)
+    records.let_go()
+
+    quiet = wait_for(queue_name, lambda each: not each.jobs, "what it had has ended")
+    assert quiet.state is WorkerState.QUIET
+    assert quiet.id == found.id
+    wait_until(lambda: job.refresh() == "due", description="the job is due")
+    seen_at = quiet.seen_at
+    wait_for(queue_name, lambda each: each.seen_at > seen_at, "it lives on")
+    assert job.refresh() == "due"
+
+
+def test_quiet_process_does_not_spin(work, queue_name, records) -> None:
+    worker = work()
+    found = wait_for(queue_name, lambda each: True, "it is listed")
+    quiet_worker(found.id)
+    wait_for(queue_name, lambda each: each.state is WorkerState.QUIET, "it is quiet")
+    schedule(tasks.note.using(queue=queue_name), 0)
+    seen_at, turns = workers(queue_name)[0].seen_at, worker.loop.turns
+    began = time.monotonic()
+
+    # Ten of its writes.
+    seen = {seen_at}
+    wait_for(
+        queue_name,
+        lambda each: seen.add(each.seen_at) or len(seen) > 10,
+        "it has written ten times",
+    )
+
+    # A loop that spins makes thousands of turns a second; one that writes, and waits, two for each write.
+    seconds = time.monotonic() - began
+    assert worker.loop.turns - turns < 100 + 100 * seconds
+
+
+def test_process_that_was_told_to_stop_ends_in_order(work, queue_name, records) -> None:
+    worker = work()
+    schedule(tasks.count_up.using(queue=queue_name), 0, 10**6)
+    found = wait_for(queue_name, lambda each: each.jobs, "it runs a job")
+
+    assert stop_worker(found.id)
+
+    assert worker.join() == DISMISSED
+    assert workers(queue_name) == []
+
+
+def test_quiet_process_can_be_stopped(work, queue_name) -> None:
+    worker = work()
+    found = wait_for(queue_name, lambda each: True, "it is listed")
+    quiet_worker(found.id)
+    wait_for(queue_name, lambda each: each.state is WorkerState.QUIET, "it is quiet")
+
+    stop_worker(found.id)
+
+    assert worker.join() == DISMISSED
+
+
+def test_worker_in_burst_mode_that_is_told_to_be_quiet_ends(
+    work, queue_name, records
+) -> None:
+    worker = work(is_burst=True)
+    schedule(tasks.hold.using(queue=queue_name), 0)
+    found = wait_for(queue_name, lambda each: True, "it is listed")
+    quiet_worker(found.id)
+    wait_for(queue_name, lambda each: each.state != "working", "it has heard")
+    records.let_go()
+
+    worker.join()
+
+
+def test_async_twins_do_the_same(work, queue_name) -> None:
+    worker = work()
+    wait_for(queue_name, lambda each: True, "it is listed")
+
+    async def stop():
+        (found,) = await aworkers(queue_name)
+        return await aquiet_worker(found.id), await astop_worker(found.id)
+
+    assert asyncio.run(stop()) == (True, True)
+    assert worker.join() == DISMISSED
+
+
+def test_order_for_a_process_that_is_not_there_says_so(configure) -> None:
+    assert not quiet_worker("0" * 16)
+    assert not stop_worker("nobody")
+
+
+@pytest.mark.parametrize("wrong", ["", None, 7])
+def test_id_that_is_none_is_refused(configure, wrong) -> None:
+    with pytest.raises(InvalidSearch, match="is not the id of a worker's process"):
+        stop_worker(wrong)
+
+
+def sealed(worker_id, order) -> bytes:
+    return get_keyring().seal(f"worker {worker_id}", order)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda id: b'{"do":"stop","till_ms":9e15}', "it is signed with the key"),
+        (lambda id: sealed("another", b'{"do":"stop"}'), "does not fit"),
+        (lambda id: sealed(id, b'{"do":"stop","till_ms":5}'), "came too late"),
+        (lambda id: sealed(id, b'{"do":"stop"'), "cannot be read"),
+        (
+            lambda id: sealed(
+                id, json.dumps({"do": "dance", "till_ms": 10**15}).encode()
+            ),
+            "says 'dance', which this version does not know",
+        ),
+    ],
+)
+def test_order_that_nobody_of_us_has_given_is_not_obeyed(
+    work, queue_name, records, caplog, make, said
+) -> None:
+    worker = work()
+    found = wait_for(queue_name, lambda each: True, "it is listed")
+
+    run(own_clients.of_thread(), give_order(REGISTRY, found.id, make(found.id)))
+
+    wait_until(lambda: said in caplog.text, description="it is logged")
+    schedule(tasks.note.using(queue=queue_name), 0)
+    wait_until(lambda: records.count("run") == 1, description="it works on")
+    assert worker.is_running
+    assert caplog.text.count("an order for this process") == 1
+
+
+def test_server_that_refuses_the_registry_keeps_no_job_from_running(
+    work, queue_name, records, caplog, client
+) -> None:
+    registry = REGISTRY._replace(workers=f"delayq_workers:{queue_name}")
+    client.set(registry.workers, "another application's")
+    work()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registering, "REGISTRY", registry)
+        wait_until(
+            lambda: "nobody can stop it from afar" in caplog.text,
+            description="it is logged",
+        )
+        schedule(tasks.note.using(queue=queue_name), 0)
+        wait_until(lambda: records.count("run") == 1, description="it works")
+
+    assert caplog.text.count("nobody can stop it from afar") == 1
+
+
+def test_stopped_process_is_not_replaced_and_a_killed_one_is(
+    program, queue_name, records
+) -> None:
+    """A program registers as it starts, and every five seconds."""
+    program_of_two = program("--queue", queue_name, "--processes", "2")
+    both = wait_until(
+        lambda: len(found := workers(queue_name)) == 2 and found,
+        description="both processes are listed",
+    )
+    first, second = both
+    assert {first.pid, second.pid} == set(program_of_two.children())
+
+    os.kill(second.pid, signal.SIGKILL)
+    third = wait_until(
+        lambda: [
+            each
+            for each in workers(queue_name)
+            if each.pid not in (first.pid, second.pid)
+        ],
+        description="the killed one is replaced",
+    )[0]
+    assert stop_worker(first.id)
+    wait_until(
+        lambda: program_of_two.children() == [third.pid],
+        description="the stopped one has ended",
+    )
+    assert stop_worker(third.id)
+
+    assert program_of_two.wait() == 0
+    assert "was told from afar to end, and is not replaced; 1 go on" in (
+        program_of_two.log
+    )
