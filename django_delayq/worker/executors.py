@@ -18,7 +18,6 @@ from threading import Lock
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.core.cache import caches
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -35,6 +34,7 @@ from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
+from django_delayq.worker.caches import make_caches
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
@@ -87,20 +87,6 @@ _database_use = _DatabaseUse()
 @receiver(connection_created, dispatch_uid="django_delayq.worker")
 def _note_connection(**kwargs: object) -> None:
     _database_use.has_connected = True
-
-
-def _make_caches() -> None:
-    """Make the caches of this thread, or of this context, which connect when they are used.
-
-    Django keeps them in the context, and each job has a copy of that: a cache that a job made would go with it, and its
-    connections too. Database connections are the thread's.
-    """
-    for alias in caches:
-        try:
-            caches[alias]
-        except Exception as error:
-            # The task that uses it gets the error.
-            logger.debug("cache %s cannot be made: %s", alias, error)
 
 
 #: Put in the queue of the threads, this asks for a sign of life.
@@ -296,7 +282,7 @@ class ThreadExecutor:
     def _work(self, index: int) -> None:
         running_stop.set(self._stop)
         running_report.set(self._report)
-        _make_caches()
+        make_caches()
         if self._around is not None:
             warm(self._around.travellers)
         get, held = self._queue.get, self._held
@@ -671,7 +657,7 @@ class LoopExecutor:
         if self._free_bases:
             return self._free_bases.pop()
         base = self._context.copy()
-        base.run(_make_caches)
+        base.run(make_caches)
         return base
 
     def _end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
