@@ -4,10 +4,10 @@ Only ``--deploy`` asks the server: an ordinary check must not need a running one
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from shlex import quote
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
 from django.apps import apps
 from django.conf import settings as django_settings
@@ -33,6 +33,9 @@ from django_delayq.redaction import redact_url, show
 from django_delayq.testing import mode
 from django_delayq.worker.surroundings import find_middleware
 
+if TYPE_CHECKING:
+    from django_delayq.health.problems import ServerProblem
+
 
 def register_all() -> None:
     """Make ``manage.py check`` run these checks."""
@@ -43,17 +46,8 @@ def register_all() -> None:
 
 def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Ask the server whether it can serve the queues."""
-    # Other checks need not import it.
-    from django_delayq.health.problems import find_server_problems
-
     try:
-        settings = conf.get_settings()
-        problems = find_server_problems(
-            own_clients.shared(),
-            settings.queues,
-            key_ids=_key_ids(),
-            max_jobs=conf.limits_of(settings.queues.values()),
-        )
+        problems = server_problems()
     except (DelayqError, RedisError, OSError) as error:
         fault = describe_fault(error)
         return [
@@ -72,6 +66,26 @@ def check_server(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         )
         for problem in problems
     ]
+
+
+def server_problems(
+    queues: Iterable[conf.QueueSettings] | None = None,
+) -> "list[ServerProblem]":
+    """Ask the server of the settings about everything that `find_server_problems` knows; by default for all queues.
+
+    Raises:
+        InvalidSettings, redis.exceptions.RedisError, OSError: it cannot be asked.
+    """
+    # Other checks need not import it.
+    from django_delayq.health.problems import find_server_problems
+
+    asked = conf.get_settings().queues.values() if queues is None else list(queues)
+    return find_server_problems(
+        own_clients.shared(),
+        [queue.name for queue in asked],
+        key_ids=_key_ids(),
+        max_jobs=conf.limits_of(asked),
+    )
 
 
 def _key_ids() -> list[str] | None:

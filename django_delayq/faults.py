@@ -44,7 +44,7 @@ def is_misconfigured(error: Exception) -> bool:
     ) or _is_database_wrong(error)
 
 
-def _is_forbidden(error: Exception) -> bool:
+def is_forbidden(error: Exception) -> bool:
     """Return whether the account lacks a right to a command, a key or a channel, inside or outside a script."""
     # To a script, 6.2 and 7.0 say "The user executing the script can't …", later ones "ACL failure in script".
     told = str(error)
@@ -115,7 +115,7 @@ def _meaning(error: Exception, message: str) -> tuple[str, str]:
                 " on it; workers go on as soon as it is back."
             ),
         )
-    if _is_forbidden(error):
+    if is_forbidden(error):
         return (
             gettext("The server's account may not do this."),
             gettext(

@@ -18,7 +18,8 @@ TEMPLATES = sorted(PACKAGE.rglob("*.html"))
 SHOWING = [
     *sorted((PACKAGE / "admin").glob("*.py")),
     PACKAGE / "translating.py",
-    PACKAGE / "management" / "frames_report.py",
+    *sorted((PACKAGE / "showing").glob("*.py")),
+    *sorted((PACKAGE / "management").glob("*.py")),
     *sorted((PACKAGE / "management" / "commands").glob("delayq_*.py")),
 ]
 _TRANSLATING = re.compile(r"n?p?gettext(_lazy)?")

@@ -40,6 +40,7 @@ LAYERS = [
         "context",
         "management",
         "metrics",
+        "showing",
         "otel",
         "testing",
         "outbox",

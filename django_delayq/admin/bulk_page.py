@@ -22,7 +22,6 @@ from django.http import (
 )
 from django.utils.translation import gettext, ngettext
 
-from django_delayq.admin import display
 from django_delayq.admin.actions import ACTIONS, Action, Named, Said, Step
 from django_delayq.admin.pages import Row, row_of_job
 from django_delayq.admin.search import Filter, SearchForm, look
@@ -39,6 +38,7 @@ from django_delayq.jobs.bulk import Changed, Pages
 from django_delayq.jobs.finding import Mark
 from django_delayq.jobs.job import Job, handle_of
 from django_delayq.models import Job as JobModel
+from django_delayq.showing import display
 from django_delayq.translating import list_text, number_text, state_label
 
 #: Jobs that a page shows before it asks whether to go on.

@@ -8,7 +8,6 @@ from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedire
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
-from django_delayq.admin import display
 from django_delayq.admin.job_page import context_of
 from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit, queue_of
@@ -26,6 +25,7 @@ from django_delayq.jobs.preparing import prepare
 from django_delayq.jobs.sending import schedule_many
 from django_delayq.jobs.telling import BY_CALL, task_of
 from django_delayq.models import Job
+from django_delayq.showing import display
 from django_delayq.signals import job_cancelled, tell
 from django_delayq.translating import state_label
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 from django.http import HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from django_delayq.admin import display, fields, pages, timeline
 from django_delayq.admin.asking import ask
 from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit, queue_of
@@ -20,6 +19,7 @@ from django_delayq.delivery.workers import REGISTRY, read_worker
 from django_delayq.health import problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import find_task
+from django_delayq.showing import display, fields, timeline
 from django_delayq.translating import say_problems, state_label
 
 _CANCELLABLE = frozenset(
@@ -90,7 +90,7 @@ def context_of(
     content = display.read_content(
         seen.payload, len(seen.payload), settings, in_full=True
     )
-    state = pages.state_text(seen.state, seen.score_ms, seen.now_ms)
+    state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
     has_expired = state == "lease expired"
     waits = (
         seen.state in (State.SCHEDULED, State.RETRYING, State.HELD, State.UNKNOWN)

@@ -6,7 +6,7 @@ from django.http import HttpResponse
 from django.utils.translation import gettext
 
 from django_delayq import conf
-from django_delayq.admin import display, pages
+from django_delayq.admin import pages
 from django_delayq.admin.visit import Visit
 from django_delayq.calls.call import Call
 from django_delayq.calls.several import run_all
@@ -14,6 +14,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.delivery import looking, pausing
 from django_delayq.faults import describe_fault
 from django_delayq.health import problems
+from django_delayq.showing import display
 from django_delayq.translating import say, say_fault, say_problems
 
 

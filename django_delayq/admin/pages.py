@@ -6,7 +6,14 @@ from typing import Any
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
-from django_delayq.admin.display import (
+from django_delayq.clock import epoch_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery.looking import Counts, Page, PageRow
+from django_delayq.delivery.states import State
+from django_delayq.jobs.arguments import shown_arguments
+from django_delayq.jobs.finding import Fit
+from django_delayq.jobs.job import Job
+from django_delayq.showing.display import (
     Content,
     Failure,
     Moment,
@@ -16,13 +23,7 @@ from django_delayq.admin.display import (
     read_failure,
     size_text,
 )
-from django_delayq.clock import epoch_ms
-from django_delayq.conf import QueueSettings
-from django_delayq.delivery.looking import Counts, Page, PageRow
-from django_delayq.delivery.states import State
-from django_delayq.jobs.arguments import shown_arguments
-from django_delayq.jobs.finding import Fit
-from django_delayq.jobs.job import Job
+from django_delayq.showing.fields import state_text
 from django_delayq.translating import state_label
 
 #: No set of the server has as many elements; the limit keeps ranks within what the server reads as a number.
@@ -241,16 +242,6 @@ def row_of_job(job: Job[Any]) -> Row:
         job.queue,
         job.priority,
     )
-
-
-def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
-    """Name a state, with what the score adds to it, as `translating.STATES` has it."""
-    is_past = score_ms is not None and score_ms <= now_ms
-    if state is State.SCHEDULED and is_past:
-        return "due"
-    if state is State.RUNNING and is_past:
-        return "lease expired"
-    return str(state)
 
 
 @dataclass(frozen=True, slots=True)

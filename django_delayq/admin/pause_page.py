@@ -6,11 +6,11 @@ from django.contrib import messages
 from django.http import HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from django_delayq.admin import display
 from django_delayq.admin.forms import PauseForm
 from django_delayq.admin.visit import Visit, queue_of
 from django_delayq.exceptions import TaskNotFound
 from django_delayq.jobs.pausing import MAX_REASON, pause, resume
+from django_delayq.showing import display
 
 
 def pause_queue(visit: Visit, queue: str) -> HttpResponse:

@@ -6,7 +6,7 @@ from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from django_delayq import conf
-from django_delayq.admin import display, pages
+from django_delayq.admin import pages
 from django_delayq.admin.asking import ask
 from django_delayq.admin.search import LONGEST, Filter
 from django_delayq.admin.search_page import action_context
@@ -20,6 +20,7 @@ from django_delayq.delivery.states import GRAVES, State
 from django_delayq.health import problems
 from django_delayq.jobs import registry
 from django_delayq.jobs.limiting import in_force
+from django_delayq.showing import display
 from django_delayq.translating import counter_label, say, say_problems, state_label
 
 #: Counters of a queue that are not about jobs.

@@ -10,13 +10,13 @@ from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy
 
-from django_delayq.admin.display import clean
 from django_delayq.admin.visit import Visit, queue_of
 from django_delayq.conf import QueueSettings
 from django_delayq.exceptions import DelayqError, InvalidSchedule
 from django_delayq.jobs.moments import cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
+from django_delayq.showing.display import clean
 from django_delayq.translating import is_english, moment_text
 
 #: How many moments of each schedule are shown.

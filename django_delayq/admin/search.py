@@ -18,7 +18,6 @@ from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
-from django_delayq.admin import display
 from django_delayq.admin.asking import ask
 from django_delayq.admin.pages import Row, row_of_fit
 from django_delayq.calls.command import Command
@@ -30,6 +29,7 @@ from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import State
 from django_delayq.jobs.finding import LISTED, FoundJobs, Mark, find_jobs
 from django_delayq.jobs.registry import all_tasks
+from django_delayq.showing import display
 from django_delayq.translating import list_text, moment_text, state_label
 from django_delayq.wire.signing import TOKEN_LENGTH
 

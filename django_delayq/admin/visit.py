@@ -18,7 +18,7 @@ from django.utils.translation import gettext
 from redis.exceptions import RedisError
 
 from django_delayq import conf
-from django_delayq.admin import display, pages
+from django_delayq.admin import pages
 from django_delayq.admin.paths import from_path_part, to_path_part
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Counts
@@ -26,6 +26,7 @@ from django_delayq.delivery.states import State
 from django_delayq.exceptions import DelayqError, QueueNotFound
 from django_delayq.faults import describe_fault
 from django_delayq.models import Job
+from django_delayq.showing import display
 from django_delayq.translating import say_fault
 
 if TYPE_CHECKING:

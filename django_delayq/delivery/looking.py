@@ -91,6 +91,11 @@ class Counts(NamedTuple):
             self.waiting + self.destination + self.running + self.retrying + self.held
         )
 
+    @property
+    def late_ms(self) -> int:
+        """For how long the first due job has waited."""
+        return 0 if self.next_ms is None else max(0, self.now_ms - self.next_ms)
+
 
 def inspect(
     keys: DeliveryKeys, token: str, *, now_us: int | None = None

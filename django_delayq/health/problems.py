@@ -17,6 +17,7 @@ from django_delayq.calls.several import run_all
 from django_delayq.delivery import holding, looking, pausing, upgrading
 from django_delayq.delivery.holding import HeldNames
 from django_delayq.delivery.keys import DeliveryKeys
+from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.pausing import Pause
 from django_delayq.delivery.upgrading import QueueFormat
 from django_delayq.health.facts import Facts, ask
@@ -28,6 +29,10 @@ from django_delayq.wording import gettext, ngettext, sentence
 LONG_LIST = 100_000
 #: From this share of its jobs on, a queue of limited size is nearly full.
 NEARLY_FULL = 0.9
+#: A due job that has waited for so long shows that nobody takes it; a worker takes it within 2 s, and a look lasts.
+UNSERVED_MS = 5_000
+#: From this lateness on, a queue that is served is late.
+LATE_MS = 60_000
 #: The oldest servers that know every command of ours.
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 
@@ -70,7 +75,7 @@ def find_server_problems(
     facts = ask(client)
     problems = [
         *_version(facts),
-        *_role(facts),
+        *find_role(facts),
         *_memory(facts),
         *_persistence(facts),
         *_unknowns(facts),
@@ -81,7 +86,7 @@ def find_server_problems(
         problems += _missing_rights(rights)
         if rights.is_read_only and not facts.role:
             facts.role = "replica"
-            problems += _role(facts)
+            problems += find_role(facts)
         if not rights.unreadable and not rights.mistyped:
             problems += _formats(client, keys)
             if key_ids is not None:
@@ -106,7 +111,8 @@ def _version(facts: Facts) -> Iterator[ServerProblem]:
         )
 
 
-def _role(facts: Facts) -> Iterator[ServerProblem]:
+def find_role(facts: Facts) -> Iterator[ServerProblem]:
+    """Report a server that is no primary."""
     if facts.role not in ("", "primary"):
         yield ServerProblem(
             Level.ERROR,
@@ -315,6 +321,80 @@ def find_nearly_full(
                 queue=queue,
             ),
         )
+
+
+# Who serves
+
+
+def find_unserved(
+    queue: str, counts: Counts, processes: int, *, is_shared: bool, is_paused: bool
+) -> Iterator[ServerProblem]:
+    """Report a queue whose jobs nobody takes, or whose workers are late; ``processes`` serve it."""
+    late_ms = counts.late_ms
+    if is_paused or (is_shared and late_ms < LATE_MS):
+        # The pause is a problem of its own; and Java may be the one that takes what is due.
+        return
+    if processes == 0 and late_ms >= UNSERVED_MS:
+        yield ServerProblem(
+            Level.ERROR,
+            ngettext(
+                "Queue {queue!r} has {number:,} due job, the first for {late_s:,} s, and no worker serves it.",
+                "Queue {queue!r} has {number:,} due jobs, the first for {late_s:,} s, and no worker serves it.",
+                counts.due,
+                queue=queue,
+                late_s=late_ms // 1000,
+            ),
+            gettext(
+                "Start a worker: manage.py delayq_worker --queue {queue}",
+                queue=quote(queue),
+            ),
+        )
+    elif processes == 0 and counts.jobs:
+        yield ServerProblem(
+            Level.WARNING,
+            ngettext(
+                "No worker serves queue {queue!r}, which holds {number:,} job.",
+                "No worker serves queue {queue!r}, which holds {number:,} jobs.",
+                counts.jobs,
+                queue=queue,
+            ),
+            gettext(
+                "Start a worker: manage.py delayq_worker --queue {queue}",
+                queue=quote(queue),
+            ),
+        )
+    elif late_ms >= LATE_MS:
+        yield ServerProblem(
+            Level.WARNING,
+            gettext(
+                "Queue {queue!r} is late: its first due job has waited for {late_s:,} s, though {processes} worker"
+                " processes serve it.",
+                queue=queue,
+                late_s=late_ms // 1000,
+                processes=processes,
+            ),
+            gettext(
+                "If they are busy, start more of them; if a limit holds the queue, wait or raise the limit."
+            ),
+        )
+
+
+def find_other_versions(
+    versions: Mapping[str, str], version: str
+) -> Iterator[ServerProblem]:
+    """Report workers, given with their versions by name, that run another version than this process."""
+    for name, its in versions.items():
+        if its != version:
+            yield ServerProblem(
+                Level.WARNING,
+                gettext(
+                    "Worker {name} runs django-delayq {its}, and this project has {version}.",
+                    name=name,
+                    its=its,
+                    version=version,
+                ),
+                gettext("Restart it with the code of this project."),
+            )
 
 
 # What the user may not do

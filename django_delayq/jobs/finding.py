@@ -5,7 +5,14 @@
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -112,8 +119,15 @@ class FoundJobs(Generic[R]):
     Iterate over it with ``for`` or ``async for``. Each iteration, and each method below, searches anew.
     """
 
-    def __init__(self, search: _Search) -> None:
+    def __init__(
+        self, search: _Search, watch: Callable[[int], None] | None = None
+    ) -> None:
         self._search = search
+        self._watch = watch
+
+    def watched(self, watch: Callable[[int], None]) -> "FoundJobs[R]":
+        """Return the same search, which tells ``watch`` after each page how many elements it has looked at."""
+        return FoundJobs(self._search, watch)
 
     def __repr__(self) -> str:
         found = self._search
@@ -132,12 +146,12 @@ class FoundJobs(Generic[R]):
         return f"<FoundJobs {' '.join(parts)}>"
 
     def __iter__(self) -> Iterator[Job[R]]:
-        walk = Walk(self._search)
+        walk = self.walk()
         while (jobs := perform(own_clients.of_thread, walk.next())) is not None:
             yield from jobs
 
     async def __aiter__(self) -> AsyncIterator[Job[R]]:
-        walk = Walk(self._search)
+        walk = self.walk()
         while (jobs := await aperform(own_clients.of_loop, walk.next())) is not None:
             for job in jobs:
                 yield job
@@ -151,7 +165,7 @@ class FoundJobs(Generic[R]):
         self, mark: "Mark | None" = None, *, moves_to: str | None = None
     ) -> "Walk":
         """Return a walk through the jobs, page by page; with a mark of another walk, from there on. See `Walk`."""
-        walk = Walk(self._search, moves_to=moves_to)
+        walk = Walk(self._search, moves_to=moves_to, watch=self._watch)
         if mark is not None:
             walk.go_on(mark)
         return walk
@@ -181,7 +195,7 @@ class FoundJobs(Generic[R]):
                     raise reply
                 total += sum(_count_of(state, reply) for state in search.states)
             return total if search.limit is None else min(total, search.limit)
-        walk = Walk(search)
+        walk = self.walk()
         while (jobs := (yield from walk.next())) is not None:
             total += sum(1 for _ in jobs)
         return total
@@ -192,11 +206,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: the server or the connection failed on the way; the error says what was done until then.
         """
-        return perform(own_clients.of_thread, bulk.cancelling(Walk(self._search)))
+        return perform(own_clients.of_thread, bulk.cancelling(self.walk()))
 
     async def acancel(self) -> Changed:
         """`cancel` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.cancelling(Walk(self._search)))
+        return await aperform(own_clients.of_loop, bulk.cancelling(self.walk()))
 
     def reschedule(self, delay: Delay) -> Changed:
         """Give the jobs another start time, each as `Job.reschedule` does, and all the same: the delay counts from now.
@@ -214,7 +228,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, self._rescheduling(delay))
 
     def _rescheduling(self, delay: Delay) -> Steps[Changed]:
-        walk = Walk(self._search, moves_to=parse_delay(delay))
+        walk = self.walk(moves_to=parse_delay(delay))
         return bulk.rescheduling(walk)
 
     def run_now(self) -> Changed:
@@ -232,7 +246,7 @@ class FoundJobs(Generic[R]):
         return await aperform(own_clients.of_loop, self._running_now())
 
     def _running_now(self) -> Steps[Changed]:
-        return bulk.running_now(Walk(self._search, moves_to="+0"))
+        return bulk.running_now(self.walk(moves_to="+0"))
 
     def discard(self) -> Changed:
         """Delete dead letters and quarantined payloads for good, each as `Job.discard` does.
@@ -240,11 +254,11 @@ class FoundJobs(Generic[R]):
         Raises:
             MaybeChanged: see `cancel`.
         """
-        return perform(own_clients.of_thread, bulk.discarding(Walk(self._search)))
+        return perform(own_clients.of_thread, bulk.discarding(self.walk()))
 
     async def adiscard(self) -> Changed:
         """`discard` on the event loop."""
-        return await aperform(own_clients.of_loop, bulk.discarding(Walk(self._search)))
+        return await aperform(own_clients.of_loop, bulk.discarding(self.walk()))
 
 
 def _counting_in(queue: conf.QueueSettings) -> Steps[Counts]:
@@ -314,12 +328,21 @@ class Mark(msgspec.Struct, array_like=True):
 class Walk:
     """One way through all that a search finds, page by page."""
 
-    def __init__(self, search: _Search, *, moves_to: str | None = None) -> None:
+    def __init__(
+        self,
+        search: _Search,
+        *,
+        moves_to: str | None = None,
+        watch: Callable[[int], None] | None = None,
+    ) -> None:
         """``moves_to``, as `parse_delay` returns it, is where the jobs are moved while they are found.
 
-        They come to lie ahead of the walk, which passes over what has that start time.
+        They come to lie ahead of the walk, which passes over what has that start time. ``watch`` is told after each page
+        how many elements were looked at.
         """
         self._search = search
+        self._watch = watch
+        self._looked = 0
         self._moves_to = moves_to
         self._queues = deque(search.queues)
         self._place = Place(())
@@ -385,6 +408,9 @@ class Walk:
             frame_format=queue.frame_format,
         )
         self._place = page.place
+        self._looked += len(page.found)
+        if self._watch is not None:
+            self._watch(self._looked)
         if page.place.is_at_end:
             self._queues.popleft()
         fits = self._fitting(queue.name, page)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_delayq.admin import display
-from django_delayq.admin.display import Moment
 from django_delayq.codecs.values import JavaEnum, JavaObject, JavaValue
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import PREVIEW_BYTES
+from django_delayq.showing import display
+from django_delayq.showing.display import Moment
 from tests.signed import signed
 
 QUEUE = QueueSettings(name="orders")

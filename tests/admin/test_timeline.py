@@ -8,7 +8,6 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_delayq import delayed_task, get_job, schedule
-from django_delayq.admin.timeline import Stretch, stretches_of
 from django_delayq.calls.running import run
 from django_delayq.delivery import settling
 from django_delayq.delivery.progress import (
@@ -21,6 +20,7 @@ from django_delayq.delivery.settling import Done, Failed
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register, unregister
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.showing.timeline import Stretch, stretches_of
 from tests.admin.conftest import url
 from tests.admin.filling import OWNER, Queue, error
 from tests.admin.test_job_admin import content_of, messages_of

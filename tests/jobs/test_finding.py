@@ -505,8 +505,7 @@ def fill(queue: str, hand: Hand, way: str, count: int) -> None:
     for n in range(count):
         scheduled(queue, n, delay=0 if way in ("discard", "replay") else LATER)
     if way in ("discard", "replay"):
-        hand.wait_until_due(count)
-        for leased in hand.claim(count):
+        for leased in hand.take_many(count):
             hand.bury(leased)
 
 

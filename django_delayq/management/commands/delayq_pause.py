@@ -1,22 +1,16 @@
 """``manage.py delayq_pause``: pause queues, or a task; or list what is paused."""
 
-import re
-from argparse import ArgumentTypeError
-from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils import timezone
 from django.utils.translation import gettext, gettext_lazy
 
 from django_delayq import conf
 from django_delayq.jobs.pausing import pause, paused
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.times import moment, span
 from django_delayq.translating import say
-
-_SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?) ?([smhd]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 EXAMPLES = gettext_lazy(
     """
@@ -35,25 +29,6 @@ exit status:
   0 when everything named is paused, or when the list was printed; 1 when not
 """
 )
-
-
-def _span(text: str) -> timedelta:
-    found = _SPAN.fullmatch(text.strip().lower())
-    if found is None:
-        raise ArgumentTypeError(
-            f"{text!r} is not a time such as 90, 90s, 15m, 2h or 1d"
-        )
-    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ArgumentTypeError(
-            f"{text!r} is not a moment such as '2026-12-24 18:00' or '2026-12-24T18:00+01:00'"
-        ) from None
-    return moment
 
 
 class Command(CommandWithExamples):
@@ -80,7 +55,7 @@ class Command(CommandWithExamples):
         end.add_argument(
             "--for",
             dest="span",
-            type=_span,
+            type=span,
             metavar="TIME",
             help=gettext(
                 "end the pause after this time: seconds, or a number with s, m, h or d."
@@ -88,7 +63,7 @@ class Command(CommandWithExamples):
         )
         end.add_argument(
             "--until",
-            type=_moment,
+            type=moment,
             metavar="MOMENT",
             help=gettext(
                 "end the pause then; without an offset, the moment is in the project's TIME_ZONE."
@@ -111,14 +86,12 @@ class Command(CommandWithExamples):
             for queue in queues:
                 # All or none.
                 conf.get_settings().queue(queue)
-            span, until = options["span"], options["until"]
-            if isinstance(until, datetime) and timezone.is_naive(until):
-                until = timezone.make_aware(until)
+            until = options["until"] if options["span"] is None else options["span"]
             for queue in dict.fromkeys(queues) or [None]:
                 pause(
                     queue,
                     task=task,
-                    until=until if span is None else span,
+                    until=until,
                     reason=options["reason"],
                 )
             self._list(queues, task)

@@ -8,10 +8,10 @@ from itertools import groupby
 from django.utils import formats
 from django.utils.translation import gettext, ngettext
 
-from django_delayq.admin.display import Failure, Moment, clean, read_failure
-from django_delayq.admin.fields import SCORE_LABELS, STATE_NOTES
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import GRAVES, State
+from django_delayq.showing.display import Failure, Moment, clean, read_failure
+from django_delayq.showing.fields import SCORE_LABELS, STATE_NOTES
 from django_delayq.translating import number_text, state_label
 
 _FRAME = re.compile(r'  File "([^"\n]+)", line \d+')

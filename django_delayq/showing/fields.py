@@ -1,16 +1,16 @@
-"""The facts about a job, as labels and texts."""
+"""One job in full, as labels and texts, for its page and for ``delayq_jobs show``."""
 
 from dataclasses import dataclass
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
-from django_delayq.admin.display import Content, Moment, clean, pretty_json
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.states import State
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.registry import find_task, get_handler
+from django_delayq.showing.display import Content, Moment, clean, pretty_json
 from django_delayq.translating import number_text, state_label
 
 #: What the score of a job means, by its state.
@@ -97,6 +97,16 @@ def facts_of(
         *_links(content, task, batch_left),
         end,
     ]
+
+
+def state_text(state: State, score_ms: int | None, now_ms: int) -> str:
+    """Name a state, with what the score adds to it, as `translating.STATES` has it."""
+    is_past = score_ms is not None and score_ms <= now_ms
+    if state is State.SCHEDULED and is_past:
+        return "due"
+    if state is State.RUNNING and is_past:
+        return "lease expired"
+    return str(state)
 
 
 def _task(content: Content, task: TaskDefinition | None) -> list[Field]:

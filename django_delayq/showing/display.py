@@ -1,4 +1,4 @@
-"""Moments, payloads and errors as the admin's pages show them: plain text of bounded length, made without I/O.
+"""Moments, payloads and errors as pages and commands show them: plain text of bounded length, made without I/O.
 
 Nothing here is HTML; the templates escape it. Anybody may have written a payload or an error, so each function takes
 any bytes.
@@ -27,7 +27,7 @@ from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.jobs.progress import as_progress
 from django_delayq.jobs.registry import find_task, get_handler
 from django_delayq.queues.reading import read
-from django_delayq.redaction import HIDDEN
+from django_delayq.redaction import HIDDEN, redact
 from django_delayq.translating import moment_text, number_text
 
 #: Arguments of a call in a row of a table.
@@ -125,21 +125,24 @@ _UNITS = (
 
 def relative_text(ms: int) -> str:
     """Say how far away a moment is, in two units at most: "in 2 h 5 min", "5 s ago", "now"."""
-    left = abs(ms)
-    if left < 1000:
+    if abs(ms) < 1000:
         return gettext("now")
-    if left >= 3_652_500 * 86_400_000:
-        words = gettext("more than {count} years").format(count=number_text(10_000))
-    else:
-        first = next(i for i, (unit, _) in enumerate(_UNITS) if left >= unit)
-        parts = []
-        for unit, name in _UNITS[first : first + 2]:
-            if left >= unit:
-                parts.append(name.format(count=left // unit))
-            left %= unit
-        words = " ".join(parts)
     template = gettext("in {time}") if ms > 0 else gettext("{time} ago")
-    return template.format(time=words)
+    return template.format(time=span_text(abs(ms)))
+
+
+def span_text(ms: int) -> str:
+    """Say how long a time of a second or more is, in two units at most: "2 h 5 min"."""
+    if ms >= 3_652_500 * 86_400_000:
+        return gettext("more than {count} years").format(count=number_text(10_000))
+    left = ms
+    first = next((i for i, (unit, _) in enumerate(_UNITS) if left >= unit), -1)
+    parts = []
+    for unit, name in _UNITS[first:][:2]:
+        if left >= unit or first == -1:
+            parts.append(name.format(count=left // unit))
+        left %= unit
+    return " ".join(parts)
 
 
 class _Plain:
@@ -187,7 +190,7 @@ class _Plain:
                 return self._text(str(value))
 
     def _text(self, text: str) -> str:
-        shown = cut(text, max(self._left, 0))
+        shown = redact(cut(text, max(self._left, 0)))
         self._left -= len(shown)
         return shown
 
@@ -212,6 +215,11 @@ class _Plain:
             )
             shown[name] = self(item, depth + 1)
         return shown
+
+
+def plain_value(value: object, limit: int = PAGE_CHARACTERS) -> Any:
+    """Return a value as JSON can write it, of bounded size."""
+    return _Plain(limit)(value)
 
 
 def compact_json(value: object, limit: int = ROW_CHARACTERS) -> str:

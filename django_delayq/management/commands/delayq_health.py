@@ -1,0 +1,264 @@
+"""``manage.py delayq_health``: is the server there, are queues served in time, does the worker live? For probes."""
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils.translation import gettext, gettext_lazy, ngettext
+from redis.exceptions import RedisError
+
+from django_delayq import conf
+from django_delayq.clients.clients import own_clients
+from django_delayq.clock import epoch_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.exceptions import DelayqError
+from django_delayq.faults import describe_fault, is_forbidden
+from django_delayq.health.facts import ask
+from django_delayq.health.problems import Level, find_role
+from django_delayq.jobs.workers import workers
+from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.status_report import QueueStatus, look_at_queues
+from django_delayq.management.terminal import one_line
+from django_delayq.management.times import span
+from django_delayq.showing.display import span_text
+from django_delayq.translating import number_text, say, say_fault
+
+HEALTHY, UNHEALTHY, UNKNOWN = 0, 1, 2
+#: How long the answer may take, unless --timeout says otherwise.
+TIMEOUT = timedelta(seconds=5)
+#: A process of a worker writes its file every 5 s. One that is older shows that the process can run no jobs.
+OLDEST_FILE_MS = 60_000
+
+EXAMPLES = gettext_lazy(
+    """
+examples:
+  manage.py delayq_health                                  the server answers, and what is due is served
+  manage.py delayq_health --queue mail --max-lateness 30s  no due job of this queue waits for longer
+  manage.py delayq_health --queue mail --worker            a worker serves this queue, also while nothing is due
+  manage.py delayq_health --heartbeat /run/delayq          the worker of this machine is able; asks no server
+
+A paused queue is healthy, and so is one without jobs. The answer is one line that says why.
+
+exit status:
+  0  healthy
+  1  unhealthy: the server does not answer, rejects the account or is a replica; a due job has waited for 5 s or more,
+     and no worker serves its queue; a due job has waited for longer than --max-lateness; no worker is there, with
+     --worker; a process of the worker is missing or shows no life, with --heartbeat
+  2  that cannot be told: the settings or the options are wrong, the account may not read the queue or the registry of
+     workers, something else uses the queue's keys, or the folder of --heartbeat is not there
+"""
+)
+
+
+class Verdict(NamedTuple):
+    """What a probe is told."""
+
+    status: int
+    why: str
+
+
+class Command(CommandWithExamples):
+    examples = EXAMPLES
+    summary = gettext_lazy(
+        "Say by the exit status whether queues are served in time: for probes."
+    )
+    # A probe asks one thing; the checks of the settings are for deployments.
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--queue",
+            action="append",
+            metavar="NAME",
+            help=gettext("this queue; repeat it for more. Default: all."),
+        )
+        parser.add_argument(
+            "--worker",
+            action="store_true",
+            help=gettext(
+                "a worker has to serve each queue, also while nothing is due."
+            ),
+        )
+        parser.add_argument(
+            "--max-lateness",
+            type=span,
+            metavar="TIME",
+            help=gettext(
+                "no due job may wait for longer, though workers are there: seconds, or 30s, 5m, 2h."
+            ),
+        )
+        parser.add_argument(
+            "--heartbeat",
+            metavar="DIR",
+            help=gettext(
+                "look at the files of delayq_worker --heartbeat DIR; the server is asked only if another option needs it."
+            ),
+        )
+        parser.add_argument(
+            "--timeout",
+            type=span,
+            default=TIMEOUT,
+            metavar="TIME",
+            help=gettext("unhealthy without an answer after this time. Default: 5s."),
+        )
+        parser.add_argument(
+            "--json", action="store_true", help=gettext("print a JSON object.")
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if not options["timeout"]:
+            raise CommandError("--timeout is longer than 0 s.", returncode=UNKNOWN)
+        verdict = _within(options["timeout"], lambda: _judge(options))
+        names = {
+            HEALTHY: gettext("healthy"),
+            UNHEALTHY: gettext("unhealthy"),
+            UNKNOWN: gettext("unknown"),
+        }
+        if options["json"]:
+            told = json.dumps(
+                {
+                    "status": ("healthy", "unhealthy", "unknown")[verdict.status],
+                    "why": verdict.why,
+                }
+            )
+        else:
+            told = f"{names[verdict.status]}: {one_line(verdict.why)}"
+        self.stdout.write(told)
+        if verdict.status:
+            raise SystemExit(verdict.status)
+
+
+def _within(timeout: timedelta, judge: Callable[[], Verdict]) -> Verdict:
+    """Return what ``judge`` returns, or that it took too long: a name that cannot be resolved obeys no time-out."""
+    answers: SimpleQueue[Verdict | BaseException] = SimpleQueue()
+
+    def answer() -> None:
+        try:
+            answers.put(judge())
+        except BaseException as error:
+            answers.put(error)
+
+    threading.Thread(target=answer, name="delayq-health", daemon=True).start()
+    try:
+        found = answers.get(timeout=timeout.total_seconds())
+    except Empty:
+        template = gettext("no answer within {count} s")
+        return Verdict(UNHEALTHY, template.format(count=f"{timeout.total_seconds():g}"))
+    if isinstance(found, Verdict):
+        return found
+    if not isinstance(found, DelayqError | RedisError | OSError):
+        raise found
+    fault = say_fault(describe_fault(found))
+    is_wrong = isinstance(found, DelayqError) or is_forbidden(found)
+    why = (
+        str(found)
+        if isinstance(found, DelayqError)
+        else f"{fault.what} {fault.message}"
+    )
+    return Verdict(UNKNOWN if is_wrong or "WRONGTYPE" in str(found) else UNHEALTHY, why)
+
+
+def _judge(options: dict[str, Any]) -> Verdict:
+    told = []
+    if options["heartbeat"] is not None:
+        verdict = _judge_files(Path(options["heartbeat"]))
+        asks_server = (
+            options["queue"] or options["worker"] or options["max_lateness"] is not None
+        )
+        if verdict.status or not asks_server:
+            return verdict
+        told.append(verdict.why)
+    settings = conf.get_settings()
+    names = options["queue"] or settings.queues
+    queues = [settings.queue(name) for name in dict.fromkeys(names)]
+    verdict = _judge_queues(queues, options["worker"], options["max_lateness"])
+    return verdict._replace(why="; ".join([*told, verdict.why]))
+
+
+def _judge_files(directory: Path) -> Verdict:
+    try:
+        files = {path: path.stat() for path in directory.glob("worker-*.json")}
+        if not directory.is_dir():
+            return Verdict(
+                UNKNOWN, gettext("{path} is no folder").format(path=directory)
+            )
+    except OSError as error:
+        return Verdict(UNKNOWN, str(error))
+    if not files:
+        template = gettext("no worker has written its file into {path}")
+        return Verdict(UNHEALTHY, template.format(path=directory))
+    for path, stat in files.items():
+        age_ms = int(epoch_ms() - stat.st_mtime * 1000)
+        if age_ms > OLDEST_FILE_MS:
+            template = gettext("a process has shown no life for {time}: {path}")
+            return Verdict(
+                UNHEALTHY, template.format(time=span_text(age_ms), path=path)
+            )
+    template = ngettext(
+        "{number} process of the worker lives",
+        "{number} processes of the worker live",
+        len(files),
+    )
+    return Verdict(HEALTHY, template.format(number=number_text(len(files))))
+
+
+def _judge_queues(
+    queues: Sequence[QueueSettings], needs_worker: bool, most_late: timedelta | None
+) -> Verdict:
+    for problem in find_role(ask(own_clients.of_thread())):
+        return Verdict(UNHEALTHY, say(problem.message))
+    found = look_at_queues(queues, workers())
+    faults = [
+        fault for each in found if (fault := _fault(each, needs_worker, most_late))
+    ]
+    if faults:
+        return Verdict(UNHEALTHY, "; ".join(faults))
+    told = [ngettext("{number} queue", "{number} queues", len(queues))]
+    told[0] = told[0].format(number=number_text(len(queues)))
+    if paused := sum(each.is_paused for each in found):
+        template = ngettext(
+            "{number} of them paused", "{number} of them paused", paused
+        )
+        told.append(template.format(number=number_text(paused)))
+    late_ms = max((_late_ms(each) for each in found), default=0)
+    if late_ms < 1000:
+        told.append(gettext("nothing is late"))
+    else:
+        template = gettext("the first due job has waited for {time}")
+        told.append(template.format(time=span_text(late_ms)))
+    return Verdict(HEALTHY, ", ".join(told))
+
+
+def _late_ms(queue: QueueStatus) -> int:
+    """Return for how long the first due job has waited, unless a pause holds it."""
+    if isinstance(queue.counts, Exception):
+        raise queue.counts
+    return 0 if queue.is_paused else queue.counts.late_ms
+
+
+def _fault(
+    queue: QueueStatus, needs_worker: bool, most_late: timedelta | None
+) -> str | None:
+    """Return what is wrong with a queue; None: nothing."""
+    late_ms, processes = _late_ms(queue), len(queue.workers or ())
+    if queue.is_paused:
+        return None
+    for problem in queue.problems:
+        if problem.level is Level.ERROR:
+            return say(problem.message).rstrip(".")
+    if most_late is not None and late_ms > most_late / timedelta(milliseconds=1):
+        return ngettext(
+            "queue {queue}: its first due job has waited for {time}, and {number} worker process serves it",
+            "queue {queue}: its first due job has waited for {time}, and {number} worker processes serve it",
+            processes,
+        ).format(
+            queue=queue.name, time=span_text(late_ms), number=number_text(processes)
+        )
+    if needs_worker and not processes:
+        return gettext("no worker serves queue {queue}").format(queue=queue.name)
+    return None

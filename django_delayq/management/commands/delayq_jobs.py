@@ -1,0 +1,572 @@
+"""``manage.py delayq_jobs``: list and show jobs; cancel, move, start, retry or discard them."""
+
+import json
+import os
+import sys
+from argparse import SUPPRESS
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+from django.core.management.base import CommandError, CommandParser
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_lazy
+
+from django_delayq.delivery.searching import SEARCH_PAGE
+from django_delayq.delivery.states import GRAVES, State
+from django_delayq.exceptions import JobNotFound, QueueNotFound
+from django_delayq.jobs.bulk import Changed
+from django_delayq.jobs.finding import LISTED, FoundJobs, find_jobs
+from django_delayq.jobs.job import Job, get_job
+from django_delayq.management import jobs_report
+from django_delayq.management.errors import explained
+from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.progress import ProgressLine
+from django_delayq.management.terminal import (
+    one_line,
+    printable,
+    table,
+    width_of_screen,
+)
+from django_delayq.management.times import moment, span, window
+from django_delayq.translating import number_text, state_label
+
+#: Rows of a table, unless --limit says otherwise.
+LISTED_ROWS = 100
+#: Jobs that a question and a dry run show as examples.
+EXAMPLES_SHOWN = 5
+#: States in which a job waits, so that it can be cancelled and moved.
+WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.HELD})
+
+EXAMPLES = gettext_lazy(
+    """
+examples:
+  manage.py delayq_jobs list --state dead                          dead letters, with their errors in --json
+  manage.py delayq_jobs list --queue mail --due ..now              what is overdue
+  manage.py delayq_jobs list --text 4711 --json                    one JSON object a line, as they are found
+  manage.py delayq_jobs show mail:X0wZNC4ICLNUqUa2o8646Q           everything about one job
+  manage.py delayq_jobs cancel mail:X0wZNC4ICLNUqUa2o8646Q         by id, without a question
+  manage.py delayq_jobs cancel --task shop.tasks.newsletter        all that wait, after a question
+  manage.py delayq_jobs reschedule --queue mail --in 2h --dry-run  what it would do
+  manage.py delayq_jobs run --queue mail --due now..1d             what is to come today is due now
+  manage.py delayq_jobs retry --queue mail --yes                   dead letters and quarantine start over
+  manage.py delayq_jobs discard --task shop.tasks.old --yes        delete them for good
+
+Each job is changed atomically, or left alone because a worker was first.
+A search reads 100 jobs a call and may be interrupted; a state and a range with --due make it short.
+
+exit status:
+  0  the list was printed; or every job that was named, or all that were found, were dealt with: what workers had
+     first is counted, and is no failure
+  1  a job that was named by its id is not there or was left alone; nobody was there to answer the question, or the
+     answer was no; the server did not answer; or the command was interrupted
+  2  the command was called in a wrong way
+"""
+)
+
+
+class Verb(NamedTuple):
+    """Something that is done to jobs."""
+
+    help: str | Promise
+    #: The question, for a number of jobs.
+    question: Any
+    #: What is said of a number of jobs once it is done.
+    done: Any
+    #: What is said of one job.
+    done_one: str | Promise
+    #: The states in which it can be done.
+    states: frozenset[State]
+    #: Those in which another verb does it.
+    refused: frozenset[State]
+    one: Callable[[Job[Any], dict[str, Any]], bool]
+    many: Callable[[FoundJobs[Any], dict[str, Any]], Changed]
+
+
+def _moved(options: dict[str, Any]) -> Any:
+    return options["at"] if options["span"] is None else options["span"]
+
+
+VERBS = {
+    "cancel": Verb(
+        gettext_lazy("cancel jobs that wait: they will not run."),
+        ngettext_lazy("Cancel {number} job?", "Cancel {number} jobs?", "count"),
+        ngettext_lazy(
+            "{number} job is cancelled", "{number} jobs are cancelled", "count"
+        ),
+        gettext_lazy("{id} is cancelled"),
+        WAITING,
+        frozenset(),
+        lambda job, options: job.cancel(),
+        lambda found, options: found.cancel(),
+    ),
+    "reschedule": Verb(
+        gettext_lazy("give jobs that wait another start time."),
+        ngettext_lazy("Reschedule {number} job?", "Reschedule {number} jobs?", "count"),
+        ngettext_lazy(
+            "{number} job is rescheduled", "{number} jobs are rescheduled", "count"
+        ),
+        gettext_lazy("{id} is rescheduled"),
+        WAITING,
+        frozenset(),
+        lambda job, options: job.reschedule(_moved(options)),
+        lambda found, options: found.reschedule(_moved(options)),
+    ),
+    "run": Verb(
+        gettext_lazy("make jobs that wait due now; dead letters need retry."),
+        ngettext_lazy("Run {number} job now?", "Run {number} jobs now?", "count"),
+        ngettext_lazy("{number} job is due now", "{number} jobs are due now", "count"),
+        gettext_lazy("{id} is due now"),
+        WAITING,
+        GRAVES,
+        lambda job, options: job.run_now(),
+        lambda found, options: found.run_now(),
+    ),
+    "retry": Verb(
+        gettext_lazy("start dead letters and quarantined payloads over."),
+        ngettext_lazy("Start {number} job over?", "Start {number} jobs over?", "count"),
+        ngettext_lazy("{number} job starts over", "{number} jobs start over", "count"),
+        gettext_lazy("{id} starts over"),
+        GRAVES,
+        frozenset(State) - GRAVES,
+        lambda job, options: job.run_now(),
+        lambda found, options: found.run_now(),
+    ),
+    "discard": Verb(
+        gettext_lazy("delete dead letters and quarantined payloads for good."),
+        ngettext_lazy(
+            "Discard {number} job for good?", "Discard {number} jobs for good?", "count"
+        ),
+        ngettext_lazy(
+            "{number} job is discarded", "{number} jobs are discarded", "count"
+        ),
+        gettext_lazy("{id} is discarded"),
+        GRAVES,
+        frozenset(),
+        lambda job, options: job.discard(),
+        lambda found, options: found.discard(),
+    ),
+}
+_FILTERS = ("queue", "state", "task", "text", "due")
+
+
+class Command(CommandWithExamples):
+    examples = EXAMPLES
+    summary = gettext_lazy(
+        "List and show jobs; cancel, reschedule, run, retry or discard them."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        verbs = parser.add_subparsers(
+            dest="verb",
+            required=True,
+            metavar=gettext("VERB"),
+            help=gettext("what to do; each has its own --help."),
+        )
+        listing = verbs.add_parser("list", help=gettext("list jobs, a row each."))
+        self._add_filters(listing)
+        self._add_limit(listing, gettext("100 in a table, all with --json"))
+        self._add_json(listing, gettext("print a JSON object a line, for programs."))
+        self._add_base(listing)
+        showing = verbs.add_parser(
+            "show",
+            help=gettext(
+                "show everything about jobs, by their ids; with -v 2, whole tracebacks."
+            ),
+        )
+        showing.add_argument(
+            "ids", nargs="+", metavar="ID", help=gettext("ids, as list shows them.")
+        )
+        self._add_json(showing, gettext("print a JSON object a line, for programs."))
+        self._add_base(showing)
+        for name, verb in VERBS.items():
+            self._add_verb(verbs.add_parser(name, help=str(verb.help)), name)
+
+    def _add_verb(self, parser: CommandParser, name: str) -> None:
+        parser.add_argument(
+            "ids",
+            nargs="*",
+            metavar="ID",
+            help=gettext("ids of jobs; or say with the options which jobs are meant."),
+        )
+        self._add_filters(parser)
+        self._add_limit(parser, gettext("all"))
+        if name == "reschedule":
+            when = parser.add_mutually_exclusive_group(required=True)
+            when.add_argument(
+                "--in",
+                dest="span",
+                type=span,
+                metavar="TIME",
+                help=gettext("start after this time: seconds, or 15m, 2h, 1d."),
+            )
+            when.add_argument(
+                "--at",
+                type=moment,
+                metavar="MOMENT",
+                help=gettext(
+                    "start then; without an offset, the moment is in the project's TIME_ZONE."
+                ),
+            )
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help=gettext("say what would be done, and change nothing."),
+        )
+        parser.add_argument(
+            "--yes",
+            "--no-input",
+            "--noinput",
+            action="store_true",
+            help=gettext(
+                "ask nothing. Without it, jobs that a filter finds are changed only once somebody at a terminal has agreed."
+            ),
+        )
+        self._add_json(parser, gettext("print the outcome as JSON, for programs."))
+        self._add_base(parser)
+
+    def _add_filters(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--queue",
+            action="append",
+            metavar="NAME",
+            help=gettext("jobs of this queue; repeat it for more. Default: all."),
+        )
+        parser.add_argument(
+            "--state",
+            action="append",
+            metavar="STATE",
+            help=gettext("jobs in this state; repeat it for more: {states}.").format(
+                states=", ".join(state for state in State if state in LISTED)
+            ),
+        )
+        parser.add_argument(
+            "--task", metavar="NAME", help=gettext("jobs of the task with this name.")
+        )
+        parser.add_argument(
+            "--text",
+            metavar="TEXT",
+            help=gettext("jobs with this text in an argument or in the error."),
+        )
+        parser.add_argument(
+            "--due",
+            type=window,
+            metavar="FROM..TO",
+            help=gettext(
+                "jobs due in this range: ..now, now..2h, '1d ago..5m ago', '2026-12-24 18:00..'."
+            ),
+        )
+
+    def _add_limit(self, parser: CommandParser, default: str) -> None:
+        parser.add_argument(
+            "--limit",
+            type=int,
+            metavar="N",
+            help=gettext("at most so many jobs. Default: {default}.").format(
+                default=default
+            ),
+        )
+
+    def _add_json(self, parser: CommandParser, help: str) -> None:
+        parser.add_argument("--json", action="store_true", help=help)
+
+    def _add_base(self, parser: CommandParser) -> None:
+        """Take Django's own options behind the verb as well, where people type them."""
+        for names, given in (
+            (("-v", "--verbosity"), {"type": int, "choices": range(4)}),
+            (("--settings",), {}),
+            (("--pythonpath",), {}),
+            (("--traceback",), {"action": "store_true"}),
+            (("--no-color",), {"action": "store_true"}),
+            (("--force-color",), {"action": "store_true"}),
+            (("--skip-checks",), {"action": "store_true"}),
+        ):
+            arguments: dict[str, Any] = {"default": SUPPRESS, "help": SUPPRESS, **given}
+            parser.add_argument(*names, **arguments)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self._progress = ProgressLine(self.stderr, is_on=options["verbosity"] > 0)
+        name = options["verb"]
+        with explained(), self._interruptible():
+            if name == "list":
+                self._list(options)
+                return
+            if name == "show":
+                self._show(options)
+                return
+            verb = VERBS[name]
+            if _moment_is_over(options.get("at")):
+                raise CommandError(
+                    f"--at {options['at'].isoformat()} has passed. To have jobs start at once, say: run"
+                )
+            if options["ids"]:
+                self._change_named(verb, options)
+            else:
+                self._change_found(name, verb, options)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        try:
+            yield
+            # A reader that has gone is noticed here, and not at the end of the process.
+            self.stdout.flush()
+        except KeyboardInterrupt as interrupt:
+            self._progress.end()
+            # A change of many says in a note how far it came.
+            notes = "; ".join(getattr(interrupt, "__notes__", []))
+            raise CommandError(
+                f"Interrupted: {notes.removeprefix('django-delayq: ') or 'nothing was changed'}. Run it again to go on."
+            ) from None
+        except BrokenPipeError:
+            # Whoever read the list has seen enough. What is still to be flushed goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        finally:
+            self._progress.end()
+
+    # List and show
+
+    def _list(self, options: dict[str, Any]) -> None:
+        limit = options["limit"]
+        if limit is None and not options["json"]:
+            limit = LISTED_ROWS
+        found = self._find(options, options["state"], limit)
+        if options["json"]:
+            for job in found:
+                self._write_json(jobs_report.as_json(job))
+            return
+        count = 0
+
+        def rows() -> Iterator[Sequence[str]]:
+            nonlocal count
+            for job in found:
+                count += 1
+                yield jobs_report.row_of(job)
+
+        self._write_table(rows())
+        if not count:
+            self.stderr.write(gettext("no job fits"), str)
+        elif count == limit:
+            told = gettext("{count} are shown; there may be more, which --limit shows")
+            self.stderr.write(told.format(count=number_text(count)), str)
+
+    def _write_table(self, rows: Iterator[Sequence[str]]) -> None:
+        columns, width = jobs_report.columns(), width_of_screen(self.stdout)
+        for line in table(columns, rows, width, self.style.MIGRATE_HEADING):
+            self._progress.end()
+            self.stdout.write(line)
+
+    def _show(self, options: dict[str, Any]) -> None:
+        missing, start = 0, ""
+        for job_id in options["ids"]:
+            try:
+                shown = jobs_report.look_at(job_id)
+            except (JobNotFound, QueueNotFound) as error:
+                self.stderr.write(printable(error))
+                missing += 1
+                continue
+            if options["json"]:
+                self._write_json(jobs_report.in_full(shown))
+                continue
+            title, *lines = jobs_report.lines_of(
+                shown, is_folded=options["verbosity"] < 2
+            )
+            self.stdout.write(start + self.style.MIGRATE_HEADING(title))
+            start = "\n"
+            for line in lines:
+                self.stdout.write(line)
+        if missing:
+            raise SystemExit(1)
+
+    def _find(
+        self, options: dict[str, Any], states: Iterable[str] | None, limit: int | None
+    ) -> FoundJobs[Any]:
+        """Search as the options say, and show on the way how far the search has come."""
+        everything = find_jobs(queue=options["queue"], state=states)
+        found = find_jobs(
+            queue=options["queue"],
+            state=states,
+            task=options["task"],
+            text=options["text"],
+            due=options["due"],
+            limit=limit,
+        )
+        total = 0
+
+        def watch(looked: int) -> None:
+            nonlocal total
+            if looked > SEARCH_PAGE and not total:
+                total = everything.count()
+            # Jobs come while the search goes on.
+            self._progress(gettext("searching"), looked, max(looked, total))
+
+        return found.watched(watch)
+
+    # Change
+
+    def _change_named(self, verb: Verb, options: dict[str, Any]) -> None:
+        given = [
+            f"--{name}" for name in (*_FILTERS, "limit") if options[name] is not None
+        ]
+        if given:
+            raise CommandError(
+                f"Name jobs by their ids, or say with options which are meant, but not both: leave out {' and '.join(given)}."
+            )
+        failed = 0
+        for job_id in dict.fromkeys(options["ids"]):
+            try:
+                job = get_job(job_id)
+            except (JobNotFound, QueueNotFound) as error:
+                self._tell_of(job_id, str(error), None, options)
+                failed += 1
+                continue
+            if options["dry_run"]:
+                is_done = job.state in verb.states
+                told = gettext("{id} would be changed: it is {state}")
+            else:
+                # The job may have moved since this look, and the call decides.
+                is_done = job.state not in verb.refused and verb.one(job, options)
+                told = str(verb.done_one)
+            failed += not is_done
+            if not is_done:
+                told = str(_NOTED if job.state is State.UNKNOWN else _LEFT)
+            self._tell_of(job.id, told, job, options, is_done=is_done)
+        if failed:
+            raise SystemExit(1)
+
+    def _tell_of(
+        self,
+        job_id: str,
+        told: str,
+        job: Job[Any] | None,
+        options: dict[str, Any],
+        *,
+        is_done: bool = False,
+    ) -> None:
+        if options["json"]:
+            state = None if job is None else str(job.state)
+            self._write_json({"id": job_id, "changed": is_done, "state": state})
+        elif job is None:
+            self.stderr.write(printable(told))
+        else:
+            text = told.format(id=job_id, state=state_label(job.state))
+            stream = self.stdout if is_done else self.stderr
+            stream.write(one_line(text))
+
+    def _change_found(self, name: str, verb: Verb, options: dict[str, Any]) -> None:
+        if all(options[each] is None for each in _FILTERS):
+            raise CommandError(
+                f"Say which jobs to {name}: their ids, or one of --queue, --state, --task, --text and --due."
+            )
+        states = options["state"] or sorted(verb.states)
+        found = self._find(options, states, options["limit"])
+        useless = [state for state in states if state not in verb.states]
+        if useless:
+            raise CommandError(
+                f"{name} changes no job that is {' or '.join(useless)}; it takes those that are"
+                f" {', '.join(sorted(verb.states))}."
+            )
+        if options["dry_run"]:
+            self._rehearse(verb, found, options)
+            return
+        if not options["yes"]:
+            counts = self._preview_to_ask(found)
+            if not counts:
+                self.stdout.write(gettext("no job fits"))
+                return
+            if not self._agrees(verb, counts):
+                raise SystemExit(1)
+        changed = verb.many(found, options)
+        self._progress.end()
+        if options["json"]:
+            self._write_json({"won": changed.won, "lost": changed.lost})
+            return
+        self.stdout.write(_told(verb, changed))
+
+    def _preview_to_ask(self, found: FoundJobs[Any]) -> Counter[State]:
+        """Show what would be changed, if there is somebody to look."""
+        if not sys.stdin.isatty():
+            raise CommandError(
+                "Nobody is here to be asked, so nothing was changed. Say --yes to change what is found, or --dry-run to see"
+                " what that is."
+            )
+        return self._preview(found)
+
+    def _agrees(self, verb: Verb, counts: Counter[State]) -> bool:
+        count = counts.total()
+        question = verb.question.format(count=count, number=number_text(count))
+        answer = input(f"{question} {_by_state(counts)} [y/N] ")
+        if answer.strip().lower() in ("y", "yes"):
+            return True
+        self.stdout.write(gettext("nothing was changed"))
+        return False
+
+    def _rehearse(
+        self, verb: Verb, found: FoundJobs[Any], options: dict[str, Any]
+    ) -> None:
+        if options["json"]:
+            for job in found:
+                self._write_json(jobs_report.as_json(job))
+            return
+        counts = self._preview(found)
+        count = counts.total()
+        template = ngettext(
+            "{number} job would be changed", "{number} jobs would be changed", count
+        )
+        told = template.format(number=number_text(count))
+        self.stdout.write(f"{told} {_by_state(counts)}".rstrip())
+
+    def _preview(self, found: FoundJobs[Any]) -> Counter[State]:
+        """Print the first jobs, and count all by state."""
+        jobs = iter(found)
+        first = list(islice(jobs, EXAMPLES_SHOWN))
+        counts = Counter(job.state for job in first)
+        counts.update(job.state for job in jobs)
+        self._progress.end()
+        if first:
+            self._write_table(map(jobs_report.row_of, first))
+        if counts.total() > len(first):
+            self.stdout.write("…")
+        return counts
+
+    def _write_json(self, value: dict[str, Any]) -> None:
+        self._progress.end()
+        self.stdout.write(json.dumps(value, ensure_ascii=False))
+
+
+_LEFT = gettext_lazy("{id} is left alone: it is {state}")
+_NOTED = gettext_lazy(
+    "{id} lies in a destination queue that is too long to search, or Java has it; it is changed if a worker here takes it"
+)
+
+
+def _moment_is_over(at: datetime | None) -> bool:
+    return at is not None and at <= timezone.now()
+
+
+def _by_state(counts: Counter[State] | dict[State, int]) -> str:
+    parts = [
+        gettext("{number} {state}").format(
+            number=number_text(count), state=state_label(state)
+        )
+        for state, count in sorted(counts.items())
+    ]
+    return f"({', '.join(parts)})" if parts else ""
+
+
+def _told(verb: Verb, changed: Changed) -> str:
+    told: str = verb.done.format(count=changed.won, number=number_text(changed.won))
+    if not changed.lost:
+        return told
+    left = sum(changed.lost.values())
+    template = ngettext(
+        "{done}; {number} was left alone {states}",
+        "{done}; {number} were left alone {states}",
+        left,
+    )
+    return template.format(
+        done=told, number=number_text(left), states=_by_state(changed.lost)
+    )

@@ -1,0 +1,128 @@
+"""``manage.py delayq_status``: the queues, the workers and what is wrong, at a glance; once or again and again."""
+
+import json
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from time import sleep
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.utils.translation import gettext, gettext_lazy
+from redis.exceptions import RedisError
+
+from django_delayq import conf
+from django_delayq.checks import server_problems
+from django_delayq.clock import monotonic_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.health.problems import Level, ServerProblem
+from django_delayq.management import status_report
+from django_delayq.management.errors import explained
+from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.terminal import Screen, width_of_screen
+
+#: Seconds between two looks with --watch, and between two of the server's checks, which write and read on trial.
+WATCH_S, CHECKS_S = 2.0, 30.0
+#: The shortest time between two looks.
+LEAST_WATCH_S = 0.2
+
+EXAMPLES = gettext_lazy(
+    """
+examples:
+  manage.py delayq_status                  queues, figures of the last minutes, workers, and what is wrong
+  manage.py delayq_status --queue mail     of one queue
+  manage.py delayq_status --watch          the same anew every 2 s, until Ctrl-C
+  manage.py delayq_status --json           one JSON object, for programs
+
+A look takes some ten round trips, however much waits. What is wrong comes with the command that mends it.
+
+exit status:
+  0 when it was shown, whatever is wrong; 1 when the server did not answer. For a probe, see delayq_health.
+"""
+)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not LEAST_WATCH_S <= seconds <= 86_400:
+        raise ArgumentTypeError(
+            f"{text!r} is not a number of seconds from {LEAST_WATCH_S} to 86400"
+        )
+    return seconds
+
+
+class Command(CommandWithExamples):
+    examples = EXAMPLES
+    summary = gettext_lazy("Show queues, workers and problems at a glance.")
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--queue",
+            action="append",
+            metavar="NAME",
+            help=gettext("this queue; repeat it for more. Default: all."),
+        )
+        parser.add_argument(
+            "--watch",
+            nargs="?",
+            type=_seconds,
+            const=WATCH_S,
+            metavar="SECONDS",
+            help=gettext("look again every so often, in place, until Ctrl-C."),
+        )
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            help=gettext("print a JSON object a look, for programs."),
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        with explained():
+            settings = conf.get_settings()
+            names = options["queue"] or settings.queues
+            queues = [settings.queue(name) for name in dict.fromkeys(names)]
+            self._problems: list[ServerProblem] = []
+            self._checked_ms = float("-inf")
+            if options["watch"] is None:
+                for line in self._look(queues, options["json"]):
+                    self.stdout.write(line)
+                return
+        try:
+            self._watch(queues, options["watch"], options["json"])
+        except KeyboardInterrupt:
+            # That is how it ends.
+            return
+
+    def _watch(
+        self, queues: list[QueueSettings], every_s: float, is_json: bool
+    ) -> None:
+        screen = Screen(self.stdout)
+        while True:
+            try:
+                lines = list(self._look(queues, is_json))
+            except (RedisError, OSError) as error:
+                # Somebody may be watching a restart.
+                lines = list(status_report.lines_of_fault(error))
+                if is_json:
+                    lines = [json.dumps({"fault": " ".join(lines)})]
+            screen.draw(lines)
+            sleep(every_s)
+
+    def _look(self, queues: list[QueueSettings], is_json: bool) -> Iterator[str]:
+        if monotonic_ms() - self._checked_ms >= CHECKS_S * 1000:
+            self._problems = server_problems(queues)
+            self._checked_ms = monotonic_ms()
+        status = status_report.look(queues, self._problems)
+        if is_json:
+            yield json.dumps(status_report.as_json(status))
+            return
+        width = width_of_screen(self.stdout)
+        styles = {
+            Level.ERROR: self.style.ERROR,
+            Level.WARNING: self.style.WARNING,
+            Level.INFO: self.style.NOTICE,
+        }
+        yield from status_report.lines_of(status, width, self.style.MIGRATE_HEADING)
+        yield from status_report.lines_of_problems(status.problems, width, styles)

@@ -1,0 +1,322 @@
+"""What ``delayq_jobs`` prints: a row a job, a job in full, and both as JSON."""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.utils.translation import gettext
+
+from django_delayq import conf
+from django_delayq.calls.steps import Steps, perform
+from django_delayq.clients.clients import own_clients
+from django_delayq.clock import epoch_ms
+from django_delayq.delivery import batching, looking, pausing
+from django_delayq.delivery.ended import MOST_ENDED
+from django_delayq.delivery.looking import Inspected
+from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.progress import read_progress
+from django_delayq.delivery.states import State
+from django_delayq.delivery.workers import REGISTRY, read_worker
+from django_delayq.exceptions import JobNotFound
+from django_delayq.health.problems import find_paused
+from django_delayq.jobs.arguments import shown_arguments
+from django_delayq.jobs.ended import EndedJob, ended_jobs
+from django_delayq.jobs.job import Job, get_job, handle_of
+from django_delayq.management.terminal import Column, one_line, printable, width_of
+from django_delayq.redaction import redact
+from django_delayq.showing import display, fields, timeline
+from django_delayq.showing.display import Moment, ShownProgress, relative_text
+from django_delayq.showing.fields import Field
+from django_delayq.showing.timeline import Event
+from django_delayq.translating import say_problems, state_label
+
+#: Columns of a paragraph, and of what stands below a label.
+WIDTH, INDENT = 100, "  "
+#: The longest label that has its value beside it.
+LONGEST_LABEL = 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# A row a job
+
+
+def columns() -> list[Column]:
+    return [
+        Column(gettext("ID")),
+        Column(gettext("STATE")),
+        Column(gettext("DUE")),
+        Column(gettext("TRIES"), is_number=True),
+        Column(gettext("TASK"), is_cut=True),
+    ]
+
+
+def row_of(job: Job[Any]) -> list[str]:
+    due_ms = job.start_time_ms
+    return [
+        one_line(job.id) if job.token else gettext("(no ID)"),
+        state_label(job.state),
+        "" if due_ms is None else relative_text(due_ms - int(epoch_ms())),
+        str(job.attempts + job.kills or ""),
+        one_line(call_text(job) + _error_text(job)),
+    ]
+
+
+def _error_text(job: Job[Any]) -> str:
+    error = (job.error or {}).get("error")
+    return f": {redact(display.clean(error))}" if error else ""
+
+
+def call_text(job: Job[Any]) -> str:
+    """Write a job as the call that it is: ``shop.tasks.cancel_unpaid(order_id=3)``."""
+    if job.task is None:
+        return gettext("an element of somebody else")
+    return f"{job.task}({display.call_line(shown_arguments(job.task, job.args, job.kwargs))})"
+
+
+def as_json(job: Job[Any]) -> dict[str, Any]:
+    """Describe a job for programs. Arguments whose names are known are among the ``kwargs``, however they were given."""
+    arguments = shown_arguments(job.task, job.args, job.kwargs)
+    return {
+        "id": display.clean(job.id) if job.token else None,
+        "queue": job.queue,
+        "state": str(job.state),
+        "task": None if job.task is None else display.clean(job.task),
+        "args": display.plain_value(
+            [each.value for each in arguments if not each.name]
+        ),
+        "kwargs": display.plain_value(
+            {each.name: each.value for each in arguments if each.name}
+        ),
+        "due": _iso(job.start_time_ms),
+        "attempts": job.attempts,
+        "kills": job.kills,
+        "priority": job.priority,
+        "unique": display.clean(job.unique),
+        "error": None if job.error is None else _attempt(job.error),
+    }
+
+
+def _attempt(error: dict[str, Any]) -> dict[str, Any]:
+    """Describe an attempt; its times were written by a worker, or by anybody."""
+    return {
+        name: _iso(value) if name in ("at", "began") else display.plain_value(value)
+        for name, value in error.items()
+    }
+
+
+def _iso(ms: object) -> str | None:
+    if type(ms) is not int:
+        return None
+    try:
+        return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return None
+
+
+# A job in full
+
+
+class Shown(NamedTuple):
+    """One job as the server has it."""
+
+    job: Job[Any]
+    seen: Inspected
+    #: The jobs of its batch that have not ended, if it is the callback of one.
+    left: int
+    #: What holds it back.
+    paused: list[str]
+    #: How far it is, if it runs and says so.
+    progress: ShownProgress | None
+    #: The process that runs it, as far as that is known; or "".
+    worker: str
+    #: How it ended, if it has ended and the queue still knows.
+    ended: EndedJob | None
+
+
+def look_at(job_id: str) -> Shown:
+    """Ask the server about a job, in a few calls; and if it has ended, how.
+
+    Raises:
+        JobNotFound: nothing knows it any more.
+        QueueNotFound: its queue is not configured.
+    """
+    job = handle_of(job_id)
+    shown = perform(own_clients.of_thread, _looking(job))
+    state = job._take(shown.seen)
+    if state not in fields.OVER and state is not State.MISSING:
+        return shown
+    ended = _ended(job)
+    try:
+        job = get_job(job_id)
+    except JobNotFound:
+        if ended is None:
+            raise
+        job.state = ended.outcome
+    return shown._replace(job=job, ended=ended)
+
+
+def _looking(job: Job[Any]) -> Steps[Shown]:
+    keys = conf.get_settings().queue(job.queue).keys
+    seen: Inspected = yield looking.inspect(keys, job.token)
+    job._take(seen)
+    pauses: list[Pause] = yield pausing.pauses(keys)
+    left: int = yield batching.count_left(keys, job.token)
+    progress, worker = None, ""
+    if seen.worker:
+        stored = yield read_progress(keys, job.token)
+        progress = ShownProgress.of(stored, seen.now_ms)
+        info = yield read_worker(REGISTRY, seen.worker)
+        worker = seen.worker if info is None else f"{info.host}:{info.pid}"
+    paused = find_paused(each for each in pauses if each.task in (None, job.task))
+    told = [f"{each.message} {each.hint}" for each in say_problems(paused)]
+    return Shown(job, seen, left, told, progress, worker, None)
+
+
+def _ended(job: Job[Any]) -> EndedJob | None:
+    found = ended_jobs(job.queue, limit=MOST_ENDED)
+    return next((each for each in found if each.id == job.id), None)
+
+
+def lines_of(shown: Shown, *, is_folded: bool = True) -> Iterator[str]:
+    """Describe a job for people; ``is_folded`` leaves frames of libraries out of tracebacks."""
+    job, seen = shown.job, shown.seen
+    if shown.ended is not None or job.state in fields.OVER:
+        yield from _lines_of_end(shown)
+        return
+    queue = conf.get_settings().queue(job.queue)
+    content = display.read_content(seen.payload, len(seen.payload), queue, in_full=True)
+    state = fields.state_text(seen.state, seen.score_ms, seen.now_ms)
+    title = content.task or gettext("an element of somebody else")
+    yield one_line(f"{title}({content.arguments})" if content.task else title)
+    for told in shown.paused:
+        yield from _paragraph(printable(told), INDENT, INDENT)
+    facts = fields.facts_of(job.id, seen, state, content, queue, shown.left)
+    for field in facts:
+        yield from _lines_of_field(field)
+    if content.call:
+        yield ""
+        yield gettext("Arguments")
+    for name, value in content.call:
+        yield from _indented(f"{name}={value}" if name else value, INDENT)
+    yield ""
+    yield gettext("What happened, and what comes")
+    events = timeline.events_of(
+        seen, state, display.read_attempts(seen), content.enqueued_ms, shown.worker
+    )
+    for event in events:
+        yield from _lines_of_event(event, is_folded)
+    if shown.progress is not None:
+        told = ", ".join(filter(None, (shown.progress.words, shown.progress.text)))
+        yield from _lines_of_field(Field(gettext("Progress"), told))
+
+
+def _lines_of_event(event: Event, is_folded: bool) -> Iterator[str]:
+    told = list(event.facts)
+    if event.moment is not None:
+        local = f"{event.moment.local} {event.moment.zone}".strip()
+        told.insert(
+            0, f"{event.moment.relative} ({local})" if local else event.moment.relative
+        )
+    yield from _paragraph(one_line(", ".join(told)), _labelled(event.label))
+    if event.error:
+        yield from _indented(redact(event.error), INDENT * 2)
+    for part in event.traceback:
+        is_left_out = is_folded and part.summary
+        text = f"  [{part.summary}]" if is_left_out else redact(part.text)
+        yield from _indented(text, INDENT * 3)
+
+
+def _lines_of_end(shown: Shown) -> Iterator[str]:
+    job, ended = shown.job, shown.ended
+    yield one_line((ended and ended.task) or job.task or job.id)
+    told = [
+        Field(gettext("State"), state_label(job.state)),
+        Field(gettext("ID"), job.id),
+    ]
+    if ended is not None:
+        ms = int((ended.ended_at - _EPOCH) / timedelta(milliseconds=1))
+        moment = Moment.of(ms, shown.seen.now_ms)
+        assert moment is not None
+        when = f"{moment.local} {moment.zone}".strip()
+        told.append(Field(gettext("Ended"), when, moment.relative))
+        for label, number in (
+            (gettext("Late by"), ended.late_ms),
+            (gettext("Ran for"), ended.took_ms),
+        ):
+            if number is not None:
+                told.append(Field(label, gettext("{count} ms").format(count=number)))
+        if ended.attempts is not None:
+            told.append(Field(gettext("Attempts"), str(ended.attempts)))
+        if ended.error:
+            told.append(Field(gettext("Error"), ended.error))
+    if job.kept is not None and "result" in job.kept:
+        result = display.pretty_json(job.kept["result"])
+        told.append(Field(gettext("Result"), result, is_code=True))
+    for field in told:
+        yield from _lines_of_field(field)
+
+
+def _lines_of_field(field: Field) -> Iterator[str]:
+    value = redact(field.value)
+    if field.is_code and "\n" in value.rstrip():
+        yield f"{INDENT}{field.label}"
+        yield from _indented(value, INDENT * 2)
+        return
+    note = f" ({field.note})" if field.note else ""
+    yield from _paragraph(
+        one_line(value) + printable(note), _labelled(str(field.label))
+    )
+
+
+def _labelled(label: str) -> str:
+    padding = " " * (LONGEST_LABEL - width_of(label))
+    return f"{INDENT}{label}{padding} "
+
+
+def _indented(text: str, indent: str) -> Iterator[str]:
+    yield from (f"{indent}{line}".rstrip() for line in printable(text).splitlines())
+
+
+def _paragraph(text: str, start: str, indent: str | None = None) -> Iterable[str]:
+    """Wrap a text; by default its further lines stand below what comes after the label."""
+    # Names, ids and values are not torn apart: somebody is to copy them.
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=start,
+        subsequent_indent=_labelled("") if indent is None else indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [start.rstrip()]
+
+
+def in_full(shown: Shown) -> dict[str, Any]:
+    """Describe a job in full, for programs."""
+    job, ended = shown.job, shown.ended
+    return {
+        **as_json(job),
+        "options": display.plain_value(job.options or {}),
+        "schedule": display.clean(job.schedule_name) or None,
+        "history": [_attempt(each) for each in job.history],
+        "batch_left": shown.left,
+        "paused": shown.paused,
+        "worker": display.clean(shown.worker) or None,
+        "progress": None
+        if shown.progress is None
+        else {
+            "words": shown.progress.words,
+            "percent": shown.progress.percent,
+            "text": shown.progress.text,
+        },
+        "ended": None
+        if ended is None
+        else {
+            "at": ended.ended_at.isoformat(timespec="milliseconds"),
+            "late_ms": ended.late_ms,
+            "took_ms": ended.took_ms,
+            "attempts": ended.attempts,
+            "error": redact(ended.error),
+        },
+        "result": display.plain_value((job.kept or {}).get("result")),
+    }

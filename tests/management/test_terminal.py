@@ -1,0 +1,79 @@
+"""Text for a terminal: what it shows of hostile text, and how wide that is."""
+
+import pytest
+
+from django_delayq.management.terminal import (
+    Column,
+    fitted,
+    one_line,
+    printable,
+    table,
+    width_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("a\x9b5mb", r"a\x9b5mb"),
+        ("\u202eoversight", r"\u202eoversight"),
+        ("tab\tand\nline", "tab\tand\nline"),
+        ("\r", r"\r"),
+        ("\ud800", r"\ud800"),
+        ("订单 é", "订单 é"),
+    ],
+)
+def test_nothing_steers_the_terminal(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_one_line_has_no_breaks() -> None:
+    assert one_line(" a\n\tb  c\n") == "a b c"
+
+
+@pytest.mark.parametrize(
+    ("text", "width"), [("abc", 3), ("订单", 4), ("e\u0301", 1), ("é订", 3), ("", 0)]
+)
+def test_width_counts_columns(text: str, width: int) -> None:
+    assert width_of(text) == width
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("abcdef", 6, "abcdef"),
+        ("abcdef", 5, "abcd…"),
+        ("订单号码", 6, "订单…"),
+        ("订单号码", 5, "订单…"),
+        ("abc", 1, "…"),
+        ("abc", 0, ""),
+    ],
+)
+def test_what_is_too_wide_is_cut(text: str, width: int, shown: str) -> None:
+    assert fitted(text, width) == shown
+
+
+def test_columns_line_up_whatever_is_in_them() -> None:
+    columns = [Column("NAME"), Column("N", is_number=True), Column("REST")]
+    rows = [["订单", "5", "x"], ["order", "12", ""]]
+
+    assert list(table(columns, iter(rows), None)) == [
+        "NAME    N  REST",
+        "订单    5  x",
+        "order  12",
+    ]
+
+
+def test_one_column_is_cut_where_the_table_is_too_wide() -> None:
+    columns = [Column("A"), Column("B", is_cut=True), Column("C", is_number=True)]
+    rows = [["id", "a long text that is cut", "7"]]
+
+    lines = list(table(columns, iter(rows), 20))
+
+    assert lines == ["A  B               C", "id a long text th… 7"]
+
+
+def test_table_without_rows_has_its_heading() -> None:
+    assert list(table([Column("A")], iter([]), 80, str.lower)) == ["a"]
