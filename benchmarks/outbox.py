@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +129,7 @@ def _relay(task: Any, backlog: int, keep_s: float) -> tuple[float, float]:
     relay, rates = Relay(ALIAS), []
     for field in ("sent", "deleted"):
         begun = time.perf_counter()
-        count = sum(getattr(swept, field) for swept in relay.sweep(fresh=timedelta(0)))
+        count = sum(getattr(swept, field) for swept in relay.sweep(fresh_ms=0))
         assert count == backlog, (field, count)
         rates.append(backlog / (time.perf_counter() - begun))
         # Nothing is awaited but the time that rows are kept for.

@@ -25,6 +25,7 @@ from django_delayq.calls.steps import perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import looking
+from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import State
 from django_delayq.jobs.finding import LISTED, FoundJobs, Mark, find_jobs
 from django_delayq.jobs.registry import all_tasks
@@ -34,8 +35,6 @@ from django_delayq.wire.signing import TOKEN_LENGTH
 
 #: Calls that one page makes to look for jobs; two more count them and ask for the time.
 MOST_CALLS = 8
-#: Jobs that a call looks at if few of them fit: some 2.5 ms of the server's time among a million.
-MANY = 200
 #: After this long a page makes no further call, s.
 ENOUGH_S = 0.05
 #: So many tasks are proposed.
@@ -248,7 +247,7 @@ def look(search: Filter, cursor: Cursor | None, per_page: int) -> Look:
             break
         # What fits rarely is looked for in larger steps; what fits always, no further than the page goes.
         is_rare = 2 * (len(rows) - before) < page.looked
-        count = MANY if is_rare else per_page - len(rows)
+        count = SEARCH_PAGE if is_rare else per_page - len(rows)
     found += len(rows)
     mark = walk.mark
     return Look(
@@ -276,7 +275,7 @@ def find_by_id(text: str, queues: Sequence[QueueSettings]) -> tuple[str, str] | 
         calls += (
             looking.inspect(queue.keys, token),
             # Of a job that has ended, its record may be left.
-            Command(("EXISTS", queue.keys.result(token))),
+            Command(("LLEN", queue.keys.result(token))),
         )
     replies = ask(calls)
     for queue, seen, kept in zip(asked, replies[::2], replies[1::2], strict=True):

@@ -95,7 +95,7 @@ class OpenTelemetry:
 
 
 class _Attempt:
-    """The span of an attempt, current as long as that lasts. A class costs a third of a generator's manager."""
+    """The span of an attempt, current as long as that lasts. A class, because a generator costs more for each job."""
 
     __slots__ = ("_span", "_token")
 

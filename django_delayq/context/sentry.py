@@ -65,7 +65,7 @@ def _traces(client: Any) -> bool:
 
 
 class _Watched:
-    """Send what the task raises, from a scope of its own. A class costs a third of a generator's manager."""
+    """Send what the task raises, from a scope of its own. A class, because a generator costs more for each job."""
 
     __slots__ = ("_scope", "_scoped")
 

@@ -145,13 +145,13 @@ class WorkersPage(NamedTuple):
 def read_worker(keys: RegistryKeys, worker_id: str) -> Command[WorkerInfo | None]:
     """Read what one process has said of itself; None: it is not there, or what it says cannot be read."""
 
-    def read(reply: bytes | None) -> WorkerInfo | None:
+    def read(reply: list[bytes | None]) -> WorkerInfo | None:
         try:
-            return None if reply is None else _decode(reply)
+            return _decode(reply[0] or b"")
         except msgspec.MsgspecError:
             return None
 
-    return Command(("HGET", keys.workers, worker_id), read)
+    return Command(("HMGET", keys.workers, worker_id), read)
 
 
 def read_workers(

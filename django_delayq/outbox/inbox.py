@@ -2,25 +2,24 @@
 
 import hashlib
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models.functions import Now
 from django.db.transaction import TransactionManagementError
 
 from django_delayq.exceptions import InvalidTask
 from django_delayq.jobs.commit import is_alias
 from django_delayq.logs import get_log
+from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow
 from django_delayq.redaction import show
 
 logger = get_log("django_delayq.outbox")
 
-#: The status of a PostgreSQL transaction in which a statement has failed; libpq's PQTRANS_INERROR.
-IN_ERROR = 3
-#: How long a job is known to have run.
-KEPT = timedelta(days=30)
+#: The status of a PostgreSQL connection whose transaction can be committed; libpq's PQTRANS_INTRANS.
+IN_TRANSACTION = 2
+#: How long a job is known to have run: 30 days.
+KEPT_MS = 30 * 86_400_000
 #: Rows that one statement deletes.
 DELETED = 1_000
 #: The longest id that is a key as it is.
@@ -53,9 +52,9 @@ def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
         with transaction.atomic(using=using):
             # Beside an unfinished run of the same job this waits for its end: the row is there, or it was taken back.
             InboxRow(job=name_of(job_id)).save(force_insert=True, using=using)
-            is_first = True
+            is_first, begun_on = True, connection.connection
             value = call()
-            if _is_broken(connection):
+            if _has_ended(connection, begun_on):
                 # Its end would roll back without a word, and the job would count as done.
                 raise TransactionManagementError(
                     f"job {job_id}: an error of the database that the task has swallowed, or a connection that it has closed,"
@@ -73,15 +72,17 @@ def run_once(job_id: str, using: str, call: Callable[[], Any]) -> Any:
     return None
 
 
-def _is_broken(connection: Any) -> bool:
-    """Whether the transaction of a connection cannot be committed any more."""
+def _has_ended(connection: Any, begun_on: Any) -> bool:
+    """Return whether a transaction, begun on this connection of the driver, cannot be committed any more."""
     if connection.needs_rollback or connection.closed_in_transaction:
         return True
-    if connection.vendor != "postgresql":
-        return False
-    # An error of a bare cursor is known to PostgreSQL alone, which answers a commit with a rollback.
-    status: int = connection.connection.info.transaction_status
-    return status == IN_ERROR
+    if connection.connection is not begun_on:
+        return True
+    # A bare cursor may end it, and Django does not notice. After an error of one, PostgreSQL answers a commit with a
+    # rollback.
+    if connection.vendor == "postgresql":
+        return bool(begun_on.info.transaction_status != IN_TRANSACTION)
+    return connection.vendor == "sqlite" and not begun_on.in_transaction
 
 
 def name_of(job_id: str) -> str:
@@ -94,7 +95,7 @@ def name_of(job_id: str) -> str:
 def delete_old(using: str) -> int:
     """Delete rows that are too old, a bounded number; return how many."""
     rows = InboxRow.objects.using(using)
-    old = rows.filter(ran_at__lt=Now() - KEPT).order_by("ran_at")
+    old = rows.filter(ran_ms__lt=EpochMs() - KEPT_MS).order_by("ran_ms")
     names = list(old.values_list("pk", flat=True)[:DELETED])
     if names:
         rows.filter(pk__in=names).delete()

@@ -1,7 +1,8 @@
-"""The tables of the outbox and of the inbox. Only the database's own clock writes their times."""
+"""The tables of the outbox and of the inbox. Only the database's own clock writes their times, as epoch milliseconds."""
 
 from django.db import models
-from django.db.models.functions import Now
+
+from django_delayq.outbox.epoch import EpochMs
 
 
 class OutboxRow(models.Model):
@@ -9,13 +10,13 @@ class OutboxRow(models.Model):
 
     queue = models.CharField(max_length=1024)
     token = models.CharField(max_length=22)
-    #: As `parse_delay` writes it. A relative one counts from ``written_at``.
+    #: As `parse_delay` writes it. A relative one counts from ``written_ms``.
     start_time = models.CharField(max_length=20)
     #: Signed by whoever wrote the row.
     payload = models.BinaryField()
     #: What few jobs have: JSON, as `writing.Beside`; else empty.
     beside = models.BinaryField(default=b"")
-    written_at = models.DateTimeField(db_default=Now())
+    written_ms = models.BigIntegerField(db_default=EpochMs())
 
     class Meta:
         verbose_name = "job to be sent"
@@ -30,7 +31,7 @@ class InboxRow(models.Model):
 
     #: Its id, or what stands for a long one: `inbox.name_of`.
     job = models.CharField(max_length=255, primary_key=True)
-    ran_at = models.DateTimeField(db_default=Now(), db_index=True)
+    ran_ms = models.BigIntegerField(db_default=EpochMs(), db_index=True)
 
     class Meta:
         verbose_name = "job that has run"
@@ -45,7 +46,7 @@ class RelayClaim(models.Model):
 
     name = models.CharField(max_length=20, primary_key=True)
     owner = models.CharField(max_length=22)
-    until = models.DateTimeField()
+    until_ms = models.BigIntegerField()
 
     def __str__(self) -> str:
         return self.name

@@ -5,7 +5,7 @@ from typing import Any
 
 from django_delayq.jobs.job import Job
 from django_delayq.outbox import inbox, writing
-from django_delayq.outbox.thread import RelayThread
+from django_delayq.outbox.thread import RelayThreads
 
 
 class OutboxPart:
@@ -17,5 +17,5 @@ class OutboxPart:
     def run_once(self, job_id: str, using: str, call: Callable[[], Any]) -> Any:
         return inbox.run_once(job_id, using, call)
 
-    def make_relay(self) -> RelayThread:
-        return RelayThread()
+    def make_relay(self) -> RelayThreads:
+        return RelayThreads()

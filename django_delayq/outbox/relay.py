@@ -1,27 +1,22 @@
 """Sends the rows of one database that nobody has sent, and deletes those that the server has.
 
-A sweep looks at each committed row once: it sends the row, and if the server has had the job for long enough, deletes it.
-To send a row again is harmless, because the queue remembers its token until the row is gone and for two minutes after
-(delivery/lua/_sent.lua). So nothing here depends on a lock: locks only spare two workers the same work.
+A sweep asks the server about each committed row once: a row that it does not know is sent, and one whose job it has had for
+long enough is deleted. To send a row again is harmless, because the queue remembers its token until the row is gone and for
+two minutes after (delivery/lua/_sent.lua). So nothing here depends on a lock: locks only spare two workers the same work.
 """
 
+import math
 import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from django.db import connections, router, transaction
-from django.db.models import (
-    DateTimeField,
-    DurationField,
-    ExpressionWrapper,
-    F,
-    Q,
-    QuerySet,
-)
-from django.db.models.functions import Length, Now
+from django.db import connections, transaction
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Length
+from django.db.utils import DatabaseError
 from redis.client import Redis
 from redis.exceptions import ResponseError
 
@@ -40,21 +35,43 @@ from django_delayq.jobs import formats
 from django_delayq.jobs.job import NO_EXTRAS, Draft, Extras
 from django_delayq.jobs.options import check_priority
 from django_delayq.jobs.sending import SCHEDULE_BYTES
+from django_delayq.outbox.epoch import EpochMs
 from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
-from django_delayq.outbox.writing import Beside, forwarding
+from django_delayq.outbox.writing import Beside, forwarding, has_outbox
 from django_delayq.redaction import redact
 from django_delayq.wire.delay import MAX_DELAY_MS, MAX_START_TIME_MS
 
-#: Rows that a worker reads, sends and deletes at a time.
+#: Rows that a worker looks at, sends and deletes at a time.
 BATCH = 500
 #: Bytes of their payloads, about.
 BATCH_BYTES = 8 << 20
 #: Younger rows are left to the process that has committed them.
-FRESH = timedelta(seconds=2)
+FRESH_MS = 2_000
 #: How long a claim of a whole database lasts, where rows cannot be locked.
-CLAIM = timedelta(seconds=15)
+CLAIM_MS = 15_000
 #: What `RelayClaim` calls the claim of the outbox.
 CLAIMED = "outbox"
+#: What asks a database whether it takes no writes, by its vendor. SQLite is not asked: its claim is a write.
+IS_READ_ONLY = {
+    "postgresql": "SHOW transaction_read_only",
+    "mysql": "SELECT @@global.read_only",
+}
+
+T = TypeVar("T", "Head", OutboxRow)
+
+
+class ReadOnlyDatabase(DatabaseError):
+    """Raised when a database with rows takes no writes."""
+
+
+class Head(NamedTuple):
+    """What is read of every row."""
+
+    pk: int
+    queue: str
+    token: str
+    #: Bytes of its payload.
+    size: int
 
 
 class Swept(NamedTuple):
@@ -68,6 +85,8 @@ class Swept(NamedTuple):
     deleted: int = 0
     #: Rows that stay because this process cannot send them, by the reason.
     problems: Counter[str] = Counter()  # noqa: RUF012  replaced, never changed
+    #: How long until the server has had another job for long enough, ms.
+    rest_ms: float = math.inf
 
     def and_then(self, other: "Swept") -> "Swept":
         return Swept(
@@ -75,14 +94,13 @@ class Swept(NamedTuple):
             self.sent + other.sent,
             self.deleted + other.deleted,
             self.problems + other.problems,
+            min(self.rest_ms, other.rest_ms),
         )
 
 
 def databases() -> list[str]:
-    """Return the aliases of the databases that may have rows."""
-    return [
-        alias for alias in connections if router.allow_migrate_model(alias, OutboxRow)
-    ]
+    """Return the aliases of the databases that may have rows of their own."""
+    return [alias for alias in connections if has_outbox(alias)]
 
 
 class Waiting(NamedTuple):
@@ -91,18 +109,16 @@ class Waiting(NamedTuple):
     #: Rows of the outbox.
     rows: int
     #: How long ago the first of them was written, by the database's clock.
-    age: timedelta
+    age_ms: int
     #: Rows of the inbox.
     ran: int
 
 
 def look(alias: str) -> Waiting:
     """Return what is in the tables of a database."""
-    rows = _aged(alias, timedelta(0))
-    oldest = rows.order_by("pk").values_list("age", flat=True).first()
-    return Waiting(
-        rows.count(), oldest or timedelta(0), InboxRow.objects.using(alias).count()
-    )
+    rows = _aged(alias)
+    oldest = rows.order_by("pk").values_list("age_ms", flat=True).first()
+    return Waiting(rows.count(), oldest or 0, InboxRow.objects.using(alias).count())
 
 
 def has_table(alias: str) -> bool:
@@ -121,55 +137,43 @@ class Relay:
         self._owner = secrets.token_urlsafe(16)
 
     def sweep(
-        self, *, fresh: timedelta = FRESH, by_hand: bool = False
+        self, *, fresh_ms: int = FRESH_MS, by_hand: bool = False
     ) -> Iterator[Swept]:
-        """Go through all rows that are older than ``fresh``; yield what was done with each batch.
+        """Go through all rows that are at least ``fresh_ms`` old; yield what was done with each batch.
 
         ``by_hand``: beside workers that do the same, if need be.
 
         Raises:
+            ReadOnlyDatabase: the database takes no writes.
             django.db.DatabaseError: the database is away, or has no such table.
             redis.exceptions.RedisError, OSError: the server is away. What was not sent is sent by the next sweep.
         """
-        after: int | None = 0
-        while after is not None:
-            handled = self._sweep_batch(after, fresh, by_hand)
-            if handled is None:
+        after = 0
+        while True:
+            rows = _aged(self.alias).filter(pk__gt=after, age_ms__gte=fresh_ms)
+            heads, is_all = _heads_of_batch(rows.order_by("pk"))
+            if not heads:
                 return
-            after, swept = handled
-            yield swept
-
-    def _sweep_batch(
-        self, after: int, fresh: timedelta, by_hand: bool
-    ) -> tuple[int | None, Swept] | None:
-        """Handle the next rows; return the last of them, None if there are no more. None: there was nothing to do."""
-        rows = _aged(self.alias, fresh).filter(pk__gt=after).order_by("pk")
-        last, is_all = _last_of_batch(rows)
-        if not last:
-            return None
-        rows = rows.filter(pk__lte=last)
-        begun_ms = boottime_ms()
-        if self._can_lock:
-            with transaction.atomic(using=self.alias):
-                batch = list(rows.select_for_update(skip_locked=True))
-                swept = self._handle(batch, begun_ms)
-        elif by_hand or self._claim():
-            swept = self._handle(list(rows), begun_ms)
-        else:
-            return None
-        return (None if is_all else last), swept
+            if not after:
+                _check_takes_writes(self.alias)
+            if not (self._can_lock or by_hand or self._claim()):
+                return
+            yield self._handle(heads)
+            if is_all:
+                return
+            after = heads[-1].pk
 
     def _claim(self) -> bool:
         """Claim the whole database, or keep it claimed; return whether it is ours."""
         claims = RelayClaim.objects.using(self.alias).filter(name=CLAIMED)
-        until = ExpressionWrapper(Now() + CLAIM, output_field=DateTimeField())
-        is_free = Q(until__lt=Now()) | Q(owner=self._owner)
-        if claims.filter(is_free).update(owner=self._owner, until=until):
+        until_ms = EpochMs() + CLAIM_MS
+        is_free = Q(until_ms__lt=EpochMs()) | Q(owner=self._owner)
+        if claims.filter(is_free).update(owner=self._owner, until_ms=until_ms):
             return True
         if claims.exists():
             return False
         # The first one ever; whoever is second waits for its next turn.
-        fresh = RelayClaim(name=CLAIMED, owner=self._owner, until=until)
+        fresh = RelayClaim(name=CLAIMED, owner=self._owner, until_ms=until_ms)
         made = RelayClaim.objects.using(self.alias).bulk_create(
             [fresh], ignore_conflicts=True
         )
@@ -185,91 +189,154 @@ class Relay:
         features = connections[self.alias].features
         return bool(features.has_select_for_update_skip_locked)
 
-    def _handle(self, batch: Sequence[OutboxRow], begun_ms: float) -> Swept:
-        if not batch:
-            return Swept()
+    def _handle(self, heads: Sequence[Head]) -> Swept:
         client = own_clients.of_thread()
+        keep_ms = get_settings().outbox_keep_s * 1000
         problems: Counter[str] = Counter()
-        done: list[OutboxRow] = []
-        sent = 0
-        for name, members in _by_queue(batch).items():
-            if boottime_ms() - begun_ms > ROW_REPEAT_MS:
-                # This process was suspended, or the server hangs: others may have sent and deleted these rows.
-                break
+        unsent: list[Head] = []
+        durable: list[Head] = []
+        rest_ms = math.inf
+        now_ms = Command(("TIME",), _read_time_ms).do(client)
+        for name, members in _by_queue(heads).items():
             try:
-                fresh, gone = _send(client, name, members, problems)
+                since = _when_sent(client, name, members)
             except (DelayqError, ResponseError) as error:
-                problems[f"queue {name}: {redact(str(error))}"] += len(members)
+                problems[_problem(name, error)] += len(members)
                 continue
-            sent += fresh
-            done += gone
-        if done:
-            OutboxRow.objects.using(self.alias).filter(
-                pk__in=[row.pk for row in done]
-            ).delete()
+            for head, since_ms in zip(members, since, strict=True):
+                if since_ms is None:
+                    unsent.append(head)
+                elif (had_ms := max(0, now_ms - since_ms)) >= keep_ms:
+                    durable.append(head)
+                else:
+                    rest_ms = min(rest_ms, keep_ms - had_ms)
+        sent = self._send(client, unsent, problems) if unsent else set[int]()
+        if sent and keep_ms:
+            rest_ms = min(rest_ms, keep_ms)
+        elif sent:
+            durable += [head for head in unsent if head.pk in sent]
+        deleted = self._delete(client, durable) if durable else 0
+        return Swept(len(heads), len(sent), deleted, problems, rest_ms)
+
+    def _send(
+        self, client: Redis, heads: Sequence[Head], problems: Counter[str]
+    ) -> set[int]:
+        """Send rows; return the keys of those that the server has got."""
+        sent: set[int] = set()
+        with self._transaction():
+            read_ms = boottime_ms()
+            rows = list(self._unlocked(heads))
+            for name, members in _by_queue(rows).items():
+                sent |= _send_to_queue(client, name, members, read_ms, problems)
+        return sent
+
+    def _delete(self, client: Redis, heads: Sequence[Head]) -> int:
+        """Delete rows whose jobs the server has had for long enough; return how many."""
+        with self._transaction():
+            keys = set(self._unlocked(heads).values_list("pk", flat=True))
+            OutboxRow.objects.using(self.alias).filter(pk__in=keys).delete()
+            gone = [head for head in heads if head.pk in keys]
             # If the transaction is taken back, the rows are there, and this did not happen.
-            transaction.on_commit(lambda: _let_go(client, done), using=self.alias)
-        return Swept(len(batch), sent, len(done), problems)
+            transaction.on_commit(lambda: _let_go(client, gone), using=self.alias)
+        return len(gone)
+
+    def _transaction(self) -> AbstractContextManager[Any]:
+        """Hold the locks of rows, where rows can be locked."""
+        return transaction.atomic(using=self.alias) if self._can_lock else nullcontext()
+
+    def _unlocked(self, heads: Sequence[Head]) -> QuerySet[Any]:
+        """Return the rows that no other worker has locked, each with its age, and lock them."""
+        rows = _aged(self.alias).filter(pk__in=[head.pk for head in heads])
+        return rows.select_for_update(skip_locked=True) if self._can_lock else rows
 
 
-def _aged(alias: str, fresh: timedelta) -> QuerySet[Any]:
-    """Return the rows that are older than ``fresh``, each with its age; both by the database's clock."""
-    age = ExpressionWrapper(Now() - F("written_at"), output_field=DurationField())
-    return (
-        OutboxRow.objects.using(alias)
-        .filter(written_at__lte=Now() - fresh)
-        .annotate(age=age)
-    )
+def _check_takes_writes(alias: str) -> None:
+    """Make sure that a database is no replica, which may have rows that are gone from its primary.
+
+    Raises:
+        ReadOnlyDatabase: it takes no writes.
+    """
+    connection = connections[alias]
+    statement = IS_READ_ONLY.get(connection.vendor)
+    if statement is None:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        (answer,) = cursor.fetchone()
+    if str(answer).lower() not in ("off", "0"):
+        raise ReadOnlyDatabase(
+            "it takes no writes, as a replica does; if it is one, give its entry in DATABASES the alias of its primary as"
+            " MIRROR of TEST, or have allow_migrate() of a router say that it has no tables of delayq_outbox"
+        )
 
 
-def _last_of_batch(rows: QuerySet[Any]) -> tuple[int, bool]:
-    """Return the key of the last row of the next batch, 0 if there is none; and whether no row comes after it."""
-    last = size = 0
-    heads = list(rows.values_list("pk", Length("payload"))[:BATCH])
-    for key, length in heads:
-        if last and size + length > BATCH_BYTES:
-            return last, False
-        last, size = key, size + length
-    return last, len(heads) < BATCH
+def _aged(alias: str) -> QuerySet[Any]:
+    """Return the rows, each with its age by the database's clock."""
+    return OutboxRow.objects.using(alias).annotate(age_ms=EpochMs() - F("written_ms"))
 
 
-def _by_queue(batch: Sequence[OutboxRow]) -> dict[str, list[OutboxRow]]:
-    groups: dict[str, list[OutboxRow]] = {}
-    for row in batch:
+def _heads_of_batch(rows: QuerySet[Any]) -> tuple[list[Head], bool]:
+    """Return the heads of the next batch, and whether no row comes after it."""
+    names = ("pk", "queue", "token", Length("payload"))
+    found = [Head(*values) for values in rows.values_list(*names)[:BATCH]]
+    size = 0
+    for n, head in enumerate(found):
+        size += head.size
+        if n and size > BATCH_BYTES:
+            return found[:n], False
+    return found, len(found) < BATCH
+
+
+def _by_queue(rows: Sequence[T]) -> dict[str, list[T]]:
+    groups: dict[str, list[T]] = {}
+    for row in rows:
         groups.setdefault(row.queue, []).append(row)
     return groups
 
 
-def _send(
-    client: Redis, name: str, rows: Sequence[OutboxRow], problems: Counter[str]
-) -> tuple[int, list[OutboxRow]]:
-    """Send rows of one queue; return how many of them the server did not have, and those it has had for long enough."""
-    settings = get_settings().queue(name)
-    known = perform(client, formats.finding(name))
-    drafts: list[Draft] = []
-    written: list[OutboxRow] = []
+def _problem(queue: str, error: Exception) -> str:
+    return f"queue {queue}: {redact(str(error))}"
+
+
+def _when_sent(client: Redis, name: str, heads: Sequence[Head]) -> list[int | None]:
+    """Return since when the queue has known each of these rows, by the server's clock; None: it does not know it."""
+    keys, since = get_settings().queue(name).keys, list[int | None]()
+    for part in _batches(heads, MAX_BATCH):
+        since += storing.when_sent(keys, [head.token for head in part]).do(client)
+    return since
+
+
+def _send_to_queue(
+    client: Redis,
+    name: str,
+    rows: Sequence[OutboxRow],
+    read_ms: float,
+    problems: Counter[str],
+) -> set[int]:
+    """Send rows of one queue, which were read at ``read_ms``; return the keys of those that it has got."""
+    sent: set[int] = set()
+    try:
+        settings = get_settings().queue(name)
+        known = perform(client, formats.finding(name))
+    except (DelayqError, ResponseError) as error:
+        problems[_problem(name, error)] += len(rows)
+        return sent
+    written: list[tuple[OutboxRow, Draft]] = []
     for row in rows:
         try:
-            drafts.append(draft_of(row, settings, known.format))
-            written.append(row)
+            written.append((row, draft_of(row, settings, known.format)))
         except DelayqError as error:
-            problems[f"queue {name}: {redact(str(error))}"] += 1
-    begun_ms = Command(("TIME",), _read_time_ms).do(client)
-    for part in _parts(drafts):
-        run(client, forwarding(settings, part, known))
-    keep_ms = get_settings().outbox_keep_s * 1000
-    fresh, gone = 0, []
-    for some in _batches(written, MAX_BATCH):
-        tokens = [row.token for row in some]
-        since = storing.when_sent(settings.keys, tokens).do(client)
-        for row, since_ms in zip(some, since, strict=True):
-            if since_ms is None:
-                # Somebody has deleted the key since; the next sweep sends the row again.
-                continue
-            fresh += since_ms >= begun_ms
-            if max(0, begun_ms - since_ms) >= keep_ms:
-                gone.append(row)
-    return fresh, gone
+            problems[_problem(name, error)] += 1
+    for part in _parts(written):
+        if boottime_ms() - read_ms > ROW_REPEAT_MS:
+            # This process was suspended, or the server hangs: others may have sent and deleted these rows.
+            break
+        try:
+            run(client, forwarding(settings, [draft for _, draft in part], known))
+            sent |= {row.pk for row, _ in part}
+        except (DelayqError, ResponseError) as error:
+            problems[_problem(name, error)] += len(part)
+    return sent
 
 
 def draft_of(row: Any, settings: QueueSettings, format: int) -> Draft:
@@ -304,39 +371,38 @@ def _when(row: Any) -> str:
     if kind in ("+", "=") and digits.isascii() and digits.isdecimal():
         ms, most_ms = int(digits), MAX_START_TIME_MS
         if kind == "+":
-            ms, most_ms = (
-                max(0, ms - max(0, row.age // timedelta(milliseconds=1))),
-                MAX_DELAY_MS,
-            )
+            ms, most_ms = max(0, ms - max(0, row.age_ms)), MAX_DELAY_MS
         if ms <= most_ms:
             return f"{kind}{ms}"
     # Without the value: problems are counted by their text.
     raise DecodeError("its start time cannot be read")
 
 
-def _parts(drafts: Sequence[Draft]) -> Iterator[list[Draft]]:
+def _parts(
+    written: Sequence[tuple[OutboxRow, Draft]],
+) -> Iterator[list[tuple[OutboxRow, Draft]]]:
     """Cut into parts that one call can take, by number and by size."""
-    part: list[Draft] = []
+    part: list[tuple[OutboxRow, Draft]] = []
     size = 0
-    for draft in drafts:
+    for row, draft in written:
+        length = len(draft.new.payload)
         if part and (
-            len(part) == storing.SCHEDULE_BATCH
-            or size + len(draft.new.payload) > SCHEDULE_BYTES
+            len(part) == storing.SCHEDULE_BATCH or size + length > SCHEDULE_BYTES
         ):
             yield part
             part, size = [], 0
-        part.append(draft)
-        size += len(draft.new.payload)
+        part.append((row, draft))
+        size += length
     if part:
         yield part
 
 
-def _batches(rows: Sequence[OutboxRow], most: int) -> Iterator[Sequence[OutboxRow]]:
+def _batches(rows: Sequence[Head], most: int) -> Iterator[Sequence[Head]]:
     for start in range(0, len(rows), most):
         yield rows[start : start + most]
 
 
-def _let_go(client: Redis, rows: Sequence[OutboxRow]) -> None:
+def _let_go(client: Redis, rows: Sequence[Head]) -> None:
     """Have the queues forget rows that are deleted: a while later, when nobody can be about to send them any more."""
     now_ms = Command(("TIME",), _read_time_ms).do(client)
     for name, members in _by_queue(rows).items():

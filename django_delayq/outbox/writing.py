@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 import msgspec
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections, router, transaction
 from django.db.transaction import TransactionManagementError
 from redis.exceptions import RedisError, ResponseError
 
@@ -21,7 +21,7 @@ from django_delayq.conf import QueueSettings, get_settings
 from django_delayq.delivery import storing
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import ROW_REPEAT_MS, Scheduled
-from django_delayq.exceptions import DelayqError
+from django_delayq.exceptions import DelayqError, InvalidTask
 from django_delayq.jobs import formats
 from django_delayq.jobs.job import Draft, Job
 from django_delayq.jobs.sending import written
@@ -50,13 +50,31 @@ class Beside(msgspec.Struct, omit_defaults=True):
     limit: str = ""
 
 
+def has_outbox(alias: str) -> bool:
+    """Return whether a database may have rows of its own.
+
+    A replica, which its entry says by ``TEST``'s ``MIRROR``, has those of its primary. What routers say of writes is not
+    asked: a row is written to the database of its transaction, and they may answer by the request that is served.
+    """
+    mirrored = connections.settings[alias]["TEST"]["MIRROR"]
+    return mirrored is None and router.allow_migrate_model(alias, OutboxRow)
+
+
 def write(job: Job[Any], using: str | None) -> None:
     """Write the row of a prepared job, and have the commit of the transaction send the job.
 
     Raises:
+        InvalidTask: no worker would look for the row in this database.
         TransactionManagementError: autocommit is off, and nothing could tell of the commit.
     """
-    connection = connections[using or DEFAULT_DB_ALIAS]
+    alias = using or DEFAULT_DB_ALIAS
+    if not has_outbox(alias):
+        raise InvalidTask(
+            f"job {job.id} cannot be a row of database {alias!r}: no worker looks for rows there, because its entry in"
+            " DATABASES names a primary as MIRROR of TEST, or allow_migrate() of a router says no for delayq_outbox; name"
+            " another database by on_commit, or give outbox=False"
+        )
+    connection = connections[alias]
     if not connection.in_atomic_block and not connection.get_autocommit():
         raise TransactionManagementError(
             f"job {job.id} cannot be a row of the outbox: autocommit is off, so nothing would tell of the commit; use"
@@ -119,16 +137,14 @@ class _Hook:
         global _quiet_until_ms
         self.has_run = True
         self._job.note_commit()
-        job, now_ms = self._job, boottime_ms()
-        if now_ms < _quiet_until_ms:
+        job = self._job
+        if boottime_ms() < _quiet_until_ms:
             why = "a job before it failed"
-        elif now_ms - self._written_ms > ROW_REPEAT_MS:
-            # Perhaps only this process was suspended, since the commit: its row may have been sent, and be forgotten.
-            why = "its transaction took long"
         else:
             try:
-                self._send()
-                return
+                if self._send():
+                    return
+                why = "its transaction took long"
             except (RedisError, OSError, DelayqError) as error:
                 # Anything else is no failure to send it: `immediate()` of the tests runs the task here, which may raise.
                 if not isinstance(error, ResponseError | DelayqError):
@@ -144,10 +160,14 @@ class _Hook:
             why,
         )
 
-    def _send(self) -> None:
+    def _send(self) -> bool:
+        """Send the job; return False if that may be too late."""
         job, client = self._job, own_clients.of_thread()
         known = perform(client, formats.finding(job.queue))
         queue = get_settings().queue(job.queue)
+        if boottime_ms() - self._written_ms > ROW_REPEAT_MS:
+            # Perhaps only this process was suspended, since the commit: its row may have been sent, and be forgotten.
+            return False
         (sent,) = run(client, forwarding(queue, [self._draft], known))
         job.state, job.start_time_ms = State.SCHEDULED, sent.start_time_ms
         if sent.holder:
@@ -158,6 +178,7 @@ class _Hook:
             job.refresh()
         elif job_scheduled.receivers:
             tell(job_scheduled, task_of(job), job)
+        return True
 
 
 def forwarding(

@@ -26,6 +26,7 @@ from django_delayq.worker.attempt import Attempt
 from django_delayq.worker.crew import Crew
 from django_delayq.worker.ending import Ending
 from django_delayq.worker.memory import Meter
+from django_delayq.worker.settlement import is_queues_own
 
 logger = get_log("django_delayq.worker")
 
@@ -114,7 +115,8 @@ class Registering:
         try:
             reply = told.finish()
         except ResponseError as error:
-            if self._problem != str(error):
+            # What concerns the whole server, every other call of the loop says as well.
+            if is_queues_own(error) and self._problem != str(error):
                 self._problem = str(error)
                 logger.warning(
                     "the server does not take that this process lives, so no page lists it and nobody can stop it from"

@@ -7,6 +7,7 @@ DELAYQ_PICTURES=FOLDER          write the pictures of the README and the tutoria
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -138,6 +139,15 @@ def test_no_page_runs_what_a_stranger_wrote(visitor: Visitor, queue: Queue) -> N
     for token in (dead, strange, running.token, retrying):
         visitor.open(url("job", queue.name, token))
         assert "<script>" in visitor.driver.find_element("id", "content").text
+    for asked in ("state=dead", urlencode({"q": XSS}), urlencode({"task": XSS})):
+        visitor.open(f"{url('search')}?queue={queue.name}&{asked}")
+        assert visitor.find("#result_list tbody tr")
+        visitor.click("button[value='run_again:all']")
+        assert "<script>" in visitor.driver.find_element("id", "which").text
+    visitor.open(f"{url('search')}?{urlencode({'queue': XSS, 'from': XSS})}")
+    visitor.open(
+        f"{url('queue', queue.name)}?{urlencode({'state': 'ended', 'q': XSS})}"
+    )
     visitor.open(url("discard", queue.name, dead))
     visitor.click("form[method=post] input[type=submit][value^=Yes]")
     visitor.open(url("job", queue.name, XSS))

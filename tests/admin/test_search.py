@@ -106,7 +106,7 @@ def test_search_says_how_far_it_got_and_goes_on(
 ) -> None:
     monkeypatch.setattr(search_module, "MOST_CALLS", 2)
     monkeypatch.setattr(search_module, "ENOUGH_S", 1e9)
-    monkeypatch.setattr(search_module, "MANY", 60)
+    monkeypatch.setattr(search_module, "SEARCH_PAGE", 60)
     tokens = [queue.schedule(60_000 + number, number) for number in range(300)]
 
     first = browser.get(url("search"), {"queue": queue.name, "q": "299"})
@@ -241,7 +241,7 @@ def test_search_makes_ten_round_trips_at_most(browser: Client, queue: Queue) -> 
     ):
         page = browser.get(url("search"), asked)
 
-    assert page.context["seen"].looked == 50 + 7 * search_module.MANY
+    assert page.context["seen"].looked == 50 + 7 * search_module.SEARCH_PAGE
     assert trips <= 10
 
 

@@ -41,6 +41,7 @@ from django_delayq import (
     schedule_many,
     set_limit,
 )
+from django_delayq.admin.actions import ACTIONS
 from django_delayq.calls.running import run
 from django_delayq.conf import forget_connections, get_keyring
 from django_delayq.delivery import ended, pausing
@@ -93,7 +94,11 @@ class Reader(HTMLParser):
         # Payloads, errors and tracebacks as they are.
         is_read = is_read and tag != "pre"
         if is_read and values.get("type") != "hidden":
+            # Nobody sees the value of a box to tick.
+            is_box = values.get("type") == "checkbox"
             for name in _SHOWN.get(tag, ()):
+                if is_box and name == "value":
+                    continue
                 self.texts.append(values.get(name, ""))
         if tag not in self.EMPTY:
             self._open.append((tag, is_read))
@@ -197,7 +202,23 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
         url("discard", full.name, tokens["dead"]),
     ]
 
+    pages += [
+        url("limits", full.name),
+        url("search"),
+        url("search") + f"?queue={full.name}&q=27",
+        url("search") + f"?queue={full.name}&state=dead",
+        url("search") + "?due_from=2026-01-02T00:00&due_to=2026-01-01T00:00",
+        url("queue", full.name) + "?state=ended&q=27",
+    ]
+    data = (*data, "2026-01-02T00:00", "2026-01-01T00:00")
+
     found = {page: untranslated(browser.get(page), *data) for page in pages}
+    for action in ACTIONS:
+        ticked = {"action": f"{action}:ticked", "job": f"{full.name}:{tokens['dead']}"}
+        every = {"action": f"{action}:all", "filter": f"queue={full.name}&q=27"}
+        for asked in (ticked, every):
+            page = browser.post(url("bulk"), asked)
+            found[str(asked)] = untranslated(page, *data)
 
     assert {page: texts for page, texts in found.items() if texts} == {}
     index = browser.get("/admin/").content.decode()

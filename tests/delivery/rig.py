@@ -274,7 +274,11 @@ class Rig:
         return batching.count_left(self.keys, token(name)).do(self.client)
 
     def forward(
-        self, *names: str, unique: str = "", are_rows: bool = False
+        self,
+        *names: str,
+        unique: str = "",
+        is_ranked: bool = False,
+        are_rows: bool = False,
     ) -> list[Scheduled]:
         """Send jobs that follow one of another queue, or rows of a database."""
         jobs = [NewJob(token(name), "+0", unique, payload(name)) for name in names]
@@ -284,6 +288,7 @@ class Rig:
                 jobs,
                 frame_format=self.frame_format,
                 insertion_list=self.insertion_list,
+                is_ranked=is_ranked,
                 are_rows=are_rows,
                 now_us=self.now_us,
             )

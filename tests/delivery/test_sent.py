@@ -1,11 +1,16 @@
 """What a queue remembers of jobs that somebody may send again after their end."""
 
+from collections.abc import Iterator
+
 import pytest
+from redis.exceptions import RedisError
 
 from django_delayq.delivery import storing
 from django_delayq.delivery.states import State
 from django_delayq.delivery.storing import ROW_MS, ROW_REPEAT_MS
-from tests.delivery.rig import T0, Rig, token
+from tests import conftest
+from tests.delivery.rig import T0, Rig, names_of, token
+from tests.servers import Server
 
 #: Longer than the end of any job is known.
 AFTER_MS = 60_000
@@ -77,3 +82,47 @@ def test_job_that_waits_is_noted_by_its_first_forward(rig: Rig) -> None:
 
     assert rig.client.zscore(rig.keys.sent, token("a")) is not None
     assert len(rig.claim().jobs) == 1
+
+
+@pytest.fixture(scope="module")
+def own_server(server_kind: str) -> Iterator[Server]:
+    """A server whose users nobody else needs."""
+    if server_kind == "external":
+        pytest.skip("makes users of its server; DELAYQ_TEST_URL is somebody's")
+    server = Server(server_kind)
+    yield server.start()
+    server.stop()
+
+
+@pytest.mark.parametrize("are_rows", [False, True])
+@pytest.mark.parametrize("refused", ["zrem", "zadd", "rpush", "hset", "hincrby"])
+def test_call_that_an_acl_stops_halfway_stores_nothing_and_its_repeat_stores_once(
+    own_server: Server, queue_name: str, refused: str, are_rows: bool
+) -> None:
+    admin = own_server.client()
+    admin.acl_setuser(
+        "halfway",
+        enabled=True,
+        nopass=True,
+        keys=["*"],
+        channels=["*"],
+        categories=["+@all"],
+        commands=[f"-{refused}"],
+    )
+    rig = Rig(admin, queue_name)
+
+    def forward() -> None:
+        rig.forward("a", is_ranked=True, unique="ek", are_rows=are_rows)
+
+    with own_server.client(username="halfway", password="") as rig.client:
+        with pytest.raises(RedisError, match=r"(?i)perm|acl|can't run"):
+            forward()
+    rig.client = admin
+    # Those are no loss: a number that no frame carries, and that ranks were in use.
+    harmless = {rig.keys.counters.encode(), rig.keys.control.encode()}
+    assert set(conftest.keys_of(admin, queue_name)) <= harmless
+
+    forward()
+    forward()
+
+    assert names_of(rig.claim()) == ["a"]

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -295,7 +294,7 @@ def test_rows_go_after_thirty_days_a_bounded_number_at_a_time(
     rows = InboxRow.objects.using(alias)
     for n in range(5):
         InboxRow(job=f"q:{n}").save(force_insert=True, using=alias)
-    rows.exclude(job="q:4").update(ran_at=F("ran_at") - timedelta(days=31))
+    rows.exclude(job="q:4").update(ran_ms=F("ran_ms") - 31 * 86_400_000)
 
     assert inbox.delete_old(alias) == 2
     assert sorted(done(alias)) == ["q:2", "q:3", "q:4"]
@@ -326,6 +325,16 @@ def _close(alias: str) -> None:
     connections[alias].close()
 
 
+def _connect_anew(alias: str) -> None:
+    connections[alias].close()
+    connections[alias].connect()
+
+
+def _roll_back(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("rollback")
+
+
 def _fail_a_bare_statement(alias: str) -> None:
     with connections[alias].cursor() as cursor, contextlib.suppress(DatabaseError):
         cursor.execute("SELECT nothing FROM nowhere")
@@ -335,7 +344,15 @@ def _fail_a_bare_statement(alias: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [_swallow, _ask_for_a_rollback, _close, _fail_a_bare_statement]
+    "spoil",
+    [
+        _swallow,
+        _ask_for_a_rollback,
+        _close,
+        _connect_anew,
+        _roll_back,
+        _fail_a_bare_statement,
+    ],
 )
 def test_what_cannot_be_committed_is_a_failure(
     alias: str, spoil: Callable[[str], None]

@@ -1,9 +1,9 @@
 """Jobs that are rows of the caller's transaction, on SQLite and on PostgreSQL."""
 
+import math
 import pickle
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -56,14 +56,18 @@ def rows(alias: str) -> list[str]:
     return list(OutboxRow.objects.using(alias).values_list("token", flat=True))
 
 
-def sweep(alias: str, *, fresh: timedelta = timedelta(0)) -> Swept:
-    """Do what a worker does from time to time; rows need not be old."""
+def sweep(alias: str, *, fresh_ms: int = 0) -> Swept:
+    """Do what a worker does from time to time; rows need not be old. When it would look again is left out."""
     total = Swept()
     relay = Relay(alias)
-    for swept in relay.sweep(fresh=fresh):
+    for swept in relay.sweep(fresh_ms=fresh_ms):
         total = total.and_then(swept)
     relay.release()
-    return total
+    return total._replace(rest_ms=math.inf)
+
+
+def make_older(alias: str, ms: int, **changes: Any) -> None:
+    OutboxRow.objects.using(alias).update(written_ms=F("written_ms") - ms, **changes)
 
 
 def commit_unsent(queue: str, alias: str, *args: Any, **options: Any) -> Job[Any]:
@@ -173,9 +177,7 @@ def test_row_that_nobody_has_sent_is_sent_by_a_worker(
     queue: str, alias: str, run_worker: Callable[..., InlineWorker]
 ) -> None:
     job = commit_unsent(queue, alias, "relayed")
-    OutboxRow.objects.using(alias).update(
-        start_time="+0", written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000, start_time="+0")
 
     run_worker()
 
@@ -190,7 +192,7 @@ def test_fresh_row_is_left_to_the_process_that_commits_it(
 ) -> None:
     commit_unsent(queue, alias)
 
-    swept = sweep(alias, fresh=timedelta(hours=1))
+    swept = sweep(alias, fresh_ms=3_600_000)
 
     assert swept == Swept()
     assert hand.tokens() == []
@@ -264,10 +266,8 @@ def test_relative_delay_counts_from_the_row_by_the_databases_clock(
     job = commit_unsent(queue, alias)
     late = commit_unsent(queue, alias)
     made = OutboxRow.objects.using(alias)
-    made.filter(token=job.token).update(
-        written_at=F("written_at") - timedelta(minutes=50)
-    )
-    made.filter(token=late.token).update(written_at=F("written_at") - timedelta(days=2))
+    made.filter(token=job.token).update(written_ms=F("written_ms") - 50 * 60_000)
+    made.filter(token=late.token).update(written_ms=F("written_ms") - 2 * 86_400_000)
 
     sweep(alias)
 
@@ -281,9 +281,7 @@ def test_relative_delay_counts_from_the_row_by_the_databases_clock(
 
 def test_absolute_time_stays(queue: str, hand: Hand, alias: str) -> None:
     job = commit_unsent(queue, alias)
-    OutboxRow.objects.using(alias).update(
-        start_time="=4102444800000", written_at=F("written_at") - timedelta(days=2)
-    )
+    make_older(alias, 2 * 86_400_000, start_time="=4102444800000")
 
     sweep(alias)
 
@@ -385,7 +383,7 @@ def test_many_rows_go_in_batches(
     monkeypatch.setattr(relay_module, "BATCH", 7)
     jobs = [commit_unsent(queue, alias, n) for n in range(20)]
 
-    parts = list(Relay(alias).sweep(fresh=timedelta(0)))
+    parts = list(Relay(alias).sweep(fresh_ms=0))
 
     assert [part.seen for part in parts] == [7, 7, 6]
     assert set(hand.tokens()) == {job.token for job in jobs}
@@ -399,7 +397,7 @@ def test_batch_is_bounded_by_bytes(
     for _ in range(4):
         commit_unsent(queue, alias, "x" * 2_000)
 
-    parts = list(Relay(alias).sweep(fresh=timedelta(0)))
+    parts = list(Relay(alias).sweep(fresh_ms=0))
 
     assert [part.seen for part in parts] == [2, 2]
 
@@ -418,6 +416,102 @@ def test_row_stays_until_the_server_has_had_the_job_for_long_enough(
     (score,) = hand.client.zmscore(hand.keys.sent, [job.token])
     hand.client.zadd(hand.keys.sent, {job.token: score - 301_000})
     assert sweep(alias) == Swept(seen=1, deleted=1)
+
+
+def test_row_whose_job_the_server_has_is_not_sent_again(
+    settings: Any, queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DELAYQ = {**settings.DELAYQ, "OUTBOX_KEEP": 300}
+    sent: list[str] = []
+    forward = relay_module.forwarding
+
+    def forwarding(queue: Any, drafts: Any, known: Any) -> Any:
+        sent.extend(draft.new.token for draft in drafts)
+        return forward(queue, drafts, known)
+
+    monkeypatch.setattr(relay_module, "forwarding", forwarding)
+    schedule(on(queue, alias), LATER)
+    unsent = commit_unsent(queue, alias)
+
+    relay = Relay(alias)
+    (first,), (second,) = (list(relay.sweep(fresh_ms=0)) for _ in range(2))
+    relay.release()
+
+    assert sent == [unsent.token]
+    assert (first.seen, first.sent) == (2, 1)
+    assert (second.seen, second.sent, second.deleted) == (2, 0, 0)
+    # It says when a row may go, so that nobody looks each second.
+    assert 200_000 < second.rest_ms <= first.rest_ms <= 300_000
+
+
+def test_rows_that_were_read_long_ago_are_not_sent(
+    queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was suspended in the middle cannot know what others have done with them since."""
+    monkeypatch.setattr(relay_module.storing, "SCHEDULE_BATCH", 2)
+    for _ in range(5):
+        commit_unsent(queue, alias)
+    passed_ms = 0.0
+    call = relay_module.run
+
+    def suspended(*args: Any) -> Any:
+        nonlocal passed_ms
+        reply = call(*args)
+        passed_ms += ROW_REPEAT_MS + 1_000
+        return reply
+
+    with monkeypatch.context() as patch:
+        patch.setattr(relay_module, "run", suspended)
+        patch.setattr(relay_module, "boottime_ms", lambda: boottime_ms() + passed_ms)
+        swept = sweep(alias)
+
+    assert (swept.seen, swept.sent, len(hand.tokens())) == (5, 2, 2)
+    assert sweep(alias).sent == 3
+    assert rows(alias) == []
+
+
+def test_commit_that_is_suspended_before_its_call_leaves_the_row_to_a_worker(
+    queue: str, hand: Hand, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed_ms = 0.0
+    finding = formats.finding
+
+    def suspended(name: str) -> Any:
+        nonlocal passed_ms
+        passed_ms += ROW_REPEAT_MS + 1_000
+        return finding(name)
+
+    monkeypatch.setattr(writing, "boottime_ms", lambda: boottime_ms() + passed_ms)
+    with monkeypatch.context() as patch:
+        patch.setattr(writing.formats, "finding", suspended)
+        schedule(on(queue, alias), LATER)
+
+    assert hand.tokens() == []
+    assert sweep(alias).sent == 1
+
+
+def test_row_is_sent_once_an_acl_lets_the_whole_script_pass(
+    settings: Any, private_server: Callable[..., Server], queue_name: str, alias: str
+) -> None:
+    server = private_server()
+    admin = server.client()
+    rights = {"enabled": True, "passwords": ["+secret"], "keys": ["*"]}
+    admin.acl_setuser("app", **rights, channels=["*"], categories=["+@all"])
+    settings.DELAYQ = {
+        "CONNECTION": f"redis://app:secret@127.0.0.1:{server.port}",
+        "QUEUES": {queue_name: {}},
+        "OUTBOX_KEEP": 0,
+    }
+    job = commit_unsent(queue_name, alias)
+    admin.acl_setuser("app", **rights, channels=["*"], commands=["-hset"])
+
+    stopped = sweep(alias)
+
+    assert (stopped.sent, stopped.deleted, stopped.problems.total()) == (0, 0, 1)
+    assert rows(alias) == [job.token]
+    admin.acl_setuser("app", **rights, channels=["*"], commands=["+hset"])
+    assert sweep(alias) == Swept(seen=1, sent=1, deleted=1)
+    assert Hand(admin, queue_name).tokens() == [job.token]
 
 
 def test_job_whose_unique_key_was_held_is_not_stored_once_it_is_free(
@@ -550,21 +644,23 @@ def test_two_workers_do_not_do_the_same_work(
         commit_unsent(queue, alias, n)
     first, second = Relay(alias), Relay(alias)
     inner: list[Swept] = []
-    send = relay_module._send
+    calls: list[None] = []
+    send = relay_module._send_to_queue
 
     def send_slowly(*args: Any) -> Any:
-        if not inner:
-            inner.append(Swept())
+        calls.append(None)
+        if len(calls) == 1:
             # Another worker comes while this one is at it.
             inner.extend(_in_another_thread(second, alias))
         return send(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relay_module, "_send", send_slowly)
-        swept = list(first.sweep(fresh=timedelta(0)))
+        patch.setattr(relay_module, "_send_to_queue", send_slowly)
+        swept = list(first.sweep(fresh_ms=0))
 
-    assert [part.seen for part in inner] in ([0], [0, 0])
-    assert [part.seen for part in swept] == [3]
+    assert len(calls) == 1
+    assert [(part.sent, part.deleted) for part in inner] in ([], [(0, 0)])
+    assert [(part.sent, part.deleted) for part in swept] == [(3, 3)]
     first.release()
     assert len(hand.tokens()) == 3
 
@@ -573,7 +669,7 @@ def _in_another_thread(relay: Relay, alias: str) -> list[Swept]:
     found: list[Swept] = []
 
     def work() -> None:
-        found.extend(relay.sweep(fresh=timedelta(0)))
+        found.extend(relay.sweep(fresh_ms=0))
         connections[alias].close()
 
     thread = threading.Thread(target=work)

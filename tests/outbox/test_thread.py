@@ -2,23 +2,25 @@
 
 import logging
 import threading
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from django_delayq import State, schedule
 from django_delayq.jobs import outbox
-from django_delayq.outbox import inbox, thread
-from django_delayq.outbox.models import InboxRow, OutboxRow, RelayClaim
-from django_delayq.outbox.thread import RelayThread
-from tests.databases import added
+from django_delayq.outbox import inbox, relay, thread
+from django_delayq.outbox.models import InboxRow, RelayClaim
+from django_delayq.outbox.relay import ReadOnlyDatabase, Relay, Swept
+from django_delayq.outbox.thread import RelayThreads
+from tests.databases import Postgres, added
 from tests.outbox import samples
-from tests.outbox.test_outbox import commit_unsent, rows
+from tests.outbox.conftest import make_tables
+from tests.outbox.test_outbox import commit_unsent, make_older, rows
 from tests.polling import wait_until
 from tests.servers import Server
 from tests.worker.workers import InlineWorker
@@ -33,9 +35,9 @@ def _nothing_ran() -> None:
 
 def turn(alias: str, times: int = 1) -> Any:
     """Do in this thread what the relay's own does."""
-    part = thread._Database(alias)
+    part = thread._Database(alias, threading.Event())
     for _ in range(times):
-        part.turn(threading.Event())
+        part.turn()
     return part
 
 
@@ -130,9 +132,7 @@ def test_it_says_when_the_server_is_there_again(
         "OUTBOX_KEEP": 0,
     }
     commit_unsent(queue_name, alias)
-    OutboxRow.objects.using(alias).update(
-        written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000)
     server.kill()
     part = turn(alias, 3)
     (line,) = told(caplog)
@@ -140,7 +140,7 @@ def test_it_says_when_the_server_is_there_again(
     assert rows(alias)
 
     server.start()
-    part.turn(threading.Event())
+    part.turn()
 
     assert told(caplog)[1:] == [
         f"database {alias}: the outbox is served again",
@@ -149,13 +149,146 @@ def test_it_says_when_the_server_is_there_again(
     assert not rows(alias)
 
 
+@pytest.fixture
+def two_databases(
+    postgres: Postgres,
+    queue: str,
+    tmp_path: Any,
+    django_db_blocker: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[None]:
+    """A row waits in each: in the one that ``hangs``, because somebody has locked its table, and in the one that does not."""
+    monkeypatch.setattr(thread, "databases", lambda: ["hangs", "serves"])
+    hangs = postgres.make_database()
+    serves = {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(tmp_path / "serves"),
+        "OPTIONS": {"timeout": 20},
+    }
+    with django_db_blocker.unblock():
+        make_tables(hangs)
+        make_tables(serves)
+        with added("hangs", hangs), added("serves", serves):
+            for alias in ("hangs", "serves"):
+                commit_unsent(queue, alias)
+                make_older(alias, 10_000)
+            yield
+            # It ends once its database answers.
+            wait_until(
+                lambda: "delayq-outbox hangs" not in names_of_threads(),
+                description="no thread uses it",
+            )
+
+
+@contextmanager
+def locked(alias: str) -> Iterator[None]:
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute("lock table delayq_outbox_outboxrow in access exclusive mode")
+        yield
+
+
+def test_database_that_hangs_is_told_of_and_holds_up_no_other(
+    two_databases: None,
+    run_worker: Callable[..., InlineWorker],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(thread, "HANGS_MS", 100.0)
+
+    with locked("hangs"):
+        worker = run_worker()
+        wait_until(lambda: not rows("serves"), description="the other is served")
+        wait_until(
+            lambda: any(
+                "database hangs: its outbox has" in line for line in told(caplog)
+            ),
+            description="it is told of",
+        )
+    wait_until(lambda: not rows("hangs"), description="it is served as well")
+    worker.stop()
+
+
+def test_burst_ends_although_a_database_hangs(
+    two_databases: None,
+    run_worker: Callable[..., InlineWorker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(thread, "HANGS_MS", 100.0)
+
+    with locked("hangs"):
+        assert run_worker(is_burst=True).join() is not None
+
+
+def test_step_that_takes_long_is_told_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    part = thread._Database("slow", threading.Event())
+    part._step_ms = thread.monotonic_ms() - thread.HANGS_MS - 1
+
+    for _ in range(2):
+        part.tell_whether_it_hangs()
+    part._step_ms = None
+    for _ in range(2):
+        part.tell_whether_it_hangs()
+
+    assert told(caplog) == [
+        "database slow: its outbox has waited for an answer for 30 s: the database hangs, or somebody holds a lock there;"
+        " other databases are served, and jobs run all the same",
+        "database slow: it has answered",
+    ]
+
+
+def test_turn_that_took_long_is_followed_by_one_as_soon_as_any(
+    alias: str, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that were committed while the database hung wait no longer for that."""
+    passed_ms = 0.0
+    sweep = Relay.sweep
+
+    def hang(self: Relay) -> Iterator[Swept]:
+        nonlocal passed_ms
+        passed_ms += 75_000.0
+        return sweep(self)
+
+    monkeypatch.setattr(Relay, "sweep", hang)
+    now_ms = thread.monotonic_ms
+    monkeypatch.setattr(thread, "monotonic_ms", lambda: now_ms() + passed_ms)
+
+    part = turn(alias)
+
+    assert part.next_ms - thread.monotonic_ms() <= 1.1 * thread.IDLE_MS
+
+
+def names_of_threads() -> set[str]:
+    return {each.name for each in threading.enumerate()}
+
+
+def test_replica_that_is_not_named_as_one_is_no_error(
+    alias: str, queue: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO)
+    commit_unsent(queue, alias)
+    make_older(alias, 10_000)
+
+    def refuse(alias: str) -> None:
+        raise ReadOnlyDatabase("it takes no writes, as a replica does")
+
+    monkeypatch.setattr(relay, "_check_takes_writes", refuse)
+    turn(alias, 2)
+
+    (record,) = [each for each in caplog.records if each.name == LOG]
+    assert record.levelno == logging.INFO
+    assert "as a replica does" in record.getMessage()
+    assert rows(alias)
+
+
 def test_rows_that_cannot_be_sent_are_told_once(
     queue: str, alias: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     commit_unsent(queue, alias)
-    OutboxRow.objects.using(alias).update(
-        queue="elsewhere", written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000, queue="elsewhere")
 
     begun_ms = thread.monotonic_ms()
     part = turn(alias, 3)
@@ -171,7 +304,7 @@ def test_idle_turn_is_one_query_for_the_rows(queue: str, alias: str) -> None:
     part = turn(alias)
 
     with CaptureQueriesContext(connections[alias]) as queries:
-        part.turn(threading.Event())
+        part.turn()
 
     assert len(queries) == 1
     assert not RelayClaim.objects.using(alias).exists()
@@ -179,9 +312,7 @@ def test_idle_turn_is_one_query_for_the_rows(queue: str, alias: str) -> None:
 
 def test_turn_deletes_old_rows_of_the_inbox(queue: str, alias: str) -> None:
     InboxRow(job="q:old").save(force_insert=True, using=alias)
-    InboxRow.objects.using(alias).update(
-        ran_at=F("ran_at") - inbox.KEPT - timedelta(seconds=1)
-    )
+    InboxRow.objects.using(alias).update(ran_ms=F("ran_ms") - inbox.KEPT_MS - 1_000)
     InboxRow(job="q:new").save(force_insert=True, using=alias)
 
     turn(alias)
@@ -195,25 +326,21 @@ def test_worker_that_ends_lets_others_relay(
     queue: str, alias: str, run_worker: Callable[..., InlineWorker]
 ) -> None:
     commit_unsent(queue, alias)
-    OutboxRow.objects.using(alias).update(
-        written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000)
 
     worker = run_worker()
     wait_until(lambda: not rows(alias), description="the row is gone")
     worker.stop()
 
     assert not RelayClaim.objects.using(alias).exists()
-    assert "delayq-outbox" not in {each.name for each in threading.enumerate()}
+    assert not [name for name in names_of_threads() if "delayq-outbox" in name]
 
 
 def test_burst_sends_what_waits_before_it_looks_for_jobs(
     queue: str, alias: str, run_worker: Callable[..., InlineWorker]
 ) -> None:
     job = commit_unsent(queue, alias, "burst")
-    OutboxRow.objects.using(alias).update(
-        start_time="+0", written_at=F("written_at") - timedelta(seconds=10)
-    )
+    make_older(alias, 10_000, start_time="+0")
 
     assert run_worker(is_burst=True).join() is not None
 
@@ -229,7 +356,7 @@ def test_without_the_app_there_is_no_thread_and_no_query(
 ) -> None:
     monkeypatch.setattr(outbox, "_installed", None)
     made: list[object] = []
-    monkeypatch.setattr(RelayThread, "start", lambda *args, **kw: made.append(args))
+    monkeypatch.setattr(RelayThreads, "start", lambda *args, **kw: made.append(args))
 
     run_worker()
     job = schedule(samples.note.using(queue=queue), 0)

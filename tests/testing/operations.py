@@ -691,6 +691,11 @@ def _(world: World) -> Any:
     return workers.unregister(registry(world), world.name())
 
 
+@op(workers.read_worker)
+def _(world: World) -> Any:
+    return workers.read_worker(registry(world), world.name())
+
+
 @op(workers.read_workers)
 def _(world: World) -> Any:
     return workers.read_workers(

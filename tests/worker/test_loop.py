@@ -356,6 +356,9 @@ def storm(configure, queue_name, monkeypatch):
     wait_until(lambda: counts(many).due == 1000, description="all of them are due")
     worker = InlineWorker([few, many], cap_ms=NEVER_MS)
     yield worker.loop
+    worker.loop.stop(0)
+    # It reads the answer that is under way.
+    worker.loop.run()
     worker.loop.end(lambda: None)
     worker.stop()
 

@@ -14,6 +14,7 @@ local function was_sent(token)
 end
 
 -- places: where among the arguments the tokens are. Its first write is a removal, which a full server does not refuse.
+-- What is noted counts as stored, so whoever cannot store it calls forget_sent().
 local function note_sent(places, now_ms, are_rows)
   check_hashes(keys.unique, keys.counters)
   local members, until_ms = {}, decimal(now_ms + (are_rows and ROW_MS or SENT_MS))
@@ -23,4 +24,10 @@ local function note_sent(places, now_ms, are_rows)
   redis.call('ZREM', keys.sent, '')
   if over > 0 then redis.call('ZREMRANGEBYRANK', keys.sent, 0, math.min(over, #places + FORGOTTEN) - 1) end
   redis.call('ZADD', keys.sent, unpack(members))
+end
+
+local function forget_sent(places)
+  local tokens = {}
+  for n, i in ipairs(places) do tokens[n] = ARGV[i] end
+  redis.call('ZREM', keys.sent, unpack(tokens))
 end

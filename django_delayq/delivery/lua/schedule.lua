@@ -112,7 +112,11 @@ if keys.leases then
   end
 end
 
-local first = store_new(fresh, starts, format, listed, now_ms, true)
+local is_stored, first = pcall(store_new, fresh, starts, format, listed, now_ms, true)
+if not is_stored then
+  if #unnoted > 0 then forget_sent(unnoted) end
+  raise(first)
+end
 if keys.batches then join_batches(fresh) end
 if #displaced > 0 then redis.call('HDEL', keys.locators, unpack(displaced)) end
 if first < head then reply[#reply + 1] = publish(keys.redisson_channel, first) end

@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
-from django.db.models.functions import Now
+
+from django_delayq.outbox.epoch import EpochMs
 
 
 class Migration(migrations.Migration):
@@ -21,11 +22,8 @@ class Migration(migrations.Migration):
                     models.CharField(max_length=255, primary_key=True, serialize=False),
                 ),
                 (
-                    "ran_at",
-                    models.DateTimeField(
-                        db_default=Now(),
-                        db_index=True,
-                    ),
+                    "ran_ms",
+                    models.BigIntegerField(db_default=EpochMs(), db_index=True),
                 ),
             ],
             options={
@@ -51,8 +49,8 @@ class Migration(migrations.Migration):
                 ("payload", models.BinaryField()),
                 ("beside", models.BinaryField(default=b"")),
                 (
-                    "written_at",
-                    models.DateTimeField(db_default=Now()),
+                    "written_ms",
+                    models.BigIntegerField(db_default=EpochMs()),
                 ),
             ],
             options={
@@ -68,7 +66,7 @@ class Migration(migrations.Migration):
                     models.CharField(max_length=20, primary_key=True, serialize=False),
                 ),
                 ("owner", models.CharField(max_length=22)),
-                ("until", models.DateTimeField()),
+                ("until_ms", models.BigIntegerField()),
             ],
         ),
     ]

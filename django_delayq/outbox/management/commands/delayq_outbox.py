@@ -79,7 +79,7 @@ class Command(CommandWithExamples):
         ).format(count=localize(waiting.rows))
         if waiting.rows:
             rows = gettext("{rows}, the oldest {age} old").format(
-                rows=rows, age=_age(waiting.age)
+                rows=rows, age=_age(waiting.age_ms)
             )
         self.stdout.write(
             gettext("{database}: {rows}; {ran} in the inbox").format(
@@ -90,7 +90,7 @@ class Command(CommandWithExamples):
     def _relay(self, alias: str) -> int:
         total = Swept()
         with explained():
-            for swept in Relay(alias).sweep(fresh=timedelta(0), by_hand=True):
+            for swept in Relay(alias).sweep(fresh_ms=0, by_hand=True):
                 total = total.and_then(swept)
         self.stdout.write(
             gettext(
@@ -114,6 +114,6 @@ class Command(CommandWithExamples):
         return total.problems.total()
 
 
-def _age(age: timedelta) -> str:
-    seconds = age.total_seconds()
+def _age(age_ms: int) -> str:
+    seconds = age_ms / 1000
     return f"{seconds:.1f} s" if seconds < 120 else str(timedelta(seconds=int(seconds)))
