@@ -1,6 +1,6 @@
 """``python -m benchmarks.statistics``: what does it cost that a queue keeps statistics?
 
-Drains of 20,000 no-ops in turns, with ``STATISTICS`` 0 and 1,000: their rates, and the processor time of a job, worker
+Drains of no-ops in turns, with ``STATISTICS`` 0 and 1,000: their rates, and the processor time of a job, worker
 and server together, which a busy machine disturbs far less. In a third turn a client reads once a second what an overview
 shows. Then, how much of the server's memory 20 busy tasks take after eight hours and 90 days.
 """
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import redis
 
 from benchmarks import bench, rates
-from benchmarks.compare import processor_s, without_jobs_s
+from benchmarks.compare import DRAINED, processor_s, without_jobs_s
 
 #: The bars: the rate with statistics over the rate without; and the same while somebody looks.
 SHARE, WATCHED_SHARE = 0.98, 0.97
@@ -73,11 +73,11 @@ def _drain(client: redis.Redis) -> tuple[float, float]:
     from benchmarks import tasks
 
     before_s = processor_s(client)
-    rate = rates.drain(client, tasks.noop_flat)
+    rate = rates.drain(client, tasks.noop_flat, DRAINED)
     spent_s = processor_s(client) - before_s
     bench.delete_queue(client, tasks.noop_flat.options.queue)
     spent_s -= without_jobs_s(client, tasks.noop_flat)
-    return rate, spent_s / rates.JOBS * 1e6
+    return rate, spent_s / DRAINED * 1e6
 
 
 @contextmanager
