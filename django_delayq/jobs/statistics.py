@@ -291,6 +291,14 @@ def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
     settings = _settings_of(queues)
     replies = yield from _ask([statistics.read_totals(each.keys) for each in settings])
     return {
-        each.name: Totals(tasks.pop("", Figures()), tasks)
+        each.name: totals_of(tasks)
         for each, tasks in zip(settings, replies, strict=True)
     }
+
+
+def totals_of(tasks: dict[str, Figures]) -> Totals:
+    """Return what `read_totals` has read; the figures under an empty name are those of the queue."""
+    return Totals(
+        tasks.get("", Figures()),
+        {name: figures for name, figures in tasks.items() if name},
+    )

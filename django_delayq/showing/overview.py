@@ -43,7 +43,7 @@ class QueueStatus(NamedTuple):
     """One queue now."""
 
     settings: QueueSettings
-    #: Or why it cannot be counted.
+    #: Or why the queue cannot be read.
     counts: Counts | Exception
     pauses: list[Pause]
     #: The processes that claim from it; None: the account may not read which.
@@ -145,10 +145,11 @@ def look(
     Raises:
         redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
     """
-    serving = _living()
+    # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
     began = monotonic_ms()
     facts = ask(own_clients.of_thread())
     took_ms = monotonic_ms() - began
+    serving = _living()
     found = look_at_queues(
         queues, serving, minutes=minutes, hours=hours, ahead_ms=ahead_ms
     )
@@ -237,8 +238,11 @@ def look_at_queues(
 
     found = []
     for queue in queues:
-        counts = next(replies)
-        pauses, its_format, held = known([]), known(None), known(None)
+        counts, pauses = next(replies), next(replies)
+        if isinstance(pauses, Exception):
+            # Counts without the pauses would not say whether the queue is at work.
+            counts, pauses = pauses, []
+        its_format, held = known(None), known(None)
         series: dict[Unit, Series] = {}
         for unit, count in measured:
             read = known(None) if count else None
@@ -273,7 +277,7 @@ def look_at_queues(
 
 
 def overview_data(seen: Overview | None = None) -> dict[str, Any]:
-    """Return all queues, workers and problems as JSON can hold them; docs/howto/admin.md has the shape.
+    """Return all queues, workers and problems as JSON can hold them; docs/howto/monitor.md has the shape.
 
     By default it looks itself; texts are English.
     """
@@ -320,8 +324,8 @@ def _queue_data(queue: QueueStatus) -> dict[str, Any]:
         "paused_tasks": [each.task for each in queue.pauses if each.task is not None],
         "workers": None if queue.workers is None else len(queue.workers),
         "minutes": MINUTES,
-        "runs": figures.runs,
-        "failures": figures.failures,
+        "runs": None if queue.minutes is None else figures.runs,
+        "failures": None if queue.minutes is None else figures.failures,
         **{
             f"{name}_p{percent}_ms": histogram.percentile(percent)
             for name, histogram in (

@@ -1,5 +1,6 @@
 """The admin's pages in Chromium, as a person meets them: looked at, clicked through, and no script of a stranger run.
 
+DELAYQ_TEST_REQUIRE_BROWSER=1   a missing Chromium fails these tests
 DELAYQ_TEST_SCREENSHOTS=FOLDER  keep a picture of every page
 DELAYQ_PICTURES=FOLDER          write the pictures of the README and the tutorial there: make pictures
 """
