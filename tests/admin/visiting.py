@@ -72,11 +72,13 @@ class Visitor:
 
     def follow(self, element: Any) -> None:
         """Click, and wait for the page that comes."""
+        from selenium.common.exceptions import WebDriverException
         from selenium.webdriver.support.expected_conditions import staleness_of
         from selenium.webdriver.support.ui import WebDriverWait
 
         element.click()
-        wait = WebDriverWait(self.driver, 30)
+        # Between two pages, Chromium has other words for an element that is gone.
+        wait = WebDriverWait(self.driver, 30, ignored_exceptions=[WebDriverException])
         wait.until(staleness_of(element))
         wait.until(
             lambda driver: (

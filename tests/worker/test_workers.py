@@ -170,7 +170,7 @@ def test_worker_in_burst_mode_that_is_told_to_be_quiet_ends(
 ) -> None:
     worker = work(is_burst=True)
     schedule(tasks.hold.using(queue=queue_name), 0)
-    found = wait_for(queue_name, lambda each: True, "it is listed")
+    found = wait_for(queue_name, lambda each: each.jobs, "it runs a job")
     quiet_worker(found.id)
     wait_for(queue_name, lambda each: each.state != "working", "it has heard")
     records.let_go()
