@@ -256,8 +256,10 @@ def test_server_that_refuses_the_registry_keeps_no_job_from_running(
 def test_stopped_process_is_not_replaced_and_a_killed_one_is(
     program, queue_name, records
 ) -> None:
-    """A program registers as it starts, and every five seconds."""
-    program_of_two = program("--queue", queue_name, "--processes", "2")
+    program_of_two = program(
+        *("--queue", queue_name, "--processes", "2"),
+        environment={"WORKER_TEST_REGISTER_MS": "200"},
+    )
     both = wait_until(
         lambda: len(found := workers(queue_name)) == 2 and found,
         description="both processes are listed",
