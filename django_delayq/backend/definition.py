@@ -169,8 +169,15 @@ def unchecked(task: DelayqTask, **changes: Any) -> DelayqTask:
     return made
 
 
+def in_queue(task: DelayqTask, queue: str) -> DelayqTask:
+    """Return a task as a call that went to this queue has it."""
+    return task if task.queue_name == queue else unchecked(task, queue_name=queue)
+
+
 class BackendTask(TaskDefinition):
     """What workers and the admin know about a function of Django's ``@task``."""
+
+    takes_delay = False
 
     def __init__(
         self,
@@ -184,8 +191,6 @@ class BackendTask(TaskDefinition):
         self.sender = sender
         #: As the decorator made it.
         self.task = task
-        # `schedule()` would take a number in that place for a delay that was forgotten. A call of `enqueue` has none.
-        self.optional_first = ""
         # With the defaults, so that their id stays their own.
         self._variants: dict[
             tuple[int, tuple[Any, ...]], tuple[TaskOptions, BackendTask]

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from django_delayq.backend.definition import BackendTask
+from django_delayq.backend.definition import BackendTask, in_queue
 from django_delayq.backend.results import (
     ERRORS,
     UNKNOWN_WORKER,
@@ -82,7 +82,12 @@ def _finish(
         return
     task = sender.task
     result = new_result(
-        task, job.id, task.backend, job.args, job.kwargs, job.enqueued_at
+        in_queue(task, job.queue),
+        job.id,
+        task.backend,
+        job.args,
+        job.kwargs,
+        job.enqueued_at,
     )
     cls = ERRORS.get(job.state, JobFailed)
     error = error_of(class_path(cls), f"{cls.__name__}: {reason}\n")

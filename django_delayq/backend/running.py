@@ -18,7 +18,7 @@ from django.dispatch import Signal
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from django_delayq.backend.definition import DelayqTask, check_path
+from django_delayq.backend.definition import DelayqTask, check_path, in_queue
 from django_delayq.backend.results import (
     UNKNOWN_WORKER,
     change,
@@ -178,7 +178,14 @@ async def _aresult_here(task: DelayqTask, job: Job[Any]) -> AnyResult:
 
 
 def _new(task: DelayqTask, job: Job[Any]) -> AnyResult:
-    return new_result(task, job.id, task.backend, job.args, job.kwargs, job.enqueued_at)
+    return new_result(
+        in_queue(task, job.queue),
+        job.id,
+        task.backend,
+        job.args,
+        job.kwargs,
+        job.enqueued_at,
+    )
 
 
 def _running(result: AnyResult, job: Job[Any], now: datetime) -> AnyResult:
@@ -197,7 +204,8 @@ def _running_again(
     task: DelayqTask, job: Job[Any], found: Job[Any], now: datetime
 ) -> AnyResult:
     result = result_of(found, task.backend)
-    change(result, task=task)
+    # The other attempts know no more of it.
+    change(result, task=in_queue(task, job.queue))
     # The server knows the attempt that begins here by the id of the worker's claims.
     del result.worker_ids[job.attempts + job.kills :]
     return _running(result, job, now)

@@ -19,6 +19,8 @@ class TaskDefinition:
 
     #: What `periodic` has put above the task, a CodeSchedule each.
     schedules: tuple[Any, ...] = ()
+    #: Whether its calls begin with a delay, which a caller may forget.
+    takes_delay = True
     # With which commit its jobs are sent, as decided for these settings.
     _commit: Commit = False
     _decided_for: Settings | None = None

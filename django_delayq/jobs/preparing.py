@@ -144,7 +144,7 @@ def _check_call(
 ) -> None:
     least, most = task.positional
     if not kwargs and least <= len(args) <= most:
-        if not args and task.optional_first:
+        if not args and task.optional_first and task.takes_delay:
             _warn_of_forgotten_delay(task, delay)
         return
     try:
@@ -152,7 +152,7 @@ def _check_call(
     except TypeError as error:
         forgotten = (
             f". The first argument of the call is the delay, {delay!r} here: was the delay forgotten?"
-            if not args and type(delay) in (int, float) and least
+            if task.takes_delay and not args and type(delay) in (int, float) and least
             else ""
         )
         raise InvalidArguments(

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -51,6 +51,7 @@ OWNER = b"frozen--"
 MOST_AT_ONCE = 10_000
 #: What waits now, and no claim brings, is asked for again after so long; then after twice as long, and so on.
 PATIENCE_US = 1_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: How many jobs an error lists.
 LISTED = 10
 
@@ -131,7 +132,8 @@ class FrozenQueue:
     @property
     def now(self) -> datetime:
         """The time of the server, in UTC; that of Django as well, where time-machine is installed."""
-        return datetime.fromtimestamp(self._now_us / 1_000_000, UTC)
+        # Not by a float, which has no room for the microseconds of far years.
+        return _EPOCH + timedelta(microseconds=self._now_us)
 
     def advance(
         self, delta: timedelta | float | None = None, /, **units: float
@@ -154,7 +156,14 @@ class FrozenQueue:
                 "advance() and run_due() hold up the event loop, on which jobs may have to run: await q.aadvance() or"
                 " q.arun_due()"
             )
-        until_us = self._now_us + _microseconds(delta, units)
+        passes = _passing(delta, units)
+        try:
+            until = self.now + passes
+        except OverflowError as error:
+            raise InvalidDelay(
+                f"advance() cannot go beyond the year {MAXYEAR}; it is {self.now.isoformat()}, and {show(passes)} was to pass"
+            ) from error
+        until_us = (until - _EPOCH) // timedelta(microseconds=1)
         ran = self._run_due()
         patience_us = PATIENCE_US
         while (next_us := self._next_us()) < until_us:
@@ -387,7 +396,7 @@ class FrozenQueue:
             self._travel.stop()
 
 
-def _microseconds(delta: timedelta | float | None, units: dict[str, float]) -> int:
+def _passing(delta: timedelta | float | None, units: dict[str, float]) -> timedelta:
     if delta is None and not units:
         raise InvalidDelay(
             "advance() takes how much time passes: advance(minutes=15), a timedelta, or seconds; run_due() runs what is due"
@@ -405,7 +414,7 @@ def _microseconds(delta: timedelta | float | None, units: dict[str, float]) -> i
         ) from error
     if passes < timedelta(0):
         raise InvalidDelay(f"time cannot go back; got {show(passes)}")
-    return passes // timedelta(microseconds=1)
+    return passes
 
 
 @contextmanager

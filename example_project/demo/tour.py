@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
@@ -225,7 +226,11 @@ class Tour:
             )
         order = [delay["data"] for delay in received]
         in_time = sorted(ELEMENTS, key=ELEMENTS.__getitem__)
-        expect(order == in_time, f"they come in the order {in_time}", order)
+        times_ms = sorted(ELEMENTS.values())
+        least_gap_ms = min(after - before for before, after in pairwise(times_ms))
+        # A machine that stands still for longer than that has several due at once, and several threads take them.
+        if all(delay["late_ms"] < least_gap_ms for delay in received):
+            expect(order == in_time, f"they come in the order {in_time}", order)
 
     def wait_for(
         self,

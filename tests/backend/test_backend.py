@@ -289,8 +289,11 @@ def test_what_is_no_function_of_a_module_is_refused() -> None:
 
 
 def test_argument_that_does_not_fit_is_refused(configure) -> None:
-    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+    with pytest.raises(TypeError, match="missing a required argument: 'a'") as refused:
         samples.add.enqueue()
+
+    # Only `schedule()` begins with a delay.
+    assert "delay" not in str(refused.value)
 
 
 def test_context_is_no_argument_of_a_call(configure, queue_name) -> None:

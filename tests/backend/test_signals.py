@@ -174,6 +174,38 @@ def test_receiver_that_raises_changes_nothing(
     assert all("raise_it" in each.getMessage() for each in told)
 
 
+@pytest.mark.parametrize("name", ["add", "add_async", "fail", "fail_async"])
+def test_task_that_is_told_has_the_queue_of_its_call(
+    configure, queue_name, burst, listening, name
+) -> None:
+    queues = []
+
+    def receive(task_result: Any, **named: Any) -> None:
+        queues.append(task_result.task.queue_name)
+
+    for signal in SIGNALS.values():
+        signal.connect(receive)
+    try:
+        task = getattr(samples, name).using(
+            queue_name=queue_name, max_attempts=2, backoff=AT_ONCE
+        )
+        result = task.enqueue("x")
+        wait_until(
+            lambda: burst() or task.get_result(result.id).is_finished,
+            description="the task has ended",
+        )
+        waiting = task.using(run_after=timedelta(hours=1)).enqueue("x")
+        get_job(waiting.id).cancel()
+    finally:
+        for signal in SIGNALS.values():
+            signal.disconnect(receive)
+
+    told = [each[0] for each in listening]
+    assert told[:2] == ["enqueued", "started"]
+    assert told[-3:] == ["finished", "enqueued", "finished"]
+    assert queues == [queue_name] * len(told)
+
+
 async def test_async_call_is_told(configure, queue_name, told) -> None:
     await samples.add_async.using(queue_name=queue_name).aenqueue(1)
 

@@ -350,6 +350,7 @@ def test_jobs_without_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         ((-1,), {}, "cannot go back"),
         ((), {"fortnights": 1}, "arguments of a timedelta"),
         (("soon",), {}, "a timedelta, a number of seconds"),
+        ((), {"days": 3_000_000}, "beyond the year 9999"),
     ],
 )
 def test_time_that_cannot_pass_is_an_error(
