@@ -82,6 +82,7 @@ TESTS = (
     "tests/test_isolation.py",
     "tests/test_public_names.py",
     "tests/health",
+    "tests/metrics/test_views.py",
     "tests/waiting",
     "tests/worker/test_command.py",
     "tests/worker/test_database.py",

@@ -122,7 +122,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
             )
         ],
     }
-    return visit.render("queue", context)
+    return visit.render_live("queue", context)
 
 
 def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
@@ -177,7 +177,7 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
             )
         ],
     }
-    return visit.render("ended", context)
+    return visit.render_live("ended", context)
 
 
 def _find_ended(

@@ -39,6 +39,11 @@ def show(visitor: Visitor, name: str) -> None:
                 visitor.driver.set_window_size(width, height)
                 visitor.check()
                 if folder is not None:
+                    # As high as what it shows.
+                    whole = visitor.driver.execute_script(
+                        "return document.documentElement.scrollHeight"
+                    )
+                    visitor.driver.set_window_size(width, max(height, whole + 150))
                     visitor.driver.save_screenshot(
                         str(Path(folder) / f"{name}-{scheme}-{size}.png")
                     )

@@ -584,7 +584,11 @@ def test_pause_is_shown_wherever_its_queue_is_and_on_the_jobs_it_concerns(
         "job",
     }
     assert "<b>bug</b>" not in browser.get(addresses["list"]).content.decode()
-    assert shown(f"delayq_resume {queue.name} --task {TASK}") == {"queue", "job"}
+    assert shown(f"delayq_resume {queue.name} --task {TASK}") == {
+        "list",
+        "queue",
+        "job",
+    }
 
     run(queue.client, pausing.pause(queue.keys, by="ann", reason="migration"))
     assert shown(f"ueue {queue.name} is paused since") == set(addresses)

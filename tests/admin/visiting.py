@@ -1,5 +1,6 @@
 """A person at Chromium, and the fixtures that bring one to the admin."""
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -59,6 +60,27 @@ class Visitor:
         ]
         assert [text for text in severe if "status of" not in text] == []
 
+    def find_barriers(self) -> list[str]:
+        """Return what axe-core finds that keeps somebody from using the page."""
+        package = importlib.util.find_spec("axe_core_python")
+        path = os.environ.get("DELAYQ_TEST_AXE") or (
+            package and Path(str(package.origin)).with_name("axe.min.js")
+        )
+        if not path:
+            reason = "the Python package axe-core-python is missing, and DELAYQ_TEST_AXE names no axe.min.js"
+            if os.environ.get("DELAYQ_TEST_REQUIRE_BROWSER") == "1":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        self.driver.execute_script(Path(path).read_text("utf-8"))
+        found = self.driver.execute_async_script(
+            "const done = arguments[0]; axe.run('#content-main', {}).then(found => done(found.violations))"
+        )
+        return [
+            f"{each['id']} ({each['impact']}): {node['html'][:200]} {node['failureSummary']}"
+            for each in found
+            for node in each["nodes"]
+        ]
+
     def find(self, selector: str) -> list[Any]:
         return self.driver.find_elements("css selector", selector)
 
@@ -114,7 +136,7 @@ class Visitor:
         found = re.findall(r"\d+", self.driver.execute_script(colours))
         return sum(map(int, found[:3]))
 
-    def paint(self, file: Path, shown_as: dict[str, str]) -> None:
+    def paint(self, file: Path, shown_as: dict[str, str], width: int = 1280) -> None:
         """Write a picture of the whole page, with some words in place of others."""
         for word, other in shown_as.items():
             self.driver.execute_script(
@@ -122,7 +144,7 @@ class Visitor:
                 word,
                 other,
             )
-        size = {"width": 1280, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "deviceScaleFactor": 1, "mobile": False}
         # From a low window on, so that the page is as high as what it shows.
         for script in ("return 100", "return document.documentElement.scrollHeight"):
             size["height"] = self.driver.execute_script(script)
