@@ -85,7 +85,9 @@ class Visitor:
         return self.driver.find_elements("css selector", selector)
 
     def texts(self, selector: str) -> list[str]:
-        return [element.text for element in self.find(selector)]
+        # At once: a page that refreshes itself may drop an element before it is asked for its text.
+        script = "return [...document.querySelectorAll(arguments[0])].map(each => each.innerText.trim())"
+        return list(self.driver.execute_script(script, selector))
 
     def click(self, selector: str) -> None:
         (element,) = self.find(selector)

@@ -49,7 +49,7 @@ def wait_for(queue, count: int) -> dict[str, Figures]:
             each.outcomes.total() - each.outcomes[Outcome.HELD]
             for each in found.values()
         )
-        assert numbers <= count
+        assert numbers <= count, found
         return found if numbers == count else None
 
     return wait_until(are_there, description=f"{count} attempts are counted")
