@@ -158,9 +158,11 @@ class Visitor:
 @pytest.fixture
 def visitor(
     chromium: Any, live_server: Any, login: Callable[..., Client], queue: Queue
-) -> Visitor:
+) -> Iterator[Visitor]:
     """Somebody who may do everything."""
     visitor = Visitor(chromium, live_server.url)
     chromium.set_window_size(*SIZES["desktop"])
     visitor.log_in(login(is_superuser=True))
-    return visitor
+    yield visitor
+    # A page that refreshes itself would go on asking while the next test fills its database.
+    chromium.get("about:blank")
