@@ -21,6 +21,7 @@ from django.utils.functional import LazyObject, Promise
 
 from django_delayq.codecs import Codec
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -486,10 +487,35 @@ def result_text(
     return _encoder.encode(body)
 
 
+class _Last(msgspec.Struct):
+    attempts: int = 0
+    kills: int = 0
+
+
+class _Result(msgspec.Struct):
+    """What is relied on of what `result_text` writes."""
+
+    state: State
+    last: _Last | None = None
+
+
+_check_result = msgspec.json.Decoder(_Result).decode
+
+
 def read_result(text: bytes | str) -> dict[str, Any]:
-    """Read what `result_text` wrote."""
-    body: dict[str, Any] = msgspec.json.decode(text)
-    return body
+    """Read what `result_text` wrote; its state is a `State`.
+
+    Raises:
+        DecodeError: no version up to this one has written it.
+    """
+    try:
+        checked = _check_result(text)
+        body: dict[str, Any] = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodeError(
+            f"what is kept of how a job ended cannot be read: {error}"
+        ) from error
+    return {**body, "state": checked.state}
 
 
 def error_text(
