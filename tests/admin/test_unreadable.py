@@ -14,6 +14,7 @@ from django_delayq.jobs.workers import workers
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
+from tests.admin.test_job_admin import content_of
 
 STATES = tuple(
     state.value
@@ -137,9 +138,6 @@ def test_worker_that_says_what_no_worker_says_is_left_out(
         "{}",
         '{"state": ["dead"]}',
         '{"state": "strange"}',
-        '{"state": "succeeded", "last": {"attempts": "1", "kills": [2]}}',
-        '{"state": "succeeded", "last": {"attempts": 1e30}}',
-        '{"state": "succeeded", "last": 5}',
         '{"state": "succeeded", "result": "\xff"}'.encode("latin-1"),
     ],
 )
@@ -155,6 +153,23 @@ def test_record_that_no_version_of_ours_has_written(
     assert page.status_code == 404
     with pytest.raises(DecodeError, match="what is kept of how a job ended cannot be"):
         get_job(f"{queue.name}:{token}")
+
+
+@pytest.mark.parametrize(
+    "last", ['{"attempts": "1", "kills": [2]}', '{"attempts": 1e30}', "5", "[]"]
+)
+def test_record_whose_last_attempt_cannot_be_read_is_shown_without(
+    browser: Client, queue: Queue, last: str
+) -> None:
+    token = "R" * 22
+    text = f'{{"state": "succeeded", "result": 4711, "last": {last}}}'
+    payload = queue.payload(token, "shop.tasks.unknown", 5)
+    queue.client.rpush(queue.keys.result(token), text, payload, b"")
+
+    page = browser.get(url("job", queue.name, token))
+
+    assert page.status_code == 200
+    assert "4711" in content_of(page)
 
 
 KEYS: dict[str, Callable[[Queue], str]] = {

@@ -260,6 +260,29 @@ def test_a_day_without_jobs_leaves_no_old_minutes(rig: Rig) -> None:
     assert runs(rig, Unit.MINUTE, count=480) == {0: 1}
 
 
+def test_clock_that_was_set_back_over_the_hour_loses_no_hour_and_no_minute(
+    rig: Rig,
+) -> None:
+    rig.now = START - 1
+    add(rig, a=1_000)
+    rig.now = START
+    packed = add(rig, a=1)
+    assert packed is not None
+    assert rig.run(statistics.pack_hour(rig.keys, packed))
+
+    rig.now = START - 2_000
+    assert add(rig, a=1) is None
+    for unit in Unit:
+        assert runs(rig, unit) == {0: 2, 1: 1_000}
+        assert task_runs(rig, unit) == {(0, "a"): 2, (1, "a"): 1_000}
+    rig.now = START + 1_000
+    assert add(rig, a=1) is None
+
+    for unit in Unit:
+        assert runs(rig, unit) == {0: 3, 1: 1_000}
+        assert task_runs(rig, unit) == {(0, "a"): 3, (1, "a"): 1_000}
+
+
 def test_clock_that_was_set_back_loses_no_total(rig: Rig) -> None:
     add(rig, mail=1)
     rig.now += 2 * HOUR_MS

@@ -66,6 +66,8 @@ end
 local function span(open, closed, us, kept)
   local now = math.floor(now_us / us)
   local moment = tonumber(redis.call('HGET', open, 'moment') or nil)
+  -- If the clock was set back a little, what is closed stays closed: to close it once more would overwrite it.
+  if moment == now + 1 and redis.call('HEXISTS', closed, decimal(now)) == 1 then now = moment end
   local oldest = tonumber(redis.call('HGET', closed, 'oldest') or nil)
   local found = { now = now, is_over = moment ~= now, first = oldest or moment }
   if found.is_over then
