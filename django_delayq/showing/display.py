@@ -31,7 +31,7 @@ from django_delayq.jobs.arguments import (
 )
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.jobs.progress import as_progress
-from django_delayq.jobs.registry import find_task, get_handler
+from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
 from django_delayq.redaction import HIDDEN, redact
 from django_delayq.translating import moment_text, number_text
@@ -56,9 +56,19 @@ _TASK = re.compile(
 _ARGUMENTS = re.compile(rb'\\"(?:args|kwargs)\\":')
 
 
+# They change the direction in which a browser writes whatever follows, also what is not of the same text.
+_TURNING = {
+    code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+
+
 def clean(text: object) -> str:
-    """Return text that can be sent: JSON may hold half a surrogate pair, which would stop the response."""
-    return str(text).encode("utf-8", "backslashreplace").decode()
+    """Return text that can be sent, and that reads in the order in which it is written.
+
+    JSON may hold half a surrogate pair, which would stop the response.
+    """
+    sendable = str(text).encode("utf-8", "backslashreplace").decode()
+    return sendable if sendable.isascii() else sendable.translate(_TURNING)
 
 
 def cut(text: str, limit: int) -> str:
