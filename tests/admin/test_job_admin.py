@@ -864,17 +864,22 @@ def test_rights_decide(
     allowed: set[str],
 ) -> None:
     browser = login(*rights)
-    waiting, dead = queue.schedule(60_000), queue.dead()
+    # A job each: one that was made due changes its state by itself, a millisecond later.
+    jobs = {
+        "run_now": queue.schedule(60_000),
+        "cancel": queue.schedule(60_000),
+        "discard": queue.dead(),
+    }
     seen = {
         url("changelist"),
         url("queue", queue.name),
-        url("job", queue.name, waiting),
+        url("job", queue.name, jobs["cancel"]),
     }
 
     done = set()
     if all(browser.get(page).status_code == 200 for page in seen):
         done.add("see")
-    for action, token in (("run_now", waiting), ("cancel", waiting), ("discard", dead)):
+    for action, token in jobs.items():
         state = queue.state(token)
         response = browser.post(url(action, queue.name, token))
         assert response.status_code in (302, 403)

@@ -435,7 +435,8 @@ def test_bars_stay_within_the_picture(browser: Client, queue: Queue) -> None:
     drawn = charts.bars_of_runs("runs", "Runs", series)
 
     found = re.findall(r"M([\d.]+) ([\d.]+)v-([\d.]+)h([\d.]+)", drawn.bars)
-    assert len(found) == 57
+    # Fewer than 57 if a minute has begun since the first was measured: the oldest is left out by now.
+    assert len(found) == sum(span.figures.runs > 0 for span in series.spans) > 50
     for x, base, height, width in (map(float, each) for each in found):
         assert charts.LEFT <= x <= x + width <= charts.WIDTH - charts.RIGHT + 0.1
         assert charts.TOP - 0.1 <= base - height < base <= charts.Chart.base

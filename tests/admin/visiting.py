@@ -85,7 +85,9 @@ class Visitor:
         return self.driver.find_elements("css selector", selector)
 
     def texts(self, selector: str) -> list[str]:
-        return [element.text for element in self.find(selector)]
+        # At once: a page that refreshes itself may drop an element before it is asked for its text.
+        script = "return [...document.querySelectorAll(arguments[0])].map(each => each.innerText.trim())"
+        return list(self.driver.execute_script(script, selector))
 
     def click(self, selector: str) -> None:
         (element,) = self.find(selector)
@@ -94,11 +96,13 @@ class Visitor:
 
     def follow(self, element: Any) -> None:
         """Click, and wait for the page that comes."""
+        from selenium.common.exceptions import WebDriverException
         from selenium.webdriver.support.expected_conditions import staleness_of
         from selenium.webdriver.support.ui import WebDriverWait
 
         element.click()
-        wait = WebDriverWait(self.driver, 30)
+        # Between two pages, Chromium has other words for an element that is gone.
+        wait = WebDriverWait(self.driver, 30, ignored_exceptions=[WebDriverException])
         wait.until(staleness_of(element))
         wait.until(
             lambda driver: (

@@ -117,13 +117,13 @@ def test_figures_of_the_last_minutes_are_shown(
 
 def test_worker_is_shown_with_what_it_runs(queue: str, hand: Hand, call: Call) -> None:
     now_ms = hand.run(looking.counts(hand.keys)).now_ms
-    job = RunningJob(queue, "T", ADD, now_ms - 65_000)
+    job = RunningJob(queue, "T", ADD, now_ms - 100_000_000)
     serve(hand, queue, busy_threads=1, jobs=[job], memory=45_000_000, uptime_ms=90_000)
 
     said = call("delayq_status").out
 
     row = next(line for line in said.splitlines() if line.startswith("web1:4711"))
-    assert re.search(rf"working +1/8 +42\.9 MB .* {re.escape(ADD)} 1 min 5 s$", row)
+    assert re.search(rf"working +1/8 +42\.9 MB .* {re.escape(ADD)} 1 d 3 h$", row)
 
 
 @pytest.mark.parametrize(

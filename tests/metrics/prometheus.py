@@ -5,8 +5,8 @@ DELAYQ_TEST_REQUIRE_PROMETHEUS=1   a Prometheus that is missing fails the tests 
 
 import json
 import os
+import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -66,16 +66,13 @@ class Prometheus:
         path = directory / "prometheus.yml"
         # JSON is YAML.
         path.write_text(json.dumps(config))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
-        self._url = f"http://{address}"
+        self._url = ""
         self._log = directory / "prometheus.log"
         self._command = [
             program,
             f"--config.file={path}",
             f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address={address}",
+            "--web.listen-address=127.0.0.1:0",
         ]
 
     def __enter__(self) -> "Prometheus":
@@ -91,7 +88,12 @@ class Prometheus:
         self._process.wait()
 
     def _is_ready(self) -> bool:
-        assert self._process.poll() is None, self._log.read_text()
+        log = self._log.read_text()
+        assert self._process.poll() is None, log
+        found = re.search(r'"Listening on" address=(127\.0\.0\.1:\d+)', log)
+        if found is None:
+            return False
+        self._url = f"http://{found[1]}"
         try:
             with _open(f"{self._url}/-/ready") as answer:
                 return bool(answer.status == 200)

@@ -259,10 +259,12 @@ def test_totals_never_fall_when_a_worker_is_killed(
     records: Any,
     scrape: Callable[[], Scrape],
 ) -> None:
-    """It writes after ten seconds, so what ended just before it is killed may be missing, and never what was written."""
+    """What ended just before it is killed may be missing, and never what was written."""
     task = tasks.note.using(queue=queue_name)
     schedule_many([task.prepare(0, n) for n in range(20)])
-    worker = program("--queue", queue_name)
+    worker = program(
+        "--queue", queue_name, environment={"WORKER_TEST_COUNT_AFTER_MS": "500"}
+    )
 
     def runs() -> int:
         return statistics_totals([queue_name])[queue_name].queue.runs
