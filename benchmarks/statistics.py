@@ -82,17 +82,19 @@ def _drain(client: redis.Redis) -> tuple[float, float]:
 
 @contextmanager
 def _watching(is_watched: bool) -> Iterator[None]:
-    """Read what an overview shows, once a second."""
-    from django_delayq.jobs.statistics import queue_statistics, tasks_statistics
-    from django_delayq.jobs.workers import workers
+    """Read what the admin's overview and its page of tasks show, once a second."""
+    from django_delayq import conf
+    from django_delayq.jobs.statistics import tasks_statistics
+    from django_delayq.showing.overview import look
 
+    queues = list(conf.get_settings().queues.values())
+    ahead_ms = [(n + 1) * 60_000 for n in range(96)]
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(1.0):
-            queue_statistics(minutes=60)
+            look(queues, minutes=60, ahead_ms=ahead_ms)
             tasks_statistics(hours=2)
-            workers()
 
     thread = threading.Thread(target=watch)
     if is_watched:

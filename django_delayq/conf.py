@@ -245,6 +245,8 @@ class Settings:
     keep_ended: int = 1_000
     #: How many tasks each queue keeps statistics of; further ones count as one task, ``other``. 0: no statistics.
     statistics: int = 1_000
+    #: What a machine has to send to read the metrics, as ``Authorization: Bearer …``; None: only staff reads them.
+    metrics_token: str | None = field(default=None, repr=False)
     #: Dotted paths of what is called around each task, the outermost first, in the style of Django's MIDDLEWARE.
     middleware: tuple[str, ...] = ()
     #: Dotted paths of contexts that travel with each job, such as "django_delayq.context.Locale".
@@ -379,6 +381,15 @@ def _is_keys(value: Any) -> bool:
     )
 
 
+def _is_token(value: Any) -> bool:
+    # Others cannot be sent in a header.
+    return (
+        isinstance(value, str)
+        and len(value) >= SHORTEST_SECRET
+        and all("!" <= character <= "~" for character in value)
+    )
+
+
 def _is_connection(value: Any) -> bool:
     if not isinstance(value, str) or "://" not in value:
         return isinstance(value, str) and value != ""
@@ -448,6 +459,12 @@ _TOP: dict[str, tuple[str, _Check, str]] = {
         "statistics",
         _is_count(0, MOST_TASKS),
         f"a number of tasks, 1 to {MOST_TASKS:,}, or 0 for no statistics",
+    ),
+    "METRICS_TOKEN": (
+        "metrics_token",
+        _optional(_is_token),
+        f"a string of at least {SHORTEST_SECRET} printable ASCII characters without spaces, such as"
+        " secrets.token_urlsafe() returns, or None",
     ),
     "MIDDLEWARE": (
         "middleware",
@@ -632,6 +649,9 @@ def _show_setting(key: str, value: Any) -> str:
         return repr(redact_url(value))
     if key == "KEYS":
         return _describe_keys(value)
+    if key == "METRICS_TOKEN":
+        what = f"{len(value)} characters" if isinstance(value, str) else "another type"
+        return f"a secret of {what}, which is not shown"
     return show(value)
 
 
@@ -718,6 +738,7 @@ def read_settings(value: Any) -> Settings:
         outbox_keep_s=value.get("OUTBOX_KEEP", Settings.outbox_keep_s),
         keep_ended=keep,
         statistics=value.get("STATISTICS", Settings.statistics),
+        metrics_token=hide(value.get("METRICS_TOKEN")),
         middleware=tuple(value.get("MIDDLEWARE", ())),
         context=tuple(value.get("CONTEXT", ())),
         test=value.get("TEST", Settings.test),

@@ -89,7 +89,10 @@ def list_text(items: Iterable[str]) -> str:
     *others, last = items
     if not others:
         return last
-    return gettext("{others} and {last}").format(others=", ".join(others), last=last)
+    told = others[0]
+    for item in others[1:]:
+        told = gettext("{others}, {next}").format(others=told, next=item)
+    return gettext("{others} and {last}").format(others=told, last=last)
 
 
 def is_english() -> bool:

@@ -1,19 +1,40 @@
-"""The catalogue of texts is that of the sources, and nothing that people read is outside of it."""
+"""The catalogues of texts are those of the sources, complete in each language, and nothing that people read is outside of them."""
 
 import ast
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import django
 import pytest
+from babel.messages.catalog import Message
+from babel.messages.mofile import read_mo
 from babel.messages.pofile import read_po
 from django.template.base import Lexer, TokenType
 
-from tests.catalog import PACKAGE, SOURCE, catalog, write
+from tests.catalog import (
+    LANGUAGES,
+    PACKAGE,
+    catalog,
+    compiled,
+    is_whole,
+    open_of,
+    read,
+    source_of,
+    translated,
+    write,
+)
 
 TEMPLATES = sorted(PACKAGE.rglob("*.html"))
+_DUE = "run: python -m tests.catalog, and commit what it writes"
+#: What a translation has to keep as it is.
+_KEPT = re.compile(
+    r"%\(\w+\)s|\{[^{}]*\}|</?\w[^<>]*>|&\w+;|--[a-z][\w-]*|\bdelayq_\w+|\b[A-Z]+_[A-Z_]+\b|\bDELAYQ\b"
+)
 #: What shows texts to people, beside templates. Errors and log lines are English.
 SHOWING = [
     *sorted((PACKAGE / "admin").glob("*.py")),
@@ -31,9 +52,89 @@ _NO_TEXT = {"nbsp", "rsaquo", "lsaquo"}
 
 
 def test_catalogue_is_that_of_the_sources():
-    assert SOURCE.read_bytes() == write(catalog()), (
-        "run: python -m tests.catalog, and commit what it writes"
+    assert source_of("en").read_bytes() == write(catalog()), _DUE
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_language_has_each_text_and_no_other(language):
+    """Nothing is missing, fuzzy or left over, and what Django reads is what translators have written."""
+    found = translated(language)
+
+    assert [message.id for message in open_of(found)][1:] == [], (
+        f"run: python -m tests.catalog --open {language}, fill it in, then --fill"
     )
+    assert source_of(language).read_bytes() == write(found), _DUE
+    machine = source_of(language).with_suffix(".mo").read_bytes()
+    assert machine == compiled(found), _DUE
+    read_back = read_mo(io.BytesIO(machine))
+    assert len(read_back) == len(catalog())
+    assert read_back.num_plurals == found.num_plurals
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_translation_keeps_what_is_not_language(language):
+    """Values, tags, options, commands and settings stand in each form; line ends where the text has them."""
+    lost = {}
+    for message in translated(language):
+        for english, form in _forms(message):
+            kept = [sorted(set(_KEPT.findall(text))) for text in (english, form)]
+            edges = [(text[:1] == "\n", text[-1:] == "\n") for text in (english, form)]
+            if kept[0] != kept[1] or edges[0] != edges[1]:
+                lost[form] = kept
+
+    assert lost == {}
+
+
+def _forms(message: Message):
+    """Yield each form with the English one whose values it has to show."""
+    if not message.id:
+        return
+    if isinstance(message.id, tuple):
+        *others, last = message.string
+        yield from ((message.id[0], form) for form in others)
+        yield message.id[1], last
+    else:
+        yield message.id, message.string
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_django_says_too_is_said_in_its_words(language):
+    """One catalogue serves a whole site: ours replaces the texts of Django that are spelled alike."""
+    ours = translated(language)
+    pages = Path(django.__file__).parent / "contrib" / "admin"
+    theirs = read(pages / "locale" / language / "LC_MESSAGES" / "django.po")
+
+    others = {
+        message.id: (message.string, other.string)
+        for message in ours
+        if message.id
+        and (other := theirs.get(message.id, message.context)) is not None
+        and is_whole(other.string)
+        and other.string != message.string
+    }
+
+    assert theirs.get("Home").string, "their catalogue is read"
+    assert others == {}
+
+
+def test_catalogue_is_filled_from_another(tmp_path):
+    """As a translator does it, and whoever merges two branches."""
+    text = "Resume the queue"
+    left = translated("de")
+    left.get(text).string = ""
+    sheet = tmp_path / "de.po"
+    sheet.write_bytes(write(open_of(left)))
+
+    (_, asked) = read(sheet)
+    sheet.write_text(
+        sheet.read_text("utf-8")
+        .replace('msgstr ""\n', 'msgstr "weiter"\n')
+        .replace('msgid ""\nmsgstr "weiter"', 'msgid ""\nmsgstr ""'),
+        "utf-8",
+    )
+
+    assert asked.id == text
+    assert translated("de", read(sheet)).get(text).string == "weiter"
 
 
 def test_makemessages_finds_the_same_texts(tmp_path):

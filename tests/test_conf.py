@@ -97,6 +97,7 @@ def test_everything_can_be_set() -> None:
             "MAX_PAYLOAD_BYTES": 500,
             "MAX_FOREIGN_BYTES": 600,
             "ON_COMMIT": True,
+            "METRICS_TOKEN": "sixteen-or-more!",
             "MIDDLEWARE": ["shop.middleware.timed"],
             "CONTEXT": ("shop.tenants.Tenant",),
         }
@@ -135,6 +136,7 @@ def test_everything_can_be_set() -> None:
         ),
         max_payload_bytes=500,
         max_foreign_bytes=600,
+        metrics_token="sixteen-or-more!",
         middleware=("shop.middleware.timed",),
         context=("shop.tenants.Tenant",),
         on_commit=True,
@@ -307,6 +309,26 @@ def test_wrong_keys_are_told_and_not_shown(keys: Any, what: str) -> None:
     assert text.startswith(f"E003 DELAYQ['KEYS'] is {what}. Give a list of secrets")
     assert "each a string of at least 16 characters" in text
     assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("token", "what"),
+    [
+        ("hunter2", "a secret of 7 characters"),
+        ("hunter2 hunter2 hunter2", "a secret of 23 characters"),
+        ("hunter2-hunter2-hünter2", "a secret of 23 characters"),
+        (HUNTER.encode(), "a secret of another type"),
+        ([HUNTER], "a secret of another type"),
+    ],
+)
+def test_wrong_token_is_told_and_not_shown(token: Any, what: str) -> None:
+    text = problems({"METRICS_TOKEN": token})
+
+    assert text.startswith(
+        f"E003 DELAYQ['METRICS_TOKEN'] is {what}, which is not shown. Give a string of at least 16"
+    )
+    assert "hunter2" not in text
+    assert HUNTER not in repr(read_settings({"METRICS_TOKEN": HUNTER}))
 
 
 def test_secrets_that_stand_under_another_name_are_not_shown() -> None:

@@ -20,6 +20,8 @@ from django_delayq.admin import (
     queue_page,
     schedules_page,
     search_page,
+    tasks_page,
+    workers_page,
 )
 from django_delayq.admin.visit import Page, Visit, answer
 from django_delayq.models import Job
@@ -33,6 +35,9 @@ else:
 _PAGES: list[tuple[str, Page, str]] = [
     # No name of a queue is quoted with a lower case letter behind the line.
     ("_find/", search_page.find, "search"),
+    ("_workers/", workers_page.show_workers, "workers"),
+    ("_tasks/", tasks_page.show_tasks, "tasks"),
+    ("_overview.json", overview_page.give_data, "overview_data"),
     ("_change/", bulk_page.change_jobs, "bulk"),
     ("<str:queue>/", queue_page.show_queue, "queue"),
     ("<str:queue>/pause/", pause_page.pause_queue, "pause"),
@@ -48,9 +53,11 @@ _PAGES: list[tuple[str, Page, str]] = [
 
 
 class JobAdmin(_ModelAdmin):
-    """Pages of queues and jobs; a subclass may change ``list_per_page`` and the permissions."""
+    """Pages of queues and jobs; a subclass may change the two numbers below and the permissions."""
 
     list_per_page = 50
+    #: Seconds between two refreshes of an open page; 0: it does not refresh itself.
+    refresh_s = 5
     actions = None
     view_on_site = False
 
@@ -76,7 +83,7 @@ class JobAdmin(_ModelAdmin):
 
     def _view_of(self, page: Page) -> Callable[..., HttpResponse]:
         def view(request: HttpRequest, **parts: str) -> HttpResponse:
-            return answer(Visit(self, request), page, **parts)
+            return answer(Visit(self, request, self.refresh_s), page, **parts)
 
         return view
 
@@ -84,7 +91,7 @@ class JobAdmin(_ModelAdmin):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show every queue with its counts."""
-        visit = Visit(self, request)
+        visit = Visit(self, request, self.refresh_s)
         return answer(visit, overview_page.show_queues, extra_context=extra_context)
 
     def change_view(
@@ -95,5 +102,5 @@ class JobAdmin(_ModelAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         """Lead from the admin's log to a job's page."""
-        visit = Visit(self, request)
+        visit = Visit(self, request, self.refresh_s)
         return answer(visit, job_page.lead_from_log, object_id=object_id)

@@ -8,6 +8,7 @@ from django.utils.translation import gettext
 from django_delayq.admin.asking import ask
 from django_delayq.admin.paths import from_path_part
 from django_delayq.admin.visit import Visit, queue_of
+from django_delayq.admin.workers_page import is_of_worker
 from django_delayq.calls.command import Command
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import batching, looking, pausing
@@ -58,7 +59,7 @@ def show_job(visit: Visit, queue: str, token: str) -> HttpResponse:
     )
     if seen.state is State.MISSING:
         return visit.render("gone", context, status=404)
-    return visit.render("job", context)
+    return visit.render_live("job", context)
 
 
 def lead_from_log(visit: Visit, object_id: str) -> HttpResponse:
@@ -68,6 +69,8 @@ def lead_from_log(visit: Visit, object_id: str) -> HttpResponse:
         # A token that happens to read "change".
         return show_job(visit, object_id, "change")
     visit.check_may_view()
+    if is_of_worker(name):
+        return HttpResponseRedirect(visit.reverse("workers"))
     if not token:
         # What was done to a queue.
         return HttpResponseRedirect(

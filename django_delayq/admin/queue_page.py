@@ -21,7 +21,14 @@ from django_delayq.health import problems
 from django_delayq.jobs import registry
 from django_delayq.jobs.limiting import in_force
 from django_delayq.showing import display
-from django_delayq.translating import counter_label, say, say_problems, state_label
+from django_delayq.translating import (
+    counter_label,
+    list_text,
+    number_text,
+    say,
+    say_problems,
+    state_label,
+)
 
 #: Counters of a queue that are not about jobs.
 _INTERNAL_COUNTERS = frozenset({"sweeping"})
@@ -122,7 +129,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
             )
         ],
     }
-    return visit.render("queue", context)
+    return visit.render_live("queue", context)
 
 
 def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
@@ -177,7 +184,7 @@ def _show_ended(visit: Visit, settings: QueueSettings) -> HttpResponse:
             )
         ],
     }
-    return visit.render("ended", context)
+    return visit.render_live("ended", context)
 
 
 def _find_ended(
@@ -211,6 +218,20 @@ def _keeps_record(name: str) -> bool:
     return task is not None and task.base.keep_result is not None
 
 
+def _since_it_began(counts: Counts) -> str:
+    """Say what has become of the jobs of a queue; "" if nothing has yet."""
+    labelled = sorted(
+        (counter_label(name), number)
+        for name, number in counts.counters.items()
+        if number and name not in _INTERNAL_COUNTERS
+    )
+    parts = [
+        gettext("{count} {state}").format(count=number_text(number), state=label)
+        for label, number in labelled
+    ]
+    return list_text(parts) if parts else ""
+
+
 def _context(
     visit: Visit, settings: QueueSettings, tab: pages.Tab, counts: Counts
 ) -> dict[str, Any]:
@@ -223,11 +244,7 @@ def _context(
         "ended_url": visit.ended_url(settings.name),
         "counts": counts,
         "next": display.Moment.of(counts.next_ms, counts.now_ms),
-        "counters": sorted(
-            (counter_label(name), n)
-            for name, n in counts.counters.items()
-            if n and name not in _INTERNAL_COUNTERS
-        ),
+        "since_it_began": _since_it_began(counts),
         # Its name only: a template would call the task.
         "handler": handler.name if handler else "",
         "is_list_long": counts.delay_queue > problems.LONG_LIST,

@@ -13,8 +13,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.utils.translation import gettext
+from django.utils.translation import gettext, gettext_lazy
 from redis.exceptions import RedisError
 
 from django_delayq import conf
@@ -34,15 +35,25 @@ if TYPE_CHECKING:
 
 #: What stands in the place of a state for the jobs that ended last.
 ENDED = "ended"
+#: The pages that are not of one queue: name of the address, and title.
+PLACES = (
+    ("changelist", gettext_lazy("Overview")),
+    ("workers", gettext_lazy("Workers")),
+    ("tasks", gettext_lazy("Tasks")),
+    ("search", gettext_lazy("Find jobs")),
+)
 
 
 class Visit:
     """A request, and the admin that answers it."""
 
-    def __init__(self, job_admin: "ModelAdmin[Job]", request: HttpRequest) -> None:
+    def __init__(
+        self, job_admin: "ModelAdmin[Job]", request: HttpRequest, refresh_s: int = 0
+    ) -> None:
         self._admin = job_admin
         self.request = request
         self.per_page = job_admin.list_per_page
+        self._refresh_s = refresh_s
 
     # What its user may do
 
@@ -135,7 +146,19 @@ class Visit:
             for tab in pages.TABS.values()
         ]
 
+    def places(self, here: str) -> list[tuple[str | Promise, str, bool]]:
+        """Return the pages that are not of one queue: title, address, and whether it is this one."""
+        return [(title, self.reverse(name), name == here) for name, title in PLACES]
+
     # What it shows and notes
+
+    def render_live(
+        self, template: str, context: dict[str, Any], *, status: int = 200
+    ) -> TemplateResponse:
+        """Render a page that refreshes itself."""
+        return self.render(
+            template, {"refresh_s": self._refresh_s, **context}, status=status
+        )
 
     def render(
         self, template: str, context: dict[str, Any], *, status: int = 200

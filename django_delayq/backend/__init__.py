@@ -24,7 +24,7 @@ from django_delayq.backend.definition import (
     definition_of,
     set_plan,
 )
-from django_delayq.backend.problems import find_problems, is_good
+from django_delayq.backend.problems import check_params, find_problems, is_good
 from django_delayq.backend.results import new_result, normalized, result_of
 from django_delayq.backend.running import asend, hears_enqueued, wrapped
 from django_delayq.backend.upstream import (
@@ -88,6 +88,7 @@ class DelayqBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         # Django makes backends while it imports tasks: nothing may be asked here, and nothing connected.
+        check_params(alias, params)
         super().__init__(alias, params)  # type: ignore[arg-type]
         options = self.options
         found = {

@@ -9,7 +9,7 @@ from django.db import connections
 
 from django_delayq import conf
 from django_delayq.conf import suggestion
-from django_delayq.exceptions import DelayqError
+from django_delayq.exceptions import DelayqError, InvalidSettings
 from django_delayq.jobs.options import seconds
 from django_delayq.redaction import show
 from django_delayq.wire.signing import TOKEN_LENGTH
@@ -45,6 +45,27 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
 MAX_ID = 64
 #: The longest name of a queue: an id is the name, a colon, and a token. One character is left for a later version.
 MAX_QUEUE_NAME = MAX_ID - TOKEN_LENGTH - len(":") - 1
+
+
+def check_params(alias: str, params: Mapping[str, Any]) -> None:
+    """Make sure that a backend can be made: Django would take a name for a list of letters, and say that no queue fits.
+
+    Raises:
+        InvalidSettings: `QUEUES` or `OPTIONS` is something else than it has to be.
+    """
+    queues, options = params.get("QUEUES", ()), params.get("OPTIONS", {})
+    if (
+        not isinstance(queues, Collection)
+        or isinstance(queues, str | bytes)
+        or not all(isinstance(name, str) for name in queues)
+    ):
+        raise InvalidSettings(
+            f"TASKS[{alias!r}]['QUEUES'] is {show(queues)}: give a list of names of queues, such as ['default']"
+        )
+    if not isinstance(options, Mapping):
+        raise InvalidSettings(
+            f"TASKS[{alias!r}]['OPTIONS'] is {show(options)}: give a dict, such as {{'MAX_ATTEMPTS': 3}}"
+        )
 
 
 def is_good(name: str, options: Mapping[str, Any]) -> bool:

@@ -1,6 +1,8 @@
-"""Reading a queue: one job, a page of jobs in one state, counts."""
+"""Reading a queue: one job, a page of jobs in one state, counts, what is due in some time."""
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -14,6 +16,8 @@ from django_delayq.wire.frame import FrameFormat
 
 #: Bytes of each payload that a page shows.
 PREVIEW_BYTES = 16_384
+#: Times of one `ahead` call: 0.5 ms of the server.
+MOST_AHEAD = 120
 #: What HINCRBY writes.
 _NUMBER = re.compile(rb"-?\d{1,19}")
 
@@ -241,4 +245,20 @@ def _read_counts(reply: list[Any]) -> Counts:
         first,
         reply[9],
         counters,
+    )
+
+
+def ahead(
+    keys: DeliveryKeys, ends_ms: Sequence[int], *, now_us: int | None = None
+) -> Call[list[int]]:
+    """Count the jobs that become due between one of up to `MOST_AHEAD` times from now, rising, and the next.
+
+    The first number is of those between now and the first time. What is due already is in none.
+    """
+    if len(ends_ms) > MOST_AHEAD:
+        raise ValueError(f"{len(ends_ms)} times are more than {MOST_AHEAD}")
+    return Call(
+        *bind(PACKAGES, "ahead", keys),
+        (now_argument(now_us), *ends_ms),
+        lambda reply: [later - sooner for sooner, later in pairwise(reply)],
     )

@@ -38,6 +38,8 @@ class Advanced(NamedTuple):
     moment_ms: int | None
     #: Whether this call has moved it.
     has_moved: bool
+    #: The moment that is stored now had its job before it came, so this call has not stored the last one.
+    is_early: bool
     #: How many missed moments were caught up with in a row.
     behind: int
 
@@ -88,7 +90,11 @@ def _read_advanced(reply: list[Any]) -> Advanced:
         note_refusal(reply[4])
     version, moment, has_moved, behind = reply[:4]
     return Advanced(
-        version, _read_moment(moment), bool(has_moved), _read_number(behind)
+        version,
+        _read_moment(moment),
+        has_moved > 0,
+        has_moved == 2,
+        _read_number(behind),
     )
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from redis.client import Redis
 
+from django_delayq.clock import epoch_ms
+
 
 @dataclass
 class Facts:
@@ -19,6 +21,8 @@ class Facts:
     policy: str = ""
     is_aof_on: bool | None = None
     snapshots: str | None = None
+    #: How far its clock is ahead of ours, ms, as far as the time that its answer took lets us know.
+    skew_ms: int | None = None
 
 
 def ask(client: Redis) -> Facts:
@@ -29,7 +33,10 @@ def ask(client: Redis) -> Facts:
     settings = ("maxmemory", "maxmemory-policy", "appendonly", "save")
     for name in settings:
         pipeline.config_get(name)
-    hello, info, *configs = pipeline.execute(raise_on_error=False)
+    pipeline.time()
+    began_ms = epoch_ms()
+    hello, info, *configs, clock = pipeline.execute(raise_on_error=False)
+    ended_ms = epoch_ms()
     # Managed services and careful administrators refuse INFO, CONFIG or both, so each answer is used by itself.
     facts = Facts()
     if not isinstance(hello, Exception):
@@ -42,6 +49,10 @@ def ask(client: Redis) -> Facts:
         if isinstance(reply, dict) and name in reply
     }
     _take_config(facts, config)
+    if not isinstance(clock, Exception):
+        its_ms = clock[0] * 1000 + clock[1] // 1000
+        # Anything between the question and the answer may be when it looked at its clock.
+        facts.skew_ms = its_ms - min(max(its_ms, began_ms), ended_ms)
     return facts
 
 

@@ -29,6 +29,10 @@ from django_delayq.wording import gettext, ngettext, sentence
 LONG_LIST = 100_000
 #: From this share of its jobs on, a queue of limited size is nearly full.
 NEARLY_FULL = 0.9
+#: From this share of its memory on, a server is nearly full.
+NEARLY_OUT_OF_MEMORY = 0.9
+#: Clocks that are further apart than this are told of: a job for a moment of the day begins by the server's.
+CLOCK_SKEW_MS = 2_000
 #: A due job that has waited for so long shows that nobody takes it; a worker takes it within 2 s, and a look lasts.
 UNSERVED_MS = 5_000
 #: From this lateness on, a queue that is served is late.
@@ -74,9 +78,7 @@ def find_server_problems(
     keys = [DeliveryKeys.of(name) for name in queues]
     facts = ask(client)
     problems = [
-        *_version(facts),
-        *find_role(facts),
-        *_memory(facts),
+        *find_in_facts(facts),
         *_persistence(facts),
         *_unknowns(facts),
     ]
@@ -100,14 +102,26 @@ def find_server_problems(
 # What the server says about itself
 
 
+def find_in_facts(facts: Facts) -> Iterator[ServerProblem]:
+    """Report what a server's word about itself shows: all but its persistence, which is a matter of choice."""
+    yield from _version(facts)
+    yield from find_role(facts)
+    yield from _memory(facts)
+    yield from _nearly_out_of_memory(facts)
+    yield from _clock_skew(facts)
+
+
 def _version(facts: Facts) -> Iterator[ServerProblem]:
     if facts.version and facts.version < (oldest := OLDEST[facts.product]):
-        number = ".".join(map(str, facts.version))
-        least = ".".join(map(str, oldest))
         yield ServerProblem(
             Level.ERROR,
-            f"The server is {facts.product} {number}; {facts.product} {least} is the oldest that will do.",
-            "Use a newer server: Redis 6.2 or later, or Valkey 7.2 or later.",
+            gettext(
+                "The server is {product} {version}; {product} {oldest} is the oldest that will do.",
+                product=facts.product,
+                version=".".join(map(str, facts.version)),
+                oldest=".".join(map(str, oldest)),
+            ),
+            gettext("Use a newer server: Redis 6.2 or later, or Valkey 7.2 or later."),
         )
 
 
@@ -116,38 +130,108 @@ def find_role(facts: Facts) -> Iterator[ServerProblem]:
     if facts.role not in ("", "primary"):
         yield ServerProblem(
             Level.ERROR,
-            f"The server is a {facts.role}: it refuses writes, or loses them with the next synchronisation.",
-            "Name the primary in DELAYQ['CONNECTION'].",
+            gettext(
+                "The server is a {role}: it refuses writes, or loses them with the next synchronisation.",
+                role=facts.role,
+            ),
+            gettext("Name the primary in DELAYQ['CONNECTION']."),
         )
 
 
 def _memory(facts: Facts) -> Iterator[ServerProblem]:
-    hint = "Set maxmemory-policy to noeviction: a full server then refuses new jobs instead of dropping old ones."
-    limit = (
-        ""
-        if facts.maxmemory is None
-        else f" and maxmemory is {facts.maxmemory:,} bytes"
+    hint = gettext(
+        "Set maxmemory-policy to noeviction: a full server then refuses new jobs instead of dropping old ones."
     )
+    named: dict[str, str | int] = {
+        "policy": facts.policy,
+        "limit": facts.maxmemory or 0,
+    }
+    is_known = facts.maxmemory is not None
     if facts.policy.startswith("allkeys-"):
         if facts.maxmemory == 0:
             yield ServerProblem(
                 Level.WARNING,
-                f"maxmemory-policy is {facts.policy!r}: as soon as maxmemory is set, the server may drop whole queues.",
+                gettext(
+                    "maxmemory-policy is {policy!r}: as soon as maxmemory is set, the server may drop whole queues.",
+                    **named,
+                ),
                 hint,
             )
         else:
             yield ServerProblem(
                 Level.ERROR,
-                f"maxmemory-policy is {facts.policy!r}{limit}: a full server drops whole queues.",
+                gettext(
+                    "maxmemory-policy is {policy!r} and maxmemory is {limit:,} bytes: a full server drops whole queues.",
+                    **named,
+                )
+                if is_known
+                else gettext(
+                    "maxmemory-policy is {policy!r}: a full server drops whole queues.",
+                    **named,
+                ),
                 hint,
             )
     elif facts.policy.startswith("volatile-") and facts.maxmemory != 0:
         yield ServerProblem(
             Level.WARNING,
-            f"maxmemory-policy is {facts.policy!r}{limit}: a full server drops the results of jobs before their time."
-            " Jobs are safe.",
+            gettext(
+                "maxmemory-policy is {policy!r} and maxmemory is {limit:,} bytes: a full server drops the results of"
+                " jobs before their time. Jobs are safe.",
+                **named,
+            )
+            if is_known
+            else gettext(
+                "maxmemory-policy is {policy!r}: a full server drops the results of jobs before their time. Jobs are"
+                " safe.",
+                **named,
+            ),
             hint,
         )
+
+
+def _nearly_out_of_memory(facts: Facts) -> Iterator[ServerProblem]:
+    used, limit = facts.used_memory, facts.maxmemory
+    # Above its limit it is full, which `_missing_rights` finds by what it refuses.
+    if limit and used is not None and NEARLY_OUT_OF_MEMORY * limit <= used < limit:
+        yield ServerProblem(
+            Level.WARNING,
+            gettext(
+                "The server uses {used:,} bytes of {limit:,} (maxmemory). When it is full, it takes no new jobs.",
+                used=used,
+                limit=limit,
+            ),
+            gettext(
+                "Raise maxmemory: CONFIG SET maxmemory BYTES, and the same in the server's configuration."
+            ),
+        )
+
+
+def _clock_skew(facts: Facts) -> Iterator[ServerProblem]:
+    skew_ms = facts.skew_ms
+    if skew_ms is None or abs(skew_ms) < CLOCK_SKEW_MS:
+        return
+    seconds = abs(skew_ms) // 1000
+    yield ServerProblem(
+        Level.WARNING,
+        ngettext(
+            "The clock of the server is {number:,} s ahead of the clock of this machine: jobs that are scheduled for a"
+            " moment start early here.",
+            "The clock of the server is {number:,} s ahead of the clock of this machine: jobs that are scheduled for a"
+            " moment start early here.",
+            seconds,
+        )
+        if skew_ms > 0
+        else ngettext(
+            "The clock of the server is {number:,} s behind the clock of this machine: jobs that are scheduled for a"
+            " moment start late here.",
+            "The clock of the server is {number:,} s behind the clock of this machine: jobs that are scheduled for a"
+            " moment start late here.",
+            seconds,
+        ),
+        gettext(
+            "Have both machines set their clocks by NTP: timedatectl set-ntp true."
+        ),
+    )
 
 
 def _persistence(facts: Facts) -> Iterator[ServerProblem]:
@@ -225,10 +309,18 @@ def _missing_keys(
     for keys, held in zip(queues, found, strict=True):
         # Missing rights are reported with the commands themselves.
         if not isinstance(held, Exception):
-            for problem in find_missing(held, key_ids):
-                yield problem._replace(
-                    message=f"Queue {keys.queue.name!r}: {problem.message}"
-                )
+            yield from find_missing_on(keys.queue.name, held, key_ids)
+
+
+def find_missing_on(
+    queue: str, held: HeldNames, key_ids: Collection[str]
+) -> Iterator[ServerProblem]:
+    """Report what `find_missing` does, with the name of the queue."""
+    for problem in find_missing(held, key_ids):
+        message = gettext(
+            "Queue {queue!r}: {problem}", queue=queue, problem=problem.message
+        )
+        yield problem._replace(message=message)
 
 
 def find_missing(held: HeldNames, key_ids: Collection[str]) -> Iterator[ServerProblem]:
@@ -492,14 +584,51 @@ def _contents(rights: Rights) -> Iterator[ServerProblem]:
             "Give the queue another name in DELAYQ['QUEUES'], or delete what is there.",
         )
     for name, length in rights.list_lengths.items():
-        if length <= LONG_LIST:
-            continue
+        yield from find_long_list(name, length)
+
+
+def find_long_list(queue: str, length: int) -> Iterator[ServerProblem]:
+    """Report an insertion list that has become so long that searching it takes long."""
+    if length > LONG_LIST:
         yield ServerProblem(
             Level.WARNING,
-            f"The insertion list of queue {name!r} holds {length:,} frames, more than {LONG_LIST:,}: every job"
-            " that starts or is cancelled makes the server search it.",
-            f"If no Java client looks into this queue, set DELAYQ['QUEUES'][{name!r}]['INSERTION_LIST'] to False,"
-            f" and run manage.py delayq_frames {quote(name)} --list off; that is safe while it is in use.",
+            gettext(
+                "The insertion list of queue {queue!r} holds {length:,} frames, more than {limit:,}: every job"
+                " that starts or is cancelled makes the server search it.",
+                queue=queue,
+                length=length,
+                limit=LONG_LIST,
+            ),
+            gettext(
+                "If no Java client looks into this queue, set DELAYQ['QUEUES'][{queue!r}]['INSERTION_LIST'] to False,"
+                " and run manage.py delayq_frames {quoted} --list off; that is safe while it is in use.",
+                queue=queue,
+                quoted=quote(queue),
+            ),
+        )
+
+
+def find_other_format(
+    queue: str, redisson: str, strange: int, looked: int
+) -> Iterator[ServerProblem]:
+    """Report frames at the head of a queue in a format that its Redisson does not read: ``strange`` of ``looked``."""
+    if strange:
+        yield ServerProblem(
+            Level.ERROR,
+            ngettext(
+                "Of the next {looked:,} frames of queue {queue!r}, {number:,} has a format that Redisson {redisson} does"
+                " not read: Java transfers nothing behind it.",
+                "Of the next {looked:,} frames of queue {queue!r}, {number:,} have a format that Redisson {redisson} does"
+                " not read: Java transfers nothing behind them.",
+                strange,
+                looked=looked,
+                queue=queue,
+                redisson=redisson,
+            ),
+            gettext(
+                "Run manage.py delayq_frames {quoted}: it shows where the queue is stuck, and how to rewrite the frames.",
+                quoted=quote(queue),
+            ),
         )
 
 

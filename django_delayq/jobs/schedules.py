@@ -13,6 +13,7 @@ import msgspec
 
 from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
+from django_delayq.calls.together import together
 from django_delayq.clients.clients import own_clients
 from django_delayq.clock import boottime_ms
 from django_delayq.conf import QueueSettings
@@ -445,8 +446,11 @@ def _listing(queue: str | None) -> Steps[list[Schedule]]:
     settings = conf.get_settings()
     names = settings.queues if queue is None else [queue]
     schedules: list[Schedule] = []
-    for each in [settings.queue(name) for name in names]:
-        known = yield from loading(each)
+    queues = [settings.queue(name) for name in names]
+    all_known = yield from together([loading(each) for each in queues])
+    for each, known in zip(queues, all_known, strict=True):
+        if isinstance(known, Exception):
+            raise known
         code = _in_code(each.name)
         for found in known.found():
             with suppress(InvalidSchedule):

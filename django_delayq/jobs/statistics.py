@@ -204,11 +204,16 @@ def _of_queues(
     )
     series = {}
     for each, read in zip(settings, found, strict=True):
-        stored = {moment: decode_figures(text) for moment, text in read.stored.items()}
-        if b"" in read.open:
-            _merge(stored, read.moment, decode_figures(read.open[b""]))
-        series[each.name] = _series(unit, read.now, count, stored)
+        series[each.name] = series_of(unit, count, read)
     return series
+
+
+def series_of(unit: Unit, count: int, read: Read) -> Series:
+    """Return as a series what was read of a queue in whole."""
+    stored = {moment: decode_figures(text) for moment, text in read.stored.items()}
+    if b"" in read.open:
+        _merge(stored, read.moment, decode_figures(read.open[b""]))
+    return _series(unit, read.now, count, stored)
 
 
 def _of_task(
@@ -286,6 +291,14 @@ def _totals(queues: Iterable[str] | None) -> Steps[dict[str, Totals]]:
     settings = _settings_of(queues)
     replies = yield from _ask([statistics.read_totals(each.keys) for each in settings])
     return {
-        each.name: Totals(tasks.pop("", Figures()), tasks)
+        each.name: totals_of(tasks)
         for each, tasks in zip(settings, replies, strict=True)
     }
+
+
+def totals_of(tasks: dict[str, Figures]) -> Totals:
+    """Return what `read_totals` has read; the figures under an empty name are those of the queue."""
+    return Totals(
+        tasks.get("", Figures()),
+        {name: figures for name, figures in tasks.items() if name},
+    )

@@ -11,6 +11,7 @@ from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq import conf
 from django_delayq.codecs import CODEC_NAMES
+from django_delayq.management.terminal import padded, width_of
 from django_delayq.repair.listing import Listing
 from django_delayq.repair.reframing import Tally
 from django_delayq.repair.survey import (
@@ -110,9 +111,9 @@ def describe(survey: Survey, name: str) -> Iterator[str]:
         else "",
     }
     told = {fact: text for fact, text in facts.items() if text}
-    width = max(map(len, told), default=0)
+    width = max(map(width_of, told), default=0)
     for fact, text in told.items():
-        yield f"{fact:{width}}  {text}"
+        yield f"{padded(fact, width)}  {text}"
     yield ""
     yield from _describe_trouble(survey)
 
@@ -122,21 +123,23 @@ def _table(survey: Survey) -> Iterator[str]:
         (item, f"{item.value:6}  {versions}") for item, versions in _RANGES.items()
     ]
     labels.append((None, gettext("no frame at all")))
-    width = max(len(label) for _, label in labels)
+    width = max(width_of(label) for _, label in labels)
     titles = (
         gettext("timeout set"),
         gettext("of these due"),
         gettext("delay queue"),
     )
-    yield f"  {'':{width}}" + "".join(f"  {title:>12}" for title in titles)
+    yield f"  {'':{width}}" + "".join(
+        f"  {padded(title, 12, to_right=True)}" for title in titles
+    )
     for item, label in labels:
         numbers = (survey.waiting[item], survey.due[item], survey.listed[item])
-        yield f"  {label:{width}}" + "".join(
+        yield f"  {padded(label, width)}" + "".join(
             f"  {number_text(number):>12}" for number in numbers
         )
     destination = number_text(survey.counts.destination)
     label = gettext("destination queue")
-    yield f"  {label:{width}}  {destination:>12}"
+    yield f"  {padded(label, width)}  {destination:>12}"
 
 
 def _due_since(survey: Survey) -> str:

@@ -10,9 +10,14 @@ from django.core.management.base import (
 )
 from django.utils.functional import Promise
 
+from django_delayq.management.terminal import wrapped
+
 
 class _HelpFormatter(DjangoHelpFormatter, RawDescriptionHelpFormatter):
     """Django's formatter, which puts its own options last; examples keep their lines."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrapped(text, width)
 
 
 class CommandWithExamples(BaseCommand):

@@ -1,6 +1,5 @@
 """What ``delayq_jobs`` prints: a row a job, a job in full, and both as JSON."""
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -23,7 +22,13 @@ from django_delayq.health.problems import find_paused
 from django_delayq.jobs.arguments import shown_arguments
 from django_delayq.jobs.ended import EndedJob, ended_jobs
 from django_delayq.jobs.job import Job, get_job, handle_of
-from django_delayq.management.terminal import Column, one_line, printable, width_of
+from django_delayq.management.terminal import (
+    Column,
+    one_line,
+    printable,
+    width_of,
+    wrapped,
+)
 from django_delayq.redaction import redact
 from django_delayq.showing import display, fields, timeline
 from django_delayq.showing.display import Moment, ShownProgress, relative_text
@@ -280,15 +285,8 @@ def _indented(text: str, indent: str) -> Iterator[str]:
 
 def _paragraph(text: str, start: str, indent: str | None = None) -> Iterable[str]:
     """Wrap a text; by default its further lines stand below what comes after the label."""
-    # Names, ids and values are not torn apart: somebody is to copy them.
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=start,
-        subsequent_indent=_labelled("") if indent is None else indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [start.rstrip()]
+    further = _labelled("") if indent is None else indent
+    return wrapped(text, WIDTH, start, further) or [start.rstrip()]
 
 
 def in_full(shown: Shown) -> dict[str, Any]:

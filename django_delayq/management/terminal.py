@@ -3,6 +3,7 @@
 Anybody may have written a payload or an error, and a terminal obeys what it is sent.
 """
 
+import re
 import shutil
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,6 +66,32 @@ def fitted(text: str, width: int) -> str:
     return "".join(kept) + "…" if width > 0 else ""
 
 
+#: What a line may end after: spaces, words, and single Chinese characters, which keep the punctuation beside them.
+_WIDE = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
+_PIECE = re.compile(rf" +|[（《「]*(?:[{_WIDE}]|[^ {_WIDE}]+)[，。；：、！？）》」]*")
+
+
+def wrapped(text: str, width: int, start: str = "", indent: str = "") -> list[str]:
+    """Break a text into lines. No word is torn apart: people copy commands, names and ids."""
+    lines, line, taken, is_blank = list[str](), start, width_of(start), True
+    for piece in _PIECE.findall(re.sub(r"\s", " ", text)):
+        if not is_blank and taken + width_of(piece.rstrip()) > width:
+            lines.append(line.rstrip())
+            line, taken, is_blank = indent, width_of(indent), True
+        if lines and is_blank and piece.isspace():
+            continue
+        line += piece
+        taken += width_of(piece)
+        is_blank = is_blank and piece.isspace()
+    return lines if is_blank else [*lines, line.rstrip()]
+
+
+def padded(text: str, width: int, *, to_right: bool = False) -> str:
+    """Fill a text up with spaces."""
+    padding = " " * (width - width_of(text))
+    return padding + text if to_right else text + padding
+
+
 class Column(NamedTuple):
     """One column of a table."""
 
@@ -123,9 +150,7 @@ def _line(
 ) -> str:
     cells = []
     for column, cell, width in zip(columns, row, widths, strict=True):
-        shown = fitted(cell, width)
-        padding = " " * (width - width_of(shown))
-        cells.append(padding + shown if column.is_number else shown + padding)
+        cells.append(padded(fitted(cell, width), width, to_right=column.is_number))
     return (" " * gap).join(cells).rstrip()
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from django.utils import timezone
+from django.utils import formats, timezone
 from django.utils.translation import gettext, gettext_lazy, ngettext
 
 from django_delayq.codecs.values import Instant, JavaEnum, JavaObject, JavaValue
@@ -143,6 +143,23 @@ def span_text(ms: int) -> str:
             parts.append(name.format(count=left // unit))
         left %= unit
     return " ".join(parts)
+
+
+def short_time_text(ms: float | None) -> str:
+    """Write a measured time to two digits or so, as exact as those are; "-": nothing was measured."""
+    if ms is None:
+        return "-"
+    if ms >= 60_000:
+        return span_text(int(ms))
+    if ms >= 1_000:
+        return gettext("{count} s").format(count=_two_digits(ms / 1_000))
+    return gettext("{count} ms").format(count=_two_digits(ms))
+
+
+def _two_digits(number: float) -> str:
+    if number >= 10:
+        return f"{number:.0f}"
+    return f"{number:.2g}".replace(".", formats.get_format("DECIMAL_SEPARATOR"))
 
 
 class _Plain:

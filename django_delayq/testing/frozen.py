@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import MAXYEAR, UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
 
@@ -54,6 +54,18 @@ PATIENCE_US = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: How many jobs an error lists.
 LISTED = 10
+
+
+class Units(TypedDict, total=False):
+    """How long, as a timedelta takes it."""
+
+    weeks: float
+    days: float
+    hours: float
+    minutes: float
+    seconds: float
+    milliseconds: float
+    microseconds: float
 
 
 @dataclass(frozen=True)
@@ -136,7 +148,7 @@ class FrozenQueue:
         return _EPOCH + timedelta(microseconds=self._now_us)
 
     def advance(
-        self, delta: timedelta | float | None = None, /, **units: float
+        self, delta: timedelta | float | None = None, /, **units: Unpack[Units]
     ) -> list[Ran]:
         """Let time pass, and run what falls due, at its moment and in order; return the attempts that ended.
 
@@ -179,7 +191,7 @@ class FrozenQueue:
         return ran
 
     async def aadvance(
-        self, delta: timedelta | float | None = None, /, **units: float
+        self, delta: timedelta | float | None = None, /, **units: Unpack[Units]
     ) -> list[Ran]:
         """`advance` for a test on the event loop. Jobs run in the thread to which Django's connections belong."""
         return await sync_to_async(self.advance)(delta, **units)
@@ -396,7 +408,7 @@ class FrozenQueue:
             self._travel.stop()
 
 
-def _passing(delta: timedelta | float | None, units: dict[str, float]) -> timedelta:
+def _passing(delta: timedelta | float | None, units: Units) -> timedelta:
     if delta is None and not units:
         raise InvalidDelay(
             "advance() takes how much time passes: advance(minutes=15), a timedelta, or seconds; run_due() runs what is due"

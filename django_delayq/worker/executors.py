@@ -13,12 +13,11 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from threading import Lock
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext, sync_to_async
-from django.core.cache import caches
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -35,6 +34,7 @@ from django_delayq.logs import get_log
 from django_delayq.signals import heard
 from django_delayq.worker import telling, time_limit
 from django_delayq.worker.attempt import Attempt, Read, class_name, text_of
+from django_delayq.worker.caches import make_caches
 from django_delayq.worker.forks import leave, let_go_when_forked
 from django_delayq.worker.surroundings import Surroundings
 from django_delayq.worker.time_limit import READING, ThreadTimeLimit, exceeds
@@ -87,20 +87,6 @@ _database_use = _DatabaseUse()
 @receiver(connection_created, dispatch_uid="django_delayq.worker")
 def _note_connection(**kwargs: object) -> None:
     _database_use.has_connected = True
-
-
-def _make_caches() -> None:
-    """Make the caches of this thread, which connect when they are used.
-
-    Django keeps them in the context, and each job has a copy of that: a cache that a job made would go with it, and its
-    connections too. Database connections are the thread's.
-    """
-    for alias in caches:
-        try:
-            caches[alias]
-        except Exception as error:
-            # The task that uses it gets the error.
-            logger.debug("cache %s cannot be made: %s", alias, error)
 
 
 #: Put in the queue of the threads, this asks for a sign of life.
@@ -296,7 +282,7 @@ class ThreadExecutor:
     def _work(self, index: int) -> None:
         running_stop.set(self._stop)
         running_report.set(self._report)
-        _make_caches()
+        make_caches()
         if self._around is not None:
             warm(self._around.travellers)
         get, held = self._queue.get, self._held
@@ -515,6 +501,10 @@ class LoopExecutor:
         self._thread: threading.Thread | None = None
         # Owned by the loop's thread.
         self._running: dict[Attempt, asyncio.Task[None]] = {}
+        # One for each job that runs, which begins in a copy of it, and those that no job uses now. Each has caches: jobs
+        # that run at the same time share none, as not every cache bears that, and no job has to connect anew.
+        self._bases: dict[Attempt, Context] = {}
+        self._free_bases: list[Context] = []
         self._is_closed = False
         self._is_cancelling = False
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="delayq-read")
@@ -651,16 +641,24 @@ class LoopExecutor:
             except IndexError:
                 return
             run = self._run(attempt)
+            base = self._take_base()
             try:
-                task = self._loop.create_task(run, name=attempt.id)
+                task = base.run(self._loop.create_task, run, name=attempt.id)
             except BaseException as error:
                 # A job has set a task factory that fails. The waiting attempts are given back when the process ends.
                 run.close()
                 self._waiting.appendleft(attempt)
                 self._died(f"the event loop starts no tasks: {class_name(error)}")
                 return
-            self._running[attempt] = task
+            self._running[attempt], self._bases[attempt] = task, base
             task.add_done_callback(functools.partial(self._end, attempt))
+
+    def _take_base(self) -> Context:
+        if self._free_bases:
+            return self._free_bases.pop()
+        base = self._context.copy()
+        base.run(make_caches)
+        return base
 
     def _end(self, attempt: Attempt, task: "asyncio.Task[None]") -> None:
         # A finally in _run would not do: a task that is cancelled before its first step never gets there.
@@ -671,6 +669,7 @@ class LoopExecutor:
             else:
                 attempt.give_back()
         del self._running[attempt]
+        self._free_bases.append(self._bases.pop(attempt))
         self._finished += 1
         self._done(attempt)
         self._begin()

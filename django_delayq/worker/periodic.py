@@ -302,7 +302,7 @@ class Periods:
             ),
         )
         if reply.has_moved:
-            telling.tell_stored(queue.name, jobs)
+            telling.tell_stored(queue.name, jobs[:-1] if reply.is_early else jobs)
         if self._known is not None and reply.version != self._known.version:
             self.next_ms = 0.0
         self._behind[name] = reply.behind

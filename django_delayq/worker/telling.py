@@ -8,6 +8,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,6 +39,7 @@ from django_delayq.signals import (
     tell,
 )
 from django_delayq.worker.attempt import Attempt, Verdict
+from django_delayq.worker.caches import make_caches
 
 logger = get_log("django_delayq.worker")
 
@@ -158,6 +160,8 @@ class Teller:
         self._dropped, self._report_ms = 0, 0.0
         self._lock = threading.Lock()
         self._is_busy = False
+        # In copies of this, each thread of it runs: none has to connect to a cache anew.
+        self._base: Context | None = None
         #: Set while there is nothing to tell.
         self._is_idle = threading.Event()
         self._is_idle.set()
@@ -183,7 +187,7 @@ class Teller:
             self._is_idle.clear()
         try:
             threading.Thread(
-                target=self._work, name="delayq-teller", daemon=True
+                target=self._begin, name="delayq-teller", daemon=True
             ).start()
         except RuntimeError as error:
             with self._lock:
@@ -222,6 +226,12 @@ class Teller:
                 WAITING_BYTES >> 20,
             )
             self._dropped, self._report_ms = 0, monotonic_ms() + REPORT_MS
+
+    def _begin(self) -> None:
+        if self._base is None:
+            self._base = Context()
+            self._base.run(make_caches)
+        self._base.copy().run(self._work)
 
     def _work(self) -> None:
         try:

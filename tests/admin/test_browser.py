@@ -1,5 +1,6 @@
 """The admin's pages in Chromium, as a person meets them: looked at, clicked through, and no script of a stranger run.
 
+DELAYQ_TEST_REQUIRE_BROWSER=1   a missing Chromium fails these tests
 DELAYQ_TEST_SCREENSHOTS=FOLDER  keep a picture of every page
 DELAYQ_PICTURES=FOLDER          write the pictures of the README and the tutorial there: make pictures
 """
@@ -15,6 +16,7 @@ from django_delayq import delayed_task, paused
 from django_delayq.clock import epoch_ms
 from django_delayq.delivery.states import State
 from django_delayq.wire.frame import FrameFormat, pack
+from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error
 from tests.admin.visiting import SIZES, Visitor
@@ -266,8 +268,17 @@ def test_pictures_of_the_docs(
     mail.schedule(
         41_000, "zoe@example.com", task=send_reminder.name, insertion_list=False
     )
+    living.measure_an_hour(queue)
+    tokens_at_work = [
+        queue.running(4800 + n, task=cancel_unpaid.name, insertion_list=False).token
+        for n in range(2)
+    ]
+    living.serve(queue, *tokens_at_work, task=cancel_unpaid.name)
+    living.serve(mail, pid=4712)
     pages = {
         "queues": url("changelist"),
+        "workers": url("workers"),
+        "tasks": url("tasks"),
         "queue": url("queue", queue.name),
         "job": url("job", queue.name, dead),
         "confirm": url("cancel", queue.name, tokens[0]),
@@ -281,3 +292,6 @@ def test_pictures_of_the_docs(
                 assert len(visitor.find("#result_list tbody tr")) == 6
             if folder := os.environ.get("DELAYQ_PICTURES"):
                 visitor.paint(Path(folder) / f"{name}-{scheme}.png", shown_as)
+                if name == "queues":
+                    on_phone = Path(folder) / f"{name}-phone-{scheme}.png"
+                    visitor.paint(on_phone, {}, SIZES["phone"][0])

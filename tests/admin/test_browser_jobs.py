@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from django_delayq import delayed_task
+from django_delayq.admin.job_admin import JobAdmin
 from django_delayq.delivery.states import State
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
@@ -39,6 +40,11 @@ def show(visitor: Visitor, name: str) -> None:
                 visitor.driver.set_window_size(width, height)
                 visitor.check()
                 if folder is not None:
+                    # As high as what it shows.
+                    whole = visitor.driver.execute_script(
+                        "return document.documentElement.scrollHeight"
+                    )
+                    visitor.driver.set_window_size(width, max(height, whole + 150))
                     visitor.driver.save_screenshot(
                         str(Path(folder) / f"{name}-{scheme}-{size}.png")
                     )
@@ -126,7 +132,11 @@ def test_job_tells_its_life_and_shows_the_projects_own_code(
     assert "card 4711 is blocked" in again.text
 
 
-def test_two_people_act_at_once(visitor: Visitor, queue: Queue) -> None:
+def test_two_people_act_at_once(
+    visitor: Visitor, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A page that refreshes itself takes the button away as soon as somebody looks at it again.
+    monkeypatch.setattr(JobAdmin, "refresh_s", 0)
     token = queue.schedule(7_200_000, 1)
 
     visitor.open(url("job", queue.name, token))

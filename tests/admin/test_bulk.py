@@ -111,7 +111,6 @@ def test_large_change_is_made_in_steps_that_say_how_far_they_are(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(actions, "STEP_JOBS", 100)
-    monkeypatch.setattr(actions, "STEP_S", 1e9)
     tokens = [queue.schedule(60_000 + number, number) for number in range(250)]
     running = queue.running()
     states = (State.SCHEDULED, State.RUNNING)

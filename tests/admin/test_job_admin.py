@@ -584,7 +584,11 @@ def test_pause_is_shown_wherever_its_queue_is_and_on_the_jobs_it_concerns(
         "job",
     }
     assert "<b>bug</b>" not in browser.get(addresses["list"]).content.decode()
-    assert shown(f"delayq_resume {queue.name} --task {TASK}") == {"queue", "job"}
+    assert shown(f"delayq_resume {queue.name} --task {TASK}") == {
+        "list",
+        "queue",
+        "job",
+    }
 
     run(queue.client, pausing.pause(queue.keys, by="ann", reason="migration"))
     assert shown(f"ueue {queue.name} is paused since") == set(addresses)
@@ -860,17 +864,22 @@ def test_rights_decide(
     allowed: set[str],
 ) -> None:
     browser = login(*rights)
-    waiting, dead = queue.schedule(60_000), queue.dead()
+    # A job each: one that was made due changes its state by itself, a millisecond later.
+    jobs = {
+        "run_now": queue.schedule(60_000),
+        "cancel": queue.schedule(60_000),
+        "discard": queue.dead(),
+    }
     seen = {
         url("changelist"),
         url("queue", queue.name),
-        url("job", queue.name, waiting),
+        url("job", queue.name, jobs["cancel"]),
     }
 
     done = set()
     if all(browser.get(page).status_code == 200 for page in seen):
         done.add("see")
-    for action, token in (("run_now", waiting), ("cancel", waiting), ("discard", dead)):
+    for action, token in jobs.items():
         state = queue.state(token)
         response = browser.post(url(action, queue.name, token))
         assert response.status_code in (302, 403)

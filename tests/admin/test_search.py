@@ -105,7 +105,6 @@ def test_search_says_how_far_it_got_and_goes_on(
     browser: Client, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "MOST_CALLS", 2)
-    monkeypatch.setattr(search_module, "ENOUGH_S", 1e9)
     monkeypatch.setattr(search_module, "SEARCH_PAGE", 60)
     tokens = [queue.schedule(60_000 + number, number) for number in range(300)]
 
@@ -233,7 +232,6 @@ def test_search_makes_ten_round_trips_at_most(browser: Client, queue: Queue) -> 
     browser.get(url("search"), asked)  # connects, and loads the scripts
     send = Connection.send_packed_command
     with (
-        mock.patch.object(search_module, "ENOUGH_S", 1e9),
         mock.patch.object(Connection, "send_packed_command", counting(send)),
         mock.patch.object(
             UnixDomainSocketConnection, "send_packed_command", counting(send)

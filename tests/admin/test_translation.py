@@ -1,5 +1,7 @@
 """Every page of the admin in a language in which texts of ours have no ASCII letter: what has one cannot be translated.
 
+And in those that we speak.
+
 `tests/test_catalog.py` reads the branches of templates and modules that are not walked here.
 """
 
@@ -18,6 +20,7 @@ from django.core.management import call_command, load_command_class
 from django.core.management.base import BaseCommand
 from django.test import Client
 from django.utils import translation
+from django.utils.translation import to_language
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -54,8 +57,11 @@ from django_delayq.showing.display import Moment, relative_text, size_text
 from django_delayq.translating import say, state_label
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wording import gettext, ngettext, sentence
+from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import TASK, Queue, error
+from tests.admin.visiting import SIZES, Visitor
+from tests.catalog import LANGUAGES, english_beside, translated
 from tests.pseudo import LANGUAGE, write_pseudo_locale
 
 #: What people read of an element without text.
@@ -167,25 +173,20 @@ def fill(queue: Queue) -> dict[str, str]:
     }
 
 
-def test_no_page_shows_a_text_that_cannot_be_translated(
-    browser: Client, full: Queue, pseudo: None
-) -> None:
-    tokens = fill(full)
+def every_page(full: Queue, tokens: dict[str, str]) -> list[str]:
+    """Return the addresses of the pages that show a queue, which get something to show."""
     full.push(b"17")
     full.add_member(b"18", NOW_MS * 2)
     record = EndRecord("x" * 22, "20", State.SUCCEEDED, NOW_MS, 1.5, 2.5, 1)
     run(full.client, ended.note_ended(full.keys, [record], keep=100))
     run(full.client, pausing.pause(full.keys, task="21", by="22", reason="23"))
     pause(full.name, until=3600, reason="24", by="25")
-    # What this project names itself, and what the queue's settings are.
-    data = (
-        full.name, TASK, "default", "user0", "3.16.6", "StringCodec", "dLc0",
-        "OWNER-01", "it broke", "task", " --task 21", "NotSigned: it is signed with the format 9.",
-        # What other tests have run.
-        *(each.task for each in ended_jobs("default")),
-    )  # fmt: skip
-    pages = [
+    living.serve(full, tokens["running"], host="26", version="0.0.1")
+    living.measure(full, shop__tasks__send_reminder=living.figures_of(20, failed=3))
+    return [
         url("changelist"),
+        url("workers"),
+        url("tasks"),
         url("pause", full.name),
         url("schedules", full.name),
         url("queue", full.name) + "?state=ended",
@@ -200,9 +201,6 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
         *(url("job", full.name, token) for token in tokens.values()),
         url("cancel", full.name, tokens["scheduled"]),
         url("discard", full.name, tokens["dead"]),
-    ]
-
-    pages += [
         url("limits", full.name),
         url("search"),
         url("search") + f"?queue={full.name}&q=27",
@@ -210,7 +208,22 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
         url("search") + "?due_from=2026-01-02T00:00&due_to=2026-01-01T00:00",
         url("queue", full.name) + "?state=ended&q=27",
     ]
-    data = (*data, "2026-01-02T00:00", "2026-01-01T00:00")
+
+
+def test_no_page_shows_a_text_that_cannot_be_translated(
+    browser: Client, full: Queue, pseudo: None
+) -> None:
+    tokens = fill(full)
+    pages = every_page(full, tokens)
+    # What this project names itself, and what the queue's settings are.
+    data = (
+        full.name, TASK, "default", "user0", "3.16.6", "StringCodec", "dLc0",
+        "OWNER-01", "it broke", "task", " --task 21", "NotSigned: it is signed with the format 9.",
+        # What other tests have run.
+        *(each.task for each in ended_jobs("default")),
+    )  # fmt: skip
+    # A unit of Django's own.
+    data = (*data, "2026-01-02T00:00", "2026-01-01T00:00", "MB")
 
     found = {page: untranslated(browser.get(page), *data) for page in pages}
     for action in ACTIONS:
@@ -224,6 +237,42 @@ def test_no_page_shows_a_text_that_cannot_be_translated(
     index = browser.get("/admin/").content.decode()
     assert "⟦Ｄｅｌａｙｅｄ ｊｏｂｓ⟧" in index
     assert "⟦Ｑｕｅｕｅｓ ａｎｄ ｊｏｂｓ⟧" in index.replace("⟦ｑ", "⟦Ｑ")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_page_shows_an_english_text(
+    browser: Client, full: Queue, settings: Any, language: str
+) -> None:
+    settings.LANGUAGE_CODE = to_language(language)
+    english = english_beside(language)
+    sentences = {text for text in english if text.count(" ") > 1}
+    found = set()
+
+    for page in every_page(full, fill(full)):
+        reader = Reader()
+        reader.feed(browser.get(page).content.decode())
+        whole = " ".join(reader.texts)
+        found |= english & set(reader.texts)
+        found |= {text for text in sentences if text in whole}
+
+    assert found == set()
+    queues = translated(language).get("Queues").string
+    assert queues in browser.get("/admin/").content.decode()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_page_is_wider_than_a_phone(
+    visitor: Visitor, full: Queue, settings: Any, language: str
+) -> None:
+    settings.LANGUAGE_CODE = to_language(language)
+    pages = every_page(full, fill(full))
+    visitor.driver.set_window_size(*SIZES["phone"])
+
+    for number, page in enumerate(pages):
+        visitor.open(page)
+        visitor.picture(f"{language}-{number}")
+        visitor.driver.set_window_size(*SIZES["phone"])
 
 
 def test_what_belongs_to_a_job_is_translated(

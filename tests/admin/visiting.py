@@ -1,5 +1,6 @@
 """A person at Chromium, and the fixtures that bring one to the admin."""
 
+import importlib.util
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -59,11 +60,34 @@ class Visitor:
         ]
         assert [text for text in severe if "status of" not in text] == []
 
+    def find_barriers(self) -> list[str]:
+        """Return what axe-core finds that keeps somebody from using the page."""
+        package = importlib.util.find_spec("axe_core_python")
+        path = os.environ.get("DELAYQ_TEST_AXE") or (
+            package and Path(str(package.origin)).with_name("axe.min.js")
+        )
+        if not path:
+            reason = "the Python package axe-core-python is missing, and DELAYQ_TEST_AXE names no axe.min.js"
+            if os.environ.get("DELAYQ_TEST_REQUIRE_BROWSER") == "1":
+                pytest.fail(reason)
+            pytest.skip(reason)
+        self.driver.execute_script(Path(path).read_text("utf-8"))
+        found = self.driver.execute_async_script(
+            "const done = arguments[0]; axe.run('#content-main', {}).then(found => done(found.violations))"
+        )
+        return [
+            f"{each['id']} ({each['impact']}): {node['html'][:200]} {node['failureSummary']}"
+            for each in found
+            for node in each["nodes"]
+        ]
+
     def find(self, selector: str) -> list[Any]:
         return self.driver.find_elements("css selector", selector)
 
     def texts(self, selector: str) -> list[str]:
-        return [element.text for element in self.find(selector)]
+        # At once: a page that refreshes itself may drop an element before it is asked for its text.
+        script = "return [...document.querySelectorAll(arguments[0])].map(each => each.innerText.trim())"
+        return list(self.driver.execute_script(script, selector))
 
     def click(self, selector: str) -> None:
         (element,) = self.find(selector)
@@ -72,11 +96,13 @@ class Visitor:
 
     def follow(self, element: Any) -> None:
         """Click, and wait for the page that comes."""
+        from selenium.common.exceptions import WebDriverException
         from selenium.webdriver.support.expected_conditions import staleness_of
         from selenium.webdriver.support.ui import WebDriverWait
 
         element.click()
-        wait = WebDriverWait(self.driver, 30)
+        # Between two pages, Chromium has other words for an element that is gone.
+        wait = WebDriverWait(self.driver, 30, ignored_exceptions=[WebDriverException])
         wait.until(staleness_of(element))
         wait.until(
             lambda driver: (
@@ -112,7 +138,7 @@ class Visitor:
         found = re.findall(r"\d+", self.driver.execute_script(colours))
         return sum(map(int, found[:3]))
 
-    def paint(self, file: Path, shown_as: dict[str, str]) -> None:
+    def paint(self, file: Path, shown_as: dict[str, str], width: int = 1280) -> None:
         """Write a picture of the whole page, with some words in place of others."""
         for word, other in shown_as.items():
             self.driver.execute_script(
@@ -120,7 +146,7 @@ class Visitor:
                 word,
                 other,
             )
-        size = {"width": 1280, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "deviceScaleFactor": 1, "mobile": False}
         # From a low window on, so that the page is as high as what it shows.
         for script in ("return 100", "return document.documentElement.scrollHeight"):
             size["height"] = self.driver.execute_script(script)
@@ -132,9 +158,11 @@ class Visitor:
 @pytest.fixture
 def visitor(
     chromium: Any, live_server: Any, login: Callable[..., Client], queue: Queue
-) -> Visitor:
+) -> Iterator[Visitor]:
     """Somebody who may do everything."""
     visitor = Visitor(chromium, live_server.url)
     chromium.set_window_size(*SIZES["desktop"])
     visitor.log_in(login(is_superuser=True))
-    return visitor
+    yield visitor
+    # A page that refreshes itself would go on asking while the next test fills its database.
+    chromium.get("about:blank")

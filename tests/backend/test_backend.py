@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import sys
 import threading
 import types
@@ -434,6 +435,27 @@ def test_check_finds_unknown_and_long_names_of_queues(configure, settings) -> No
     }
 
     assert [id for id, _ in problems()] == ["django_delayq.E021", "django_delayq.E023"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("QUEUES", "default", "is 'default': give a list of names"),
+        ("QUEUES", None, "is None: give a list of names"),
+        ("QUEUES", [5, "default"], "is [5, 'default']: give a list of names"),
+        ("OPTIONS", None, "is None: give a dict"),
+        ("OPTIONS", ["MODULES"], "is ['MODULES']: give a dict"),
+    ],
+)
+def test_backend_says_which_setting_it_cannot_be_made_with(
+    configure, settings, key, value, shown
+) -> None:
+    settings.TASKS = {"default": {**settings.TASKS["default"], key: value}}
+
+    with pytest.raises(
+        InvalidSettings, match=re.escape(f"TASKS['default'][{key!r}] {shown}")
+    ):
+        samples.add.enqueue(1)
 
 
 def test_check_misses_the_app(configure, settings) -> None:

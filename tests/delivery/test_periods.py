@@ -78,7 +78,7 @@ def test_missed_moments_get_their_jobs_in_one_step(rig):
 
     moved = rig.advance("s", 50, {"b": 100, "c": 200, "d": 300}, 300, behind=2)
 
-    assert moved == (moved.version, T0 + 300, True, 2)
+    assert moved == (moved.version, T0 + 300, True, False, 2)
     assert state_of(rig) == (300, "d", 200, 2)
     assert sorted(names_of(rig.claim())) == ["a", "b", "c"]
 
@@ -209,6 +209,56 @@ def test_job_that_was_run_before_its_moment_is_not_stored_again(any_rig):
     assert any_rig.inspect("a").state == "running"
     assert any_rig.client.zcard(any_rig.keys.queue.timeout_set) == 0
     any_rig.acknowledge(job)
+
+
+@pytest.mark.parametrize("between", ["at once", "paused", "forgotten"])
+def test_other_definition_gives_no_second_job_to_a_moment_whose_job_was_run_early(
+    any_rig, between
+):
+    any_rig.arrange("s", 50, job="a", code=b"one")
+    any_rig.reschedule("a", 0)
+    (job,) = any_rig.claim().jobs
+    any_rig.acknowledge(job)
+    if between == "paused":
+        any_rig.arrange("s", None, change=b"paused")
+    if between == "forgotten":
+        any_rig.client.delete(any_rig.keys.ended)
+
+    assert any_rig.arrange("s", 50, job="b", code=b"two", print="p2")
+
+    assert any_rig.client.zcard(any_rig.keys.queue.timeout_set) == 0
+    assert state_of(any_rig)[0] == 50
+    any_rig.now = 50
+    assert any_rig.advance("s", 50, {"c": 100}, 100, print="p2").has_moved
+    any_rig.now = 100
+    assert names_of(any_rig.claim()) == ["c"]
+
+
+def test_schedule_that_comes_to_a_moment_whose_job_was_run_early_passes_it(any_rig):
+    any_rig.arrange("s", 100, job="a", code=b"one")
+    any_rig.reschedule("a", 0)
+    (job,) = any_rig.claim().jobs
+    any_rig.acknowledge(job)
+    any_rig.arrange("s", 50, job="b", code=b"two", print="p2")
+    any_rig.now = 50
+
+    early = any_rig.advance("s", 50, {"c": 100}, 100, print="p2")
+    any_rig.now = 100
+    after = any_rig.advance("s", 100, {"d": 150}, 150, print="p2")
+    any_rig.now = 150
+
+    assert (early.has_moved, early.is_early) == (True, True)
+    assert (after.has_moved, after.is_early) == (True, False)
+    assert names_of(any_rig.claim()) == ["b", "d"]
+
+
+def test_job_that_was_cancelled_before_its_moment_is_not_made_anew_by_a_change(rig):
+    rig.arrange("s", 50, job="a", code=b"one")
+    rig.cancel("a")
+
+    assert rig.arrange("s", 50, job="b", code=b"two", print="p2")
+
+    assert rig.client.zcard(rig.keys.queue.timeout_set) == 0
 
 
 def test_change_may_leave_the_moment_and_its_job_alone(rig):

@@ -871,6 +871,12 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.counters()
 
 
+@stop("ahead", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    mix(rig)
+    return lambda: rig.run(looking.ahead(rig.keys, [1_000, 60_000], now_us=rig.now_us))
+
+
 @stop("sweep", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     rig.schedule({"a": 0}, unique="ek")

@@ -95,6 +95,15 @@ class Site:
         )
         return " ".join((found or "").split())
 
+    def source(self) -> str:
+        """Return the markup of the page; empty while another page takes its place."""
+        from selenium.common.exceptions import WebDriverException
+
+        try:
+            return str(self.driver.page_source)
+        except WebDriverException:
+            return ""
+
 
 def _for_a_widget(moment: datetime) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}"
@@ -174,11 +183,13 @@ def test_page_follows_without_scripts(site: Site) -> None:
     site.driver.execute_cdp_cmd(scripts, {"value": True})
     try:
         site.driver.get(site.url + contest)
-        assert ">published<" not in site.driver.page_source
+        wait_until(
+            lambda: ">scheduled<" in site.source(), description="it is scheduled"
+        )
         site.move_to_now(contest)
 
         wait_until(
-            lambda: ">published<" in site.driver.page_source,
+            lambda: ">published<" in site.source(),
             description="a page loaded anew says that it is published",
         )
     finally:

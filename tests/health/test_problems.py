@@ -180,6 +180,65 @@ def test_full_server_is_a_warning(private_server: Callable[..., Server]) -> None
     assert keys_of(server.client(), "q") == []
 
 
+@pytest.mark.parametrize(
+    ("skew_ms", "wanted"),
+    [
+        (0, ""),
+        (1_999, ""),
+        (-1_999, ""),
+        (2_000, "is 2 s ahead of the clock of this machine"),
+        (-90_000, "is 90 s behind the clock of this machine"),
+        (None, ""),
+    ],
+)
+def test_clocks_that_differ_are_a_warning(skew_ms: int | None, wanted: str) -> None:
+    found = list(problems.find_in_facts(asked.Facts(skew_ms=skew_ms)))
+
+    assert wanted in texts(found)
+    assert [problem.level for problem in found] == [Level.WARNING] * bool(wanted)
+
+
+def test_clock_of_the_server_is_compared_with_ours(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert asked.ask(client).skew_ms == 0
+    real = asked.epoch_ms
+    monkeypatch.setattr(asked, "epoch_ms", lambda: real() - 60_000)
+
+    skew_ms = asked.ask(client).skew_ms
+
+    # By so much, less what the answer took.
+    assert skew_ms is not None
+    assert 50_000 < skew_ms <= 60_000
+
+
+@pytest.mark.parametrize(
+    ("used", "limit", "is_told"),
+    [(89, 100, False), (90, 100, True), (99, 100, True), (90, 0, False)],
+)
+def test_server_that_is_nearly_out_of_memory_is_a_warning(
+    used: int, limit: int, is_told: bool
+) -> None:
+    known = asked.Facts(used_memory=used, maxmemory=limit)
+
+    found = list(problems.find_in_facts(known))
+
+    assert (f"uses {used} bytes of {limit} (maxmemory)" in texts(found)) is is_told
+    assert len(found) == is_told
+
+
+def test_frames_of_another_format_are_an_error() -> None:
+    assert list(problems.find_other_format("mail", "3.16.6", 0, 50)) == []
+
+    (found,) = problems.find_other_format("mail queue", "3.16.6", 2, 50)
+
+    assert found.level is Level.ERROR
+    assert (
+        "Of the next 50 frames of queue 'mail queue', 2 have a format" in found.message
+    )
+    assert "delayq_frames 'mail queue'" in found.hint
+
+
 def test_server_that_refuses_writes_is_an_error(
     private_server: Callable[..., Server],
 ) -> None:

@@ -11,6 +11,7 @@ import redis
 from django.core.management import call_command
 
 from django_delayq import pause, schedule
+from django_delayq.delivery import looking
 from django_delayq.delivery.statistics import (
     Figures,
     Outcome,
@@ -18,7 +19,7 @@ from django_delayq.delivery.statistics import (
     bucket_of,
 )
 from django_delayq.delivery.workers import RunningJob
-from django_delayq.management import status_report, terminal
+from django_delayq.management import terminal
 from django_delayq.management.commands import delayq_status
 from tests.health.conftest import user
 from tests.jobs import samples
@@ -115,14 +116,14 @@ def test_figures_of_the_last_minutes_are_shown(
 
 
 def test_worker_is_shown_with_what_it_runs(queue: str, hand: Hand, call: Call) -> None:
-    now_ms = hand.run(status_report.looking.counts(hand.keys)).now_ms
-    job = RunningJob(queue, "T", ADD, now_ms - 65_000)
+    now_ms = hand.run(looking.counts(hand.keys)).now_ms
+    job = RunningJob(queue, "T", ADD, now_ms - 100_000_000)
     serve(hand, queue, busy_threads=1, jobs=[job], memory=45_000_000, uptime_ms=90_000)
 
     said = call("delayq_status").out
 
     row = next(line for line in said.splitlines() if line.startswith("web1:4711"))
-    assert re.search(rf"working +1/8 +42\.9 MB .* {re.escape(ADD)} 1 min 5 s$", row)
+    assert re.search(rf"working +1/8 +42\.9 MB .* {re.escape(ADD)} 1 d 3 h$", row)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from django_delayq.management.terminal import (
     printable,
     table,
     width_of,
+    wrapped,
 )
 
 
@@ -53,6 +54,25 @@ def test_width_counts_columns(text: str, width: int) -> None:
 )
 def test_what_is_too_wide_is_cut(text: str, width: int, shown: str) -> None:
     assert fitted(text, width) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("", 10, []),
+        ("one two three", 8, ["> one", "  two", "  three"]),
+        ("one two three", 9, ["> one two", "  three"]),
+        ("a --max-lateness option", 12, ["> a", "  --max-lateness", "  option"]),
+        ("double  space\nand line", 18, ["> double  space", "  and line"]),
+        ("队列的任务", 8, ["> 队列的", "  任务"]),
+        ("队列的，任务", 8, ["> 队列", "  的，任", "  务"]),
+        ("默认：DELAYQ['WORKER']，未设置", 10, ["> 默认：", "  DELAYQ['WORKER']，", "  未设置"]),
+    ],
+)  # fmt: skip
+def test_lines_end_between_words_and_between_chinese_characters(
+    text: str, width: int, lines: list[str]
+) -> None:
+    assert wrapped(text, width, "> ", "  ") == lines
 
 
 def test_columns_line_up_whatever_is_in_them() -> None:

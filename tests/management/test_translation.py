@@ -9,9 +9,12 @@ import pytest
 from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 from django.utils import translation
+from django.utils.translation import to_language
 
 from django_delayq import State, pause, schedule
 from django_delayq.delivery.workers import RunningJob
+from django_delayq.management import commands
+from tests.catalog import LANGUAGES, english_beside
 from tests.jobs import samples
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
@@ -98,3 +101,37 @@ def test_status_speaks_the_readers_language(
     # Of the checks of the server, some are English in every language.
     ours = [part for part in re.split(r"\n\n", said.out) if "appendonly" not in part]
     assert untranslated("\n\n".join(ours)) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_command_says_an_english_text(
+    queue: str, hand: Hand, call: Call, settings: Any, language: str
+) -> None:
+    settings.LANGUAGE_CODE = to_language(language)
+    task = samples.add.using(queue=queue)
+    schedule(task, 0, 1)
+    hand.bury(hand.take())
+    job = schedule(task, LATER, 3)
+    serve(hand, f"{queue}-2", version="0.0.1")
+    pause(f"{queue}-2")
+    english = english_beside(language)
+    sentences = {text for text in english if text.count(" ") > 1}
+
+    with translation.override(to_language(language)):
+        said = [
+            call("delayq_status"),
+            call("delayq_health"),
+            call("delayq_jobs", "list"),
+            call("delayq_jobs", "show", job.id),
+            call("delayq_jobs", "cancel", "--queue", queue, "--yes"),
+            call("delayq_frames", queue),
+            call("delayq_pause"),
+        ]
+        told = [each.out + each.err for each in said]
+        for path in Path(commands.__path__[0]).glob("delayq_*.py"):
+            command = load_command_class("django_delayq", path.stem)
+            told.append(command.create_parser("", path.stem).format_help())
+
+    assert len(told) > len(said) + 5
+    whole = " ".join(" ".join(told).split())
+    assert {text for text in sentences if text in whole} == set()

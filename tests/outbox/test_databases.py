@@ -1,5 +1,7 @@
 """Which databases have an outbox of their own, and what their clocks say."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,17 @@ from tests.databases import added
 from tests.jobs.hand import Hand
 from tests.outbox.test_outbox import commit_unsent, rows
 
-SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[str]:
+    """A database that tests take for a mirror; in a file, as Django closes none in memory."""
+    entry = {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(tmp_path / "replica"),
+        "TEST": {"MIRROR": "default"},
+    }
+    with added("replica", entry) as alias:
+        yield alias
 
 
 class OnlyDefault:
@@ -41,27 +53,25 @@ class WritesGoToPrimary:
 
 
 def test_replica_is_left_out_and_no_other_database_that_rows_may_go_to(
-    settings: Any,
+    settings: Any, replica: str
 ) -> None:
     # As Django's pages have it.
     settings.DATABASE_ROUTERS = [WritesGoToPrimary()]
 
-    with added("replica", {**SQLITE, "TEST": {"MIRROR": "default"}}):
-        assert databases() == ["default", "other"]
+    assert databases() == ["default", "other"]
 
 
 @pytest.mark.parametrize("why", ["mirror", "router"])
 def test_row_is_refused_where_no_worker_looks_for_it(
-    queue: str, alias: str, settings: Any, why: str
+    queue: str, alias: str, replica: str, settings: Any, why: str
 ) -> None:
     if why == "router":
         settings.DATABASE_ROUTERS = [OnlyDefault()]
     else:
-        alias = "replica"
+        alias = replica
 
-    with added("replica", {**SQLITE, "TEST": {"MIRROR": "default"}}):
-        with pytest.raises(InvalidTask, match=f"a row of database '{alias}': no work"):
-            commit_unsent(queue, alias)
+    with pytest.raises(InvalidTask, match=f"a row of database '{alias}': no work"):
+        commit_unsent(queue, alias)
 
 
 # SQLite has no replicas, and its claim is a write.

@@ -581,6 +581,11 @@ def _(world: World) -> Any:
     return looking.counts(world.keys, now_us=world.now_us)
 
 
+@op(looking.ahead)
+def _(world: World) -> Any:
+    return looking.ahead(world.keys, (1, 1_000, 60_000), now_us=world.now_us)
+
+
 @op(searching.search, 2)
 def _(world: World) -> Any:
     random, now_ms = world.random, world.now_us // 1000

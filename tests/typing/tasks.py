@@ -33,6 +33,7 @@ from django_delayq import (
     schedule,
     schedule_many,
 )
+from django_delayq.testing import FrozenQueue
 
 
 @delayed_task
@@ -242,3 +243,19 @@ def takes_a_job(job: Job[int], call: Coroutine[Any, Any, bytes]) -> None: ...
 
 takes_a_job(schedule(add, 5, 1), fetch("u"))
 takes_a_job(schedule(greet, 5, "x"), fetch("u"))  # E: call-overload
+
+
+# Time passes in the units of a timedelta.
+
+
+def frozen(q: FrozenQueue) -> None:
+    reveal_type(q.advance(hours=1, minutes=15))  # R: list[Ran]
+    q.advance(timedelta(minutes=15))
+    q.advance(900)
+    q.advance(minuts=15)  # E: call-arg
+    q.advance(minutes="15")  # E: arg-type
+
+
+async def afrozen(q: FrozenQueue) -> None:
+    reveal_type(await q.aadvance(days=1))  # R: list[Ran]
+    await q.aadvance(day=1)  # E: call-arg

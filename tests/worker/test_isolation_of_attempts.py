@@ -1,16 +1,28 @@
 """What a task activates ends with it, and what a thread keeps for its tasks does not."""
 
+import threading
 from contextvars import ContextVar
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.core.cache import caches
 from django.db import connections
 from django.utils import timezone, translation
 
 from django_delayq import delayed_task, schedule
+from django_delayq.worker import telling
 from tests.polling import wait_until
 
 of_a_task = ContextVar("of_a_task", default="nothing")
+
+
+def caches_on(server):
+    return {
+        "default": {
+            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "LOCATION": server.socket_url,
+        }
+    }
 
 
 def state():
@@ -55,12 +67,7 @@ def test_what_a_task_activates_does_not_reach_the_next_one(
 def test_all_jobs_of_a_thread_share_its_connections(
     work, queue_name, settings, server, django_db_blocker
 ):
-    settings.CACHES = {
-        "default": {
-            "BACKEND": "django.core.cache.backends.redis.RedisCache",
-            "LOCATION": server.socket_url,
-        }
-    }
+    settings.CACHES = caches_on(server)
     seen = []
 
     @delayed_task(queue=queue_name)
@@ -80,3 +87,53 @@ def test_all_jobs_of_a_thread_share_its_connections(
 
     assert len(set(seen)) == 1
     caches["default"].close()
+
+
+def test_jobs_of_the_event_loop_share_caches_only_one_after_the_other(
+    work, queue_name, settings, server
+):
+    settings.CACHES = caches_on(server)
+    seen = []
+    gate = threading.Event()
+
+    @delayed_task(queue=queue_name)
+    async def use():
+        client = caches["default"]._cache.get_client()
+        seen.append(client.client_id())
+        await sync_to_async(gate.wait)(30)
+
+    for _ in range(2):
+        schedule(use, 0)
+    worker = work(coroutines=2)
+    wait_until(lambda: len(seen) == 2, description="both run")
+    gate.set()
+    wait_until(
+        lambda: not worker.process._coroutines.count(), description="both have ended"
+    )
+    for _ in range(5):
+        schedule(use, 0)
+    wait_until(lambda: len(seen) == 7, description="all have run")
+
+    assert len(set(seen[:2])) == 2
+    assert set(seen[2:]) <= set(seen[:2])
+
+
+def test_receivers_that_no_job_has_to_do_with_share_caches(settings, server):
+    settings.CACHES = caches_on(server)
+    seen = []
+    teller = telling.Teller()
+
+    def hear():
+        client = caches["default"]._cache.get_client()
+        seen.append((threading.current_thread(), client.client_id()))
+
+    for n in range(3):
+        teller.tell(hear)
+        wait_until(
+            lambda n=n: len(seen) > n and not seen[n][0].is_alive(),
+            description="the thread has ended",
+        )
+
+    threads, clients = zip(*seen, strict=True)
+    assert len(set(threads)) == 3
+    assert len(set(clients)) == 1

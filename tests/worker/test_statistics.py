@@ -49,7 +49,7 @@ def wait_for(queue, count: int) -> dict[str, Figures]:
             each.outcomes.total() - each.outcomes[Outcome.HELD]
             for each in found.values()
         )
-        assert numbers <= count
+        assert numbers <= count, found
         return found if numbers == count else None
 
     return wait_until(are_there, description=f"{count} attempts are counted")
@@ -181,10 +181,11 @@ def test_nothing_is_measured_with_the_setting_off(
 def test_killed_process_loses_no_more_than_it_had_not_written(
     program, queue_name, records
 ) -> None:
-    """It writes after ten seconds. What ended before that is counted, whatever happens to the process then."""
     task = tasks.note.using(queue=queue_name)
     schedule_many([task.prepare(0, n) for n in range(20)])
-    worker = program("--queue", queue_name)
+    worker = program(
+        "--queue", queue_name, environment={"WORKER_TEST_COUNT_AFTER_MS": "500"}
+    )
     wait_until(lambda: records.count("run") == 20, description="all have run")
     written = wait_for(queue_name, 20)
     schedule_many([task.prepare(0, n) for n in range(20, 25)])

@@ -170,7 +170,7 @@ def test_worker_in_burst_mode_that_is_told_to_be_quiet_ends(
 ) -> None:
     worker = work(is_burst=True)
     schedule(tasks.hold.using(queue=queue_name), 0)
-    found = wait_for(queue_name, lambda each: True, "it is listed")
+    found = wait_for(queue_name, lambda each: each.jobs, "it runs a job")
     quiet_worker(found.id)
     wait_for(queue_name, lambda each: each.state != "working", "it has heard")
     records.let_go()
@@ -256,8 +256,10 @@ def test_server_that_refuses_the_registry_keeps_no_job_from_running(
 def test_stopped_process_is_not_replaced_and_a_killed_one_is(
     program, queue_name, records
 ) -> None:
-    """A program registers as it starts, and every five seconds."""
-    program_of_two = program("--queue", queue_name, "--processes", "2")
+    program_of_two = program(
+        *("--queue", queue_name, "--processes", "2"),
+        environment={"WORKER_TEST_REGISTER_MS": "200"},
+    )
     both = wait_until(
         lambda: len(found := workers(queue_name)) == 2 and found,
         description="both processes are listed",

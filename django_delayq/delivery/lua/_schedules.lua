@@ -5,7 +5,8 @@
 -- The hash has the field 'version', which rises with every change of a definition, and for each schedule up to four
 -- fields of a word, a space and its name: 'code', 'stored' and 'change' are signed and for clients only; 'state' is JSON
 -- of texts: token, the job of the next moment; print, the fingerprint by which that job was made; fired, the last moment
--- that has come; behind, how many missed moments were caught up with in a row.
+-- that has come; behind, how many missed moments were caught up with in a row; early, a moment to come whose job has left
+-- its place: somebody has run it early, or cancelled it. No other definition gives that moment a second job.
 
 -- What cannot be read is missing.
 local function read_state(name)
@@ -13,7 +14,7 @@ local function read_state(name)
   local is_json, state = pcall(cjson.decode, text or '')
   local found = {}
   if is_json and type(state) == 'table' then
-    for _, key in ipairs({ 'token', 'print', 'fired', 'behind' }) do
+    for _, key in ipairs({ 'token', 'print', 'fired', 'behind', 'early' }) do
       if type(state[key]) == 'string' then found[key] = state[key] end
     end
   end

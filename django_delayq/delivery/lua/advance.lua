@@ -14,8 +14,9 @@
 -- ARGV[8]  how many jobs of missed moments were stored in a row, with these
 -- ARGV[9]  the last moment that has come by now, epoch ms
 -- ARGV[10]  and on, four a job: token; wait ('=' epoch ms); tail; payload
--- Returns  the version of the definitions; the moment that is stored now, or ''; 1 if this call has moved it; how many
---          missed moments were caught up with in a row; then, if an ACL closes the channel to us, the server's error
+-- Returns  the version of the definitions; the moment that is stored now, or ''; 1 if this call has moved it, 2 if it has
+--          and did not store the last job, as that moment has had one; how many missed moments were caught up with in a
+--          row; then, if an ACL closes the channel to us, the server's error
 
 local now_us, format, listed, name = read_clock(ARGV[1]), ARGV[2], ARGV[3] == '1', ARGV[4]
 local now_ms = math.floor(now_us / 1000)
@@ -24,8 +25,10 @@ local version, moment, state = read_version(), moment_of(name), read_state(name)
 if not moment or moment ~= tonumber(ARGV[6]) or state.print ~= ARGV[5] then
   return { version, moment and decimal(moment) or '', 0, state.behind or '0' }
 end
+-- Of the next moment, the job may have run already.
+local is_early = ARGV[7] ~= '' and number_in(state.early) == tonumber(ARGV[7])
 local places, starts = {}, {}
-for i = 10, #ARGV - 3, 4 do
+for i = 10, #ARGV - (is_early and 7 or 3), 4 do
   places[#places + 1], starts[#starts + 1] = i, start_time(ARGV[i + 1], now_us)
 end
 local head = redis.call('ZRANGE', keys.timeout_set, 0, 0, 'WITHSCORES')[2]
@@ -43,6 +46,7 @@ if #places > 0 then
 end
 if ARGV[7] ~= '' then redis.call('ZADD', keys.periods, ARGV[7], name) end
 state.fired, state.behind = ARGV[9], ARGV[8]
-state.token = ARGV[7] ~= '' and ARGV[places[#places]] or ''
+state.token = ARGV[7] ~= '' and not is_early and ARGV[places[#places]] or ''
+if (number_in(state.early) or 0) <= tonumber(ARGV[9]) then state.early = nil end
 write_state(name, state)
-return { version, ARGV[7], 1, ARGV[8], refusal }
+return { version, ARGV[7], is_early and 2 or 1, ARGV[8], refusal }

@@ -19,6 +19,7 @@ from django_delayq.management import status_report
 from django_delayq.management.errors import explained
 from django_delayq.management.help import CommandWithExamples
 from django_delayq.management.terminal import Screen, width_of_screen
+from django_delayq.showing.overview import look, overview_data
 
 #: Seconds between two looks with --watch, and between two of the server's checks, which write and read on trial.
 WATCH_S, CHECKS_S = 2.0, 30.0
@@ -114,9 +115,9 @@ class Command(CommandWithExamples):
         if monotonic_ms() - self._checked_ms >= CHECKS_S * 1000:
             self._problems = server_problems(queues)
             self._checked_ms = monotonic_ms()
-        status = status_report.look(queues, self._problems)
+        status = look(queues, self._problems)
         if is_json:
-            yield json.dumps(status_report.as_json(status))
+            yield json.dumps(overview_data(status))
             return
         width = width_of_screen(self.stdout)
         styles = {

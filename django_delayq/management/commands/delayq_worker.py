@@ -26,6 +26,7 @@ from django_delayq.health.problems import Level, find_server_problems
 from django_delayq.jobs import registry
 from django_delayq.management.backends import prepare_tasks
 from django_delayq.management.help import CommandWithExamples
+from django_delayq.management.terminal import padded, width_of
 from django_delayq.redaction import redact, redact_url
 from django_delayq.translating import number_text
 from django_delayq.worker import heartbeat
@@ -277,10 +278,10 @@ class Command(CommandWithExamples):
             gettext("tasks"): tasks,
             gettext("runs"): runs,
         }
-        width = max(map(len, rows))
+        width = max(map(width_of, rows))
         head = gettext("django-delayq {version} on {server}")
         lines = [head.format(version=__version__, server=server)]
-        lines += [f"  {name:{width}}  {value}" for name, value in rows.items()]
+        lines += [f"  {padded(name, width)}  {value}" for name, value in rows.items()]
         self.stdout.write("\n".join(lines))
         self.stdout.flush()
 

@@ -14,7 +14,15 @@ from django.db import connection, transaction
 from django_delayq import Limit, Snooze, current_job, delayed_task, schedule
 from django_delayq.conf import Backoff
 from django_delayq.jobs import formats
-from django_delayq.worker import held, process, supervisor, time_limit, upkeep
+from django_delayq.worker import (
+    counting,
+    held,
+    process,
+    registering,
+    supervisor,
+    time_limit,
+    upkeep,
+)
 from django_delayq.worker.memory import Meter
 from tests.worker.records import ENVIRONMENT, Records, gate_of_test, record
 
@@ -33,6 +41,10 @@ if "WORKER_TEST_SOON_MS" in os.environ:
     supervisor.SOON_MS = float(os.environ["WORKER_TEST_SOON_MS"])
 if "WORKER_TEST_ROUND_MS" in os.environ:
     upkeep.ROUND_MS = float(os.environ["WORKER_TEST_ROUND_MS"])
+if "WORKER_TEST_REGISTER_MS" in os.environ:
+    registering.REGISTER_EVERY_MS = float(os.environ["WORKER_TEST_REGISTER_MS"])
+if "WORKER_TEST_COUNT_AFTER_MS" in os.environ:
+    counting.COUNT_AFTER_MS = float(os.environ["WORKER_TEST_COUNT_AFTER_MS"])
 if "WORKER_TEST_YOUNG_OBJECTS" in os.environ:
     gc.set_threshold(int(os.environ["WORKER_TEST_YOUNG_OBJECTS"]))
 if "WORKER_TEST_FORMAT_KEPT_MS" in os.environ:

@@ -1,0 +1,191 @@
+"""The page of tasks: what was measured of each in some time, and its next periodic moment. A few round trips."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.functional import Promise
+from django.utils.translation import gettext, gettext_lazy
+
+from django_delayq import conf
+from django_delayq.admin import pages
+from django_delayq.admin.visit import Visit
+from django_delayq.clock import epoch_ms
+from django_delayq.delivery.statistics import Figures, Histogram, Outcome
+from django_delayq.jobs.schedules import get_schedules
+from django_delayq.jobs.statistics import tasks_statistics
+from django_delayq.showing.display import Moment, clean, short_time_text
+
+#: Tasks that are shown, those that ran most; a queue may have more.
+MOST_TASKS = 1_000
+#: How far back, and what `tasks_statistics` is asked for. Two hours are read quicker than sixty minutes.
+SPANS: dict[str, tuple[str | Promise, dict[str, int]]] = {
+    "hour": (gettext_lazy("this hour and the last"), {"hours": 2}),
+    "day": (gettext_lazy("the last day"), {"hours": 24}),
+    "week": (gettext_lazy("the last week"), {"hours": 168}),
+}
+
+
+class Row(NamedTuple):
+    """One task on one queue."""
+
+    queue: str
+    task: str
+    figures: Figures
+    #: When its next periodic job is due; None: it is not periodic.
+    next: datetime | None
+
+
+class Column(NamedTuple):
+    """One column, and the order that it makes."""
+
+    name: str
+    title: str | Promise
+    key: Callable[[Row], Any]
+    #: Whether it is a number, the most first.
+    is_number: bool = True
+
+
+def _percentile(
+    histogram: Callable[[Figures], Histogram], percent: float
+) -> Callable[[Row], float]:
+    return lambda row: histogram(row.figures).percentile(percent) or 0.0
+
+
+_NEVER = datetime.max.timestamp()
+COLUMNS = {
+    column.name: column
+    for column in (
+        Column("task", gettext_lazy("Task"), lambda row: row.task.casefold(), False),
+        Column("queue", gettext_lazy("Queue"), lambda row: row.queue, False),
+        Column("runs", gettext_lazy("Runs"), lambda row: row.figures.runs),
+        Column("failed", gettext_lazy("Failed"), lambda row: row.figures.failures),
+        Column("retried", gettext_lazy("Retried"), lambda row: row.figures.outcomes[Outcome.RETRYING]),
+        Column("late50", gettext_lazy("Late, half within"), _percentile(lambda figures: figures.lateness, 50)),
+        Column("late99", gettext_lazy("Late, 99 of 100"), _percentile(lambda figures: figures.lateness, 99)),
+        Column("took50", gettext_lazy("Took, half within"), _percentile(lambda figures: figures.duration, 50)),
+        Column("took99", gettext_lazy("Took, 99 of 100"), _percentile(lambda figures: figures.duration, 99)),
+        Column("next", gettext_lazy("Next periodic"), lambda row: row.next.timestamp() if row.next else _NEVER, False),
+    )
+}  # fmt: skip
+
+
+def show_tasks(visit: Visit) -> HttpResponse:
+    """Show a page of the tasks, in the order that somebody chooses."""
+    visit.check_may_view()
+    asked = visit.request.GET
+    settings = conf.get_settings()
+    span = asked.get("span", "hour")
+    span = span if span in SPANS else "hour"
+    chosen = asked.get("queue", "")
+    chosen = chosen if chosen in settings.queues else ""
+    sort = asked.get("sort", "runs")
+    column = COLUMNS.get(sort.removeprefix("-"), COLUMNS["runs"])
+    is_reversed = sort.startswith("-")
+
+    def url_of(**changed: Any) -> str:
+        query = {
+            "queue": chosen,
+            "span": "" if span == "hour" else span,
+            "sort": "" if sort == "runs" else sort,
+            **changed,
+        }
+        query = {name: value for name, value in query.items() if value}
+        address = visit.reverse("tasks")
+        return f"{address}?{urlencode(query)}" if query else address
+
+    rows = _read(chosen or None, SPANS[span][1])
+    total = len(rows)
+    rows.sort(key=lambda row: (-row.figures.runs, row.task, row.queue))
+    rows = rows[:MOST_TASKS]
+    rows.sort(key=column.key, reverse=column.is_number is not is_reversed)
+    number = pages.read_number(asked.get("page", "1"), least=1)
+    pager = pages.Pager.of(number, len(rows), visit.per_page)
+    if pager.is_beyond:
+        return HttpResponseRedirect(url_of(page=pager.last if pager.last > 1 else ""))
+    first = (number - 1) * visit.per_page
+    now_ms = epoch_ms()
+    context = {
+        "title": gettext("Tasks"),
+        "places": visit.places("tasks"),
+        "is_measured": settings.statistics > 0,
+        "columns": [
+            (
+                each,
+                url_of(
+                    sort=f"-{each.name}"
+                    if each is column and not is_reversed
+                    else each.name
+                ),
+                each is column
+                and (
+                    "descending" if each.is_number is not is_reversed else "ascending"
+                ),
+            )
+            for each in COLUMNS.values()
+        ],
+        "rows": [
+            _shown(visit, row, now_ms) for row in rows[first : first + visit.per_page]
+        ],
+        "names": list(settings.queues),
+        "chosen": chosen,
+        "span": span,
+        "sort": "" if sort == "runs" else sort,
+        "spans": [(key, label) for key, (label, _) in SPANS.items()],
+        "more": total - len(rows),
+        "pager": pager,
+        "links": [
+            (label, target and url_of(page=target if target > 1 else ""))
+            for label, target in (
+                (gettext("‹ previous"), pager.previous),
+                (gettext("next ›"), pager.next),
+            )
+        ],
+    }
+    return visit.render_live("tasks", context)
+
+
+def _read(queue: str | None, span: dict[str, int]) -> list[Row]:
+    figures = tasks_statistics(None if queue is None else [queue], **span)
+    moments: dict[tuple[str, str], datetime | None] = {}
+    for schedule in get_schedules(queue):
+        key = (schedule.queue, schedule.task)
+        known, its = moments.get(key), schedule.next_moment
+        moments[key] = min(filter(None, (known, its)), default=None)
+    rows = [
+        Row(name, task, each, moments.pop((name, task), None))
+        for name, tasks in figures.items()
+        for task, each in tasks.items()
+    ]
+    # Those that have not run in this time.
+    rows += [
+        Row(name, task, Figures(), moment) for (name, task), moment in moments.items()
+    ]
+    return rows
+
+
+def _shown(visit: Visit, row: Row, now_ms: int) -> dict[str, Any]:
+    figures = row.figures
+    moment = row.next and Moment.of(int(row.next.timestamp() * 1000), now_ms)
+    query = urlencode({"queue": row.queue, "task": row.task})
+    return {
+        "task": clean(row.task),
+        "queue": row.queue,
+        "url": visit.search_url(query),
+        "queue_url": visit.queue_url(row.queue),
+        "runs": figures.runs,
+        "failures": figures.failures,
+        "retried": figures.outcomes[Outcome.RETRYING],
+        "times": [
+            (COLUMNS[name].title, short_time_text(histogram.percentile(percent)))
+            for name, histogram, percent in (
+                ("late50", figures.lateness, 50),
+                ("late99", figures.lateness, 99),
+                ("took50", figures.duration, 50),
+                ("took99", figures.duration, 99),
+            )
+        ],
+        "next": moment,
+    }

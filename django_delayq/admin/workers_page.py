@@ -1,0 +1,175 @@
+"""The page of workers: which process runs what, and the two orders that it can be given. One round trip for a hundred."""
+
+from typing import Any, NamedTuple
+
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE
+from django.http import HttpResponse, HttpResponseRedirect
+from django.template.defaultfilters import filesizeformat
+from django.utils.functional import Promise
+from django.utils.translation import gettext, gettext_lazy
+from redis.exceptions import RedisError
+
+from django_delayq import __version__, conf
+from django_delayq.admin.visit import Visit
+from django_delayq.faults import is_forbidden
+from django_delayq.jobs.workers import (
+    Worker,
+    WorkerState,
+    quiet_worker,
+    stop_worker,
+    workers,
+)
+from django_delayq.models import Job
+from django_delayq.showing.display import clean, span_text
+
+#: What stands before the name of a process in the admin's log. No queue has an empty name.
+_WORKER = ":worker"
+
+STATES = {
+    WorkerState.WORKING: gettext_lazy("working"),
+    WorkerState.QUIET: gettext_lazy("quiet"),
+    WorkerState.STOPPING: gettext_lazy("stopping"),
+}
+
+
+class Order(NamedTuple):
+    """What a process can be told."""
+
+    name: str
+    #: On its button.
+    label: str | Promise
+    question: str | Promise
+    #: What it means.
+    note: str | Promise
+    #: What is said afterwards, and written into the admin's log before.
+    done: str | Promise
+    log: str | Promise
+    #: The states of a process that need not be told that.
+    obeyed: frozenset[WorkerState]
+
+
+ORDERS = {
+    order.name: order
+    for order in (
+        Order(
+            "quiet",
+            gettext_lazy("Quiet"),
+            gettext_lazy("Have {worker} claim no more jobs?"),
+            gettext_lazy("It goes on with the jobs that it has, and stays quiet until it is stopped. Other processes go on."),
+            gettext_lazy("Worker {worker} was told to claim no more jobs; it obeys within 5 seconds."),
+            gettext_lazy("Told to be quiet."),
+            frozenset({WorkerState.QUIET, WorkerState.STOPPING}),
+        ),
+        Order(
+            "stop",
+            gettext_lazy("Stop"),
+            gettext_lazy("Stop {worker}?"),
+            gettext_lazy("The jobs that it runs have GRACE to end; what has not ended by then runs again elsewhere. The process is not replaced."),
+            gettext_lazy("Worker {worker} was told to stop; it obeys within 5 seconds."),
+            gettext_lazy("Told to stop."),
+            frozenset({WorkerState.STOPPING}),
+        ),
+    )
+}  # fmt: skip
+
+
+def show_workers(visit: Visit) -> HttpResponse:
+    """Show the processes of workers; or ask whether to give one of them an order, and give it."""
+    visit.check_may_view()
+    if visit.request.method == "POST":
+        return _give_order(visit)
+    try:
+        found = workers()
+    except RedisError as error:
+        if not is_forbidden(error):
+            raise
+        return visit.render(
+            "workers",
+            {"title": gettext("Workers"), "places": visit.places("workers")},
+        )
+    context = {
+        "title": gettext("Workers"),
+        "places": visit.places("workers"),
+        "is_known": True,
+        "rows": [_row(visit, each) for each in found],
+        "may_change": visit.may_change,
+    }
+    return visit.render_live("workers", context)
+
+
+def _row(visit: Visit, worker: Worker) -> dict[str, Any]:
+    # How long ago counts by the server's clock, like what the worker said.
+    now_ms = int(worker.seen_at.timestamp() * 1000)
+    queues = conf.get_settings().queues
+    jobs = []
+    for job in worker.jobs:
+        queue, _, token = job.id.rpartition(":")
+        url = visit.job_url(queue, token) if queue in queues else ""
+        since_ms = now_ms - int(job.since.timestamp() * 1000)
+        jobs.append(
+            (clean(job.task or ""), clean(job.id), url, span_text(max(0, since_ms)))
+        )
+    runs = worker.busy_threads + worker.busy_coroutines
+    return {
+        "worker": worker,
+        "name": clean(worker.name),
+        "version": clean(worker.version),
+        "is_other_version": worker.version != __version__,
+        "queues": [clean(each) for each in worker.queues],
+        "state": STATES[worker.state],
+        "is_working": worker.state is WorkerState.WORKING,
+        "memory": filesizeformat(worker.memory) if worker.memory else "",
+        "up": span_text(max(0, now_ms - int(worker.started_at.timestamp() * 1000))),
+        "jobs": jobs,
+        "more": max(0, runs - len(jobs)),
+        "orders": [
+            order for order in ORDERS.values() if worker.state not in order.obeyed
+        ],
+    }
+
+
+def _give_order(visit: Visit) -> HttpResponse:
+    visit.check_may_change()
+    posted, back = visit.request.POST, visit.reverse("workers")
+    order = ORDERS.get(posted.get("order", ""))
+    worker_id = posted.get("worker", "")
+    worker = next((each for each in workers() if each.id == worker_id), None)
+    if order is None:
+        visit.message(
+            gettext("There is no such order for a worker; choose a button."),
+            messages.ERROR,
+        )
+        return HttpResponseRedirect(back)
+    if worker is None:
+        visit.message(gettext("This process is not there any more."), messages.WARNING)
+        return HttpResponseRedirect(back)
+    name = clean(worker.name)
+    if "sure" not in posted:
+        context = {
+            "title": order.label,
+            "places": visit.places("workers"),
+            "back": back,
+            "order": order,
+            "question": str(order.question).format(worker=name),
+            "row": _row(visit, worker),
+        }
+        return visit.render("worker_order", context)
+    model = Job(id=f"{_WORKER}:{name}")
+    model.label = gettext("worker {worker}").format(worker=name)
+    entry = visit.log(model, CHANGE, str(order.log))
+    is_there = (quiet_worker if order.name == "quiet" else stop_worker)(worker.id)
+    text = (
+        str(order.done).format(worker=name)
+        if is_there
+        else gettext("This process is not there any more.")
+    )
+    if not is_there:
+        visit.add_outcome(entry, text)
+    visit.message(text, messages.SUCCESS if is_there else messages.WARNING)
+    return HttpResponseRedirect(back)
+
+
+def is_of_worker(name: str) -> bool:
+    """Whether what stands before the last colon of an id in the admin's log names a worker."""
+    return name.startswith(f"{_WORKER}:") and name not in conf.get_settings().queues

@@ -1,0 +1,85 @@
+"""The pages of `urls`: metrics for Prometheus, and the overview as JSON; for staff, or with a token."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.crypto import constant_time_compare
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from redis.exceptions import RedisError
+
+from django_delayq import conf
+from django_delayq.exceptions import DelayqError
+from django_delayq.faults import describe_fault
+from django_delayq.metrics import exposition
+from django_delayq.showing.overview import overview_data
+
+#: The format of Prometheus that `exposition` writes.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PERMISSIONS = ("django_delayq.view_job", "django_delayq.change_job")
+
+View = Callable[[HttpRequest], HttpResponse]
+
+
+def _guarded(view: View) -> View:
+    """Let staff in, and whoever sends the token. A login page would be no answer to a machine."""
+
+    @login_not_required
+    @require_safe
+    @never_cache
+    @wraps(view)
+    def guarded(request: HttpRequest) -> HttpResponse:
+        refusal = _refusal(request)
+        if refusal is None:
+            return view(request)
+        return HttpResponse(f"{refusal}\n", status=403, content_type="text/plain")
+
+    return guarded
+
+
+def _refusal(request: HttpRequest) -> str | None:
+    """Return why a request is refused; None: it is not."""
+    scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        token = conf.get_settings().metrics_token
+        if token is None:
+            return "DELAYQ['METRICS_TOKEN'] is not set, so no token is accepted."
+        if constant_time_compare(sent.strip(), token):
+            return None
+        return "The token is not that of DELAYQ['METRICS_TOKEN']."
+    user: Any = getattr(request, "user", None)
+    if user is not None and user.is_active and user.is_staff:
+        # As in the admin.
+        if any(user.has_perm(permission) for permission in _PERMISSIONS):
+            return None
+        return f"This needs the permission {_PERMISSIONS[0]}."
+    return (
+        "Send the token of DELAYQ['METRICS_TOKEN'] as 'Authorization: Bearer TOKEN',"
+        " or log in to the admin as staff."
+    )
+
+
+@_guarded
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Answer Prometheus. Without a server the answer is ``delayq_up 0``: Prometheus drops the body of an error."""
+    try:
+        text = exposition.read()
+    except (DelayqError, RedisError, OSError) as error:
+        fault = describe_fault(error)
+        text = exposition.without_server(f"{fault.what} {fault.hint}")
+    return HttpResponse(text, content_type=CONTENT_TYPE)
+
+
+@_guarded
+def overview(request: HttpRequest) -> HttpResponse:
+    """Answer with the overview, or say with status 503 why there is none."""
+    try:
+        return JsonResponse(overview_data())
+    except (DelayqError, RedisError, OSError) as error:
+        fault = describe_fault(error)
+        return JsonResponse(
+            {"fault": fault.message, "what": fault.what, "hint": fault.hint}, status=503
+        )

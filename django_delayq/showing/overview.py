@@ -1,0 +1,349 @@
+"""All queues, workers and problems at one moment, for the admin's overview, ``delayq_status`` and machines.
+
+`look` asks the server, in three round trips for up to a hundred worker processes, however much waits. `overview_data` says
+the same as JSON can hold it. Nothing here knows HTTP, or in which language people read.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from django_delayq import __version__, conf
+from django_delayq.calls.call import Call
+from django_delayq.calls.several import run_all
+from django_delayq.clients.clients import own_clients
+from django_delayq.clock import monotonic_ms
+from django_delayq.conf import QueueSettings
+from django_delayq.delivery import holding, looking, pausing, statistics, upgrading
+from django_delayq.delivery.holding import HeldNames
+from django_delayq.delivery.looking import Counts
+from django_delayq.delivery.pausing import Pause
+from django_delayq.delivery.statistics import Figures, Unit, total
+from django_delayq.delivery.upgrading import QueueFormat
+from django_delayq.exceptions import DelayqError
+from django_delayq.faults import describe_fault, is_forbidden
+from django_delayq.health import problems
+from django_delayq.health.facts import Facts, ask
+from django_delayq.health.problems import Level, ServerProblem
+from django_delayq.jobs.statistics import Series, series_of
+from django_delayq.jobs.workers import Worker, WorkerState, workers
+from django_delayq.redaction import redact_url
+from django_delayq.repair.calls import FrameHead, Stretch, survey
+from django_delayq.wire.frame import is_read_by
+
+#: The figures are those of so many minutes, the present one among them.
+MINUTES = 5
+#: Frames at the head of a queue shared with Redisson that are looked at, and the bytes that the server reads of them.
+HEAD_FRAMES = 50
+HEAD_BYTES = 1 << 16
+
+
+class QueueStatus(NamedTuple):
+    """One queue now."""
+
+    settings: QueueSettings
+    #: Or why the queue cannot be read.
+    counts: Counts | Exception
+    pauses: list[Pause]
+    #: The processes that claim from it; None: the account may not read which.
+    workers: list[Worker] | None
+    #: What was measured, by the minute and by the hour; None: nothing is measured or asked for, or it cannot be read.
+    minutes: Series | None = None
+    hours: Series | None = None
+    #: How many jobs become due in each of the times that were asked for.
+    ahead: Sequence[int] = ()
+    #: The formats, what is held, the frames at the head: what of it could be read.
+    format: QueueFormat | None = None
+    held: HeldNames | None = None
+    frames: Sequence[FrameHead] = ()
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def is_paused(self) -> bool:
+        return any(pause.task is None for pause in self.pauses)
+
+    @property
+    def late_ms(self) -> int:
+        """For how long the first due job has waited; 0: none is due, or nobody knows."""
+        return self.counts.late_ms if isinstance(self.counts, Counts) else 0
+
+    @property
+    def recent(self) -> Figures:
+        """What was measured in the last `MINUTES`."""
+        spans = self.minutes.spans[-MINUTES:] if self.minutes is not None else []
+        return total(span.figures for span in spans)
+
+    @property
+    def problems(self) -> Iterator[ServerProblem]:
+        """What `find_unserved` says of it."""
+        if isinstance(self.counts, Counts) and self.workers is not None:
+            yield from problems.find_unserved(
+                self.name,
+                self.counts,
+                len(self.workers),
+                is_shared=self.settings.is_shared,
+                is_paused=self.is_paused,
+            )
+
+    def all_problems(self, key_ids: Collection[str] | None) -> Iterator[ServerProblem]:
+        """Everything that is wrong with it, as far as its numbers show that; ``key_ids`` are None if nobody knows them."""
+        yield from self.problems
+        if self.format is not None:
+            yield from problems.find_newer(self.name, self.format)
+        if self.held is not None and key_ids is not None:
+            yield from problems.find_missing_on(self.name, self.held, key_ids)
+        yield from problems.find_paused(self.pauses)
+        if isinstance(self.counts, Counts):
+            limit = self.settings.max_jobs
+            yield from problems.find_nearly_full(self.name, self.counts.jobs, limit)
+            yield from problems.find_long_list(self.name, self.counts.delay_queue)
+        if self.settings.redisson is not None:
+            its_format = self.settings.frame_format
+            strange = [
+                frame
+                for frame in self.frames
+                if not is_read_by(its_format, frame.head, frame.size)
+            ]
+            yield from problems.find_other_format(
+                self.name, self.settings.redisson, len(strange), len(self.frames)
+            )
+
+
+class Overview(NamedTuple):
+    """All that is shown."""
+
+    #: Where the server is; None: it is the embedded one.
+    url: str | None
+    facts: Facts
+    #: How long it took the server to tell of itself, ms.
+    took_ms: float
+    #: By the server's clock, epoch ms.
+    now_ms: int
+    queues: list[QueueStatus]
+    #: None: the account may not read which.
+    workers: list[Worker] | None
+    #: The worst first.
+    problems: list[ServerProblem]
+
+
+def look(
+    queues: Sequence[QueueSettings],
+    of_server: Sequence[ServerProblem] = (),
+    *,
+    minutes: int = MINUTES,
+    hours: int = 0,
+    ahead_ms: Sequence[int] = (),
+) -> Overview:
+    """Ask the server about queues; ``of_server`` are problems that somebody has found by asking more of it.
+
+    The series are of so many minutes and hours; ``ahead_ms`` are the times that `looking.ahead` counts by.
+
+    Raises:
+        redis.exceptions.RedisError: the server does not answer, or answers nothing about any queue.
+    """
+    # First what is asked once: other calls are repeated, and a server that hangs would cost two time-outs.
+    began = monotonic_ms()
+    facts = ask(own_clients.of_thread())
+    took_ms = monotonic_ms() - began
+    serving = _living()
+    found = look_at_queues(
+        queues, serving, minutes=minutes, hours=hours, ahead_ms=ahead_ms
+    )
+    if found and all(isinstance(each.counts, Exception) for each in found):
+        raise found[0].counts  # type: ignore[misc]
+    names = {queue.name for queue in queues}
+    shown = serving and [each for each in serving if not names.isdisjoint(each.queues)]
+    counted = [each.counts for each in found if isinstance(each.counts, Counts)]
+    key_ids = _key_ids()
+    told = [
+        *(problem for each in found for problem in each.all_problems(key_ids)),
+        *problems.find_other_versions(
+            {each.name: each.version for each in shown or ()}, __version__
+        ),
+        *problems.find_in_facts(facts),
+        *of_server,
+    ]
+    order = list(Level)
+    url = conf.connection_url()
+    return Overview(
+        redact_url(url) if url else None,
+        facts,
+        took_ms,
+        max((counts.now_ms for counts in counted), default=0),
+        found,
+        shown,
+        # Some are found in two ways.
+        sorted(dict.fromkeys(told), key=lambda problem: order.index(problem.level)),
+    )
+
+
+def _key_ids() -> list[str] | None:
+    try:
+        return conf.get_keyring().ids
+    except DelayqError:
+        # `manage.py check` reports what is wrong with the keys.
+        return None
+
+
+def _living() -> list[Worker] | None:
+    """Return the workers that live; None: the account has no right to their registry, which jobs do not need."""
+    try:
+        return workers()
+    except RedisError as error:
+        if is_forbidden(error):
+            return None
+        raise
+
+
+def look_at_queues(
+    queues: Sequence[QueueSettings],
+    serving: Sequence[Worker] | None,
+    *,
+    minutes: int = MINUTES,
+    hours: int = 0,
+    ahead_ms: Sequence[int] = (),
+) -> list[QueueStatus]:
+    """Ask the server about queues, in one round trip; ``serving`` are the workers that live."""
+    measured = [(Unit.MINUTE, minutes), (Unit.HOUR, hours)]
+    if not conf.get_settings().statistics:
+        measured = []
+    calls: list[Call[Any]] = []
+    for queue in queues:
+        calls += [
+            looking.counts(queue.keys),
+            pausing.pauses(queue.keys),
+            upgrading.read_format(queue.keys),
+            holding.held_names(queue.keys),
+        ]
+        calls += [
+            statistics.read_figures(queue.keys, unit, count=count)
+            for unit, count in measured
+            if count
+        ]
+        if ahead_ms:
+            calls.append(looking.ahead(queue.keys, ahead_ms))
+        if queue.is_shared:
+            calls.append(
+                survey(queue.keys, "zset", batch=HEAD_FRAMES, byte_budget=HEAD_BYTES)
+            )
+    replies = iter(run_all(own_clients.of_thread(), calls))
+
+    def known(otherwise: Any) -> Any:
+        reply = next(replies)
+        return otherwise if isinstance(reply, Exception) else reply
+
+    found = []
+    for queue in queues:
+        counts, pauses = next(replies), next(replies)
+        if isinstance(pauses, Exception):
+            # Counts without the pauses would not say whether the queue is at work.
+            counts, pauses = pauses, []
+        its_format, held = known(None), known(None)
+        series: dict[Unit, Series] = {}
+        for unit, count in measured:
+            read = known(None) if count else None
+            if read is not None:
+                series[unit] = series_of(unit, count, read)
+        ahead = known(()) if ahead_ms else ()
+        stretch: Stretch | None = known(None) if queue.is_shared else None
+        found.append(
+            QueueStatus(
+                queue,
+                counts,
+                pauses,
+                serving
+                if serving is None
+                else [
+                    each
+                    for each in serving
+                    if queue.name in each.queues and each.state is WorkerState.WORKING
+                ],
+                series.get(Unit.MINUTE),
+                series.get(Unit.HOUR),
+                ahead,
+                its_format,
+                held,
+                stretch.frames if stretch is not None else (),
+            )
+        )
+    return found
+
+
+# For programs
+
+
+def overview_data(seen: Overview | None = None) -> dict[str, Any]:
+    """Return all queues, workers and problems as JSON can hold them; docs/howto/monitor.md has the shape.
+
+    By default it looks itself; texts are English.
+    """
+    if seen is None:
+        seen = look(list(conf.get_settings().queues.values()))
+    facts = seen.facts
+    return {
+        "server": {
+            "url": seen.url,
+            "product": facts.product,
+            "version": ".".join(map(str, facts.version)),
+            "role": facts.role or None,
+            "used_memory": facts.used_memory,
+            "maxmemory": facts.maxmemory,
+            "maxmemory_policy": facts.policy or None,
+            "appendonly": facts.is_aof_on,
+            "took_ms": round(seen.took_ms, 3),
+        },
+        "queues": [_queue_data(queue) for queue in seen.queues],
+        "workers": seen.workers and [_worker_data(each) for each in seen.workers],
+        "problems": [
+            {"level": each.level, "message": each.message, "hint": each.hint}
+            for each in seen.problems
+        ],
+    }
+
+
+def _queue_data(queue: QueueStatus) -> dict[str, Any]:
+    counts, figures = queue.counts, queue.recent
+    told: dict[str, Any] = {"name": queue.name}
+    if isinstance(counts, Exception):
+        return {**told, "fault": describe_fault(counts).message}
+    return {
+        **told,
+        "scheduled": counts.waiting - counts.due,
+        "due": counts.due + counts.destination,
+        "oldest_due_s": counts.late_ms / 1000,
+        "running": counts.running,
+        "retrying": counts.retrying,
+        "held": counts.held,
+        "dead": counts.dead,
+        "quarantined": counts.quarantined,
+        "paused": queue.is_paused,
+        "paused_tasks": [each.task for each in queue.pauses if each.task is not None],
+        "workers": None if queue.workers is None else len(queue.workers),
+        "minutes": MINUTES,
+        "runs": None if queue.minutes is None else figures.runs,
+        "failures": None if queue.minutes is None else figures.failures,
+        **{
+            f"{name}_p{percent}_ms": histogram.percentile(percent)
+            for name, histogram in (
+                ("late", figures.lateness),
+                ("took", figures.duration),
+            )
+            for percent in (50, 99)
+        },
+    }
+
+
+def _worker_data(worker: Worker) -> dict[str, Any]:
+    return {
+        **worker._asdict(),
+        "state": str(worker.state),
+        "jobs": [
+            {**job._asdict(), "since": job.since.isoformat()} for job in worker.jobs
+        ],
+        "started_at": worker.started_at.isoformat(),
+        "seen_at": worker.seen_at.isoformat(),
+    }
