@@ -60,7 +60,7 @@ class _Counted:
     def __init__(self, *, has_run: bool) -> None:
         self.has_run = has_run
         self.number = 0
-        # Collected, and not counted yet: the second one has a time of each attempt, also if it did not run.
+        # Collected, and not counted yet. Attempts that did not run are in the second one, for their number.
         self.late_us: list[float] = []
         self.took_us: list[float] = []
         self.lateness = Histogram()
