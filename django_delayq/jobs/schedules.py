@@ -527,10 +527,18 @@ def _shown(found: Found, code: Mapping[str, CodeSchedule]) -> Schedule:
         paused_since=datetime_of(paused_ms) if paused_ms else None,
         paused_by=change.by if change else "",
         paused_reason=change.reason if change else "",
-        next_moment=None if moment_ms is None else datetime_of(moment_ms),
-        last_moment=datetime_of(state.fired_ms) if state.fired_ms else None,
+        next_moment=None if moment_ms is None else _moment_of(moment_ms),
+        last_moment=_moment_of(state.fired_ms) if state.fired_ms else None,
         job_id=f"{found.queue.name}:{state.token}" if state.token else "",
     )
+
+
+def _moment_of(ms: int) -> datetime | None:
+    """Return a moment of the server; None: no calendar has it, so no script of ours has written it."""
+    try:
+        return datetime_of(ms)
+    except OverflowError:
+        return None
 
 
 def _shown_code(code: CodeSchedule) -> Schedule:

@@ -7,14 +7,20 @@ import pytest
 import redis
 from django.test import Client
 
-from django_delayq import DecodeError, get_job
+from django_delayq import DecodeError, cron, delayed_task, get_job
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import REGISTRY
+from django_delayq.jobs.schedules import store_schedule
 from django_delayq.jobs.workers import workers
 from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
 from tests.admin.test_job_admin import content_of
+
+
+@delayed_task(name="admin.unreadable.nothing")
+def nothing() -> None: ...
+
 
 STATES = tuple(
     state.value
@@ -170,6 +176,19 @@ def test_record_whose_last_attempt_cannot_be_read_is_shown_without(
 
     assert page.status_code == 200
     assert "4711" in content_of(page)
+
+
+@pytest.mark.parametrize("score", ["inf", 1e300, 1e15, -1e300])
+def test_schedule_whose_moment_is_none(
+    browser: Client, queue: Queue, score: object
+) -> None:
+    store_schedule("forged", nothing, cron("0 9 * * *"), queue=queue.name)
+    queue.client.zadd(queue.keys.periods, {"forged": score})
+
+    for page in (url("schedules", queue.name), url("tasks")):
+        response = browser.get(page)
+        assert response.status_code == 200
+        assert nothing.name in content_of(response)
 
 
 KEYS: dict[str, Callable[[Queue], str]] = {
