@@ -28,6 +28,7 @@ def find(visit: Visit) -> HttpResponse:
     form = SearchForm(asked or None)
     context: dict[str, Any] = {
         "title": gettext("Find jobs"),
+        "places": visit.places("search"),
         "form": form,
         "tasks": proposed_tasks(),
         "has_asked": bool(asked),

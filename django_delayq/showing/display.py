@@ -169,6 +169,8 @@ def short_time_text(ms: float | None) -> str:
         return span_text(int(ms))
     if ms >= 1_000:
         return gettext("{count} s").format(count=_two_digits(ms / 1_000))
+    if 0 < ms < 0.1:
+        return gettext("{count} µs").format(count=_two_digits(ms * 1_000))
     return gettext("{count} ms").format(count=_two_digits(ms))
 
 

@@ -24,7 +24,6 @@ from django_delayq.delivery.statistics import (
     Histogram,
     Outcome,
     Packed,
-    total,
 )
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.logs import get_log
@@ -179,13 +178,14 @@ class Counting:
         self._count()
         found: dict[str, dict[str, Figures]] = defaultdict(lambda: defaultdict(Figures))
         for (queue, task, verdict, _), counted in self._counted.items():
-            name = UNKNOWN if task is None else task.name
             outcomes = Counter({_OUTCOMES[verdict]: counted.number})
-            found[queue][name].add(
-                Figures(outcomes, counted.lateness, counted.duration)
-            )
-        for figures in found.values():
-            figures[""] = total(list(figures.values()))
+            figures = Figures(outcomes, counted.lateness, counted.duration)
+            found[queue][""].add(figures)
+            # A job that is given back unopened has a task, which only nobody has looked up.
+            if task is not None:
+                found[queue][task.name].add(figures)
+            elif verdict is not Verdict.GIVE_BACK:
+                found[queue][UNKNOWN].add(figures)
         self._counted = {}
         self._last = self._last_task = self._last_queue = self._last_verdict = None
         return found

@@ -10,7 +10,7 @@ from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue, error
 from tests.admin.test_browser_jobs import show
-from tests.admin.visiting import Visitor
+from tests.admin.visiting import SIZES, Visitor
 from tests.polling import wait_until
 
 pytestmark = pytest.mark.browser
@@ -71,6 +71,23 @@ def test_pictures_of_a_site_at_work(visitor: Visitor, queue: Queue) -> None:
     assert any(
         "No worker serves" in text for text in visitor.texts(".delayq-problems li")
     )
+
+
+def test_failures_stand_apart_from_the_runs_on_a_phone(
+    visitor: Visitor, queue: Queue
+) -> None:
+    failed = living.figures_of(5, failed=3, late_ms=8, took_ms=4)
+    living.measure(queue, shop__tasks__send=failed)
+    visitor.driver.set_window_size(*SIZES["phone"])
+
+    visitor.open(url("changelist"))
+    marks = visitor.driver.execute_script(
+        "return [...document.querySelectorAll('#result_list td.number > div')]"
+        ".map(each => [each.innerText.trim(), getComputedStyle(each, '::before').content])"
+    )
+
+    assert ["3 failed", '" · "'] in marks
+    assert {mark for _, mark in marks} == {'" · "'}
 
 
 def test_list_refreshes_itself_and_keeps_what_a_person_has_done(

@@ -41,6 +41,25 @@ def test_relative_time_has_two_units_at_most(ms: int, text: str) -> None:
     assert display.relative_text(ms) == text
 
 
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (None, "-"),
+        (0.0, "0 ms"),
+        (0.001, "1 µs"),
+        (0.0019, "1.9 µs"),
+        (0.0994, "99 µs"),
+        (0.1, "0.1 ms"),
+        (0.67, "0.67 ms"),
+        (206.4, "206 ms"),
+        (2_940.0, "2.9 s"),
+        (61_000.0, "1 min 1 s"),
+    ],
+)
+def test_measured_time_is_short(ms: float | None, text: str) -> None:
+    assert display.short_time_text(ms) == text
+
+
 def test_moment_is_in_the_current_time_zone(settings: Any) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
 

@@ -40,6 +40,17 @@ def every(browser: Client, queue: Queue, **asked: Any) -> list[str]:
     raise AssertionError("the search does not come to its end")
 
 
+@pytest.mark.parametrize("place", ["changelist", "workers", "tasks", "search"])
+def test_pages_of_all_queues_lead_to_each_other(
+    browser: Client, queue: Queue, place: str
+) -> None:
+    page = browser.get(url(place)).content.decode()
+
+    assert f'<a href="{url(place)}" aria-current="page">' in page
+    for other in {"changelist", "workers", "tasks", "search"} - {place}:
+        assert f'<li><a href="{url(other)}">' in page
+
+
 def test_jobs_are_found_by_state_and_queue(browser: Client, queue: Queue) -> None:
     waits, dead, held = queue.schedule(), queue.dead(1), queue.held(2)
 

@@ -525,41 +525,59 @@ def test_interrupt_says_how_far_it_came(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["list", "--queue", "mails"], "'mails' is not configured"),
-        (["list", "--state", "succeeded"], "cannot be found"),
-        (["list", "--state", "deed"], "'deed' is not a state"),
         (["list", "--due", "soon"], "not a range FROM..TO"),
         (["list", "--due", ".."], "not a range FROM..TO"),
         (["list", "--due", "9:00..10:00"], "'9:00' is neither a time from now"),
-        (["list", "--due", "2h..1h"], "due begins after its end"),
-        (["list", "--limit", "-1"], "0 or more"),
         (["list", "--limit", "all"], "invalid int value"),
-        (["list", "--text", ""], "not empty"),
-        (["cancel"], "Say which jobs to cancel"),
-        (["cancel", "--state", "running"], "cancel changes no job that is running"),
-        (["retry", "--state", "scheduled"], "it takes those that are dead"),
-        (["discard", "--state", "dead", "--state", "due"], "that is due"),
-        (["cancel", "default:X", "--queue", "NAME"], "leave out --queue"),
         (["reschedule", "--queue", "NAME"], "one of the arguments --in --at"),
-        (["reschedule", "--queue", "NAME", "--at", "2020-01-01"], "has passed"),
         (["reschedule", "--queue", "NAME", "--in", "-5"], "not a time such as"),
         (["reschedule", "--queue", "NAME", "--in", "soon"], "not a time such as"),
         (["replay"], "invalid choice"),
         ([], "VERB"),
     ],
 )
-def test_bad_call_changes_nothing_and_says_what_to_do(
+def test_call_that_cannot_be_parsed_changes_nothing_and_says_what_to_do(
     queue: str, call: Call, arguments: list[str], message: str
 ) -> None:
+    _assert_refused(queue, call, arguments, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "--queue", "mails"], "'mails' is not configured"),
+        (["list", "--state", "succeeded"], "cannot be found"),
+        (["list", "--state", "deed"], "'deed' is not a state"),
+        (["list", "--due", "2h..1h"], "due begins after its end"),
+        (["list", "--limit", "-1"], "0 or more"),
+        (["list", "--text", ""], "not empty"),
+        (["cancel"], "Say which jobs to cancel"),
+        (["cancel", "--state", "running"], "cancel changes no job that is running"),
+        (["retry", "--state", "scheduled"], "it takes those that are dead"),
+        (["discard", "--state", "dead", "--state", "due"], "that is due"),
+        (["cancel", "default:X", "--queue", "NAME"], "leave out --queue"),
+        (["reschedule", "--queue", "NAME", "--at", "2020-01-01"], "has passed"),
+    ],
+)
+def test_call_that_makes_no_sense_ends_with_status_2(
+    queue: str, call: Call, arguments: list[str], message: str
+) -> None:
+    status = _assert_refused(queue, call, arguments, message)
+
+    assert status == 2
+
+
+def _assert_refused(queue: str, call: Call, arguments: list[str], message: str) -> int:
     job = add(queue, 1)
 
     said = call(
         "delayq_jobs", *(queue if each == "NAME" else each for each in arguments)
     )
 
-    assert said.status == 1
+    assert said.status
     assert message in said.err
     assert job.refresh() is State.SCHEDULED
+    return said.status
 
 
 def test_server_that_is_away_is_explained(

@@ -275,6 +275,19 @@ def test_batch_of_several_tasks_is_counted_by_task() -> None:
     assert figures[""].lateness.percentile(50) == pytest.approx(3, rel=0.25)
 
 
+def test_job_given_back_before_its_task_is_known_counts_only_for_the_queue() -> None:
+    found = Counting(_Line(), 1_000)
+    found.note(attempts(3, task=None, verdict=Verdict.GIVE_BACK))
+    found.note(attempts(2, verdict=Verdict.GIVE_BACK))
+
+    outcomes = {name: each.outcomes for name, each in taken(found).items()}
+
+    assert outcomes == {
+        "": {Outcome.GIVEN_BACK: 5},
+        tasks.note.name: {Outcome.GIVEN_BACK: 2},
+    }
+
+
 def test_what_has_not_run_is_told_from_what_has() -> None:
     found = Counting(_Line(), 1_000)
     unrun = attempts(1, verdict=Verdict.BURY)

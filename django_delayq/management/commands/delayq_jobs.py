@@ -18,7 +18,7 @@ from django.utils.translation import gettext, gettext_lazy, ngettext, ngettext_l
 
 from django_delayq.delivery.searching import SEARCH_PAGE
 from django_delayq.delivery.states import GRAVES, State
-from django_delayq.exceptions import JobNotFound, QueueNotFound
+from django_delayq.exceptions import InvalidSearch, JobNotFound, QueueNotFound
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.finding import LISTED, FoundJobs, find_jobs
 from django_delayq.jobs.job import Job, get_job
@@ -39,6 +39,8 @@ from django_delayq.translating import number_text, state_label
 LISTED_ROWS = 100
 #: Jobs that a question and a dry run show as examples.
 EXAMPLES_SHOWN = 5
+#: The exit status of a command that was called in a wrong way, as argparse has it.
+WRONG_CALL = 2
 #: States in which a job waits, so that it can be cancelled and moved.
 WAITING = frozenset({State.SCHEDULED, State.DUE, State.RETRYING, State.HELD})
 
@@ -301,7 +303,8 @@ class Command(CommandWithExamples):
             verb = VERBS[name]
             if _moment_is_over(options.get("at")):
                 raise CommandError(
-                    f"--at {options['at'].isoformat()} has passed. To have jobs start at once, say: run"
+                    f"--at {options['at'].isoformat()} has passed. To have jobs start at once, say: run",
+                    returncode=WRONG_CALL,
                 )
             if options["ids"]:
                 self._change_named(verb, options)
@@ -385,15 +388,18 @@ class Command(CommandWithExamples):
         self, options: dict[str, Any], states: Iterable[str] | None, limit: int | None
     ) -> FoundJobs[Any]:
         """Search as the options say, and show on the way how far the search has come."""
-        everything = find_jobs(queue=options["queue"], state=states)
-        found = find_jobs(
-            queue=options["queue"],
-            state=states,
-            task=options["task"],
-            text=options["text"],
-            due=options["due"],
-            limit=limit,
-        )
+        try:
+            everything = find_jobs(queue=options["queue"], state=states)
+            found = find_jobs(
+                queue=options["queue"],
+                state=states,
+                task=options["task"],
+                text=options["text"],
+                due=options["due"],
+                limit=limit,
+            )
+        except (InvalidSearch, QueueNotFound) as error:
+            raise CommandError(str(error), returncode=WRONG_CALL) from error
         total = 0
 
         def watch(looked: int) -> None:
@@ -413,7 +419,8 @@ class Command(CommandWithExamples):
         ]
         if given:
             raise CommandError(
-                f"Name jobs by their ids, or say with options which are meant, but not both: leave out {' and '.join(given)}."
+                f"Name jobs by their ids, or say with options which are meant, but not both: leave out {' and '.join(given)}.",
+                returncode=WRONG_CALL,
             )
         failed = 0
         for job_id in dict.fromkeys(options["ids"]):
@@ -459,7 +466,8 @@ class Command(CommandWithExamples):
     def _change_found(self, name: str, verb: Verb, options: dict[str, Any]) -> None:
         if all(options[each] is None for each in _FILTERS):
             raise CommandError(
-                f"Say which jobs to {name}: their ids, or one of --queue, --state, --task, --text and --due."
+                f"Say which jobs to {name}: their ids, or one of --queue, --state, --task, --text and --due.",
+                returncode=WRONG_CALL,
             )
         states = options["state"] or sorted(verb.states)
         found = self._find(options, states, options["limit"])
@@ -467,7 +475,8 @@ class Command(CommandWithExamples):
         if useless:
             raise CommandError(
                 f"{name} changes no job that is {' or '.join(useless)}; it takes those that are"
-                f" {', '.join(sorted(verb.states))}."
+                f" {', '.join(sorted(verb.states))}.",
+                returncode=WRONG_CALL,
             )
         if options["dry_run"]:
             self._rehearse(verb, found, options)
