@@ -243,7 +243,11 @@ def _change_named(
 def _go_on(visit: Visit, action: Action, progress: Progress) -> HttpResponse:
     """Do one step of a change of all that a search finds."""
     search = _read_filter(progress.query)
-    assert search is not None  # it was valid, and is signed
+    if search is None:
+        # It was valid, and is signed.
+        raise Http404(
+            "the queue that the steps work through is not configured any more"
+        )
     jobs = search.jobs()
     said: Said = {"priority": progress.priority, "when": progress.moves_to}
     if progress.mark is None:

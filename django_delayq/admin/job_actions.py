@@ -17,7 +17,7 @@ from django_delayq.clients.clients import own_clients
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import changing, looking
 from django_delayq.delivery.states import GRAVES, Change, State
-from django_delayq.exceptions import JobNotFound, TaskNotFound
+from django_delayq.exceptions import DecodeError, JobNotFound, TaskNotFound
 from django_delayq.jobs import registry
 from django_delayq.jobs.definition import TaskDefinition
 from django_delayq.jobs.job import get_job, handle_of, kept_if_cancelled
@@ -88,7 +88,7 @@ def run_again(visit: Visit, queue: str, token: str) -> HttpResponse:
     try:
         job = get_job(act.id)
         task = registry.get_task(job.task) if job.task is not None else None
-    except (JobNotFound, TaskNotFound) as error:
+    except (JobNotFound, TaskNotFound, DecodeError) as error:
         visit.message(display.clean(error), messages.WARNING)
         return HttpResponseRedirect(here)
     if task is None or job.state in (State.DEAD, State.QUARANTINED, State.RUNNING):

@@ -17,6 +17,7 @@ from django_delayq.delivery.looking import Inspected
 from django_delayq.delivery.progress import read_progress
 from django_delayq.delivery.states import GRAVES, State
 from django_delayq.delivery.workers import REGISTRY, read_worker
+from django_delayq.exceptions import DecodeError
 from django_delayq.health import problems
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs.registry import find_task
@@ -154,8 +155,7 @@ class Record(NamedTuple):
 
     def over(self, seen: Inspected) -> Inspected:
         """Return what was seen of the job, with this in the place of what the server has forgotten."""
-        last = self.body.get("last")
-        last = last if isinstance(last, dict) else {}
+        last = self.body.get("last") or {}
         return seen._replace(
             state=self.state,
             payload=self.payload,
@@ -189,8 +189,7 @@ def _read_record(reply: list[bytes]) -> Record | None:
         return None
     try:
         body = envelopes.read_result(reply[0])
-        state = State(body["state"])
-    except (ValueError, KeyError, TypeError):
+    except DecodeError:
         return None
     payload, history = reply[1:] if len(reply) == 3 else (b"", b"")
-    return Record(state, payload, history, body)
+    return Record(body["state"], payload, history, body)

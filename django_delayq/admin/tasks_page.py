@@ -144,7 +144,9 @@ def show_tasks(visit: Visit) -> HttpResponse:
             )
         ],
     }
-    return visit.render_live("tasks", context)
+    # A longer time is read for longer, and changes little within seconds.
+    render = visit.render_live if span == "hour" else visit.render
+    return render("tasks", context)
 
 
 def _read(queue: str | None, span: dict[str, int]) -> list[Row]:

@@ -50,7 +50,7 @@ class RegistryKeys(NamedTuple):
 REGISTRY = RegistryKeys.of("delayq")
 
 
-#: A moment, epoch ms.
+#: A moment, epoch ms, or a time.
 Ms = Annotated[int, msgspec.Meta(ge=0, le=LATEST_MS)]
 
 
@@ -59,7 +59,7 @@ class RunningJob(msgspec.Struct):
 
     #: Its queue and its token.
     queue: str
-    token: str
+    token: Annotated[str, msgspec.Meta(min_length=1)]
     #: Empty: it is not read yet.
     task: str = ""
     #: When the attempt began, by the server's clock, epoch ms.
@@ -85,7 +85,7 @@ class WorkerInfo(msgspec.Struct, omit_defaults=True):
     #: Bytes that only this process uses.
     memory: int = 0
     #: How long it has been at work.
-    uptime_ms: int = 0
+    uptime_ms: Ms = 0
     #: ``working``, ``quiet`` or ``stopping``.
     state: str = "working"
 

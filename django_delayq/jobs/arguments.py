@@ -1,6 +1,7 @@
 """The arguments of a call as people are shown them: by name, and without those that the task has marked as sensitive."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from django_delayq.redaction import HIDDEN
 
 #: A sensitive value that is written in fewer characters is not looked for in errors: too much else reads like it.
 LEAST_LOOKED_FOR = 4
+# The name of a task in an envelope's body, which is a JSON string: that of its call, or of a job that follows it.
+_TASK = re.compile(rb'\\"task\\":\\"((?:[^"\\]|\\\\(?:[^"\\]|\\.)){1,2000})\\"')
 
 
 class Argument(NamedTuple):
@@ -37,6 +40,29 @@ def shown_arguments(
         Argument(name, HIDDEN if parameter in sensitive else value)
         for parameter, name, value in _bound(definition, args, kwargs)
     ]
+
+
+def is_sensitive(task: str) -> bool:
+    """Return whether a task of this process has marked arguments as sensitive."""
+    definition = find_task(task)
+    return definition is not None and definition.base.sensitive != ()
+
+
+def has_sensitive(payload: bytes) -> bool:
+    """Return whether a payload, or its beginning, names a task with sensitive arguments, whoever wrote it.
+
+    It may be the task of its own call, or that of a job that follows.
+    """
+    return any(is_sensitive(task_in(found)) for found in _TASK.finditer(payload))
+
+
+def task_in(found: re.Match[bytes]) -> str:
+    """Return the name of a task from the text of a JSON string within a JSON string."""
+    try:
+        name: str = json.loads(json.loads(b'"\\"%b\\""' % found[1]))
+    except ValueError:
+        return found[1].decode(errors="backslashreplace")
+    return name
 
 
 def sensitive_texts(

@@ -21,6 +21,7 @@ from django.utils.functional import LazyObject, Promise
 
 from django_delayq.codecs import Codec
 from django_delayq.conf import QueueSettings, get_keyring, get_settings
+from django_delayq.delivery.states import State
 from django_delayq.exceptions import (
     DecodeError,
     DelayqError,
@@ -486,9 +487,30 @@ def result_text(
     return _encoder.encode(body)
 
 
+class _Last(msgspec.Struct):
+    """What is relied on of the last attempt."""
+
+    attempts: int = 0
+    kills: int = 0
+
+
 def read_result(text: bytes | str) -> dict[str, Any]:
-    """Read what `result_text` wrote."""
-    body: dict[str, Any] = msgspec.json.decode(text)
+    """Read what `result_text` wrote: its state is a `State`, and a last attempt of another form is left out.
+
+    Raises:
+        DecodeError: no version up to this one has written it.
+    """
+    try:
+        body = msgspec.json.decode(text, type=dict[str, Any])
+        body["state"] = State(str(body.get("state")))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DecodeError(
+            f"what is kept of how a job ended cannot be read: {error}"
+        ) from error
+    try:
+        msgspec.convert(body.get("last"), _Last)
+    except msgspec.ValidationError:
+        body.pop("last", None)
     return body
 
 

@@ -37,7 +37,7 @@ from django_delayq.delivery.searching import (
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import InvalidSearch
 from django_delayq.jobs import bulk
-from django_delayq.jobs.arguments import shown_arguments
+from django_delayq.jobs.arguments import has_sensitive, shown_arguments
 from django_delayq.jobs.bulk import Changed
 from django_delayq.jobs.decorator import DelayedTask
 from django_delayq.jobs.job import Job, is_unicode, job_of
@@ -491,12 +491,14 @@ def has_text(job: Job[Any], found: Found, text: str) -> bool:
     """Return whether a case-folded text stands in a value of the arguments, or in the error."""
     if any(text in each.casefold() for each in _strings_in(job.error)):
         return True
+    # What is not shown cannot be guessed either.
     if job.task is None:
+        if has_sensitive(found.payload):
+            return False
         return text in found.payload.decode(errors="replace").casefold()
     arguments: Any = [job.args, job.kwargs]
     task = find_task(job.task)
     if task is not None and task.base.sensitive:
-        # What is not shown cannot be guessed either.
         shown = shown_arguments(task, job.args, job.kwargs)
         arguments = [{name: value} for name, value in shown if value is not HIDDEN]
     return any(text in each.casefold() for each in _values_in(arguments))

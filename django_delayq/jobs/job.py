@@ -761,11 +761,11 @@ class Job(Generic[R_co]):
             return False
         body = envelopes.read_result(kept[0])
         self._kept = body
-        self.state = State(body["state"])
+        self.state = body["state"]
         if len(kept) == 3:
             self._read(kept[1])
             self.history = envelopes.read_history(kept[2])
-        if isinstance(last := body.get("last"), dict):
+        if last := body.get("last"):
             self.attempts = last.get("attempts", 0)
             self.kills = last.get("kills", 0)
             ended = {
@@ -806,7 +806,7 @@ class Job(Generic[R_co]):
 
     def _result(self, text: bytes | str) -> R_co:
         body = envelopes.read_result(text)
-        self.state = State(body["state"])
+        self.state = body["state"]
         if "error" in body:
             raise _error_of(self.state)(
                 f"job {self.id} is {self.state}: {body['error']}"

@@ -50,7 +50,10 @@ def prepare(
     settings = conf.get_settings()
     options = task.options
     queue = settings.queue(options.queue)
-    _check_call(task, delay, args, kwargs)
+    least, most = task.positional
+    # Almost every call fits, and is not looked at any further.
+    if kwargs or not 0 < len(args) <= most or len(args) < least:
+        _check_call(task, delay, args, kwargs)
     plain_args, plain_kwargs = envelopes.plain(args, kwargs)
     carried = None if options is task.base else options.carried(task.base)
     token = storing.new_token()

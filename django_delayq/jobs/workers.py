@@ -10,6 +10,7 @@ from django_delayq import conf
 from django_delayq.calls.steps import Steps, aperform, perform
 from django_delayq.clients.clients import own_clients
 from django_delayq.delivery.workers import (
+    MOST_WORKERS,
     REGISTRY,
     WORKERS_BATCH,
     SeenWorker,
@@ -149,7 +150,7 @@ def _reading(queue: str | None) -> Steps[list[Worker]]:
         # A process that says so meanwhile moves to the end: it may be read twice, or the one behind it not at all.
         page: WorkersPage = yield read_workers(REGISTRY, first=first)
         seen |= {each.id: each for each in page.workers}
-        first, total = first + WORKERS_BATCH, page.total
+        first, total = first + WORKERS_BATCH, min(page.total, MOST_WORKERS)
     found = [_worker(each) for each in seen.values()]
     return sorted(
         (each for each in found if not wanted.isdisjoint(each.queues)),

@@ -22,10 +22,16 @@ from django_delayq.delivery.progress import ReadProgress
 from django_delayq.delivery.states import State
 from django_delayq.exceptions import DecodeError, NotSigned
 from django_delayq.jobs import envelope as envelopes
-from django_delayq.jobs.arguments import Argument, shown_arguments
+from django_delayq.jobs.arguments import (
+    Argument,
+    has_sensitive,
+    is_sensitive,
+    shown_arguments,
+    task_in,
+)
 from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.jobs.progress import as_progress
-from django_delayq.jobs.registry import find_task, get_handler
+from django_delayq.jobs.registry import get_handler
 from django_delayq.queues.reading import read
 from django_delayq.redaction import HIDDEN, redact
 from django_delayq.translating import moment_text, number_text
@@ -50,9 +56,19 @@ _TASK = re.compile(
 _ARGUMENTS = re.compile(rb'\\"(?:args|kwargs)\\":')
 
 
+# They change the direction in which a browser writes whatever follows, also what is not of the same text.
+_TURNING = {
+    code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+
+
 def clean(text: object) -> str:
-    """Return text that can be sent: JSON may hold half a surrogate pair, which would stop the response."""
-    return str(text).encode("utf-8", "backslashreplace").decode()
+    """Return text that can be sent, and that reads in the order in which it is written.
+
+    JSON may hold half a surrogate pair, which would stop the response.
+    """
+    sendable = str(text).encode("utf-8", "backslashreplace").decode()
+    return sendable if sendable.isascii() else sendable.translate(_TURNING)
 
 
 def cut(text: str, limit: int) -> str:
@@ -264,7 +280,7 @@ class Content:
     arguments: str
     #: The arguments in full, by name as far as the task is known here.
     call: list[tuple[str, str]] = field(default_factory=list)
-    #: Some of the arguments are sensitive, so the payload itself is not shown.
+    #: Some of the arguments, or of those of jobs that follow, are sensitive, so the payload itself is not shown.
     is_sensitive: bool = False
     #: When Django's tasks enqueued it, epoch ms; None: it is none of theirs.
     enqueued_ms: int | None = None
@@ -324,7 +340,7 @@ def _content_of(envelope: Envelope, queue: str, in_full: bool) -> Content:
         ]
         if in_full
         else [],
-        is_sensitive=_is_sensitive(envelope.task),
+        is_sensitive=_is_sensitive(envelope),
         enqueued_ms=envelope.at,
         options=envelope.options,
         schedule=clean(envelope.headers.get("schedule", "")),
@@ -350,9 +366,22 @@ def _value_text(value: object, write: Callable[[object], str]) -> str:
     return repr(value) if value is HIDDEN else write(value)
 
 
-def _is_sensitive(task: str) -> bool:
-    definition = find_task(task)
-    return definition is not None and definition.base.sensitive != ()
+def _is_sensitive(call: Envelope) -> bool:
+    rest = [call]
+    while rest:
+        call = rest.pop()
+        if is_sensitive(call.task):
+            return True
+        follow = call.follow or Follow()
+        rest += (job.call for job in (*follow.then, *follow.dead))
+    return False
+
+
+def _masked(content: Content, payload: bytes) -> Content:
+    """Take out of what shows a payload as it is whatever may be sensitive in that."""
+    if not has_sensitive(payload):
+        return content
+    return replace(content, arguments=repr(HIDDEN), value=None, is_sensitive=True)
 
 
 def _followers(jobs: Sequence[Follower]) -> str:
@@ -366,7 +395,7 @@ def _read_unchecked(
         call = envelopes.claimed_call(payload, queue.payload_codec)
         content = _content_of(call, queue.name, in_full)
     except Exception:  # whatever a codec or a value does
-        content = Content("", False, raw_line(payload))
+        content = _masked(Content("", False, raw_line(payload)), payload)
     fault = f"{clean(missing)}."
     fault = fault[0].upper() + fault[1:]
     return replace(content, fault=cut(fault, 1000), is_unchecked=True)
@@ -376,17 +405,14 @@ def _read_beginning(payload: bytes, size: int, queue: QueueSettings) -> Content:
     note = f" ({size_text(size)})"
     found = _TASK.search(payload[:1024])
     if found is None:
-        return Content(_handler(queue), True, raw_line(payload) + note)
-    try:
-        task = clean(json.loads(json.loads(b'"\\"%b\\""' % found[1])))
-    except ValueError:
-        task = clean(found[1].decode(errors="backslashreplace"))
-    if _is_sensitive(task):
-        return Content(task, False, repr(HIDDEN) + note, is_sensitive=True)
+        content = Content(_handler(queue), True, raw_line(payload) + note)
+        return _masked(content, payload)
+    task = clean(task_in(found))
     arguments = _ARGUMENTS.search(payload, found.end())
     rest = payload[arguments.start() if arguments else found.end() :]
     # The body is a string, in which nothing but these is escaped.
-    return Content(task, False, raw_line(re.sub(rb'\\(["\\])', rb"\1", rest)) + note)
+    line = raw_line(re.sub(rb'\\(["\\])', rb"\1", rest)) + note
+    return _masked(Content(task, False, line), payload)
 
 
 def _read_foreign(payload: bytes, queue: QueueSettings, in_full: bool) -> Content:
@@ -394,12 +420,13 @@ def _read_foreign(payload: bytes, queue: QueueSettings, in_full: bool) -> Conten
         value = read(queue.payload_codec, payload, queue.name)
     except Exception as error:
         return _unreadable(payload, queue, error)
-    return Content(
+    content = Content(
         task=_handler(queue),
         is_foreign=True,
         arguments=compact_json(value),
         value=pretty_json(value) if in_full else None,
     )
+    return _masked(content, payload)
 
 
 def _unreadable(payload: bytes, queue: QueueSettings, error: Exception) -> Content:
@@ -408,9 +435,10 @@ def _unreadable(payload: bytes, queue: QueueSettings, error: Exception) -> Conte
         if isinstance(error, DecodeError)
         else f"{type(error).__name__}: {error}"
     )
-    return Content(
+    content = Content(
         _handler(queue), True, raw_line(payload), fault=cut(clean(fault), 1000)
     )
+    return _masked(content, payload)
 
 
 def _handler(queue: QueueSettings) -> str:

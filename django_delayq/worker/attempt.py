@@ -10,7 +10,7 @@ import random
 import re
 import socket
 import traceback as tracebacks
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache, partial
@@ -482,7 +482,7 @@ class Attempt:
                 self._check_size()
             except Exception as error:
                 # The task has done its work, so it has succeeded all the same.
-                text = text_of(error)
+                text = text_of(error, self.secrets())
                 logger.error(
                     "job %s (%s) succeeded, but its result cannot be kept: %s",
                     self.id,
@@ -608,7 +608,7 @@ class Attempt:
         if issubclass(type(decision), Retry):
             self._retry(cast("Retry", decision))
             return
-        self.message = mask(_reason_of(decision), self._secrets())
+        self.message = _reason_of(decision, self.secrets())
         if issubclass(type(decision), Cancel):
             why = self.message or "by its task"
             self.result = envelopes.result_text(
@@ -625,7 +625,7 @@ class Attempt:
 
     def _retry(self, decision: Retry) -> None:
         failures, most = self.leased.attempts + 1, self._max_attempts
-        text = _text_of_decision(decision)
+        text = _text_of_decision(decision, self.secrets())
         if decision.when and not _is_when(decision.when):
             self._fail(_says_no_delay(decision))
         elif failures < most:
@@ -649,21 +649,23 @@ class Attempt:
         self._conclude(verdict)
 
     def _note(self, error: BaseException, kind: str, text: str = "") -> None:
-        self.message = text or text_of(error) + blamed(error)
+        secrets = self.secrets()
+        self.message = text or text_of(error, secrets) + blamed(error)
         traceback = ""
         # Our own errors about a payload need no traceback: our line of code would tell the reader nothing.
         if kind == "failed" or not isinstance(error, DelayqError):
             self.exception = error.with_traceback(trimmed(error.__traceback__))
-            traceback = traceback_of(error)
-        if secrets := self._secrets():
+            traceback = traceback_of(error, secrets)
+        if secrets:
+            # A text of the caller may repeat one as well.
             self.message = mask(self.message, secrets)
             # The log would write the exception's own text.
             self.exception = None
-            self.masked = traceback = mask(traceback, secrets)
+            self.masked = traceback
         class_path = class_path_of(error) if kind == "failed" else ""
         self.error = self._error_text(self.message, kind, traceback, class_path)
 
-    def _secrets(self) -> list[str]:
+    def secrets(self) -> list[str]:
         """Return how the values read that the task has marked as sensitive."""
         if self.task is None or not self.task.base.sensitive:
             return []
@@ -900,15 +902,19 @@ def _tell_of_missing(queue: str, error: NotSigned) -> None:
     )
 
 
-def text_of(error: BaseException) -> str:
-    """Return the class and the text of an exception, as text that can be written as JSON."""
+def text_of(error: BaseException, secrets: Sequence[str] = ()) -> str:
+    """Return the class and the text of an exception, without secrets, as text that can be written as JSON."""
     try:
         text = str(error)
     except BaseException:
         # Whatever it raises, even SystemExit, must not get further.
         text = "(its text cannot be made)"
     name = class_name(error)
-    text = f"{name}: {text}" if text else name
+    return _beginning(mask(f"{name}: {text}" if text else name, secrets))
+
+
+def _beginning(text: str) -> str:
+    """Return as much of a text as is kept. Secrets are masked before: half of one would not be found."""
     return text[:MESSAGE_LIMIT].encode(errors="replace").decode()
 
 
@@ -919,12 +925,11 @@ def _cause_of(error: BaseException) -> BaseException | None:
     return error.__context__
 
 
-def _reason_of(decision: Decision) -> str:
+def _reason_of(decision: Decision, secrets: Sequence[str]) -> str:
     """Return what a task says for its decision, and the error behind that."""
     cause = _cause_of(decision)
-    parts = [str(decision.reason), "" if cause is None else text_of(cause)]
-    text = ": ".join(part for part in parts if part)
-    return text[:MESSAGE_LIMIT].encode(errors="replace").decode()
+    parts = [str(decision.reason), "" if cause is None else text_of(cause, secrets)]
+    return _beginning(mask(": ".join(part for part in parts if part), secrets))
 
 
 def _is_when(when: object) -> bool:
@@ -939,13 +944,13 @@ def _says_no_delay(decision: Decision) -> InvalidTask:
     )
 
 
-def _text_of_decision(decision: Decision) -> str:
-    parts = [class_name(decision), _reason_of(decision)]
+def _text_of_decision(decision: Decision, secrets: Sequence[str]) -> str:
+    parts = [class_name(decision), _reason_of(decision, secrets)]
     return ": ".join(part for part in parts if part)
 
 
 def class_name(error: BaseException) -> str:
-    return logs.class_name(error)[:MESSAGE_LIMIT].encode(errors="replace").decode()
+    return _beginning(logs.class_name(error))
 
 
 def class_path_of(error: BaseException) -> str:
@@ -955,7 +960,7 @@ def class_path_of(error: BaseException) -> str:
         # Django's tasks are to show what is wrong with the value.
         cls = type(error.__cause__)
     path = f"{type.__dict__['__module__'].__get__(cls)}.{type.__dict__['__qualname__'].__get__(cls)}"
-    return path[:MESSAGE_LIMIT].encode(errors="replace").decode()
+    return _beginning(path)
 
 
 def trimmed(traceback: TracebackType | None) -> TracebackType | None:
@@ -967,10 +972,10 @@ def trimmed(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def traceback_of(error: BaseException) -> str:
+def traceback_of(error: BaseException, secrets: Sequence[str] = ()) -> str:
     try:
         text = "".join(tracebacks.format_exception(error))
     except BaseException:
         # Formatting calls methods that the exceptions themselves define.
         return ""
-    return text[-TRACEBACK_LIMIT:].encode(errors="replace").decode()
+    return mask(text, secrets)[-TRACEBACK_LIMIT:].encode(errors="replace").decode()

@@ -8,7 +8,6 @@ call whose reply is lost, because a repeat might count them twice.
 import sys
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from contextlib import suppress
 
 from redis.exceptions import RedisError, ResponseError
@@ -47,6 +46,8 @@ _OUTCOMES = {
     for verdict in Verdict
     if verdict.value in set(Outcome)
 }
+#: Before the first attempt of a batch. None is the task of attempts whose task this process does not know.
+_NO_TASK_YET = object()
 _Key = tuple[str, TaskDefinition | None, Verdict, bool]
 
 
@@ -58,39 +59,22 @@ class _Counted:
     def __init__(self, *, has_run: bool) -> None:
         self.has_run = has_run
         self.number = 0
-        # Collected, and not counted yet.
+        # Collected, and not counted yet. Attempts that did not run are in the second one, for their number.
         self.late_us: list[float] = []
         self.took_us: list[float] = []
         self.lateness = Histogram()
         self.duration = Histogram()
 
-    def note(self, attempts: list[Attempt]) -> None:
-        self.number += len(attempts)
-        if not self.has_run:
-            return
-        # One loop, not two comprehensions: most batches of a queue that is not busy are of one attempt.
-        took_us, late_us = self.took_us.append, self.late_us.append
-        for attempt in attempts:
-            started_ms, leased = attempt.started_ms, attempt.leased
-            took_us((attempt.ended_ms - started_ms) * 1_000.0)
-            # What has run before, or what a limit may have held, says nothing of how late workers are.
-            if not (
-                leased.attempts or leased.kills or leased.has_limit or attempt.was_held
-            ):
-                late_ms = (
-                    started_ms + attempt.server_minus_local_ms - leased.start_time_ms
-                )
-                late_us(late_ms * 1_000.0)
-
     def count(self) -> None:
         """Count what was collected."""
+        self.number += len(self.took_us)
         for times_us, histogram in (
             (self.late_us, self.lateness),
             (self.took_us, self.duration),
         ):
-            if times_us:
+            if times_us and self.has_run:
                 histogram.add(counted(times_us))
-                times_us.clear()
+            times_us.clear()
 
 
 def counted(times_us: list[float]) -> Histogram:
@@ -138,36 +122,47 @@ class Counting:
 
     def note(self, attempts: list[Attempt]) -> None:
         """Take in attempts of one queue with one verdict, which the server has settled."""
-        if not attempts or not self._most_tasks:
+        if not self._most_tasks:
             return
-        is_one = len(attempts) == 1
-        groups = ((attempts[0].task, attempts),) if is_one else _by_task(attempts)
-        for task, group in groups:
-            first = group[0]
-            # Most attempts are like those before; comparing saves look-ups, as Python hashes enum members slowly.
-            if (
-                task is not self._last_task
-                or first.verdict is not self._last_verdict
-                or first.queue is not self._last_queue
-                or first.is_unrun
+        task: object = _NO_TASK_YET
+        for attempt in attempts:
+            if attempt.task is not task:
+                task = attempt.task
+                # Most attempts are like those before; comparing saves look-ups, as Python hashes enum members slowly.
+                if (
+                    task is not self._last_task
+                    or attempt.verdict is not self._last_verdict
+                    or attempt.queue is not self._last_queue
+                    or attempt.is_unrun
+                ):
+                    self._look_up(attempt)
+                if (counted := self._last) is None:
+                    return
+                took_us, late_us = counted.took_us.append, counted.late_us.append
+            started_ms, leased = attempt.started_ms, attempt.leased
+            took_us((attempt.ended_ms - started_ms) * 1_000.0)
+            # What has run before, or what a limit may have held, says nothing of how late workers are.
+            if not (
+                leased.attempts or leased.kills or leased.has_limit or attempt.was_held
             ):
-                self._look_up(first)
-            if self._last is not None:
-                self._last.note(group)
-                self._uncounted += len(group)
+                late_ms = (
+                    started_ms + attempt.server_minus_local_ms - leased.start_time_ms
+                )
+                late_us(late_ms * 1_000.0)
+        self._uncounted += len(attempts)
         if self._uncounted >= COUNTED_AT_ONCE:
             self._count()
 
-    def _look_up(self, first: Attempt) -> None:
+    def _look_up(self, attempt: Attempt) -> None:
         """Find where attempts like this one are counted; None: nowhere."""
-        self._last, verdict = None, first.verdict
-        self._last_task, self._last_queue = first.task, first.queue
+        self._last, verdict = None, attempt.verdict
+        self._last_task, self._last_queue = attempt.task, attempt.queue
         # The one after an attempt that did not run is looked up again.
-        self._last_verdict = None if first.is_unrun else verdict
+        self._last_verdict = None if attempt.is_unrun else verdict
         if verdict not in _OUTCOMES:
             return
-        has_run = verdict in _RAN and not first.is_unrun
-        key = first.queue.name, first.task, verdict, has_run
+        has_run = verdict in _RAN and not attempt.is_unrun
+        key = attempt.queue.name, attempt.task, verdict, has_run
         if key not in self._counted:
             self._counted[key] = _Counted(has_run=has_run)
             self.due_ms = min(self.due_ms, monotonic_ms() + COUNT_AFTER_MS)
@@ -245,19 +240,3 @@ class Counting:
                 queue,
                 error,
             )
-
-
-def _by_task(
-    attempts: list[Attempt],
-) -> Iterable[tuple[TaskDefinition | None, list[Attempt]]]:
-    """Return attempts by their tasks. Most batches are of one."""
-    task = attempts[0].task
-    for attempt in attempts:
-        if attempt.task is not task:
-            break
-    else:
-        return ((task, attempts),)
-    groups: dict[TaskDefinition | None, list[Attempt]] = defaultdict(list)
-    for attempt in attempts:
-        groups[attempt.task].append(attempt)
-    return groups.items()

@@ -728,7 +728,11 @@ class LoopExecutor:
         if attempt.verdict is not None:
             # The error came after the task's own end: from closing its connections, or from stop().
             if not is_cancelled:
-                logger.error("job %s: after its end: %s", attempt.id, text_of(error))
+                logger.error(
+                    "job %s: after its end: %s",
+                    attempt.id,
+                    text_of(error, attempt.secrets()),
+                )
         elif not is_cancelled:
             attempt.fail(error)
         elif self._is_cancelling:

@@ -10,6 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from django_delayq.admin import actions
+from django_delayq.admin.bulk_page import Progress
 from django_delayq.admin.search import Filter
 from django_delayq.calls.running import run
 from django_delayq.delivery import looking
@@ -325,6 +326,14 @@ def test_lists_have_the_buttons_that_their_reader_may_use(
     assert buttons("delete") == {"cancel"}
     assert buttons("change", "delete", state="dead") == {"run_again", "discard"}
     assert buttons("change", "delete", state="running") == set()
+
+
+def test_steps_over_a_queue_that_has_gone_from_the_settings_end(
+    browser: Client, queue: Queue
+) -> None:
+    sealed = Progress("cancel", "queue=gone", "", None).seal()
+
+    assert browser.post(url("bulk"), {"progress": sealed}).status_code == 404
 
 
 def test_steps_go_on_only_for_somebody_who_may(

@@ -198,6 +198,11 @@ def test_values_of_java_are_shown_with_their_class() -> None:
 
 def test_half_a_surrogate_pair_does_not_stop_the_response() -> None:
     assert display.clean("a\ud800b").encode() == b"a\\ud800b"
+
+
+def test_no_text_turns_the_one_behind_it_around() -> None:
+    assert display.clean("\u202eevil\u2067 שלום ü") == "\\u202eevil\\u2067 שלום ü"
+    assert display.compact_json("\u202e") == '"\\u202e"'
     assert display.compact_json({"\ud800": "\udfff"}) == '{"\\ud800": "\\udfff"}'
 
 

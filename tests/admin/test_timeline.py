@@ -20,6 +20,7 @@ from django_delayq.delivery.settling import Done, Failed
 from django_delayq.delivery.states import State
 from django_delayq.delivery.workers import REGISTRY, WorkerInfo, register, unregister
 from django_delayq.jobs import envelope as envelopes
+from django_delayq.jobs.envelope import Envelope, Follow, Follower
 from django_delayq.showing.timeline import Stretch, stretches_of
 from tests.admin.conftest import url
 from tests.admin.filling import OWNER, Queue, error
@@ -73,9 +74,60 @@ def test_payload_with_a_sensitive_argument_is_not_shown(
         assert page.status_code == 200
         assert b"s3cret" not in page.content
         assert "***" in content_of(page)
-    assert "not shown, as its task has marked arguments" in page_of(
+    assert "not shown, as some of its arguments are marked" in page_of(
         browser, queue, small
     )
+
+
+def test_payload_with_a_sensitive_argument_of_a_job_that_follows_is_not_shown(
+    browser: Client, queue: Queue
+) -> None:
+    refunded = Envelope(refund.name, [7], {"secret": "s3cret"})
+    follow = Follow([Follower("F" * 22, queue.name, "+0", refunded)])
+    small = queue.schedule_call(Envelope("shop.tasks.send", [1], follow=follow))
+    # A list shows the beginning of a payload that it does not read, and here that is the job that follows.
+    large = Envelope("shop.tasks.send", headers={"x": "y" * 20_000}, follow=follow)
+    queue.schedule_call(large)
+
+    for address in (
+        url("job", queue.name, small),
+        url("cancel", queue.name, small),
+        url("queue", queue.name),
+    ):
+        page = browser.get(address)
+        assert page.status_code == 200
+        assert b"s3cret" not in page.content
+    assert "not shown, as some of its arguments are marked" in page_of(
+        browser, queue, small
+    )
+
+
+@pytest.mark.parametrize("harm", ["signature", "key", "end", "body"])
+def test_payload_that_cannot_be_trusted_keeps_what_is_sensitive(
+    browser: Client, queue: Queue, harm: str
+) -> None:
+    good = queue.payload("T" * 22, refund.name, 7, secret="s3cret")
+    at = good.index(b'"mac":"') + len('"mac":"')
+    payload = {
+        "signature": good[: at + 20] + b"______" + good[at + 26 :],
+        "key": good[: at + 1] + b"____" + good[at + 5 :],
+        "end": good[:-3],
+        "body": good.replace(b'\\"args\\":[7]', b'\\"args\\":7'),
+    }[harm]
+    assert payload != good
+    token = queue.quarantined(payload)
+
+    for address in (
+        url("job", queue.name, token),
+        url("discard", queue.name, token),
+        f"{url('queue', queue.name)}?state=quarantined",
+    ):
+        page = browser.get(address)
+        assert page.status_code == 200
+        assert b"s3cret" not in page.content
+    assert "***" in content_of(page)
+    # Nor can it be guessed.
+    assert not browser.get(url("search"), {"q": "s3cre"}).context["rows"]
 
 
 def test_life_is_told_in_the_order_of_time(browser: Client, queue: Queue) -> None:

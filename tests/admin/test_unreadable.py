@@ -1,14 +1,20 @@
 """The admin's pages of a queue in which somebody has written what no script of ours would: shown, and no error page."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 import redis
 from django.test import Client
 
+from django_delayq import DecodeError, get_job
 from django_delayq.delivery.states import State
+from django_delayq.delivery.workers import REGISTRY
+from django_delayq.jobs.workers import workers
+from tests.admin import living
 from tests.admin.conftest import url
 from tests.admin.filling import Queue
+from tests.admin.test_job_admin import content_of
 
 STATES = tuple(
     state.value
@@ -94,6 +100,76 @@ def test_tokens_and_payloads_that_are_none(
     client.rpush(keys.queue.destination, b"", b"\xff")
 
     look_at_everything(browser, queue)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"uptime_ms": -(10**15)},
+        {"uptime_ms": -(2**63)},
+        {"uptime_ms": 2**63 - 1},
+        {"jobs": [{"queue": "QUEUE", "token": ""}]},
+        {"jobs": [{"queue": "QUEUE", "token": "t", "since_ms": -1}]},
+    ],
+)
+def test_worker_that_says_what_no_worker_says_is_left_out(
+    browser: Client, queue: Queue, said: dict[str, object]
+) -> None:
+    info = {"host": "forged", "pid": 1, "queues": [queue.name], **said}
+    text = json.dumps(info).replace("QUEUE", queue.name)
+    living.serve(queue)
+    now_s, _ = queue.client.time()
+    queue.client.zadd(REGISTRY.workers_seen, {"forged": now_s * 1000})
+    queue.client.hset(REGISTRY.workers, "forged", text)
+
+    for page in ("changelist", "overview_data", "workers"):
+        response = browser.get(url(page))
+        assert response.status_code == 200
+        assert "forged" not in response.content.decode()
+    assert [each.host for each in workers(queue.name)] == ["web1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "[]",
+        "5",
+        "{}",
+        '{"state": ["dead"]}',
+        '{"state": "strange"}',
+        '{"state": "succeeded", "result": "\xff"}'.encode("latin-1"),
+    ],
+)
+def test_record_that_no_version_of_ours_has_written(
+    browser: Client, queue: Queue, text: str | bytes
+) -> None:
+    token = "R" * 22
+    payload = queue.payload(token, "shop.tasks.unknown", 5)
+    queue.client.rpush(queue.keys.result(token), text, payload, b'{"at":"x"}\n[\n')
+
+    assert browser.get(url("job", queue.name, token)).status_code == 404
+    page = browser.post(url("run_again", queue.name, token), follow=True)
+    assert page.status_code == 404
+    with pytest.raises(DecodeError, match="what is kept of how a job ended cannot be"):
+        get_job(f"{queue.name}:{token}")
+
+
+@pytest.mark.parametrize(
+    "last", ['{"attempts": "1", "kills": [2]}', '{"attempts": 1e30}', "5", "[]"]
+)
+def test_record_whose_last_attempt_cannot_be_read_is_shown_without(
+    browser: Client, queue: Queue, last: str
+) -> None:
+    token = "R" * 22
+    text = f'{{"state": "succeeded", "result": 4711, "last": {last}}}'
+    payload = queue.payload(token, "shop.tasks.unknown", 5)
+    queue.client.rpush(queue.keys.result(token), text, payload, b"")
+
+    page = browser.get(url("job", queue.name, token))
+
+    assert page.status_code == 200
+    assert "4711" in content_of(page)
 
 
 KEYS: dict[str, Callable[[Queue], str]] = {

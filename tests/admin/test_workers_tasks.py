@@ -215,6 +215,17 @@ def test_tasks_are_sorted_by_any_column(
     assert len(found) == 3
 
 
+def test_only_the_figures_of_the_last_hours_refresh_themselves(
+    browser: Client, measured: Queue
+) -> None:
+    asked = {"queue": measured.name}
+
+    assert b"delayq-live-bar" in browser.get(url("tasks"), asked).content
+    for span in ("day", "week"):
+        page = browser.get(url("tasks"), {**asked, "span": span})
+        assert b"delayq-live-bar" not in page.content
+
+
 def test_periodic_task_shows_when_it_is_next_due(browser: Client, queue: Queue) -> None:
     @delayed_task(name="tasks.nightly", queue=queue.name)
     def nightly() -> None: ...

@@ -20,6 +20,7 @@ from django_delayq.delivery.statistics import (
     decode_figures,
     tasks_in,
     total,
+    unpack_tasks,
 )
 from tests.delivery.rig import T0, Rig
 
@@ -154,6 +155,12 @@ def test_figures_are_read_as_they_were_written() -> None:
         msgspec.msgpack.encode([100_000, 3]),
         msgspec.msgpack.encode([-9_999, 3]),
         msgspec.msgpack.encode([-1]),
+        b"\1" + msgspec.msgpack.encode([4, 1]),
+        b"\2",
+        b"\2\xc1",
+        b"\2" + msgspec.msgpack.encode(["a", 1]),
+        b"\2" + msgspec.msgpack.encode([4, 100_000]),
+        b"\2" + msgspec.msgpack.encode([2**63, 2**63, 1, 1]),
     ],
 )
 def test_figures_that_nobody_of_us_has_written_are_nothing(stored: bytes) -> None:
@@ -221,6 +228,67 @@ def test_first_to_come_in_a_new_hour_packs_the_last_one_and_nothing_is_lost(
     assert runs(rig, Unit.HOUR) == {0: 2, 1: 3}
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_packed_hour_is_smaller_and_only_the_shares_of_buckets_are_rounded(
+    rig: Rig, seed: int
+) -> None:
+    rig.now = START
+    rand = random.Random(seed)
+    late, took = (
+        histogram(*[rand.lognormvariate(8, 2) for _ in range(5_000)]) for _ in range(2)
+    )
+    mail = Figures(Counter({Outcome.SUCCEEDED: 4_999, Outcome.DEAD: 17}), late, took)
+    counted = {"": mail, "mail": mail}
+    rig.run(statistics.add_figures(rig.keys, counted, most_tasks=9, now_us=rig.now_us))
+    rig.now += HOUR_MS
+    packed = add(rig, mail=1)
+    assert packed is not None
+
+    rig.run(statistics.pack_hour(rig.keys, packed))
+
+    whole, tasks = rig.client.hmget(rig.keys.hours, packed.hour, f"{packed.hour}:tasks")
+    assert len(whole) < len(packed.whole)
+    assert len(tasks) < len(packed.tasks)
+    for text in (whole, dict(unpack_tasks(tasks))["mail"]):
+        found = decode_figures(text)
+        assert found.outcomes == mail.outcomes
+        for one, exact in ((found.lateness, late), (found.duration, took)):
+            assert (one.count, one.sum_us) == (exact.count, exact.sum_us)
+            assert one.buckets.keys() == exact.buckets.keys()
+            for bucket, number in exact.buckets.items():
+                is_rounded = number > 15
+                assert abs(one.buckets[bucket] - number) <= is_rounded * number / 7
+
+
+def test_rounding_gives_a_lonely_slow_job_no_company(rig: Rig) -> None:
+    hour = figures(99_999)
+    hour.duration.add(histogram(60e6))
+    stored = hour.encode()
+    packed = statistics.Packed(7, stored, b"\0")
+    rig.client.hset(rig.keys.hours, mapping={"7": stored, "7:tasks": packed.tasks})
+
+    rig.run(statistics.pack_hour(rig.keys, packed))
+
+    assert decode_figures(rig.client.hget(rig.keys.hours, "7")) == hour
+
+
+def test_hour_with_numbers_that_nobody_of_us_has_written_is_packed_without_them(
+    rig: Rig,
+) -> None:
+    rig.now = START
+    add(rig, mail=1, sms=1)
+    huge = msgspec.msgpack.encode([-(2**63), 1, 2**63, 2, 2**64 - 1, 3])
+    rig.client.hset(rig.keys.hour, mapping={"task:": huge, "task:mail": huge})
+    rig.now += HOUR_MS
+    packed = add(rig, mail=1)
+    assert packed is not None
+
+    assert rig.run(statistics.pack_hour(rig.keys, packed))
+
+    assert runs(rig, Unit.HOUR) == {0: 1}
+    assert task_runs(rig, Unit.HOUR) == {(0, "mail"): 1, (1, "mail"): 0, (1, "sms"): 1}
+
+
 def test_tasks_beyond_the_bound_count_as_others(rig: Rig) -> None:
     add(rig, most_tasks=2, a=1, b=2, c=4)
     add(rig, most_tasks=2, b=8, d=16)
@@ -258,6 +326,29 @@ def test_a_day_without_jobs_leaves_no_old_minutes(rig: Rig) -> None:
 
     assert rig.client.hlen(rig.keys.minutes) <= 3
     assert runs(rig, Unit.MINUTE, count=480) == {0: 1}
+
+
+def test_clock_that_was_set_back_over_the_hour_loses_no_hour_and_no_minute(
+    rig: Rig,
+) -> None:
+    rig.now = START - 1
+    add(rig, a=1_000)
+    rig.now = START
+    packed = add(rig, a=1)
+    assert packed is not None
+    assert rig.run(statistics.pack_hour(rig.keys, packed))
+
+    rig.now = START - 2_000
+    assert add(rig, a=1) is None
+    for unit in Unit:
+        assert runs(rig, unit) == {0: 2, 1: 1_000}
+        assert task_runs(rig, unit) == {(0, "a"): 2, (1, "a"): 1_000}
+    rig.now = START + 1_000
+    assert add(rig, a=1) is None
+
+    for unit in Unit:
+        assert runs(rig, unit) == {0: 3, 1: 1_000}
+        assert task_runs(rig, unit) == {(0, "a"): 3, (1, "a"): 1_000}
 
 
 def test_clock_that_was_set_back_loses_no_total(rig: Rig) -> None:
@@ -299,8 +390,9 @@ def test_what_others_wrote_into_our_hashes_is_missing_and_breaks_nothing(
         (1, "sms"): 1,
     }
     assert runs(rig, Unit.MINUTE) == {0: 4}
-    rig.client.hset(keys.hours, field, b"\1" + garbage)
-    assert task_runs(rig, Unit.HOUR) == {(0, "mail"): 4}
+    for kind in (b"\1", b"\2"):
+        rig.client.hset(keys.hours, field, kind + garbage)
+        assert task_runs(rig, Unit.HOUR) == {(0, "mail"): 4}
     rig.client.hset(keys.hours, field, garbage)
     assert task_runs(rig, Unit.HOUR) == {(0, "mail"): 4}
 

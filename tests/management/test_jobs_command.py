@@ -65,6 +65,18 @@ def test_list_has_a_row_a_job_that_reads_as_its_call(queue: str, call: Call) -> 
     assert (said.status, said.err) == (0, "")
 
 
+def test_json_steers_no_terminal_and_has_a_line_a_job(queue: str, call: Call) -> None:
+    strange = "\x1b[2J\x9b31m\u202e\u2028\x85ü"
+    add(queue, strange)
+
+    said = call("delayq_jobs", "list", "--json")
+
+    (line,) = said.out.splitlines()
+    assert line.isascii()
+    assert line.isprintable()
+    assert json.loads(line)["kwargs"] == {"a": strange}
+
+
 def test_list_of_what_failed_has_the_error(queue: str, hand: Hand, call: Call) -> None:
     one_dead(queue, hand, 1)
 

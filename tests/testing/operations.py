@@ -649,7 +649,7 @@ def _(world: World) -> Any:
 @op(statistics.pack_hour)
 def _(world: World) -> Any:
     hour = world.now_us // 3_600_000_000 + world.random.choice((0, 2))
-    return statistics.pack_hour(world.keys, Packed(hour, b"\0tasks"))
+    return statistics.pack_hour(world.keys, Packed(hour, b"", b"\0tasks"))
 
 
 @op(statistics.read_figures)

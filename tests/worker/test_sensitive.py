@@ -22,6 +22,11 @@ def refuse(order: int, token: str, card: dict | None = None) -> None:
     raise Refused(f"order {order}: token {token!r} of {card}")
 
 
+@delayed_task(sensitive=("token",), max_attempts=1)
+def quote(token: str, message: str) -> None:
+    raise Refused(message.format(token=token, filling="-" * 1_990))
+
+
 @delayed_task(sensitive=("token",))
 def cancel(token: str) -> None:
     raise Cancel(f"{token} is no good")
@@ -55,6 +60,27 @@ def test_error_traceback_and_log_do_not_have_the_value(
     assert "s3cret" not in whole
     assert "49927398716" not in whole
     assert "raise Refused" in caplog.text
+
+
+@pytest.mark.parametrize("message", ["{token}", "{filling}{token}", "{token}{filling}"])
+def test_value_is_masked_before_a_long_error_is_cut(
+    message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "django_delayq")
+    token = "s3cret" * 2_000
+    with frozen_queue() as q:
+        refused = quote.schedule(0, token, message)
+        cancelled = cancel.using(keep_result=60).schedule(0, "-" * 1_990 + token)
+        given_up = give_up.schedule(0, "-" * 1_980 + token)
+        q.run_due()
+        kept = get_job(cancelled.id).kept
+        refused.refresh()
+        given_up.refresh()
+
+    assert refused.error is not None
+    assert given_up.error is not None
+    assert "***" in refused.error["error"] + refused.error["traceback"]
+    assert "s3c" not in f"{refused.error}{given_up.error}{kept}{caplog.text}"
 
 
 def test_decision_that_quotes_the_value_is_masked(

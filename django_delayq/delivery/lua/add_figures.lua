@@ -7,7 +7,7 @@
 -- ARGV[2]  tasks that the queue may have figures of; further ones count as ARGV[3]
 -- ARGV[3]  name of all further tasks
 -- ARGV[4]  and on, two each: name of a task, empty: the queue in whole; its figures, see delivery/statistics.py
--- Returns  the hour that was packed, and what it has of tasks; nothing if none was
+-- Returns  the hour that was packed, and what it has of the queue in whole and of tasks; nothing if none was
 
 local now_us, most, rest = read_clock(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 -- Moments of a closed hash that one call forgets.
@@ -66,6 +66,8 @@ end
 local function span(open, closed, us, kept)
   local now = math.floor(now_us / us)
   local moment = tonumber(redis.call('HGET', open, 'moment') or nil)
+  -- If the clock was set back a little, what is closed stays closed: to close it once more would overwrite it.
+  if moment == now + 1 and redis.call('HEXISTS', closed, decimal(now)) == 1 then now = moment end
   local oldest = tonumber(redis.call('HGET', closed, 'oldest') or nil)
   local found = { now = now, is_over = moment ~= now, first = oldest or moment }
   if found.is_over then
@@ -124,5 +126,5 @@ redis.call('HSET', keys.totals, unpack(totals))
 redis.call('PEXPIRE', keys.totals, 7776000000)
 write(minute, keys.minute, keys.minutes, 28800000)
 write(hour, keys.hour, keys.hours, 7776000000)
-if hour.is_over and hour.moment and hour.whole then return { hour.moment, hour.tasks } end
+if hour.is_over and hour.moment and hour.whole then return { hour.moment, hour.whole, hour.tasks } end
 return {}

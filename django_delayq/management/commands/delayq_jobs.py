@@ -543,7 +543,8 @@ class Command(CommandWithExamples):
 
     def _write_json(self, value: dict[str, Any]) -> None:
         self._progress.end()
-        self.stdout.write(json.dumps(value, ensure_ascii=False))
+        # In ASCII nothing steers a terminal, and nothing ends a line but its end.
+        self.stdout.write(json.dumps(value))
 
 
 _LEFT = gettext_lazy("{id} is left alone: it is {state}")
