@@ -20,7 +20,7 @@ from django_delayq.translating import moment_text, number_text
 
 #: The picture, and what is left for bars and lines beside the labels.
 WIDTH, HEIGHT = 300, 124
-LEFT, RIGHT, TOP, BOTTOM = 46, 34, 10, 20
+LEFT, RIGHT, TOP, BOTTOM = 54, 34, 10, 20
 _INNER_WIDTH, _INNER_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 _BASE = TOP + _INNER_HEIGHT
 
@@ -274,9 +274,16 @@ def _height_of(ms: float, low: int, high: int) -> float:
 def _times_grid(low: int, high: int) -> list[tuple[str, Text]]:
     step = -(-(high - low) // 3)
     return [
-        (_number(_height_of(10.0**power, low, high)), short_time_text(10.0**power))
+        (_number(_height_of(10.0**power, low, high)), _decade_text(power))
         for power in range(low, high + 1, step)
     ]
+
+
+def _decade_text(power: int) -> str:
+    """Write a power of ten of milliseconds; in seconds from one on, as minutes are no power of ten and too long."""
+    if power < 3:
+        return short_time_text(10.0**power)
+    return gettext("{count} s").format(count=number_text(10 ** (power - 3)))
 
 
 def _line(
