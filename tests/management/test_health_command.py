@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq import pause, schedule
+from django_delayq import pause
 from django_delayq.management.commands import delayq_health
 from tests.health.conftest import user
 from tests.jobs import samples
+from tests.jobs.adding import add
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call, Said, Writes, serve
@@ -23,10 +24,6 @@ from tests.pages import ROOT
 from tests.servers import ExternalServer, Server
 
 __all__ = ["user"]
-
-
-def add(queue: str, *args: Any, delay: Any = LATER) -> Any:
-    return schedule(samples.add.using(queue=queue), delay, *args)
 
 
 def make_overdue(queue: str, hand: Hand, seconds: float) -> None:

@@ -22,6 +22,7 @@ from django_delayq.jobs.progress import stored_progress
 from django_delayq.management import progress
 from django_delayq.management.commands import delayq_jobs
 from tests.jobs import samples
+from tests.jobs.adding import add
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call, Writes
@@ -29,10 +30,6 @@ from tests.servers import Server
 from tests.worker.workers import MANAGE
 
 ADD = samples.add.name
-
-
-def add(queue: str, *args: Any, delay: Any = LATER, **kwargs: Any) -> Any:
-    return schedule(samples.add.using(queue=queue), delay, *args, **kwargs)
 
 
 def one_dead(queue: str, hand: Hand, *args: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from django_delayq import pause, schedule
+from django_delayq import pause
 from django_delayq.delivery import looking
 from django_delayq.delivery.statistics import (
     Figures,
@@ -23,6 +23,7 @@ from django_delayq.management import terminal
 from django_delayq.management.commands import delayq_status
 from tests.health.conftest import user
 from tests.jobs import samples
+from tests.jobs.adding import add, add_of_each_state
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.management.conftest import Call, Writes, serve
@@ -30,10 +31,6 @@ from tests.servers import ExternalServer, Server
 
 ADD = samples.add.name
 __all__ = ["user"]
-
-
-def add(queue: str, *args: Any, delay: Any = LATER) -> Any:
-    return schedule(samples.add.using(queue=queue), delay, *args)
 
 
 def cells(said: str, heading: str, name: str) -> dict[str, str]:
@@ -56,16 +53,7 @@ def cells(said: str, heading: str, name: str) -> dict[str, str]:
 
 
 def test_each_queue_is_counted_by_state(queue: str, hand: Hand, call: Call) -> None:
-    for n in range(2):
-        add(queue, n, delay=0)
-    hand.retry(hand.take(), wait_ms=LATER * 1000)
-    hand.bury(hand.take())
-    add(queue, 3, delay=0)
-    hand.take()
-    for n in range(4):
-        add(queue, n)
-    add(queue, 9, delay=0)
-    hand.wait_until_due(1)
+    add_of_each_state(queue, hand)
 
     said = call("delayq_status")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_delayq import pause, schedule, schedule_many
+from django_delayq import pause, schedule_many
 from django_delayq.delivery.statistics import (
     Figures,
     Outcome,
@@ -20,6 +20,7 @@ from django_delayq.delivery.workers import RunningJob
 from django_delayq.jobs.statistics import statistics_totals
 from django_delayq.metrics.exposition import Family, Sample, text_of, without_server
 from tests.jobs import samples
+from tests.jobs.adding import add, add_of_each_state
 from tests.jobs.conftest import LATER
 from tests.jobs.hand import Hand
 from tests.management.conftest import Writes, serve
@@ -32,10 +33,6 @@ ADD = samples.add.name
 HOUR_US = 3_600_000_000
 #: The most buckets that a histogram of a queue may have.
 MOST_BUCKETS = 12
-
-
-def add(queue: str, *args: Any, delay: Any = LATER) -> Any:
-    return schedule(samples.add.using(queue=queue), delay, *args)
 
 
 def figures(*took_us: float, outcome: Outcome = Outcome.SUCCEEDED) -> Figures:
@@ -102,16 +99,7 @@ def test_names_of_tasks_arrive_as_they_are(
 def test_jobs_are_counted_by_queue_and_state(
     queue: str, hand: Hand, scrape: Callable[[], Scrape]
 ) -> None:
-    for n in range(2):
-        add(queue, n, delay=0)
-    hand.retry(hand.take(), wait_ms=LATER * 1000)
-    hand.bury(hand.take())
-    add(queue, 3, delay=0)
-    hand.take()
-    for n in range(4):
-        add(queue, n)
-    add(queue, 9, delay=0)
-    hand.wait_until_due(1)
+    add_of_each_state(queue, hand)
 
     found = scrape()
 
