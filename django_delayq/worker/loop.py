@@ -153,8 +153,8 @@ class ClaimLoop:
         self.alarm.wake(queue)
 
     def message_came(self, queue: str, message: bytes | None) -> None:
-        """Note that something has changed on a queue, and what."""
-        if message == CHANGED:
+        """Note that something has changed on a queue, and what. None: a subscription stands, and what came before is lost."""
+        if message is None or message == CHANGED:
             self.queues[queue].periods.next_ms = 0.0
         self.alarm.wake(queue)
 

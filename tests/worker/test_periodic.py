@@ -29,6 +29,7 @@ from django_delayq.conf import get_settings
 from django_delayq.delivery.states import State
 from django_delayq.jobs import moments, registry
 from django_delayq.jobs import periodic as definitions
+from django_delayq.worker import loop
 from django_delayq.worker.periodic import Periods
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
@@ -650,6 +651,23 @@ def test_worker_hears_of_a_change_without_looking(work, records, queue_name):
     wait_until(lambda: periods._known is not None, description="it has looked")
 
     store_schedule("soon", task, every(1), queue=queue_name)
+
+    wait_until(lambda: "soon" in periods._moments, description="it knows")
+
+
+def test_worker_that_missed_the_message_looks_once_its_subscription_stands(
+    monkeypatch, work, records, queue_name
+):
+    task = make(queue_name, NEVER)
+    worker = work()
+    enrolled(queue_name)
+    periods = worker.loop.queues[queue_name].periods
+    wait_until(lambda: periods._known is not None, description="it has looked")
+    monkeypatch.setattr(loop, "CHANGED", b"what nobody sends")
+    store_schedule("soon", task, every(1), queue=queue_name)
+    wait_until(lambda: records.count("run"), description="its first moment")
+
+    worker.loop.message_came(queue_name, None)
 
     wait_until(lambda: "soon" in periods._moments, description="it knows")
 
