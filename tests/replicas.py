@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-import redis
-
-from tests.polling import wait_until
+from tests.polling import PATIENCE_S, wait_until
 from tests.servers import Server
 
 #: The primary speaks to a new replica at once, and a replica tells what it has within a second or less.
@@ -23,19 +21,15 @@ class Replicated:
         self.wait_for_replicas()
 
     def wait_for_replicas(self) -> None:
+        """Return once all replicas have what was written; a new one may take a second."""
+        count = len(self.replicas)
         with self.primary.client() as client:
             wait_until(
-                lambda: self._online(client) == len(self.replicas),
-                description="all replicas are online",
+                lambda: client.info("replication")["connected_slaves"] == count,
+                description="all replicas are connected",
             )
-
-    @staticmethod
-    def _online(client: redis.Redis) -> int:
-        info = client.info("replication")
-        return sum(
-            info[f"slave{n}"]["state"] == "online"
-            for n in range(info["connected_slaves"])
-        )
+            client.set("replicated", 1, px=1)
+            assert client.wait(count, round(1000 * PATIENCE_S)) == count
 
     def promote(self) -> Server:
         """Make the first replica a primary, as Sentinel does."""

@@ -114,7 +114,7 @@ class Batch(Generic[R]):
         with self._scheduling():
             joined = self._join(jobs)
             perform(own_clients.of_thread, self._beginning())
-            short = None
+            short: NotDurable | None = None
             try:
                 stored = schedule_many(joined)
             except QueueFull as error:
@@ -123,9 +123,7 @@ class Batch(Generic[R]):
             except NotDurable as error:
                 # All are stored, so the callback may start when they have ended.
                 short = error
-            perform(own_clients.of_thread, self._closing())
-            if short is not None:
-                raise short
+            perform(own_clients.of_thread, self._closing(short))
         return stored
 
     async def aschedule(self, jobs: Iterable[Job[T]]) -> list[Job[T]]:
@@ -133,7 +131,7 @@ class Batch(Generic[R]):
         with self._scheduling():
             joined = self._join(jobs)
             await aperform(own_clients.of_loop, self._beginning())
-            short = None
+            short: NotDurable | None = None
             try:
                 stored = await aschedule_many(joined)
             except QueueFull as error:
@@ -141,9 +139,7 @@ class Batch(Generic[R]):
                 raise
             except NotDurable as error:
                 short = error
-            await aperform(own_clients.of_loop, self._closing())
-            if short is not None:
-                raise short
+            await aperform(own_clients.of_loop, self._closing(short))
         return stored
 
     def left(self) -> int:
@@ -250,7 +246,12 @@ class Batch(Generic[R]):
         self._is_sent = self._is_begun = False
         self.callback._draft, self.callback.state = self._draft, State.UNCOMMITTED
 
-    def _closing(self) -> Steps[None]:
+    def _closing(self, short: NotDurable | None) -> Steps[None]:
+        """Say that no more jobs come; ``short`` says that those before are not durable.
+
+        Raises:
+            NotDurable: that, or the callback is not durable.
+        """
         keys = DeliveryKeys.of(self.callback.queue)
         durable = None if self._draft is None else self._draft.extras.durable
         waiting = Wait.of(durable, keys)
@@ -260,6 +261,8 @@ class Batch(Generic[R]):
         yield from self.callback._refreshing()
         if job_scheduled.receivers:
             yield Telling(job_scheduled, [self.callback])
+        if short is not None:
+            raise short
         if waiting is not None:
             waiting.check([self.callback], "stored", WAITS_NOT)
 
