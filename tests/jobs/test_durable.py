@@ -52,10 +52,36 @@ QUEUE = "durable"
 Start = Callable[..., Server]
 
 
+@pytest.fixture(scope="module")
+def shared_pair(server_kind: str) -> Iterator[Replicated]:
+    """A primary with one replica. To make them takes a second, so most tests share them."""
+    started: list[Server] = []
+
+    def start(**options: str) -> Server:
+        started.append(Server(server_kind, options))
+        return started[-1].start()
+
+    yield Replicated(start, 1)
+    for server in started:
+        server.stop()
+
+
 @pytest.fixture
-def pair(private_server: Start, settings: Any) -> Replicated:
-    """A primary with one replica, and a queue that waits for nothing by itself."""
-    pair = Replicated(private_server, 1)
+def pair(shared_pair: Replicated, settings: Any) -> Iterator[Replicated]:
+    """The pair, empty, and a queue that waits for nothing by itself."""
+    with shared_pair.primary.client() as client:
+        client.flushall()
+        yield _served(shared_pair, settings)
+        client.config_set("maxmemory", "0")
+
+
+@pytest.fixture
+def own_pair(private_server: Start, settings: Any) -> Replicated:
+    """A pair that may be broken."""
+    return _served(Replicated(private_server, 1), settings)
+
+
+def _served(pair: Replicated, settings: Any) -> Replicated:
     settings.DELAYQ = {
         "CONNECTION": pair.primary.socket_url + PATIENT,
         "QUEUES": {QUEUE: {}, "waits": {"DURABLE": SHORT}},
@@ -525,19 +551,19 @@ def test_wait_ends_before_the_connection_counts_as_dead(
 
 
 def test_no_durable_job_is_lost_with_the_primary(
-    pair: Replicated, settings: Any
+    own_pair: Replicated, settings: Any
 ) -> None:
     task = add.using(queue=QUEUE, durable=LONG)
     jobs = [schedule(task, LATER, n) for n in range(50)]
 
-    pair.primary.kill()
-    promoted = pair.promote()
+    own_pair.primary.kill()
+    promoted = own_pair.promote()
     settings.DELAYQ = {"CONNECTION": promoted.socket_url, "QUEUES": {QUEUE: {}}}
 
     assert [get_job(job.id).state for job in jobs] == [State.SCHEDULED] * 50
 
 
-def test_demoted_server_is_not_believed(deaf: Replicated) -> None:
+def test_demoted_server_is_not_believed(own_pair: Replicated) -> None:
     """WAIT ends with an error when its server becomes a replica; what that has stored is about to go."""
     task = add.using(queue=QUEUE, durable=LONG)
     errors: list[BaseException] = []
@@ -548,15 +574,18 @@ def test_demoted_server_is_not_believed(deaf: Replicated) -> None:
         except redis.RedisError as error:
             errors.append(error)
 
+    replica = own_pair.replicas[0]
+    replica.suspend()
     thread = threading.Thread(target=sending)
     thread.start()
-    with deaf.primary.client() as client:
+    with own_pair.primary.client() as client:
         wait_until(
             lambda: client.info("clients")["blocked_clients"],
             description="the call waits",
         )
-        client.replicaof("127.0.0.1", str(deaf.replicas[0].port))
+        client.replicaof("127.0.0.1", str(replica.port))
         thread.join()
+    replica.resume()
 
     assert len(errors) == 1
 
