@@ -13,6 +13,7 @@ the servers, and what they still have is counted against those notes.
 """
 
 import argparse
+import queue
 import secrets
 import socket
 import statistics
@@ -41,7 +42,7 @@ LEVELS: dict[str, Any] = {
 #: How late a replica hears its primary, s, where something is to be lost on the way.
 LAG_S = 0.02
 #: How long jobs are scheduled before something happens.
-BEFORE_S = 3.0
+BEFORE_S = 5.0
 #: Threads that schedule.
 WRITERS = 16
 
@@ -54,6 +55,7 @@ class _Link:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
+        self._is_cut = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -66,20 +68,32 @@ class _Link:
                     (replica, primary, 0.0),
                     (primary, replica, LAG_S),
                 ):
-                    threading.Thread(
-                        target=self._pass, args=(source, target, wait_s), daemon=True
-                    ).start()
+                    on_way: queue.Queue[tuple[float, bytes]] = queue.Queue()
+                    for act in (self._take, self._give):
+                        threading.Thread(
+                            target=act,
+                            args=(source if act == self._take else target, on_way),
+                            kwargs={"wait_s": wait_s},
+                            daemon=True,
+                        ).start()
 
-    def _pass(
-        self, source: socket.socket, target: socket.socket, wait_s: float
-    ) -> None:
+    def _take(self, source: socket.socket, on_way: Any, *, wait_s: float) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                time.sleep(wait_s)
+                on_way.put((time.monotonic() + wait_s, data))
+
+    def _give(self, target: socket.socket, on_way: Any, *, wait_s: float) -> None:
+        with suppress(OSError):
+            while True:
+                at, data = on_way.get()
+                time.sleep(max(0.0, at - time.monotonic()))
+                if self._is_cut:
+                    return
                 target.sendall(data)
 
     def cut(self) -> None:
         """Lose what is on the way."""
+        self._is_cut = True
         self._listener.close()
         for each in self._sockets:
             with suppress(OSError):
