@@ -35,10 +35,6 @@ LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
 URL = "redis://localhost:6379/0"
 
 
-@delayed_task
-def note() -> None: ...
-
-
 class OwnCache(RedisCache):
     """A project's own cache, on top of django-redis."""
 
@@ -309,6 +305,9 @@ class TestServer:
     def test_deploy_warns_of_what_the_overview_warns_of(
         self, settings: Any, client: Any, server: Any, queue_name: str
     ) -> None:
+        @delayed_task(name="tests.checks.late", queue=queue_name)
+        def late() -> None: ...
+
         shared = f"{queue_name}-java"
         settings.DELAYQ = {
             "CONNECTION": server.socket_url,
@@ -317,7 +316,7 @@ class TestServer:
                 shared: {"REDISSON": "3.16.6", "CODEC": "StringCodec"},
             },
         }
-        schedule(note.using(queue=queue_name), 0)
+        schedule(late, 0)
         timeout_set = QueueKeys.of(queue_name).timeout_set
         client.zadd(timeout_set, dict.fromkeys(client.zrange(timeout_set, 0, -1), 1e12))
         frame = pack(b"java1234", b"x", FrameFormat.BC0LC0)
