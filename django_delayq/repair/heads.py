@@ -17,9 +17,11 @@ HEAD_FRAMES = 50
 HEAD_BYTES = 1 << 16
 
 
-def read_heads(keys: DeliveryKeys) -> Call[Stretch]:
+def read_heads(keys: DeliveryKeys, *, now_us: int | None = None) -> Call[Stretch]:
     """Read how the next frames of a queue begin."""
-    return survey(keys, "zset", batch=HEAD_FRAMES, byte_budget=HEAD_BYTES)
+    return survey(
+        keys, "zset", batch=HEAD_FRAMES, byte_budget=HEAD_BYTES, now_us=now_us
+    )
 
 
 def find_unread(
