@@ -1,0 +1,217 @@
+"""A primary with two replicas, and three Sentinels that watch over it: real servers, on loopback ports.
+
+The Sentinels are told to look several times a second, so that a failover takes about a second and not half a minute.
+"""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import redis
+
+from tests.polling import wait_until
+from tests.servers import Server
+
+NAME = "mymaster"
+#: A primary that is silent for so long is down, ms.
+DOWN_AFTER_MS = 500
+#: How often a Sentinel looks and speaks, ms. Their own periods are seconds.
+PERIODS = {
+    "INFO-PERIOD": 100,
+    "PING-PERIOD": 100,
+    "ASK-PERIOD": 100,
+    "PUBLISH-PERIOD": 100,
+}
+#: A failover takes a second or two. A loaded machine may make that longer.
+FAILOVER_S = 45.0
+
+
+class Watched:
+    """Three data servers and three Sentinels.
+
+    ``password`` is that of the data servers, ``sentinel_password`` that of the Sentinels. ``options`` are lines of the
+    data servers' configuration.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        password: str = "",
+        sentinel_password: str = "",
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.password = password
+        self.sentinel_password = sentinel_password
+        own = {
+            "repl-diskless-sync-delay": "0",
+            "repl-ping-replica-period": "1",
+            "appendonly": "no",
+            **(options or {}),
+        }
+        if password:
+            own |= {"requirepass": password, "masterauth": password}
+        self.servers = [Server(kind, own) for _ in range(3)]
+        self.sentinels: list[Server] = []
+        self._clients: dict[Server, redis.Redis] = {}
+
+    def start(self) -> "Watched":
+        """Start all six, and return once every Sentinel knows the others and both replicas."""
+        first, *others = self.servers
+        first.start()
+        for server in others:
+            server.options["replicaof"] = f"127.0.0.1 {first.port}"
+            server.start()
+        for _ in range(3):
+            options = {
+                "sentinel monitor": f"{NAME} 127.0.0.1 {first.port} 2",
+                "sentinel down-after-milliseconds": f"{NAME} {DOWN_AFTER_MS}",
+                "sentinel failover-timeout": f"{NAME} 1500",
+                "sentinel parallel-syncs": f"{NAME} 2",
+            }
+            if self.password:
+                options["sentinel auth-pass"] = f"{NAME} {self.password}"
+            if self.sentinel_password:
+                options["requirepass"] = self.sentinel_password
+                options["sentinel sentinel-pass"] = self.sentinel_password
+            sentinel = Server(self.kind, options, arguments=("--sentinel",))
+            self.sentinels.append(sentinel)
+            sentinel.start()
+            periods = [part for item in PERIODS.items() for part in item]
+            self._client(sentinel).execute_command("SENTINEL", "DEBUG", *periods)
+        self.wait_until_whole()
+        return self
+
+    def stop(self) -> None:
+        while self._clients:
+            self._clients.popitem()[1].close()
+        for server in (*self.sentinels, *self.servers):
+            server.stop()
+
+    def __enter__(self) -> "Watched":
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """What ``DELAYQ["CONNECTION"]`` takes."""
+        account = f":{self.password}@" if self.password else ""
+        query = (
+            f"?sentinel_password={self.sentinel_password}"
+            if self.sentinel_password
+            else ""
+        )
+        places = ",".join(f"127.0.0.1:{port}" for port in self.sentinel_ports)
+        return f"redis+sentinel://{account}{places}/{NAME}/0{query}"
+
+    @property
+    def sentinel_ports(self) -> list[int]:
+        return [sentinel.port for sentinel in self.sentinels]
+
+    @property
+    def primary(self) -> Server:
+        """The server that answers and says that it is the primary. There is one, but while a failover runs."""
+        found = [server for server in self.servers if self.role(server) == "master"]
+        assert len(found) == 1, [self.role(server) for server in self.servers]
+        return found[0]
+
+    def role(self, server: Server) -> str:
+        """Return what a server says about itself; empty if it does not answer."""
+        if not server.is_running:
+            return ""
+        try:
+            return str(self._client(server).execute_command("ROLE")[0].decode())
+        except (redis.ConnectionError, redis.TimeoutError):
+            return ""
+
+    def _client(self, server: Server) -> redis.Redis:
+        """Return the client of one server or Sentinel, whatever its role."""
+        if server not in self._clients:
+            own = self.sentinel_password if server in self.sentinels else self.password
+            self._clients[server] = redis.Redis(
+                port=server.port,
+                password=own or None,
+                retry=None,
+                socket_timeout=1.0,
+                protocol=2,
+            )
+        return self._clients[server]
+
+    def named_ports(self) -> set[int]:
+        """Return where the Sentinels say that the primary is, each of them."""
+        ports = set()
+        for sentinel in self.sentinels:
+            _, port = self._client(sentinel).execute_command(
+                "SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME
+            )
+            ports.add(int(port))
+        return ports
+
+    def wait_for_switch(self, old: Server) -> float:
+        """Wait until a Sentinel names another primary than ``old``. Return that moment, by `time.monotonic`."""
+        wait_until(
+            lambda: bool(self.named_ports() - {old.port}),
+            timeout=FAILOVER_S,
+            description="a Sentinel to name another primary",
+        )
+        return time.monotonic()
+
+    def fail_over(self, how: str) -> Server:
+        """Have the primary fail: ``kill`` or ``suspend``. Return it once another one was named."""
+        old = self.primary
+        if how == "kill":
+            old.kill()
+        else:
+            old.suspend()
+        self.wait_for_switch(old)
+        return old
+
+    def heal(self, old: Server) -> None:
+        """Bring a failed server back, and return once it is a replica that has what the primary has."""
+        if old.is_running:
+            old.resume()
+        else:
+            old.start()
+        self.wait_until_whole()
+
+    def wait_until_whole(self) -> None:
+        wait_until(
+            self._is_whole,
+            timeout=FAILOVER_S,
+            description="one primary, two replicas in step, three Sentinels that know all",
+        )
+
+    def _is_whole(self) -> bool:
+        roles = sorted(map(self.role, self.servers))
+        if roles != ["master", "slave", "slave"]:
+            return False
+        links = self._client(self.primary).info("replication")
+        in_step = [
+            links.get(f"slave{i}", {}).get("state") == "online" for i in range(2)
+        ]
+        return all(in_step) and all(map(self._knows_all, self.sentinels))
+
+    def _knows_all(self, sentinel: Server) -> bool:
+        told: Any = self._client(sentinel).execute_command("SENTINEL", "MASTER", NAME)
+        if not isinstance(told, dict):
+            told = dict(zip(told[::2], told[1::2], strict=True))
+        facts = {_text(key): _text(value) for key, value in told.items()}
+        return (
+            int(facts["port"]) == self.primary.port
+            and facts["flags"] == "master"
+            and int(facts["num-slaves"]) == 2
+            and int(facts["num-other-sentinels"]) == 2
+        )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
