@@ -116,8 +116,8 @@ class _Listening:
         self._waker.wake()
 
     def run(self) -> None:
-        backoff_ms, longest_ms = BACKOFF_MS
-        longest_ms = pause_ms(self._client, longest_ms)
+        backoff_ms: float = BACKOFF_MS[0]
+        longest_ms = pause_ms(self._client, BACKOFF_MS[1])
         while not self._is_ended:
             self._told &= set(self._callbacks)
             if not self._callbacks:
