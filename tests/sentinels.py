@@ -156,14 +156,17 @@ class Watched:
             ports.add(int(port))
         return ports
 
-    def wait_for_switch(self, old: Server) -> float:
-        """Wait until a Sentinel names another primary than ``old``. Return that moment, by `time.monotonic`."""
-        wait_until(
-            lambda: bool(self.named_ports() - {old.port}),
+    def wait_for_switch(self, old: Server) -> tuple[float, int]:
+        """Wait until a Sentinel names another primary than ``old``.
+
+        Return that moment, by `time.monotonic`, and the port of the new primary.
+        """
+        others = wait_until(
+            lambda: self.named_ports() - {old.port},
             timeout=FAILOVER_S,
             description="a Sentinel to name another primary",
         )
-        return time.monotonic()
+        return time.monotonic(), others.pop()
 
     def fail_over(self, how: str) -> Server:
         """Have the primary fail: ``kill`` or ``suspend``. Return it once another one was named."""
