@@ -59,10 +59,14 @@ class Kind:
 class InUse:
     """All kinds of connection to the primary, in use from `start` to `stop`."""
 
-    def __init__(self, watched: Watched, parameters: str = "") -> None:
+    def __init__(
+        self, watched: Watched, parameters: str = "", *, hears: bool = True
+    ) -> None:
+        """Without ``hears`` no thread listens to the Sentinels: only calls are made, as in a web process."""
         url = watched.url
         joint = "&" if "?" in url else "?"
         self.watched = watched
+        self._hears = hears
         self.clients = Clients.of(url + (joint + parameters if parameters else ""))
         self.kinds: dict[str, Kind] = {}
         self._is_over = threading.Event()
@@ -71,7 +75,6 @@ class InUse:
 
     def start(self) -> "InUse":
         clients = self.clients
-        hear_switches(clients.shared())
         self._use("call of a thread", lambda: run(clients.of_thread(), write("thread")))
         self._use("pooled call", lambda: run(clients.shared(), write("pooled")))
         self._use("pipeline", self._pipeline)
@@ -88,9 +91,11 @@ class InUse:
             "asyncio call that is sent once",
             lambda client: asend_once(client, Command(("SET", "k", "x"))),
         )
-        self._wait("subscription", self._subscribe)
-        self._wait("watch of a list", self._watch)
-        self._wait("wait for a list", self._take)
+        if self._hears:
+            hear_switches(clients.shared())
+            self._wait("subscription", self._subscribe)
+            self._wait("watch of a list", self._watch)
+            self._wait("wait for a list", self._take)
         with self.fed(self.watched.primary.port):
             self.wait_until_back(0.0)
         return self

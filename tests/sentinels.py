@@ -23,6 +23,12 @@ PERIODS = {
     "ASK-PERIOD": 100,
     "PUBLISH-PERIOD": 100,
 }
+#: How a Sentinel treats the primary, ms.
+TIMES = {
+    "down-after-milliseconds": DOWN_AFTER_MS,
+    "failover-timeout": 1500,
+    "parallel-syncs": 2,
+}
 #: A failover takes a second or two. A loaded machine may make that longer.
 FAILOVER_S = 45.0
 
@@ -65,14 +71,7 @@ class Watched:
             server.options["replicaof"] = f"127.0.0.1 {first.port}"
             server.start()
         for _ in range(3):
-            options = {
-                "sentinel monitor": f"{NAME} 127.0.0.1 {first.port} 2",
-                "sentinel down-after-milliseconds": f"{NAME} {DOWN_AFTER_MS}",
-                "sentinel failover-timeout": f"{NAME} 1500",
-                "sentinel parallel-syncs": f"{NAME} 2",
-            }
-            if self.password:
-                options["sentinel auth-pass"] = f"{NAME} {self.password}"
+            options: dict[str, str] = {}
             if self.sentinel_password:
                 options["requirepass"] = self.sentinel_password
                 options["sentinel sentinel-pass"] = self.sentinel_password
@@ -80,9 +79,36 @@ class Watched:
             self.sentinels.append(sentinel)
             sentinel.start()
             periods = [part for item in PERIODS.items() for part in item]
-            self._client(sentinel).execute_command("SENTINEL", "DEBUG", *periods)
+            self.client(sentinel).execute_command("SENTINEL", "DEBUG", *periods)
+            self._monitor(sentinel, first)
         self.wait_until_whole()
         return self
+
+    def _monitor(self, sentinel: Server, primary: Server) -> None:
+        execute = self.client(sentinel).execute_command
+        execute("SENTINEL", "MONITOR", NAME, "127.0.0.1", primary.port, 2)
+        for name, value in {**TIMES, "auth-pass": self.password}.items():
+            if value:
+                execute("SENTINEL", "SET", NAME, name, value)
+
+    def demote_unseen(self) -> Server:
+        """Swap the primary behind the backs of the Sentinels, so that no connection is closed. Return the new primary."""
+        old = self.primary
+        chosen = next(server for server in self.servers if server is not old)
+        for sentinel in self.sentinels:
+            self.client(sentinel).execute_command("SENTINEL", "REMOVE", NAME)
+        self.client(chosen).execute_command("REPLICAOF", "NO", "ONE")
+        for server in self.servers:
+            if server is not chosen:
+                self.client(server).execute_command(
+                    "REPLICAOF", "127.0.0.1", chosen.port
+                )
+        wait_until(
+            lambda: self.role(old) == "slave", description="the old primary to follow"
+        )
+        for sentinel in self.sentinels:
+            self._monitor(sentinel, chosen)
+        return chosen
 
     def stop(self) -> None:
         while self._clients:
@@ -129,11 +155,11 @@ class Watched:
         if not server.is_running:
             return ""
         try:
-            return str(self._client(server).execute_command("ROLE")[0].decode())
+            return str(self.client(server).execute_command("ROLE")[0].decode())
         except (redis.ConnectionError, redis.TimeoutError):
             return ""
 
-    def _client(self, server: Server) -> redis.Redis:
+    def client(self, server: Server) -> redis.Redis:
         """Return the client of one server or Sentinel, whatever its role."""
         if server not in self._clients:
             own = self.sentinel_password if server in self.sentinels else self.password
@@ -150,7 +176,7 @@ class Watched:
         """Return where the Sentinels say that the primary is, each of them."""
         ports = set()
         for sentinel in self.sentinels:
-            _, port = self._client(sentinel).execute_command(
+            _, port = self.client(sentinel).execute_command(
                 "SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME
             )
             ports.add(int(port))
@@ -197,14 +223,14 @@ class Watched:
         roles = sorted(map(self.role, self.servers))
         if roles != ["master", "slave", "slave"]:
             return False
-        links = self._client(self.primary).info("replication")
+        links = self.client(self.primary).info("replication")
         in_step = [
             links.get(f"slave{i}", {}).get("state") == "online" for i in range(2)
         ]
         return all(in_step) and all(map(self._knows_all, self.sentinels))
 
     def _knows_all(self, sentinel: Server) -> bool:
-        told: Any = self._client(sentinel).execute_command("SENTINEL", "MASTER", NAME)
+        told: Any = self.client(sentinel).execute_command("SENTINEL", "MASTER", NAME)
         if not isinstance(told, dict):
             told = dict(zip(told[::2], told[1::2], strict=True))
         facts = {_text(key): _text(value) for key, value in told.items()}

@@ -8,7 +8,7 @@ replica loses the connection as well.
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -149,6 +149,27 @@ class _LedConnection(Connection):
         self.sentinels = sentinels
         self.primary: Primary | None = None
         self._is_checked = False
+        # Whether the last wait ended because the primary is elsewhere now.
+        self._has_moved = False
+
+    def connect(self) -> None:
+        self._until_it_stays(super().connect)
+
+    # redis-py 6 and later call this one, and from `connect`.
+    def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
+        connect = super().connect_check_health
+        self._until_it_stays(lambda: connect(*args, **kwargs))
+
+    def _until_it_stays(self, connect: Callable[[], None]) -> None:
+        """Connect anew if the primary moves while the old one is still to greet us."""
+        while True:
+            self._has_moved = False
+            try:
+                connect()
+                return
+            except RedisConnectionError:
+                if not self._has_moved:
+                    raise
 
     def _connect(self) -> Any:
         slices = _Slices(self)
@@ -169,9 +190,11 @@ class _LedConnection(Connection):
             # Nobody knows better than we do. The wait goes on until its own time-out.
             return
         if self.primary is not None and primary.replaces(self.primary):
+            self._has_moved = True
             raise ConnectionResetError(_moved(self.sentinels, primary))
 
     def shut(self) -> None:
+        self._has_moved = True
         sock = self._sock
         if sock is not None:
             sock.shut()
@@ -224,6 +247,7 @@ class _AsyncLedConnection(AsyncConnection):
         self.sentinels = sentinels
         self.primary: Primary | None = None
         self._is_checked = False
+        self._has_moved = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def _connect(self) -> None:
@@ -238,17 +262,21 @@ class _AsyncLedConnection(AsyncConnection):
         note_connected(self)
 
     async def connect(self) -> None:
-        try:
-            await super().connect()  # type: ignore[no-untyped-call]
-        except RedisConnectionError as error:
-            raise _unwrapped(error) from None
+        await self._until_it_stays(super().connect)
 
-    # redis-py 6 and later call this one, and from `connect`.
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        try:
-            await super().connect_check_health(*args, **kwargs)
-        except RedisConnectionError as error:
-            raise _unwrapped(error) from None
+        connect = super().connect_check_health
+        await self._until_it_stays(lambda: connect(*args, **kwargs))
+
+    async def _until_it_stays(self, connect: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            self._has_moved = False
+            try:
+                await connect()
+                return
+            except RedisConnectionError as error:
+                if not self._has_moved:
+                    raise _unwrapped(error) from None
 
     @asynccontextmanager
     async def _attention(self) -> AsyncIterator[None]:
@@ -272,6 +300,7 @@ class _AsyncLedConnection(AsyncConnection):
                 # As above: the wait goes on until its own time-out.
                 primary = None
             if primary and self.primary and primary.replaces(self.primary):
+                self._has_moved = True
                 self._abort()
                 return
             await asyncio.sleep(ATTENTION_S)
@@ -282,6 +311,7 @@ class _AsyncLedConnection(AsyncConnection):
             writer.transport.abort()
 
     def shut(self) -> None:
+        self._has_moved = True
         if self._loop is not None:
             try:
                 self._loop.call_soon_threadsafe(self._abort)
