@@ -28,16 +28,6 @@ from tests.servers import ExternalServer
 PATIENT = "socket_timeout=60&socket_connect_timeout=60"
 
 
-@pytest.fixture(scope="module")
-def watched(server_kind: str) -> Iterator[Watched]:
-    if server_kind == ExternalServer.kind:
-        pytest.skip("its Sentinels are somebody's")
-    if server_kind == "redis6":
-        pytest.skip("its Sentinels cannot be told to hurry (SENTINEL DEBUG)")
-    with Watched(server_kind) as watched:
-        yield watched
-
-
 @pytest.fixture
 def clients(watched: Watched) -> Iterator[Clients]:
     clients = Clients.of(f"{watched.url}?{PATIENT}")
