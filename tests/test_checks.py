@@ -30,6 +30,7 @@ from django_delayq.jobs.decorator import delayed_task, queue_handler
 from django_delayq.wire.frame import FrameFormat, pack
 from django_delayq.wire.keys import QueueKeys
 from tests.databases import added
+from tests.sentinels import Watched
 
 LOCMEM = "django.core.cache.backends.locmem.LocMemCache"
 URL = "redis://localhost:6379/0"
@@ -276,6 +277,42 @@ class TestServer:
 
         assert ids_of(found) == ["django_delayq.E009"]
         assert "Check user and password" in str(found[0].hint)
+
+    @pytest.mark.parametrize(
+        ("change", "message", "hint"),
+        [
+            (("mymaster", "nobody"), "no primary named 'nobody'", "Correct the name"),
+            (("127.0.0.1", "127.0.0.2"), "no Sentinel of 'mymaster' answers", "Are"),
+        ],
+    )
+    def test_deploy_says_what_is_wrong_with_sentinels(
+        self,
+        settings: Any,
+        watched: Watched,
+        change: tuple[str, str],
+        message: str,
+        hint: str,
+    ) -> None:
+        url = watched.url.replace(*change).replace("://", "://app:hunter2@")
+        settings.DELAYQ = {"CONNECTION": url}
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        assert ids_of(found) == ["django_delayq.E009"]
+        assert message in found[0].msg
+        assert str(found[0].hint).startswith(hint)
+        assert "hunter2" not in str(found[0])
+
+    def test_deploy_asks_the_primary_of_sentinels(
+        self, settings: Any, watched: Watched
+    ) -> None:
+        settings.DELAYQ = {"CONNECTION": watched.url}
+
+        found = checks.run_checks(tags=["delayq"], include_deployment_checks=True)
+
+        # It has no append-only file, which only its own configuration says.
+        assert ids_of(found) == ["django_delayq.W001"]
+        assert "append-only" in found[0].msg
 
     def test_deploy_blames_the_secrets_and_not_the_server(
         self, settings: Any, private_server: Any

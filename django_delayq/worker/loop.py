@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from django_delayq.calls.command import Command
 from django_delayq.calls.line import Line
+from django_delayq.clients.primary import pause_ms
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings, WorkerSettings
 from django_delayq.delivery.claiming import LOOKS_A_LEASE
@@ -87,7 +88,7 @@ class ClaimLoop:
             max_jobs=max_jobs,
             wake=lambda: self.alarm.wake(_SELF),
         )
-        self._outage = Outage(look_ms)
+        self._outage = Outage(pause_ms(client, look_ms))
         self.ends = Ends(self._line, self.crew, self._outage)
         self._settlement = self.ends.settlement
         # The same deque: every job that ends is appended, and this saves one look-up.
