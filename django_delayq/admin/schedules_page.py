@@ -17,7 +17,7 @@ from django_delayq.jobs.moments import cron
 from django_delayq.jobs.pausing import MAX_REASON
 from django_delayq.jobs.schedules import Schedule, get_schedule, get_schedules
 from django_delayq.showing.display import clean
-from django_delayq.translating import is_english, moment_text
+from django_delayq.translating import moment_text, when_text
 
 #: How many moments of each schedule are shown.
 SHOWN = 5
@@ -82,8 +82,7 @@ def row_of(schedule: Schedule) -> Row:
     return Row(
         clean(schedule.name),
         clean(schedule.task),
-        # What puts a cron expression into words speaks English only.
-        clean(schedule.words if is_english() else schedule.when),
+        clean(when_text(schedule.when)),
         moments,
         moment_text(timezone.localtime(last)) if last is not None else "",
         [clean(note) for note in notes],
@@ -126,9 +125,7 @@ def _change(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
     when = cron(posted.get("cron", ""), tz=posted.get("tz", "").strip() or None)
     schedule.override(when)
     template = gettext("Schedule {name} has other moments: {moments}.")
-    return template.format(
-        name=schedule.name, moments=when.words if is_english() else when
-    )
+    return template.format(name=schedule.name, moments=when_text(when))
 
 
 def _take_back(schedule: Schedule, posted: Mapping[str, str], by: str) -> str:
