@@ -107,7 +107,7 @@ def show_queue(visit: Visit, queue: str) -> HttpResponse:
         **action_context(visit, tab.states),
         "limits": [
             say(each.words)
-            for each in concerning(settings, in_force(settings, limits), held)
+            for each in concerning(settings, in_force(settings, limits), held.counts)
         ],
         "may_change": visit.may_change,
         "pause_url": visit.reverse("pause", settings.name),
