@@ -33,8 +33,9 @@ class Row:
     #: The next moments, in the zone of the schedule.
     moments: list[str]
     last: str
-    #: What is out of the ordinary.
+    #: What else is to be known of it, and why it does not come.
     notes: list[str]
+    faults: list[str]
     is_paused: bool
     is_overridden: bool
     is_deletable: bool
@@ -44,7 +45,7 @@ class Row:
 
 def row_of(schedule: Schedule) -> Row:
     """Describe a schedule."""
-    notes = []
+    notes, faults = [], []
     if schedule.is_stored:
         notes.append(gettext("stored"))
     if schedule.is_overridden:
@@ -56,7 +57,7 @@ def row_of(schedule: Schedule) -> Row:
             gettext("not enrolled yet: the first worker that starts does that")
         )
     if schedule.is_orphan:
-        notes.append(
+        faults.append(
             gettext("orphan: this process knows no such task")
             if schedule.is_stored
             else gettext("orphan: the code of this process has no such schedule")
@@ -67,7 +68,7 @@ def row_of(schedule: Schedule) -> Row:
             if schedule.paused_reason
             else gettext("paused since {since}, by {by}")
         )
-        notes.append(
+        faults.append(
             template.format(
                 since=moment_text(timezone.localtime(schedule.paused_since)),
                 by=schedule.paused_by,
@@ -86,6 +87,7 @@ def row_of(schedule: Schedule) -> Row:
         moments,
         moment_text(timezone.localtime(last)) if last is not None else "",
         [clean(note) for note in notes],
+        [clean(fault) for fault in faults],
         schedule.is_paused,
         schedule.is_overridden,
         schedule.is_stored or schedule.is_orphan,

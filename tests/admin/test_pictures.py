@@ -19,11 +19,12 @@ from django_delayq import (
     every,
     get_schedule,
     pause,
+    set_limit,
     store_schedule,
 )
 from django_delayq.calls.running import run
 from django_delayq.clock import epoch_ms
-from django_delayq.delivery import ended, limiting
+from django_delayq.delivery import ended
 from django_delayq.delivery.ended import EndRecord
 from django_delayq.delivery.progress import JobProgress, note_progress
 from django_delayq.delivery.states import State
@@ -81,9 +82,12 @@ class Shop:
             queue.running(4800 + n, task=cancel_unpaid.name, insertion_list=False)
             for n in range(2)
         ]
+        self._serve()
+
+    def _serve(self) -> None:
         tokens = [job.token for job in self.running]
-        living.serve(queue, *tokens, task=cancel_unpaid.name)
-        living.serve(mail, pid=4712)
+        living.serve(self.queue, *tokens, task=cancel_unpaid.name)
+        living.serve(self.mail, pid=4712)
 
     def _give_up(self) -> str:
         raised = "ConnectionError: the mail server is down"
@@ -101,6 +105,7 @@ class Shop:
     def go_on(self) -> None:
         """Do what the pages of the docs have not, and others show."""
         queue, mail = self.queue, self.mail
+        self._serve()
         refused = error("PermissionError: card 4711 is blocked", at_ms=epoch_ms())
         for number in range(3):
             queue.dead(4650 + number, task=cancel_unpaid.name, error_text=refused)
@@ -126,8 +131,7 @@ class Shop:
             for number in range(8)
         ]
         run(queue.client, ended.note_ended(queue.keys, records, keep=1_000))
-        declared = [("mail-provider", {"rate": "20/s"})]
-        run(mail.client, limiting.declare(mail.keys, declared, is_new=True))
+        set_limit(mail.name, limit="mail-provider", rate="20/s")
         pause(mail.name, reason="the provider is down until 18:00")
         for name, when in (
             ("nightly-export", cron("0 3 * * *")),
@@ -206,6 +210,7 @@ def test_pictures_of_every_page(
 
         shop.go_on()
         painter.open("warnings", url("changelist"))
+        painter.ask("worker-stop", url("workers"), "button[value=stop]")
         painter.open("tasks-week", f"{url('tasks')}?span=week&sort=-task")
         for state in ("due", "running", "retrying", "held", "dead", "ended"):
             painter.open(f"queue-{state}", f"{url('queue', queue)}?state={state}")
@@ -231,6 +236,5 @@ def test_pictures_of_every_page(
             "input[name=job]",
             "button[value='reschedule:ticked']",
         )
-        painter.ask("worker-stop", url("workers"), "button[value=stop]")
         settings.DELAYQ = {**settings.DELAYQ, "CONNECTION": "unix:///dev/null/nobody"}
         painter.open("fault", url("changelist"))

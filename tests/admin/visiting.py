@@ -151,7 +151,9 @@ class Visitor:
         for script in ("return 100", "return document.documentElement.scrollHeight"):
             size["height"] = self.driver.execute_script(script)
             self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
         self.driver.save_screenshot(str(file))
+        self.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": False})
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
