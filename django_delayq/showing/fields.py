@@ -100,20 +100,20 @@ def note_of(state: str, content: Content, queue: QueueSettings) -> str:
     note = str(STATE_NOTES.get(state, ""))
     if state not in GRAVES:
         return note
-    name, ttl_s = "DEAD_TTL", queue.dead_ttl_s
-    if state == State.QUARANTINED:
-        name, ttl_s = (
-            ("QUARANTINE_TTL", queue.quarantine_ttl_s)
-            if content.is_foreign
-            else ("QUARANTINED_JOBS_TTL", queue.quarantined_jobs_ttl_s)
-        )
-    kept = (
-        gettext("It is kept until it is run again or discarded.")
-        if ttl_s is None
-        else gettext(
-            "It is kept until it is run again or discarded, and for {time} at most ({setting})."
-        ).format(time=span_text(int(ttl_s * 1_000)), setting=name)
-    )
+    if state == State.DEAD:
+        ttl_s, kept = queue.dead_ttl_s, gettext("for {time} at most (DEAD_TTL)")
+    elif content.is_foreign:
+        ttl_s = queue.quarantine_ttl_s
+        kept = gettext("for {time} at most (QUARANTINE_TTL)")
+    else:
+        ttl_s = queue.quarantined_jobs_ttl_s
+        kept = gettext("for {time} at most (QUARANTINED_JOBS_TTL)")
+    if ttl_s is None:
+        kept = gettext("It is kept until it is run again or discarded.")
+    else:
+        kept = gettext(
+            "It is kept until it is run again or discarded, and {bound}."
+        ).format(bound=kept.format(time=span_text(int(ttl_s * 1_000))))
     return f"{note} {kept}"
 
 
