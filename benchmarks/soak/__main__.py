@@ -1,0 +1,290 @@
+"""``python -m benchmarks.soak``: steady load for an hour, and whether anything grows, is lost, runs twice or runs early.
+
+A server with an append-only file, a worker of two processes with the defaults, and a producer that schedules twenty tasks
+at a steady rate: some fail, some die, some have unique keys, limits, priorities, results, progress or schedules; some are
+cancelled or moved. The producer and the tasks write a ledger of their own. Every 15 s a sample is taken.
+
+Ctrl-C ends it with what it has. The exit status is 1 if a finding does not hold.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis
+
+from benchmarks import bench
+from benchmarks.soak.kinds import KINDS, queue_names
+from benchmarks.soak.ledger import Event, Ledger
+from benchmarks.soak.sampling import Sample, Sampler, Watcher, timed_lateness
+from benchmarks.soak.verdict import End, Finding, judge
+from tests.polling import wait_until
+from tests.servers import Server, available_kinds
+
+PROCESSES = 2
+#: A server that keeps what it has, as deploy.md has it.
+LASTING = {"appendonly": "yes", "appendfsync": "everysec"}
+#: For how long the limit is measured, if no rate is given.
+LIMIT_S = 10.0
+#: After the last job is due: for retries, and for a machine that is busy.
+DRAIN_S = 120.0
+
+
+class Report(msgspec.Struct):
+    """What a soak leaves behind, as JSON."""
+
+    began: str
+    seconds: float
+    rate: float
+    queues: int
+    #: The longest delay, seconds.
+    longest_s: float
+    server: str
+    jobs: int
+    is_interrupted: bool
+    samples: list[Sample]
+    findings: list[Finding]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=3_600)
+    parser.add_argument(
+        "--rate", type=float, help="jobs a second; by default half of what is measured"
+    )
+    parser.add_argument("--queues", type=int, default=4)
+    parser.add_argument("--every", type=float, default=15, help="seconds a sample")
+    parser.add_argument("--longest", type=float, default=300, help="longest delay, s")
+    parser.add_argument(
+        "--server", default=available_kinds()[0], choices=available_kinds()
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("soak"), help="path without a suffix"
+    )
+    options = parser.parse_args()
+    # A run in the background is ended by SIGTERM, and has a result as well.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="dq-soak-") as folder:
+        rate = options.rate
+        if rate is None:
+            rate = limit_of(options, Path(folder) / "limit") / 2
+            _say(f"half of the limit is {rate:,.0f} jobs a second")
+        report = soak(options, rate, Path(folder) / "soak")
+    for suffix, text in (("json", msgspec.json.format(msgspec.json.encode(report))),):
+        options.output.with_suffix(f".{suffix}").write_bytes(text)
+    bench.table(
+        ("", "figure", "bar", "holds"),
+        [
+            (f.name, f.figure, f.bar, {True: "yes", False: "NO", None: "?"}[f.holds])
+            for f in report.findings
+        ],
+    )
+    if any(finding.holds is False for finding in report.findings):
+        sys.exit(1)
+
+
+def soak(options: argparse.Namespace, rate: float, folder: Path) -> Report:
+    """Run it, and return what was found."""
+    samples: list[Sample] = []
+    is_interrupted = False
+    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    with _setting(options, folder) as setting:
+        setting.begin(rate)
+        try:
+            while setting.spent_s < options.seconds:
+                setting.sleep(min(options.every, options.seconds - setting.spent_s))
+                samples.append(setting.sample())
+                _tell(samples[-1], options.seconds)
+            setting.stop_producing()
+            _say("the producer has stopped; what waits comes to its end")
+            setting.drain(options.longest + DRAIN_S)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            _say("interrupted; this is the verdict on what there is")
+        end = setting.end()
+        ledger = setting.ledger
+    return Report(
+        began,
+        samples[-1].at_s if samples else 0.0,
+        rate,
+        options.queues,
+        options.longest,
+        setting.server_name,
+        ledger.events[Event.STORED],
+        is_interrupted,
+        samples,
+        judge(samples, ledger, end),
+    )
+
+
+def limit_of(options: argparse.Namespace, folder: Path) -> float:
+    """Return how many jobs a second come to their end if the producer schedules as fast as it goes."""
+    with _setting(options, folder) as setting:
+        setting.begin(0)
+        setting.sleep(LIMIT_S)
+        ended = setting.sample().ended_a_second
+        setting.stop_producing()
+        setting.end()
+    return ended
+
+
+class Setting:
+    """The server and the processes of one run."""
+
+    def __init__(
+        self, server: Server, folder: Path, longest_s: float, worker: Any
+    ) -> None:
+        self._server = server
+        self._folder = folder
+        self._longest_s = longest_s
+        self._worker = worker
+        self._client = server.client()
+        self._discarded = 0
+        self._errors: list[str] = []
+        self.ledger = Ledger(folder)
+        self.server_name = f"{server.kind} {'.'.join(map(str, server.version))}"
+
+    def begin(self, rate: float) -> None:
+        """Start the producer once all worker processes claim."""
+        from django_delayq.jobs.workers import workers
+
+        wait_until(
+            lambda: len(workers()) == PROCESSES, description="the worker has begun"
+        )
+        self._producer = subprocess.Popen(
+            [
+                sys.executable,
+                *("-m", "benchmarks.soak.producing"),
+                *(str(rate), str(self._longest_s)),
+            ],
+            cwd=bench.ROOT,
+            env=bench.environment(bench.ROOT),
+            stdin=subprocess.PIPE,
+        )
+        self._watcher = Watcher()
+        self._watcher.start()
+        self._began = time.monotonic()
+        pids = {
+            "server": self._server.pid,
+            "producer": self._producer.pid,
+            "supervisor": self._worker.pid,
+        }
+        self._sampler = Sampler(self._client, self.ledger, self._watcher, pids)
+
+    @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass; raise if a process has ended by itself."""
+        try:
+            status = self._producer.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        else:
+            raise RuntimeError(f"the producer has ended with status {status}")
+        if self._worker.poll() is not None:
+            raise RuntimeError(f"the worker has ended with {self._worker.returncode}")
+
+    def sample(self) -> Sample:
+        """Take a sample, and discard what is dead, as somebody does who looks after it."""
+        from django_delayq import find_jobs
+
+        sample = self._sampler.take()
+        self._discarded += find_jobs(state="dead").discard().won
+        return sample
+
+    def stop_producing(self) -> None:
+        """End the producer; again, it does nothing."""
+        assert self._producer.stdin is not None
+        self._producer.stdin.close()
+        self._producer.wait()
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until every job has come to its end; what has not by then is lost."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self.ledger.read()
+            if not self.ledger.waiting:
+                return
+            time.sleep(0.2)
+
+    def end(self) -> End:
+        """Stop everything but the server, and say what there is then."""
+        from django_delayq import conf, find_jobs
+        from django_delayq.jobs.statistics import statistics_totals
+
+        self.stop_producing()
+        self._watcher.stop()
+        if self._watcher.error is not None:
+            self._errors.append(f"the overview: {self._watcher.error!r}")
+        self._worker.terminate()
+        self._worker.wait()
+        self.ledger.read()
+        lateness = timed_lateness()
+        persistence = self._client.info("persistence")
+        schedules = sum(
+            self._client.zcard(queue.keys.periods)
+            for queue in conf.get_settings().queues.values()
+        )
+        living = ["scheduled", "due", "running", "retrying", "held", "quarantined"]
+        totals = statistics_totals().values()
+        return End(
+            waiting_on_server=find_jobs(state=living).count() - schedules,
+            dead=self._discarded + find_jobs(state="dead").count(),
+            runs=sum(each.queue.runs for each in totals),
+            p50_ms=lateness.percentile(50),
+            p99_ms=lateness.percentile(99),
+            statuses={
+                "producer": self._producer.returncode,
+                "worker": self._worker.returncode,
+            },
+            aof={
+                name: persistence[name]
+                for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
+            },
+            errors=self._errors,
+        )
+
+
+@contextmanager
+def _setting(options: argparse.Namespace, folder: Path) -> Iterator[Setting]:
+    folder.mkdir()
+    with bench.running(options.server, **LASTING) as server:
+        os.environ["DELAYQ_SOAK_URL"] = server.url
+        os.environ["DELAYQ_SOAK_QUEUES"] = str(options.queues)
+        os.environ["DELAYQ_SOAK_LEDGER"] = str(folder)
+        os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.soak.settings"
+        import django
+
+        django.setup()
+        arguments = ("--processes", str(PROCESSES), "--verbosity", "0")
+        with bench.working(*arguments) as worker:
+            setting = Setting(server, folder, options.longest, worker)
+            yield setting
+
+
+def _tell(sample: Sample, seconds: float) -> None:
+    late = "–" if sample.p99_ms is None else f"{sample.p99_ms:.1f}"
+    _say(
+        f"{sample.at_s:6.0f} of {seconds:.0f} s: {sample.ended_a_second:.0f} jobs/s, {sample.waiting:,} wait,"
+        f" p99 {late} ms, {sample.dbsize} keys, {sample.used_memory / 2**20:.1f} MiB,"
+        f" {sample.clients} clients, load {sample.load:.1f}"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
