@@ -51,7 +51,7 @@ class Producer:
         """Schedule so many jobs, and do what has to be done by now."""
         from django_delayq import schedule_many
 
-        together: list[tuple[int, str, float, Any]] = []
+        together: list[tuple[int, str, Any]] = []
         for kind in self._random.choices(self._kinds, self._shares, k=jobs):
             number, due_ms = next(self._numbers), self._due_ms(kind.task)
             if kind.task in TOGETHER:
@@ -59,13 +59,13 @@ class Producer:
                 job = self._task(kind.task, number).prepare(
                     _moment(due_ms), number, *args
                 )
-                together.append((number, kind.task, due_ms, job))
+                together.append((number, kind.task, job))
             else:
                 getattr(self, f"_{kind.task}", self._plain)(kind.task, number, due_ms)
         if together:
             schedule_many(job for *_, job in together)
-            for number, task, due_ms, _ in together:
-                self._stored(number, task, due_ms)
+            for number, task, job in together:
+                self._stored(number, task, job)
         while self._plans and self._plans[0][0] <= time.time():
             heapq.heappop(self._plans)[2]()
 
@@ -88,11 +88,12 @@ class Producer:
     def _send(self, task: str, due_ms: float, number: int, *args: Any) -> Any:
         job = self._task(task, number).schedule(_moment(due_ms), number, *args)
         if job.created:
-            self._stored(number, task, due_ms)
+            self._stored(number, task, job)
         return job
 
-    def _stored(self, number: int, task: str, due_ms: float) -> None:
-        self._recorder.record(Event.STORED, number, NUMBERS[task], due_ms)
+    def _stored(self, number: int, task: str, job: Any) -> None:
+        # Later than what was asked for only if that had passed when the server stored the job.
+        self._recorder.record(Event.STORED, number, NUMBERS[task], job.start_time_ms)
 
     def _plain(self, task: str, number: int, due_ms: float) -> None:
         self._send(task, due_ms, number)
@@ -137,11 +138,11 @@ class Producer:
 
         first = self._task(task, number).prepare(_moment(due_ms), number)
         after = next(self._numbers)
-        # It becomes due when the first has ended, on the same queue.
         follower = self._task("confirm_order", number).prepare(0, after)
         schedule_many([first.then(follower)])
-        self._stored(number, task, due_ms)
-        self._stored(after, "confirm_order", 0.0)
+        self._stored(number, task, first)
+        # When it is due is known once the first has ended.
+        self._recorder.record(Event.STORED, after, NUMBERS["confirm_order"], 0.0)
 
 
 def _moment(ms: float) -> datetime:
