@@ -9,22 +9,23 @@ Ctrl-C ends it with what it has. The exit status is 1 if a finding does not hold
 
 import argparse
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 import msgspec
-import redis
 
 from benchmarks import bench
-from benchmarks.soak.kinds import KINDS, queue_names
+from benchmarks.peers.plots import THEMES
 from benchmarks.soak.ledger import Event, Ledger
+from benchmarks.soak.picture import draw
 from benchmarks.soak.sampling import Sample, Sampler, Watcher, timed_lateness
 from benchmarks.soak.verdict import End, Finding, judge
 from tests.polling import wait_until
@@ -56,7 +57,9 @@ class Report(msgspec.Struct):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak", description=__doc__
+    )
     parser.add_argument("--seconds", type=float, default=3_600)
     parser.add_argument(
         "--rate", type=float, help="jobs a second; by default half of what is measured"
@@ -71,46 +74,44 @@ def main() -> None:
         "--output", type=Path, default=Path("soak"), help="path without a suffix"
     )
     options = parser.parse_args()
-    # A run in the background is ended by SIGTERM, and has a result as well.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with tempfile.TemporaryDirectory(prefix="dq-soak-") as folder:
+    with (
+        _interrupts() as interrupts,
+        tempfile.TemporaryDirectory(prefix="dq-soak-") as folder,
+    ):
         rate = options.rate
         if rate is None:
-            rate = limit_of(options, Path(folder) / "limit") / 2
+            rate = limit_of(options, Path(folder) / "limit", interrupts) / 2
             _say(f"half of the limit is {rate:,.0f} jobs a second")
-        report = soak(options, rate, Path(folder) / "soak")
-    for suffix, text in (("json", msgspec.json.format(msgspec.json.encode(report))),):
-        options.output.with_suffix(f".{suffix}").write_bytes(text)
-    bench.table(
-        ("", "figure", "bar", "holds"),
-        [
-            (f.name, f.figure, f.bar, {True: "yes", False: "NO", None: "?"}[f.holds])
-            for f in report.findings
-        ],
-    )
+        report = soak(options, rate, Path(folder) / "soak", interrupts)
+    publish(report, options.output)
     if any(finding.holds is False for finding in report.findings):
         sys.exit(1)
 
 
-def soak(options: argparse.Namespace, rate: float, folder: Path) -> Report:
+def soak(
+    options: argparse.Namespace, rate: float, folder: Path, interrupts: int
+) -> Report:
     """Run it, and return what was found."""
     samples: list[Sample] = []
+    errors: list[str] = []
     is_interrupted = False
-    began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    with _setting(options, folder) as setting:
+    began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    with _setting(options, folder, interrupts) as setting:
         setting.begin(rate)
         try:
-            while setting.spent_s < options.seconds:
-                setting.sleep(min(options.every, options.seconds - setting.spent_s))
+            while (left_s := options.seconds - setting.spent_s) > 0:
+                setting.sleep(min(options.every, left_s))
                 samples.append(setting.sample())
                 _tell(samples[-1], options.seconds)
             setting.stop_producing()
             _say("the producer has stopped; what waits comes to its end")
             setting.drain(options.longest + DRAIN_S)
-        except KeyboardInterrupt:
+        except Interrupted:
             is_interrupted = True
             _say("interrupted; this is the verdict on what there is")
-        end = setting.end()
+        except ProcessEnded as error:
+            errors.append(str(error))
+        end = setting.end(errors)
         ledger = setting.ledger
     return Report(
         began,
@@ -126,30 +127,88 @@ def soak(options: argparse.Namespace, rate: float, folder: Path) -> Report:
     )
 
 
-def limit_of(options: argparse.Namespace, folder: Path) -> float:
+def limit_of(options: argparse.Namespace, folder: Path, interrupts: int) -> float:
     """Return how many jobs a second come to their end if the producer schedules as fast as it goes."""
-    with _setting(options, folder) as setting:
+    with _setting(options, folder, interrupts) as setting:
         setting.begin(0)
         setting.sleep(LIMIT_S)
         ended = setting.sample().ended_a_second
-        setting.stop_producing()
-        setting.end()
+        setting.end([])
     return ended
+
+
+def publish(report: Report, output: Path) -> None:
+    """Write samples and pictures beside each other, and print the verdict."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_suffix(".json").write_bytes(msgspec.json.encode(report))
+    if report.samples:
+        title = f"{report.seconds / 60:.0f} minutes of soak"
+        subtitle = (
+            f"{report.jobs:,} jobs on {report.queues} queues of one server, {report.server};"
+            f" a worker of {PROCESSES} processes; {report.began}"
+        )
+        for name, theme in THEMES.items():
+            path = output.with_name(f"{output.name}-{name}.svg")
+            path.write_text(draw(report.samples, title, subtitle, theme))
+    bench.table(
+        ("", "figure", "bar", "holds"),
+        [
+            (f.name, f.figure, f.bar, {True: "yes", False: "NO", None: "?"}[f.holds])
+            for f in report.findings
+        ],
+    )
+
+
+class Interrupted(Exception):
+    """Raised when somebody wants the soak to end."""
+
+
+class ProcessEnded(Exception):
+    """Raised when a process has ended that should not have."""
+
+
+@contextmanager
+def _interrupts() -> Iterator[int]:
+    """Have the first Ctrl-C or SIGTERM make a file readable, and the second one interrupt whatever is done."""
+    reading, writing = os.pipe()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        os.write(writing, b"!")
+        signal.signal(number, signal.default_int_handler)
+
+    before = {
+        number: signal.signal(number, note)
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield reading
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
 
 
 class Setting:
     """The server and the processes of one run."""
 
     def __init__(
-        self, server: Server, folder: Path, longest_s: float, worker: Any
+        self,
+        server: Server,
+        folder: Path,
+        longest_s: float,
+        worker: subprocess.Popen[bytes],
+        interrupts: int,
     ) -> None:
         self._server = server
         self._folder = folder
         self._longest_s = longest_s
         self._worker = worker
+        #: Files that become readable when somebody wants it to end, or a process ends.
+        self._interrupts = interrupts
+        self._ends: dict[int, str] = {}
         self._client = server.client()
         self._discarded = 0
-        self._errors: list[str] = []
         self.ledger = Ledger(folder)
         self.server_name = f"{server.kind} {'.'.join(map(str, server.version))}"
 
@@ -170,6 +229,8 @@ class Setting:
             env=bench.environment(bench.ROOT),
             stdin=subprocess.PIPE,
         )
+        for name, process in (("producer", self._producer), ("worker", self._worker)):
+            self._ends[os.pidfd_open(process.pid)] = name
         self._watcher = Watcher()
         self._watcher.start()
         self._began = time.monotonic()
@@ -185,15 +246,16 @@ class Setting:
         return time.monotonic() - self._began
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass; raise if a process has ended by itself."""
-        try:
-            status = self._producer.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
-        else:
-            raise RuntimeError(f"the producer has ended with status {status}")
-        if self._worker.poll() is not None:
-            raise RuntimeError(f"the worker has ended with {self._worker.returncode}")
+        """Let time pass.
+
+        Raises:
+            Interrupted, ProcessEnded: before it has passed.
+        """
+        ready, _, _ = select.select([self._interrupts, *self._ends], [], [], seconds)
+        if self._interrupts in ready:
+            raise Interrupted
+        for file in ready:
+            raise ProcessEnded(f"the {self._ends[file]} has ended by itself")
 
     def sample(self) -> Sample:
         """Take a sample, and discard what is dead, as somebody does who looks after it."""
@@ -208,6 +270,12 @@ class Setting:
         assert self._producer.stdin is not None
         self._producer.stdin.close()
         self._producer.wait()
+        self._forget("producer")
+
+    def _forget(self, name: str) -> None:
+        for file in [file for file, ends in self._ends.items() if ends == name]:
+            del self._ends[file]
+            os.close(file)
 
     def drain(self, timeout_s: float) -> None:
         """Wait until every job has come to its end; what has not by then is lost."""
@@ -216,19 +284,19 @@ class Setting:
             self.ledger.read()
             if not self.ledger.waiting:
                 return
-            time.sleep(0.2)
+            self.sleep(0.2)
 
-    def end(self) -> End:
+    def end(self, errors: Sequence[str]) -> End:
         """Stop everything but the server, and say what there is then."""
         from django_delayq import conf, find_jobs
         from django_delayq.jobs.statistics import statistics_totals
 
         self.stop_producing()
         self._watcher.stop()
-        if self._watcher.error is not None:
-            self._errors.append(f"the overview: {self._watcher.error!r}")
+        overview = self._watcher.error
         self._worker.terminate()
         self._worker.wait()
+        self._forget("worker")
         self.ledger.read()
         lateness = timed_lateness()
         persistence = self._client.info("persistence")
@@ -252,12 +320,14 @@ class Setting:
                 name: persistence[name]
                 for name in ("aof_last_write_status", "aof_last_bgrewrite_status")
             },
-            errors=self._errors,
+            errors=[*errors, *([f"the overview: {overview!r}"] if overview else ())],
         )
 
 
 @contextmanager
-def _setting(options: argparse.Namespace, folder: Path) -> Iterator[Setting]:
+def _setting(
+    options: argparse.Namespace, folder: Path, interrupts: int
+) -> Iterator[Setting]:
     folder.mkdir()
     with bench.running(options.server, **LASTING) as server:
         os.environ["DELAYQ_SOAK_URL"] = server.url
@@ -269,8 +339,7 @@ def _setting(options: argparse.Namespace, folder: Path) -> Iterator[Setting]:
         django.setup()
         arguments = ("--processes", str(PROCESSES), "--verbosity", "0")
         with bench.working(*arguments) as worker:
-            setting = Setting(server, folder, options.longest, worker)
-            yield setting
+            yield Setting(server, folder, options.longest, worker, interrupts)
 
 
 def _tell(sample: Sample, seconds: float) -> None:

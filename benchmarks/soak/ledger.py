@@ -11,7 +11,7 @@ from collections import Counter
 from enum import IntEnum
 from pathlib import Path
 
-from benchmarks.soak.kinds import KINDS
+from benchmarks.soak.kinds import KINDS, NUMBERS
 
 #: Number of the job, event, kind, kills, and a time, epoch ms.
 _RECORD = struct.Struct("=IBBHd")
@@ -150,6 +150,14 @@ class Ledger:
         """How many attempts have begun."""
         return self.events[Event.STARTED] + self.events[Event.TICKED]
 
+    def on_server(self) -> int:
+        """Return how many of those that wait the server has: a job that follows is in the one before it until then."""
+        follows = NUMBERS["confirm_order"]
+        return sum(
+            self._kinds[number] != follows or number - 1 not in self.waiting
+            for number in self.waiting
+        )
+
     def _is_over(self, number: int) -> bool:
         if self._cancelled[number]:
             return True
@@ -168,7 +176,8 @@ class Ledger:
 
     def doubled(self) -> tuple[list[int], list[int]]:
         """Return the jobs that ran more often than they should: those that had lost their worker, and the others."""
-        explained, unexplained = [], []
+        explained: list[int] = []
+        unexplained: list[int] = []
         for number, is_stored in enumerate(self._stored):
             if is_stored:
                 kind = KINDS[self._kinds[number]]

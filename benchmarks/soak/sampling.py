@@ -104,7 +104,11 @@ class Sampler:
     """Takes samples, each of the time since the one before."""
 
     def __init__(
-        self, client: redis.Redis, ledger: Ledger, watcher: Watcher, pids: dict[str, int]
+        self,
+        client: redis.Redis,
+        ledger: Ledger,
+        watcher: Watcher,
+        pids: dict[str, int],
     ) -> None:
         from django_delayq.delivery.statistics import Histogram
 
@@ -135,7 +139,9 @@ class Sampler:
         looks_ms = self._watcher.taken()
         longest_us, _ = bench.slowest_us(self._client)
         self._client.slowlog_reset()
-        processes = {**self._pids, **worker_processes(self._pids["supervisor"])}
+        rss, handles = _look_at(
+            {**self._pids, **worker_processes(self._pids["supervisor"])}
+        )
         return Sample(
             at_s=now - self._began,
             stored_a_second=events[Event.STORED] / spent_s,
@@ -156,8 +162,8 @@ class Sampler:
             aof_size=info["aof_current_size"],
             clients=info["connected_clients"],
             longest_call_ms=longest_us / 1000,
-            rss={name: rss_of(pid) for name, pid in processes.items()},
-            handles={name: handles_of(pid) for name, pid in processes.items()},
+            rss=rss,
+            handles=handles,
             overviews=len(looks_ms),
             overview_ms=bench.percentile(looks_ms, 0.5) if looks_ms else None,
             overview_most_ms=max(looks_ms, default=None),
@@ -196,12 +202,15 @@ def worker_processes(supervisor: int) -> dict[str, int]:
     return {f"worker {pid}": int(pid) for pid in children.split()}
 
 
-def rss_of(pid: int) -> int:
-    """Return the bytes of a process that are in memory."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def handles_of(pid: int) -> int:
-    """Return how many files, sockets and pipes a process has open."""
-    return len(os.listdir(f"/proc/{pid}/fd"))
+def _look_at(pids: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return by name the bytes of processes that are in memory, and how many files, sockets and pipes are open."""
+    rss, handles = {}, {}
+    for name, pid in pids.items():
+        try:
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            count = len(os.listdir(f"/proc/{pid}/fd"))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended; the verdict says that a process was replaced
+        rss[name] = pages * os.sysconf("SC_PAGE_SIZE")
+        handles[name] = count
+    return rss, handles

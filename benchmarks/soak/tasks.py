@@ -97,9 +97,7 @@ def fail_twice(number: int) -> None:
             raise ConnectionError("the provider is down")
 
 
-@delayed_task(
-    queue="soak-0", max_attempts=2, backoff=Backoff(base=1, factor=1, max=1)
-)
+@delayed_task(queue="soak-0", max_attempts=2, backoff=Backoff(base=1, factor=1, max=1))
 def fail_always(number: int) -> None:
     with _attempt(number, "fail_always"):
         raise ValueError("nobody can do this")

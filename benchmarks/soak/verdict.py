@@ -59,11 +59,9 @@ def judge(samples: Sequence[Sample], ledger: Ledger, end: End) -> list[Finding]:
 
 
 def _of_jobs(ledger: Ledger, end: End) -> list[Finding]:
-    waiting = len(ledger.waiting)
     explained, unexplained = ledger.doubled()
-    dead = ledger.dead()
     return [
-        _exactly("jobs lost", waiting - end.waiting_on_server, 0),
+        _exactly("jobs lost", ledger.on_server() - end.waiting_on_server, 0),
         _exactly("jobs that ran twice, and no worker was lost", len(unexplained), 0),
         Finding(
             "jobs that ran twice, as their worker was lost",
@@ -73,7 +71,7 @@ def _of_jobs(ledger: Ledger, end: End) -> list[Finding]:
         ),
         _exactly("jobs that began early", ledger.early, 0),
         _exactly("starts of jobs that nobody has stored", ledger.unknown(), 0),
-        _exactly("dead letters", end.dead, dead),
+        _exactly("dead letters", end.dead, ledger.dead()),
         *_of_schedules(ledger),
         _exactly("attempts, by our statistics", end.runs, ledger.attempts),
         *_of_lateness(ledger, end),
