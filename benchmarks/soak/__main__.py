@@ -71,7 +71,10 @@ def main() -> None:
         "--server", default=available_kinds()[0], choices=available_kinds()
     )
     parser.add_argument(
-        "--output", type=Path, default=Path("soak"), help="path without a suffix"
+        "--output",
+        type=Path,
+        default=Path(".cache/soak/soak"),
+        help="path without suffix",
     )
     options = parser.parse_args()
     with (

@@ -77,7 +77,7 @@ def run_a_moment_twice(written: Written) -> None:
     ("spoil", "runs", "name"),
     [
         (lose, 29, "jobs lost"),
-        (double, 29, "jobs that ran twice, and no worker was lost"),
+        (double, 29, "jobs that ran twice"),
         (begin_early, 30, "jobs that began early"),
         (run_unknown, 30, "starts of jobs that nobody has stored"),
         (die, 31, "dead letters"),
@@ -96,6 +96,17 @@ def test_finding_about_jobs_fails_alone(
     written.ledger.read()
 
     assert failing(judge(samples(), written.ledger, WELL._replace(runs=runs))) == [name]
+
+
+def test_second_run_of_a_job_whose_worker_was_lost_is_told(written: Written) -> None:
+    written.start(1, "do_nothing", kills=1)
+    written.finish(1, "do_nothing")
+    written.ledger.read()
+
+    findings = judge(samples(), written.ledger, WELL._replace(runs=30))
+
+    assert failing(findings) == []
+    assert "0, and 1 whose worker was lost" in [each.figure for each in findings]
 
 
 @pytest.mark.parametrize(
