@@ -36,6 +36,8 @@ PROCESSES = 2
 LASTING = {"appendonly": "yes", "appendfsync": "everysec"}
 #: For how long the limit is measured, if no rate is given.
 LIMIT_S = 10.0
+#: Until then caches are cold.
+LIMIT_AFTER_S = 3.0
 #: After the last job is due: for retries, and for a machine that is busy.
 DRAIN_S = 120.0
 
@@ -80,26 +82,36 @@ def main() -> None:
     with (
         _interrupts() as interrupts,
         tempfile.TemporaryDirectory(prefix="dq-soak-") as folder,
+        _serving(options) as server,
     ):
-        rate = options.rate
-        if rate is None:
-            rate = limit_of(options, Path(folder) / "limit", interrupts) / 2
-            _say(f"half of the limit is {rate:,.0f} jobs a second")
-        report = soak(options, rate, Path(folder) / "soak", interrupts)
+        try:
+            rate = options.rate
+            if rate is None:
+                with _setting(server, Path(folder) / "limit", 1.0, interrupts) as limit:
+                    rate = limit.measure() / 2
+                _say(f"half of the limit is {rate:,.0f} jobs a second")
+                server.client().flushall()
+        except (Interrupted, ProcessEnded) as error:
+            sys.exit(f"there is nothing to judge: {error}")
+        report = soak(options, server, rate, Path(folder) / "soak", interrupts)
     publish(report, options.output)
     if any(finding.holds is False for finding in report.findings):
         sys.exit(1)
 
 
 def soak(
-    options: argparse.Namespace, rate: float, folder: Path, interrupts: int
+    options: argparse.Namespace,
+    server: Server,
+    rate: float,
+    folder: Path,
+    interrupts: int,
 ) -> Report:
     """Run it, and return what was found."""
     samples: list[Sample] = []
     errors: list[str] = []
     is_interrupted = False
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    with _setting(options, folder, interrupts) as setting:
+    with _setting(server, folder, options.longest, interrupts) as setting:
         setting.begin(rate)
         try:
             while (left_s := options.seconds - setting.spent_s) > 0:
@@ -128,16 +140,6 @@ def soak(
         samples,
         judge(samples, ledger, end),
     )
-
-
-def limit_of(options: argparse.Namespace, folder: Path, interrupts: int) -> float:
-    """Return how many jobs a second come to their end if the producer schedules as fast as it goes."""
-    with _setting(options, folder, interrupts) as setting:
-        setting.begin(0)
-        setting.sleep(LIMIT_S)
-        ended = setting.sample().ended_a_second
-        setting.end([])
-    return ended
 
 
 def publish(report: Report, output: Path) -> None:
@@ -256,7 +258,7 @@ class Setting:
         """
         ready, _, _ = select.select([self._interrupts, *self._ends], [], [], seconds)
         if self._interrupts in ready:
-            raise Interrupted
+            raise Interrupted("it was interrupted")
         for file in ready:
             raise ProcessEnded(f"the {self._ends[file]} has ended by itself")
 
@@ -267,6 +269,16 @@ class Setting:
         sample = self._sampler.take()
         self._discarded += find_jobs(state="dead").discard().won
         return sample
+
+    def measure(self) -> float:
+        """Return how many jobs a second come to their end if the producer schedules as fast as it goes."""
+        self.begin(0)
+        self.sleep(LIMIT_AFTER_S)
+        self.sample()
+        self.sleep(LIMIT_S)
+        ended = self.sample().ended_a_second
+        self.end([])
+        return ended
 
     def stop_producing(self) -> None:
         """End the producer; again, it does nothing."""
@@ -328,21 +340,25 @@ class Setting:
 
 
 @contextmanager
-def _setting(
-    options: argparse.Namespace, folder: Path, interrupts: int
-) -> Iterator[Setting]:
-    folder.mkdir()
+def _serving(options: argparse.Namespace) -> Iterator[Server]:
     with bench.running(options.server, **LASTING) as server:
         os.environ["DELAYQ_SOAK_URL"] = server.url
         os.environ["DELAYQ_SOAK_QUEUES"] = str(options.queues)
-        os.environ["DELAYQ_SOAK_LEDGER"] = str(folder)
         os.environ["DJANGO_SETTINGS_MODULE"] = "benchmarks.soak.settings"
         import django
 
         django.setup()
-        arguments = ("--processes", str(PROCESSES), "--verbosity", "0")
-        with bench.working(*arguments) as worker:
-            yield Setting(server, folder, options.longest, worker, interrupts)
+        yield server
+
+
+@contextmanager
+def _setting(
+    server: Server, folder: Path, longest_s: float, interrupts: int
+) -> Iterator[Setting]:
+    folder.mkdir()
+    os.environ["DELAYQ_SOAK_LEDGER"] = str(folder)
+    with bench.working("--processes", str(PROCESSES), "--verbosity", "0") as worker:
+        yield Setting(server, folder, longest_s, worker, interrupts)
 
 
 def _tell(sample: Sample, seconds: float) -> None:

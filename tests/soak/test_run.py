@@ -23,9 +23,9 @@ SURE = (
 )
 
 
-def begin(output: Path, seconds: int) -> "subprocess.Popen[str]":
-    arguments = ["--every", "0.5", "--longest", "1", "--rate", "50", "--queues", "2"]
-    arguments += ["--seconds", str(seconds), "--output", str(output)]
+def begin(output: Path, *more: str) -> "subprocess.Popen[str]":
+    arguments = ["--every", "0.5", "--longest", "1", "--queues", "2"]
+    arguments += ["--output", str(output), *more]
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.soak", *arguments],
         cwd=ROOT,
@@ -54,13 +54,14 @@ def report_of(output: Path, status: int, printed: str) -> dict[str, Any]:
 def test_soak_of_some_seconds(tmp_path: Path) -> None:
     output = tmp_path / "pictures" / "soak"
 
-    process = begin(output, 5)
+    process = begin(output, "--seconds", "5")
     printed, progress = process.communicate()
 
     assert process.returncode in (0, 1), progress
     report = report_of(output, process.returncode, printed)
     assert not report["is_interrupted"]
     assert report["seconds"] >= 5
+    assert f"half of the limit is {report['rate']:,.0f} jobs a second" in progress
     assert report["jobs"] > 0
     last = report["samples"][-1]
     assert {"delayq_workers", "delayq_claims", "delayq_result"} <= set(last["keys"])
@@ -74,7 +75,7 @@ def test_soak_of_some_seconds(tmp_path: Path) -> None:
 def test_interrupted_soak_has_a_verdict(tmp_path: Path) -> None:
     output = tmp_path / "soak"
 
-    process = begin(output, 3_600)
+    process = begin(output, "--rate", "50")
     assert process.stderr is not None
     begun = [process.stderr.readline() for _ in range(3)]
     assert all("of 3600 s" in line for line in begun), begun
