@@ -1,15 +1,15 @@
 """``python -m benchmarks.sizing``: how much does one node do, and what does a million pending jobs cost?
 
 First, the time that the server itself uses of its processor to store a job, and to have a worker run it: one script runs
-at a time, so a second of that time is the most that a node gives in a second. A busy machine hardly changes it. Then a
-million jobs that wait: memory, the append-only file, a snapshot, and how long the server takes to start again.
+at a time, so a second of that time is the most that a node gives in a second. The least of some rounds counts, because
+others on the machine only add to it. Then a million jobs that wait: memory, the append-only file, a snapshot, and how
+long the server takes to start again.
 
 `benchmarks.pending` has the bytes of a job by size of its payload.
 """
 
 import argparse
 import random
-import statistics
 import time
 from collections.abc import Callable
 from string import ascii_letters
@@ -59,9 +59,7 @@ def _print_rates(client: redis.Redis, rounds: int) -> None:
     for queue, what in QUEUES:
         task = tasks.noop.using(queue=queue)
         figures = {
-            name: statistics.median(
-                _server_us(client, task, measure) for _ in range(rounds)
-            )
+            name: min(_server_us(client, task, measure) for _ in range(rounds))
             for name, measure in MEASURES.items()
         }
         # What a drain costs besides scheduling its jobs, which it does together.

@@ -41,6 +41,7 @@ class Recorder:
         self._fd = os.open(
             directory / f"{name}-{os.getpid()}",
             os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+            0o600,
         )
 
     def record(
