@@ -8,13 +8,16 @@ import os
 import struct
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from enum import IntEnum
+from operator import itemgetter
 from pathlib import Path
 
 from benchmarks.soak.kinds import KINDS, NUMBERS
 
 #: Number of the job, event, kind, kills, and a time, epoch ms.
 _RECORD = struct.Struct("=IBBHd")
+_Record = tuple[int, int, int, int, float]
 
 
 class Event(IntEnum):
@@ -77,18 +80,27 @@ class Ledger:
         self.moments: dict[int, list[int]] = {}
 
     def read(self) -> None:
-        """Take in what was appended since the last look, the producer's first: it knows the jobs."""
-        for path in sorted(self._directory.iterdir(), key=_is_of_worker):
-            with path.open("rb") as file:
-                file.seek(self._offsets[path])
-                data = file.read()
-            whole = len(data) - len(data) % _RECORD.size
-            self._offsets[path] += whole
-            for number, event, kind, kills, at_ms in _RECORD.iter_unpack(data[:whole]):
-                self._take(Event(event), number, kind, kills, at_ms)
+        """Take in what was appended since the last look."""
+        producers: list[_Record] = []
+        workers: list[_Record] = []
+        for path in self._directory.iterdir():
+            is_worker = path.name.startswith("worker")
+            (workers if is_worker else producers).extend(self._appended(path))
+        # Producers know the jobs. Of a job that is tried again, attempts may be in the files of several workers.
+        for record in (*producers, *sorted(workers, key=itemgetter(-1))):
+            number, event, kind, kills, at_ms = record
+            self._take(Event(event), number, kind, kills, at_ms)
         ahead, self._ahead = self._ahead, []
         for number, kind, at_ms in ahead:
             self._start(number, kind, at_ms)
+
+    def _appended(self, path: Path) -> Iterator[_Record]:
+        with path.open("rb") as file:
+            file.seek(self._offsets[path])
+            data = file.read()
+        whole = len(data) - len(data) % _RECORD.size
+        self._offsets[path] += whole
+        return _RECORD.iter_unpack(data[:whole])
 
     def _take(
         self, event: Event, number: int, kind: int, kills: int, at_ms: float
@@ -191,7 +203,3 @@ class Ledger:
     def unknown(self) -> int:
         """Return how many starts there were of jobs that the producer has not stored."""
         return len(self._ahead)
-
-
-def _is_of_worker(path: Path) -> bool:
-    return path.name.startswith("worker")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.kinds import NUMBERS
-from benchmarks.soak.ledger import Event
+from benchmarks.soak.ledger import Event, Recorder
 from tests.soak.written import DUE_MS, LATE_MS, Written
 
 
@@ -82,6 +82,21 @@ def test_record_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) ->
     written.ledger.read()
 
     assert written.ledger.waiting == {1}
+
+
+def test_first_attempt_is_the_earliest_whichever_worker_made_it(
+    tmp_path: Path,
+) -> None:
+    written = Written(tmp_path)
+    written.store(1, "fail_twice")
+    recorders = [Recorder(tmp_path, f"worker-{n}") for n in range(3)]
+
+    for recorder, attempt in zip(recorders, (2, 0, 1), strict=True):
+        at_ms = DUE_MS + LATE_MS + 1_000 * attempt
+        recorder.record(Event.STARTED, 1, NUMBERS["fail_twice"], at_ms)
+    written.ledger.read()
+
+    assert list(written.ledger.late_ms) == [LATE_MS]
 
 
 def test_first_start_before_the_start_time_is_early(written: Written) -> None:
