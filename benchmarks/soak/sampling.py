@@ -139,7 +139,7 @@ class Sampler:
         looks_ms = self._watcher.taken()
         longest_us, _ = bench.slowest_us(self._client)
         self._client.slowlog_reset()
-        rss, handles = _look_at(
+        rss, handles = look_at(
             {**self._pids, **worker_processes(self._pids["supervisor"])}
         )
         return Sample(
@@ -202,7 +202,7 @@ def worker_processes(supervisor: int) -> dict[str, int]:
     return {f"worker {pid}": int(pid) for pid in children.split()}
 
 
-def _look_at(pids: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+def look_at(pids: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     """Return by name the bytes of processes that are in memory, and how many files, sockets and pipes are open."""
     rss, handles = {}, {}
     for name, pid in pids.items():

@@ -66,8 +66,8 @@ def _of_jobs(ledger: Ledger, end: End) -> list[Finding]:
         _exactly("jobs lost", ledger.on_server() - end.waiting_on_server, 0),
         Finding(
             "jobs that ran twice",
-            f"{len(unexplained):,}, and {len(explained):,} whose worker was lost",
-            "0, and any",
+            f"{len(unexplained):,}, beside {len(explained):,} whose worker was lost",
+            "0",
             not unexplained,
         ),
         _exactly("jobs that began early", ledger.early, 0),

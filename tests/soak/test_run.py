@@ -86,3 +86,30 @@ def test_interrupted_soak_has_a_verdict(tmp_path: Path) -> None:
     report = report_of(output, process.returncode, printed)
     assert report["is_interrupted"]
     assert len(report["samples"]) >= 3
+
+
+@pytest.mark.slow
+def test_soak_whose_worker_dies_has_a_verdict_that_fails(tmp_path: Path) -> None:
+    output = tmp_path / "soak"
+
+    process = begin(output, "--rate", "50")
+    assert process.stderr is not None
+    process.stderr.readline()
+    os.kill(worker_of(process.pid), signal.SIGKILL)
+    printed, progress = process.communicate()
+
+    assert process.returncode == 1, progress
+    findings = json.loads(output.with_suffix(".json").read_text())["findings"]
+    assert "the worker has ended by itself" in [each["figure"] for each in findings]
+    assert "NO" in printed
+
+
+def worker_of(pid: int) -> int:
+    """Return the worker's supervisor among the processes that a soak has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    (found,) = (
+        int(child)
+        for child in children
+        if b"delayq_worker" in Path(f"/proc/{child}/cmdline").read_bytes()
+    )
+    return found

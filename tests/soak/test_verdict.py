@@ -106,7 +106,7 @@ def test_second_run_of_a_job_whose_worker_was_lost_is_told(written: Written) -> 
     findings = judge(samples(), written.ledger, WELL._replace(runs=30))
 
     assert failing(findings) == []
-    assert "0, and 1 whose worker was lost" in [each.figure for each in findings]
+    assert "0, beside 1 whose worker was lost" in [each.figure for each in findings]
 
 
 @pytest.mark.parametrize(
