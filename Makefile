@@ -16,7 +16,7 @@ VERSION := import sys; print(sys.version_info[:2])
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz lint bench
+.PHONY: help demo test test-all test-servers test-java versions interop pictures fuzz chaos lint bench
 # Two of them would install into one venv at once.
 .NOTPARALLEL:
 
@@ -51,15 +51,18 @@ interop: $(FOR_TEST) ## Ten versions of Redisson beside us, and the pages of doc
 	DELAYQ_TEST_REQUIRE_JAVA=1 DELAYQ_COMPATIBILITY_PAGE=docs/compatibility.md \
 		$(BIN)/python -m pytest --all $(INTEROP) $(ARGS)
 
-pictures: $(FOR_ALL) ## docs/pictures, light and dark; needs chromium and chromedriver
-	DELAYQ_TEST_REQUIRE_BROWSER=1 DELAYQ_TEST_SERVERS=valkey DELAYQ_PICTURES=docs/pictures \
-		$(BIN)/python -m pytest --all tests/admin/test_browser.py -k pictures $(ARGS)
+pictures: $(FOR_ALL) ## Every page into build/pictures, and those of the docs into docs/pictures; needs chromium and chromedriver
+	DELAYQ_TEST_REQUIRE_BROWSER=1 DELAYQ_TEST_SERVERS=valkey DELAYQ_PICTURES=build/pictures DELAYQ_DOCS_PICTURES=docs/pictures \
+		$(BIN)/python -m pytest --all tests/admin/test_pictures.py $(ARGS)
 
 # What we decode by hand, and others may have written.
 FUZZED := Kryo5Codec MarshallingCodec SmileJacksonCodec CborJacksonCodec MsgPackJacksonCodec
 
 fuzz: $(FOR_TEST) ## 1,000,000 spoilt payloads for each binary codec
 	@for codec in $(FUZZED); do $(BIN)/python -m tests.fuzz --codec $$codec --runs 1000000 || exit; done
+
+chaos: $(FOR_TEST) ## Faults on servers and workers under load; ARGS='kill-server --times 10'
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 lint: $(FOR_LINT) ## ruff, mypy, codespell
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ and runs on one kind of server:
 DELAYQ_TEST_SERVERS       the same, as ``valkey,redis7``
 DELAYQ_TEST_REQUIRE_SERVERS=1   a kind that was asked for and is missing fails its tests
 DELAYQ_TEST_URL           one server that runs already, and no other
+DELAYQ_TEST_IDLE=1           the machine has nothing else to do: also what loses its sense on a busy one
 DELAYQ_TEST_REQUIRE_POSTGRES=1  tests with PostgreSQL fail where it is not installed
 
 DELAYQ_TEST_PASSED=FILE   write which tests have passed, for another run
@@ -33,6 +34,7 @@ from django_delayq.jobs import outbox
 from tests.databases import Postgres, PostgresUnavailable, is_required
 from tests.isolation import Registrations, restored
 from tests.polling import FakeClock
+from tests.sentinels import Watched
 from tests.servers import (
     KINDS,
     ExternalServer,
@@ -235,6 +237,17 @@ def private_server(server_kind: str) -> Iterator[Callable[..., Server]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def watched(server_kind: str) -> Iterator[Watched]:
+    """A primary, two replicas and three Sentinels that tests share: leave them whole, see `Watched.heal`."""
+    if server_kind == ExternalServer.kind:
+        pytest.skip("DELAYQ_TEST_URL is one server, without Sentinels")
+    if server_kind == "redis6":
+        pytest.skip("its Sentinels cannot be told to hurry")
+    with Watched(server_kind) as watched:
+        yield watched
 
 
 @pytest.fixture

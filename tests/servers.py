@@ -121,7 +121,7 @@ class Server:
 
     ``options`` are lines of its configuration file, with ``_`` for ``-``. By default nothing is
     written to disk. Files and addresses stay the same from one `start` to the next.
-    ``environment`` is added to ours for the server alone.
+    ``environment`` is added to ours for the server alone; ``arguments`` follow its configuration file.
     """
 
     def __init__(
@@ -130,8 +130,10 @@ class Server:
         options: Mapping[str, str] | None = None,
         *,
         environment: Mapping[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
     ) -> None:
         self.kind = kind
+        self.arguments = arguments
         self.environment = dict(environment or {})
         self.binary = binary_of(kind)
         self.directory = Path(_short_directory())
@@ -145,6 +147,7 @@ class Server:
         ):  # where DEBUG needs no permission and the option is unknown
             self.options["enable_debug_command"] = "yes"
         self.options.update(options or {})
+        self._wrapper: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
 
@@ -176,6 +179,10 @@ class Server:
     def client(self, **kwargs: Any) -> redis.Redis:
         """Return a new client on the Unix socket; replies are bytes. Closed when the test ends."""
         return _opened(redis.Redis.from_url(self.socket_url, **kwargs))
+
+    def wrap(self, command: str) -> None:
+        """Start the server by a shell's command from now on, which runs ``"$0" "$@"``."""
+        self._wrapper = ["/bin/sh", "-c", command]
 
     def start(self) -> "Server":
         """Start the server and return once it answers."""
@@ -255,11 +262,12 @@ class Server:
         )
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [self.binary, config],
+                [*self._wrapper, self.binary, config, *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
+                start_new_session=True,  # an interrupt at the terminal is not for it
             )
         self._reaper = subprocess.Popen(
             [
@@ -272,7 +280,7 @@ class Server:
             ],
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # an interrupt at the terminal is not for it
+            start_new_session=True,
         )
         atexit.register(self.stop)
 

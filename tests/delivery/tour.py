@@ -1064,6 +1064,21 @@ def _(rig: Rig) -> Callable[[], object]:
     ]
 
 
+@stop("read days", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    return lambda: rig.run(statistics.read_days(rig.keys, count=2, now_us=rig.now_us))
+
+
+@stop("read hours", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    rig.now += HOUR_MS
+    add(rig)
+    hour = rig.now_us // 3_600_000_000
+    return lambda: rig.run(statistics.read_hours(rig.keys, [hour - 1, hour]))
+
+
 @stop("read totals", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
@@ -1074,9 +1089,11 @@ def registry(rig: Rig) -> RegistryKeys:
     return RegistryKeys.of(rig.keys.queue.name)
 
 
-def register(rig: Rig, name: str) -> object:
+def register(rig: Rig, name: str) -> workers.Registered:
     info = WorkerInfo("host", 7, queues=[rig.keys.queue.name])
-    return rig.run(workers.register(registry(rig), name, info, now_us=rig.now_us))
+    call = workers.register(registry(rig), name, info, now_us=rig.now_us)
+    registered: workers.Registered = rig.run(call)
+    return registered
 
 
 @stop("register", drains=True)

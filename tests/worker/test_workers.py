@@ -8,13 +8,17 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 import django_delayq
 from django_delayq import InvalidSearch, QueueNotFound, schedule
+from django_delayq.calls.command import Command
 from django_delayq.calls.running import run
 from django_delayq.clients.clients import own_clients
 from django_delayq.conf import get_keyring
-from django_delayq.delivery.workers import REGISTRY, give_order
+from django_delayq.delivery.workers import REGISTRY, RegistryKeys, give_order
+from django_delayq.faults import describe_fault
+from django_delayq.jobs import workers as asking
 from django_delayq.jobs.workers import (
     Worker,
     WorkerState,
@@ -30,6 +34,7 @@ from django_delayq.worker.process import DISMISSED
 from tests.polling import wait_until
 from tests.worker.conftest import every_server
 from tests.worker.project import tasks
+from tests.worker.workers import NEVER_MS
 
 
 @pytest.fixture(autouse=True)
@@ -154,6 +159,50 @@ def test_process_that_was_told_to_stop_ends_in_order(work, queue_name, records) 
     assert workers(queue_name) == []
 
 
+@every_server
+def test_order_is_obeyed_without_waiting_for_the_next_write(
+    work, queue_name, records, monkeypatch
+) -> None:
+    monkeypatch.setattr(registering, "REGISTER_EVERY_MS", NEVER_MS)
+    first, second = work(), work()
+    wait_until(lambda: len(workers(queue_name)) == 2, description="both are listed")
+
+    assert quiet_worker(first.owner.hex())
+    wait_until(lambda: first.loop.ending.is_quiet, description="it is quiet")
+    assert stop_worker(first.owner.hex())
+
+    assert first.join() == DISMISSED
+    assert second.is_running
+    assert not second.loop.ending.is_quiet
+
+
+def test_order_that_may_not_be_announced_is_obeyed_with_the_next_write(
+    work, queue_name, records, monkeypatch
+) -> None:
+    worker = work()
+    found = wait_for(queue_name, lambda each: True, "it is listed")
+
+    def refuse(queue):
+        return Command(("EVAL", "return redis.error_reply('NOPERM no')", 0))
+
+    monkeypatch.setattr(asking, "announce_order", refuse)
+
+    assert stop_worker(found.id)
+    assert worker.join() == DISMISSED
+
+
+@pytest.mark.parametrize("order", [quiet_worker, stop_worker])
+def test_order_without_a_server_says_what_every_call_says(settings, order) -> None:
+    settings.DELAYQ = {"CONNECTION": "redis://localhost:1", "QUEUES": {"default": {}}}
+
+    with pytest.raises(RedisConnectionError) as refused:
+        order("0" * 16)
+
+    fault = describe_fault(refused.value)
+    assert fault.what == "The server does not answer."
+    assert "DELAYQ['CONNECTION']" in fault.hint
+
+
 def test_quiet_process_can_be_stopped(work, queue_name) -> None:
     worker = work()
     found = wait_for(queue_name, lambda each: True, "it is listed")
@@ -251,6 +300,33 @@ def test_server_that_refuses_the_registry_keeps_no_job_from_running(
         wait_until(lambda: records.count("run") == 1, description="it works")
 
     assert caplog.text.count("nobody can stop it from afar") == 1
+
+
+@pytest.mark.parametrize("loses_all", [True, False])
+def test_server_that_has_forgotten_is_noticed_once(
+    work, queue_name, caplog, client, monkeypatch, loses_all
+) -> None:
+    # No other worker of this server is to be disturbed.
+    registry = RegistryKeys.of(queue_name)
+    monkeypatch.setattr(registering, "REGISTRY", registry)
+    work()
+
+    def last_seen():
+        return client.zrange(registry.workers_seen, 0, -1, withscores=True)
+
+    ((worker, first_ms),) = wait_until(last_seen, description="it has registered")
+    wait_until(lambda: last_seen()[0][1] > first_ms, description="it has done so again")
+    assert "has forgotten" not in caplog.text
+
+    if loses_all:
+        client.delete(*registry)
+    else:
+        client.zadd(registry.workers_seen, {worker: first_ms - 1000})
+
+    wait_until(lambda: "has forgotten" in caplog.text, description="it is logged")
+    (told,) = last_seen()
+    wait_until(lambda: last_seen()[0][1] > told[1], description="it has gone on")
+    assert caplog.text.count("the server has forgotten what it took") == 1
 
 
 def test_stopped_process_is_not_replaced_and_a_killed_one_is(
