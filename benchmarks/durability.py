@@ -298,10 +298,13 @@ FAULTS: list[tuple[str, str, Fault]] = [
 
 
 def survive(kind: str, fsync: str, fault: Fault, durable: Any) -> str:
+    from benchmarks.tasks import noop
     from django_delayq.delivery.keys import DeliveryKeys
 
     with pair(kind, fsync, is_late=True) as (primary, replica, link):
         use(primary)
+        # The server knows the scripts from now on.
+        noop.using(queue=QUEUE).schedule(0, 1)
         writers = _Writers(durable)
         writers.start()
         time.sleep(BEFORE_S)

@@ -281,11 +281,13 @@ def durably(call: Call[T], waiting: Wait | None) -> Steps[T]:
         for pause_s in repeats.pauses_s():
             yield Pause(1000 * pause_s)
             replies = yield from _ask(repeats.call, waiting)
+            lost = _lost(replies)
+            if lost is not None:
+                repeats.note(lost)
+                continue
             if isinstance(replies[0], Exception):
                 repeats.note(replies[0])
-            if (lost := _lost(replies)) is None:
-                break
-            repeats.note(lost)
+            break
         else:
             raise repeats.lost
     reply, fenced, told = replies
@@ -315,11 +317,12 @@ def _lost(replies: Sequence[Any]) -> Exception | None:
     """Return the error by which one of the replies is lost; None: all are there, or the call was refused."""
     if isinstance(replies[0], ResponseError):
         return None
-    for reply in replies:
-        if isinstance(reply, LOST):
-            return reply
+    if isinstance(replies[0], Exception):
+        return replies[0]
+    for reply in replies[1:]:
         if is_lost(reply):
-            return RedisConnectionError(f"the server became a replica: {reply}")
+            # Whatever the error says of its own command, the call has run.
+            return RedisConnectionError(f"no word of how durable it is: {reply}")
     return None
 
 
