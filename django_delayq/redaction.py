@@ -111,10 +111,16 @@ def _redact_match(match: re.Match[str]) -> str:
     return redact_url(url) + match[0][len(url) :]
 
 
+#: What may stand before each line of a text that is quoted, as a traceback does inside of an exception group.
+_MARGIN = r"[ \t|]*"
+
+
 def mask(text: str, secrets: Iterable[str]) -> str:
-    """Return a text without some others, the longest of which come first."""
+    """Return a text without some others, the longest of which come first; their lines may be indented in it."""
     for secret in secrets:
-        text = text.replace(secret, MASK)
+        # textwrap.indent() finds lines in the same way.
+        lines = secret.splitlines(keepends=True)
+        text = re.sub(_MARGIN.join(map(re.escape, lines)), MASK, text)
     return text
 
 
