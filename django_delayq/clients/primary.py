@@ -275,8 +275,12 @@ class _AsyncLedConnection(AsyncConnection):
                 await connect()
                 return
             except RedisConnectionError as error:
-                if not self._has_moved:
-                    raise _unwrapped(error) from None
+                if self._has_moved:
+                    continue
+                if isinstance(error.__cause__, PrimaryNotFound | SentinelsRefuse):
+                    # redis.asyncio wraps this error, where redis raises it bare.
+                    raise error.__cause__ from None
+                raise
 
     @asynccontextmanager
     async def _attention(self) -> AsyncIterator[None]:
@@ -300,21 +304,16 @@ class _AsyncLedConnection(AsyncConnection):
                 # As above: the wait goes on until its own time-out.
                 primary = None
             if primary and self.primary and primary.replaces(self.primary):
-                self._has_moved = True
-                self._abort()
+                self.shut()
                 return
             await asyncio.sleep(ATTENTION_S)
 
-    def _abort(self) -> None:
-        writer = self._writer
-        if writer is not None:
-            writer.transport.abort()
-
     def shut(self) -> None:
         self._has_moved = True
-        if self._loop is not None:
+        writer = self._writer
+        if writer is not None and self._loop is not None:
             try:
-                self._loop.call_soon_threadsafe(self._abort)
+                self._loop.call_soon_threadsafe(writer.transport.abort)
             except RuntimeError:
                 # The loop is closed, and its connections with it.
                 return
@@ -360,12 +359,6 @@ class AsyncPrimaryConnection(_AsyncLedConnection):
 
 class AsyncPrimarySSLConnection(_AsyncLedConnection, AsyncSSLConnection):
     """A connection to the primary, with TLS, for asyncio."""
-
-
-def _unwrapped(error: RedisConnectionError) -> Exception:
-    """Return what the Sentinels raised. redis.asyncio wraps it, where redis raises it bare."""
-    cause = error.__cause__
-    return cause if isinstance(cause, PrimaryNotFound | SentinelsRefuse) else error
 
 
 def _moved(sentinels: Sentinels, primary: Primary) -> str:

@@ -34,7 +34,7 @@ from django_delayq.redaction import redact
 #: asked once more with more patience.
 PATIENCE_S = (0.25, 1.0)
 #: A Sentinel that did not answer is left out for so long, as long as another one answers, s.
-LEFT_OUT_S = 0.5
+LEFT_OUT_S = 0.25
 
 Address = tuple[str, int]
 
