@@ -14,24 +14,27 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.client import Redis
 
+from django_delayq.calls.batch import BatchSizer
 from django_delayq.calls.running import run
 from django_delayq.clock import monotonic_ms
 from django_delayq.conf import QueueSettings
-from django_delayq.delivery import limiting, looking, pausing, upgrading
+from django_delayq.delivery import limiting, looking, pausing, periods, upgrading
 from django_delayq.delivery.looking import Counts
 from django_delayq.delivery.upgrading import Step
 from django_delayq.exceptions import DecodeError, DelayqError, EncodeError
 from django_delayq.jobs import envelope as envelopes
 from django_delayq.jobs import formats
 from django_delayq.repair import pages
-from django_delayq.repair.pacing import finished_first, step_sizer
-from django_delayq.repair.pages import Kind, Moved, Source
+from django_delayq.repair.pacing import TARGET_MS, finished_first
+from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Source
 from django_delayq.wire.signing import Keyring
 
+#: Jobs of a page: at first, at least, at most. A page takes 2 to 5 ms of a server; large payloads bound it by their bytes.
+FIRST, LEAST, MOST = 64, 32, 250
 #: Walks through all places of a queue, at most: a later one finds what came, or went on, meanwhile.
 WALKS = 4
 #: The key that a payload of ours is signed with, where no codec hides it.
@@ -60,6 +63,8 @@ class Tally:
     stay: int = 0
     #: Taken by the last walk that was made; above 0, jobs keep coming.
     late: int = 0
+    #: Stored periodic schedules.
+    schedules: int = 0
     #: Jobs that need a key which is not here, by its id.
     unknown: dict[str, int] = field(default_factory=dict)
 
@@ -88,7 +93,9 @@ class Taking:
         self._queue = queue
         self._tally = tally
         self._is_copy = is_copy
-        self._sizer = step_sizer()
+        self._sizer = BatchSizer(
+            first=FIRST, least=LEAST, most=MOST, target_ms=TARGET_MS, call_share=0.0
+        )
         #: The run of the queue; None before it begins.
         self.run: pages.Run | None = None
 
@@ -321,6 +328,20 @@ class Moving:
                 self.end()
             raise
         carry_settings(self._source, self._target, self._queue)
+        self._move_schedules()
+
+    def _move_schedules(self) -> None:
+        keys = self._queue.keys
+        there = schedules_of(self._source, self._queue)
+        for name in there.stored:
+            taken = run(self._source, pages.take_schedule(keys, name))
+            if taken is None:
+                continue
+            if run(self._target, pages.put_schedule(keys, name, taken)):
+                self.tally.schedules += 1
+            run(self._source, pages.end_schedule(keys, name, is_moved=True))
+        for name, changed in there.changed.items():
+            run(self._target, pages.put_schedule(keys, name, changed))
 
     def steps(self) -> Iterator[None]:
         """Move all that waits or was given up; stop when a walk finds nothing, or after `WALKS`."""
@@ -356,6 +377,37 @@ class Moving:
         call = pages.end_page(self._queue.keys, run=id, page=page, is_moved=True)
         with finished_first():
             run(self._source, call)
+
+
+class SchedulesThere(NamedTuple):
+    """What a queue has of periodic schedules that can move."""
+
+    #: Names of those that are stored, or set aside by a run that was interrupted.
+    stored: list[str]
+    #: What somebody has changed of those in code.
+    changed: dict[str, MovedSchedule]
+
+
+def schedules_of(client: Redis, queue: QueueSettings) -> SchedulesThere:
+    """Read which schedules of a queue can move."""
+    stored: dict[str, None] = {}
+    changed: dict[str, MovedSchedule] = {}
+    cursor, is_first = 0, True
+    while cursor or is_first:
+        page = run(client, periods.page(queue.keys, cursor))
+        cursor, is_first = page.cursor, False
+        for field_name, value, _ in page.fields:
+            kind, _, name = field_name.decode(errors="replace").partition(" ")
+            if kind == "moving":
+                kind, _, name = name.partition(" ")
+                kind = "stored" if kind == "stored" else ""
+            if kind == "stored":
+                stored[name] = None
+            elif kind == "change":
+                changed[name] = MovedSchedule(b"", value, b"", b"")
+    for name in stored:
+        changed.pop(name, None)
+    return SchedulesThere(list(stored), changed)
 
 
 def carry_settings(source: Redis, target: Redis, queue: QueueSettings) -> None:

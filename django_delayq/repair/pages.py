@@ -239,3 +239,50 @@ def end_page(
         ),
         read,
     )
+
+
+class MovedSchedule(NamedTuple):
+    """What is stored of a periodic schedule, or changed of one in code; each part empty if there is none."""
+
+    stored: bytes
+    change: bytes
+    state: bytes
+    moment: bytes
+
+
+def take_schedule(
+    keys: DeliveryKeys, name: str, *, now_us: int | None = None
+) -> Call[MovedSchedule | None]:
+    """Set a stored schedule aside, so that it comes to no moment here; None: no such schedule is stored. Safe to repeat."""
+    return Call(
+        *bind(PACKAGES, "move_schedule", keys),
+        (now_argument(now_us), "take", name),
+        lambda reply: MovedSchedule(*reply) if reply else None,
+    )
+
+
+def put_schedule(
+    keys: DeliveryKeys,
+    name: str,
+    schedule: MovedSchedule,
+    *,
+    now_us: int | None = None,
+) -> Call[bool]:
+    """Write what another server had of a schedule; returns False if there is one already. Safe to repeat."""
+    return Call(
+        *bind(PACKAGES, "move_schedule", keys),
+        (now_argument(now_us), "put", name, *schedule),
+        bool,
+    )
+
+
+def end_schedule(
+    keys: DeliveryKeys, name: str, *, is_moved: bool, now_us: int | None = None
+) -> Call[bool]:
+    """Delete a schedule that was set aside, or take it back; returns whether there was one. Safe to repeat."""
+    step = "end" if is_moved else "release"
+    return Call(
+        *bind(PACKAGES, "move_schedule", keys),
+        (now_argument(now_us), step, name),
+        bool,
+    )
