@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 from redis.client import Redis
 
 from django_delayq.calls.batch import BatchSizer
@@ -37,6 +38,8 @@ from django_delayq.wire.signing import Keyring
 FIRST, LEAST, MOST = 64, 32, 250
 #: Walks through all places of a queue, at most: a later one finds what came, or went on, meanwhile.
 WALKS = 4
+#: Keys that one step looks at, to find a server's queues.
+SCANNED = 1_000
 #: The key that a payload of ours is signed with, where no codec hides it.
 _KEY = re.compile(rb'"mac":".(....)')
 #: Payloads begin with it at the latest there.
@@ -91,7 +94,7 @@ class Taking:
     ) -> None:
         self._client = client
         self._queue = queue
-        self._tally = tally
+        self.tally = tally
         self._is_copy = is_copy
         self._sizer = BatchSizer(
             first=FIRST, least=LEAST, most=MOST, target_ms=TARGET_MS, call_share=0.0
@@ -129,7 +132,7 @@ class Taking:
 
     def walk(self) -> Iterator[tuple[int, list[Moved]]]:
         """Yield all pages of one walk through the queue, each with its number, in the order in which jobs go."""
-        self._tally.stay = self._tally.late = 0
+        self.tally.stay = self.tally.late = 0
         for source in Source:
             skip = 0
             while True:
@@ -140,8 +143,8 @@ class Taking:
                 if not taken.looked:
                     break
                 self._sizer.learn(taken.looked, monotonic_ms() - begun_ms)
-                self._tally.stay += taken.stay
-                self._tally.late += len(taken.jobs)
+                self.tally.stay += taken.stay
+                self.tally.late += len(taken.jobs)
                 skip += taken.looked if self._is_copy else taken.stay
                 if taken.jobs:
                     self._next += 1
@@ -320,14 +323,13 @@ class Moving:
         begun = self._taking.begin(Kind.DIRECT)
         try:
             self._storing.begin(begun)
-            self._storing.prepare(
-                run(self._source, upgrading.read_format(keys)).format
-            )
+            self._storing.prepare(run(self._source, upgrading.read_format(keys)).format)
         except CannotMove:
             if not begun.pages:
                 self.end()
             raise
-        carry_settings(self._source, self._target, self._queue)
+        settings = settings_of(self._source, self._queue)
+        keep_settings(self._target, self._queue, settings)
         self._move_schedules()
 
     def _move_schedules(self) -> None:
@@ -410,20 +412,50 @@ def schedules_of(client: Redis, queue: QueueSettings) -> SchedulesThere:
     return SchedulesThere(list(stored), changed)
 
 
-def carry_settings(source: Redis, target: Redis, queue: QueueSettings) -> None:
-    """Give the target the pauses and limits that somebody has set on the source, where it has none of its own."""
-    keys = queue.keys
-    there = {each.task for each in run(target, pausing.pauses(keys))}
-    for pause in run(source, pausing.pauses(keys)):
-        if pause.task in there:
-            continue
+def queues_on(client: Redis) -> list[str]:
+    """Return the names of the queues that a server has, as far as their keys tell."""
+    names = set()
+    for prefix in ("delayq_counters:", "redisson_delay_queue_timeout:"):
+        for key in client.scan_iter(match=f"{prefix}*", count=SCANNED):
+            name = key.decode(errors="replace").removeprefix(prefix)
+            if name.startswith("{") and name.endswith("}") and name.count("{") == 1:
+                name = name[1:-1]
+            names.add(name)
+    return sorted(names)
+
+
+class Settings(msgspec.Struct):
+    """The pauses and limits of a queue that somebody has set, as arguments of the calls that set them."""
+
+    #: Task, empty for the queue itself; until; by; why.
+    pauses: list[tuple[str, str, str, str]] = []
+    #: Name, empty for that of the queue itself; changes; by.
+    limits: list[tuple[str, dict[str, Any], str]] = []
+
+
+def settings_of(client: Redis, queue: QueueSettings) -> Settings:
+    """Read the pauses and limits that somebody has set."""
+    found = Settings()
+    for pause in run(client, pausing.pauses(queue.keys)):
         until = "" if pause.until is None else f"={pause.until_ms:.0f}"
-        call = pausing.pause(
-            keys, task=pause.task, until=until, by=pause.by, reason=pause.reason
-        )
-        run(target, call)
-    known = {each.name for each in run(target, limiting.limits(keys)) if each.set}
-    for limit in run(source, limiting.limits(keys)):
-        if limit.set and limit.name not in known:
-            call = limiting.set_limit(keys, limit.set, name=limit.name, by=limit.by)
-            run(target, call)
+        found.pauses.append((pause.task or "", until, pause.by, pause.reason))
+    for limit in run(client, limiting.limits(queue.keys)):
+        if limit.set:
+            found.limits.append((limit.name, limit.set, limit.by))
+    return found
+
+
+def keep_settings(client: Redis, queue: QueueSettings, settings: Settings) -> None:
+    """Set pauses and limits, where somebody has not set others."""
+    keys, there = queue.keys, settings_of(client, queue)
+    known = {each[0] for each in there.pauses}
+    for task, until, by, why in settings.pauses:
+        if task not in known:
+            call = pausing.pause(
+                keys, task=task or None, until=until, by=by, reason=why
+            )
+            run(client, call)
+    known = {each[0] for each in there.limits}
+    for name, changes, by in settings.limits:
+        if name not in known:
+            run(client, limiting.set_limit(keys, changes, name=name, by=by))

@@ -251,12 +251,15 @@ class MovedSchedule(NamedTuple):
 
 
 def take_schedule(
-    keys: DeliveryKeys, name: str, *, now_us: int | None = None
+    keys: DeliveryKeys, name: str, *, is_copy: bool = False, now_us: int | None = None
 ) -> Call[MovedSchedule | None]:
-    """Set a stored schedule aside, so that it comes to no moment here; None: no such schedule is stored. Safe to repeat."""
+    """Set a stored schedule aside, so that it comes to no moment here; None: no such schedule is stored. Safe to repeat.
+
+    ``is_copy``: only read it.
+    """
     return Call(
         *bind(PACKAGES, "move_schedule", keys),
-        (now_argument(now_us), "take", name),
+        (now_argument(now_us), "read" if is_copy else "take", name),
         lambda reply: MovedSchedule(*reply) if reply else None,
     )
 

@@ -4,12 +4,15 @@
 -- Prelude  clock, window, frame, job, schedules
 -- Keys     schedules, periods, channel
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
--- ARGV[2]  what to do: 'take' sets a stored schedule aside, and it comes to no moment here; 'end' deletes what was set
+-- ARGV[2]  what to do: 'take' sets a stored schedule aside, and it comes to no moment here; 'read' only
+--          reads it; 'end' deletes what was set
 --          aside; 'release' takes it back; 'put' writes these here
 -- ARGV[3]  name of the schedule
--- ARGV[4]  for 'put': its definition, empty for a schedule in code; and on: its change, its state, its next moment, each
---          empty if there is none
--- Returns  for 'take', these four, or nothing if no such schedule is stored; else 1, or 0 if nothing was to be done, which
+-- ARGV[4]  for 'put': its definition, empty for a schedule in code
+-- ARGV[5]  for 'put': its change, empty if there is none
+-- ARGV[6]  for 'put': its state, likewise
+-- ARGV[7]  for 'put': its next moment, likewise
+-- Returns  for 'take' and 'read', these four, or nothing if no such schedule is stored; else 1, or 0 if nothing was to be done, which
 --          for 'put' means that there is one already
 
 local now_us, step, name = read_clock(ARGV[1]), ARGV[2], ARGV[3]
@@ -40,19 +43,21 @@ local function write(found)
   tell()
 end
 
-if step == 'take' then
+if step == 'take' or step == 'read' then
   if not values[1] then
     local found = redis.call('HMGET', keys.schedules, unpack(places))
     if not found[1] then return {} end
     found[4] = redis.call('ZSCORE', keys.periods, name)
-    -- A removal is first, which a full server does not refuse.
-    redis.call('ZREM', keys.periods, name)
-    for i = 1, 4 do
-      if found[i] then redis.call('HSET', keys.schedules, aside[i], found[i]) end
-    end
-    redis.call('HDEL', keys.schedules, unpack(places))
-    tell()
     values = found
+    if step == 'take' then
+      -- A removal is first, which a full server does not refuse.
+      redis.call('ZREM', keys.periods, name)
+      for i = 1, 4 do
+        if found[i] then redis.call('HSET', keys.schedules, aside[i], found[i]) end
+      end
+      redis.call('HDEL', keys.schedules, unpack(places))
+      tell()
+    end
   end
   local reply = {}
   for i = 1, 4 do reply[i] = values[i] or '' end
