@@ -33,6 +33,8 @@ class Source(StrEnum):
     RETURNED = "returned"
     RETRIES = "retries"
     HELD = "held"
+    #: Those of processes that have gone, where nobody works who would notice.
+    LEASES = "leases"
     DEAD = "dead"
     QUARANTINE = "quarantine"
 

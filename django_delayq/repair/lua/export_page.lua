@@ -3,12 +3,13 @@
 --
 -- Prelude  clock, count, window, frame, list, job, held, moving
 -- Keys     source, delay_queue, held, held_tasks, headers, payloads, locators, errors, notes, ended, counters, ranked,
---          control, moving, moving_from
+--          control, moving, moving_from, slots
 -- Where    source: the set or list that the page is taken from
 -- ARGV[1]  now, epoch us; empty: the server's TIME (tests pass their own)
 -- ARGV[2]  id of the run; empty: only read, and change nothing
 -- ARGV[3]  number of the page, from 1 on
--- ARGV[4]  what the page is taken from: 'frames', 'destination', 'retries', 'returned', 'held', 'dead', 'quarantine'
+-- ARGV[4]  what the page is taken from: 'frames', 'destination', 'retries', 'returned', 'held', 'leases', 'dead', 'quarantine'; of
+--          the leases only those that ended more than a minute ago, as nobody works there who would notice
 -- ARGV[5]  how many elements there to pass over
 -- ARGV[6]  most elements to look at
 -- ARGV[7]  bytes of payloads, about
@@ -98,8 +99,9 @@ local function look_at_lying(payload)
   return true
 end
 
-local LETTERS = { retries = 'r', returned = 'e', held = 'h', dead = 'd', quarantine = 'q' }
-local names = {}
+local OVER_MS = 60000
+local LETTERS = { retries = 'r', returned = 'e', held = 'h', leases = 'h', dead = 'd', quarantine = 'q' }
+local names, slots = {}, {}
 local function look_at_token(token, score)
   local payload, failure = redis.call('HGET', keys.payloads, token), redis.call('HGET', keys.errors, token)
   if not payload then return false end
@@ -110,9 +112,13 @@ local function look_at_token(token, score)
   if start then
     if source ~= 'dead' and source ~= 'quarantine' and stays(tail) then return false end
     local first, ahead = run_of(tail)
-    if ahead then
-      header = struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start, NOBODY, owner) .. with_run(tail, first)
+    if source == 'leases' then
+      owner = NOBODY
+      local limit = limit_of(tail)
+      if limit then slots[#slots + 1] = limit .. '\0' .. token end
     end
+    if ahead then tail = with_run(tail, first) end
+    header = struct.pack(HEADER, attempts, was_spared and kills + SPARED or kills, start, NOBODY, owner) .. tail
   else
     header = fresh_header(is_score(score) and score or 0, '')
   end
@@ -147,6 +153,9 @@ while looked < most and byte_count < budget do
     for _, payload in ipairs(part) do note(look_at_lying(payload)) end
   else
     part = redis.call('ZRANGE', keys.source, from, from + size - 1, 'WITHSCORES')
+    if source == 'leases' then
+      while part[1] and tonumber(part[#part]) > now_ms - OVER_MS do part[#part], part[#part - 1] = nil, nil end
+    end
     for i = 1, #part, 2 do
       if source == 'frames' and length > 0 and is_foreign(part[i]) then
         foreign = foreign + 1
@@ -169,7 +178,7 @@ end
 if run == '' or #jobs == 0 then return reply_of(looked, stay, jobs) end
 
 check_hashes(keys.headers, keys.payloads, keys.errors, keys.locators, keys.notes, keys.counters, keys.moving_from)
-check_sets(keys.held, keys.held_tasks, keys.ranked, keys.moving)
+check_sets(keys.held, keys.held_tasks, keys.ranked, keys.moving, keys.slots)
 -- Removals first, which a full server does not refuse.
 local tokens, held, tasks, headers, payloads, errors, pages, froms = {}, {}, {}, {}, {}, {}, {}, {}
 local name, why = 'moving ' .. run, nil
@@ -199,6 +208,7 @@ else
   redis.call('ZREM', keys.source, unpack(members))
   if listed then unlist(keys.delay_queue, keys.counters, listed) end
 end
+if #slots > 0 then redis.call('ZREM', keys.slots, unpack(slots)) end
 if #names > 0 then redis.call('ZREM', keys.held_tasks, unpack(names)) end
 redis.call('ZREM', keys.ranked, unpack(tokens))
 redis.call('HDEL', keys.locators, unpack(tokens))
