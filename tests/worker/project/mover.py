@@ -13,8 +13,8 @@ import time
 import django
 import redis
 
-#: Seconds that a mover lives at most before it is killed.
-LIFE_S = 0.08
+#: Pages that a mover passes on at most, and seconds that it lives after that, before it is killed.
+PAGES, LIFE_S = 5, 0.02
 #: Jobs of a page, so that there are many.
 PAGE = 8
 
@@ -31,13 +31,14 @@ def main(url: str, queue: str, kills: int) -> None:
     chance = random.Random(os.getpid())
     killed = 0
 
-    def move() -> None:
+    def move(told: int | None = None) -> None:
         source, target = redis.Redis.from_url(url), redis.Redis.from_url(place)
         one = moving.Moving(source, target, settings, keyring)
         one.begin()
         while True:
             for _ in one.steps():
-                pass
+                if told is not None:
+                    os.write(told, b".")
             counts = one.counts
             if not moving.total_of(counts) + counts.running:
                 break
@@ -46,10 +47,15 @@ def main(url: str, queue: str, kills: int) -> None:
 
     sys.stdin.readline()
     while killed < kills:
+        heard, told = os.pipe()
         pid = os.fork()
         if not pid:
-            move()
+            move(told)
             os._exit(0)
+        os.close(told)
+        for _ in range(chance.randrange(PAGES)):
+            os.read(heard, 1)
+        os.close(heard)
         time.sleep(chance.random() * LIFE_S)
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
