@@ -14,9 +14,9 @@ import django
 import redis
 
 #: Pages that a mover passes on at most, and seconds that it lives after that, before it is killed.
-PAGES, LIFE_S = 5, 0.02
+PAGES, LIFE_S = 5, 0.01
 #: Jobs of a page, so that there are many.
-PAGE = 8
+PAGE = 5
 
 
 def main(url: str, queue: str, kills: int) -> None:
@@ -55,10 +55,10 @@ def main(url: str, queue: str, kills: int) -> None:
         os.close(told)
         for _ in range(chance.randrange(PAGES)):
             os.read(heard, 1)
-        os.close(heard)
         time.sleep(chance.random() * LIFE_S)
         os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
+        os.close(heard)
         killed += os.WIFSIGNALED(status)
         if not os.WIFSIGNALED(status):
             break
