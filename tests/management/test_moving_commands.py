@@ -160,16 +160,19 @@ def test_jobs_of_another_key_are_told_and_signed_anew_on_demand(
     queue: str, other: str, use: Any, server: Server, call: Call, settings: Any
 ) -> None:
     add(queue, 1, delay=3_600)
-    use(other, KEYS=["another secret, long"])
+    first = settings.SECRET_KEY
+    use(other)
+    settings.SECRET_KEY = "another secret"
 
     said = call("delayq_import", "--from", server.socket_url, "--queue", queue)
     assert "1 need the key" in said.out
 
-    use(server.socket_url, KEYS=["another secret, long", settings.SECRET_KEY])
+    use(server.socket_url)
+    settings.SECRET_KEY_FALLBACKS = [first]
     said = call("delayq_import", "--from", other, "--queue", queue, "--resign")
 
     assert f"queue {queue}: 1 moved, 1 of these signed anew" in said.out
-    use(server.socket_url, KEYS=["another secret, long"])
+    settings.SECRET_KEY_FALLBACKS = []
     with server.client() as client:
         (token,) = client.hkeys(DeliveryKeys.of(queue).locators)
     assert get_job(f"{queue}:{token.decode()}").args == (1,)
