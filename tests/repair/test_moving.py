@@ -490,6 +490,17 @@ def test_a_job_that_the_target_has_already_is_not_stored_again(
     assert sorted(names_of(other.claim())) == ["a", "b"]
 
 
+def test_a_queue_may_move_there_and_back_again(rig: Rig, other: Rig) -> None:
+    rig.schedule({"a": 0, "b": 0})
+    move(rig, other)
+
+    assert move(other, rig).moved == 2
+
+    rig.now = 10
+    assert sorted(names_of(rig.claim())) == ["a", "b"]
+    assert other.state() == {}
+
+
 def test_a_batch_ends_where_it_is(rig: Rig, other: Rig) -> None:
     rig.run(upgrading.enroll(rig.keys, owner=b"new-----"))
     rig.open("then")

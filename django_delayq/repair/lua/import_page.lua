@@ -20,20 +20,28 @@ local last = tonumber(redis.call('HGET', keys.control, 'moved:' .. run) or 0) or
 if page <= last then return { 'known', 0, 0, 0 } end
 if page > last + 1 then return { 'early', last, 0, 0 } end
 
-local jobs, known = {}, 0
+-- A job that has moved away from here is remembered as taken, and may come back.
+local function has_ended(token)
+  local state = how_ended(keys.ended, now_ms, token)
+  return state and state ~= 'taken'
+end
+
+local jobs, tokens, known = {}, {}, 0
 for i = 6, #ARGV - 6, 7 do
   local job = { place = ARGV[i], token = ARGV[i + 1], score = tonumber(ARGV[i + 2]), header = ARGV[i + 3], payload = ARGV[i + 4],
     error = ARGV[i + 5], history = ARGV[i + 6] }
   local is_known = not is_foreign_place(job.place)
     and (redis.call('HEXISTS', keys.headers, job.token) == 1 or redis.call('HEXISTS', keys.locators, job.token) == 1
-      or redis.call('HEXISTS', keys.payloads, job.token) == 1 or how_ended(keys.ended, now_ms, job.token))
+      or redis.call('HEXISTS', keys.payloads, job.token) == 1 or has_ended(job.token))
   if is_known then
     known = known + 1
   else
-    jobs[#jobs + 1] = job
+    jobs[#jobs + 1], tokens[#tokens + 1] = job, job.token
   end
 end
 local head, is_ranked = before_placing()
 redis.call('HSET', keys.control, 'moved:' .. run, page)
+-- Else a claim would take a job that has come back for a copy.
+if #tokens > 0 then redis.call('ZREM', keys.ended, unpack(tokens)) end
 local shared = place_jobs(jobs, format, listed, now_ms, head, is_ranked)
 return { 'stored', #jobs, known, shared }
