@@ -175,7 +175,7 @@ def test_jobs_of_another_key_are_told_and_signed_anew_on_demand(
     settings.SECRET_KEY_FALLBACKS = []
     with server.client() as client:
         (token,) = client.hkeys(DeliveryKeys.of(queue).locators)
-    assert get_job(f"{queue}:{token.decode()}").args == (1,)
+    assert get_job(f"{queue}:{token.decode()}").args == [1]
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,18 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from django_delayq import conf
 from django_delayq.calls.running import run
+from django_delayq.calls.script import load_script
 from django_delayq.conf import QueueSettings
 from django_delayq.delivery import limiting, pausing, upgrading
-from django_delayq.delivery.keys import DeliveryKeys
-from django_delayq.delivery.states import Change, State
+from django_delayq.delivery.states import State
 from django_delayq.repair import moving, pages
+from django_delayq.repair.calls import PACKAGES
 from django_delayq.repair.moving import CannotMove, Moving
 from django_delayq.repair.pages import Kind, MovedSchedule, OtherRun, Source
 from django_delayq.wire.frame import FrameFormat
 from tests.conftest import keys_of
-from tests.delivery.rig import OWNER, T0, Rig, names_of, token
+from tests.delivery.rig import OWNER, T0, Rig, names_of
+from tests.queues.proxy import Proxy
 from tests.servers import ExternalServer, Server
 
 pytestmark = pytest.mark.redis
@@ -616,6 +618,46 @@ def test_a_token_of_somebody_elses_element_is_no_token_of_a_job(source: Rig) -> 
     assert source.client.llen(source.keys.queue.destination) == 0
 
 
+@pytest.mark.parametrize("reaches_server", [True, False], ids=["reply", "request"])
+@pytest.mark.parametrize("script", ["export_page", "import_page", "end_page"])
+def test_a_call_that_is_lost_on_the_way_is_made_again(
+    private_server: Callable[..., Server],
+    rig: Rig,
+    other: Rig,
+    script: str,
+    reaches_server: bool,
+) -> None:
+    """Both servers lie behind a line that is cut when the call comes."""
+    servers = [private_server(), private_server()]
+    proxies = [Proxy(server) for server in servers]
+    lines = [redis.Redis.from_url(proxy.url) for proxy in proxies]
+    source, target = (
+        Rig(line, rig.keys.queue.name, insertion_list=False) for line in lines
+    )
+    source.schedule({f"j{n}": n for n in range(20)})
+    load(source, target)
+    sha = load_script(PACKAGES, script).sha.encode()
+    proxy = proxies[script == "import_page"]
+    struck = proxy.lose_reply_to(sha) if reaches_server else proxy.lose(sha)
+
+    tally = move(source, target)
+
+    assert struck.is_set()
+    assert tally.moved + tally.known == 20 or script == "import_page"
+    assert len(target.state()["timeout_set"]) == 20
+    assert source.state() == {}
+    for line, each in zip(lines, proxies, strict=True):
+        line.close()
+        each.close()
+
+
+def load(*rigs: Rig) -> None:
+    """Have the servers know the scripts, so that each call names its own by the SHA-1."""
+    for rig in rigs:
+        for name in ("begin_export", "export_page", "import_page", "end_page"):
+            rig.client.script_load(load_script(PACKAGES, name).source)
+
+
 def test_a_lost_connection_ends_the_run_and_the_next_one_goes_on(
     rig: Rig, other: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -635,11 +677,3 @@ def test_a_lost_connection_ends_the_run_and_the_next_one_goes_on(
     assert len(rig.state()["held"]) == 20
     assert move(rig, other).moved == 20
     assert rig.state() == {}
-
-
-def test_keys_of_a_move_are_of_the_queue(queue_name: str) -> None:
-    keys = DeliveryKeys.of(queue_name)
-
-    assert queue_name in keys.moving
-    assert queue_name in keys.moving_from
-    assert token("a") != Change.CANCELLED
