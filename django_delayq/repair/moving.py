@@ -140,7 +140,8 @@ class Taking:
                 begun_ms = monotonic_ms()
                 with finished_first():
                     taken = self._export(source, page, skip)
-                if not taken.looked:
+                # A page whose reply was lost is read again, which looks at nothing else.
+                if not taken.looked and not taken.jobs:
                     break
                 self._sizer.learn(taken.looked, monotonic_ms() - begun_ms)
                 self.tally.stay += taken.stay
@@ -243,7 +244,7 @@ class Storing:
         self._format = run(self._client, upgrading.read_format(keys)).written
 
     def store(self, source_run: str, page: int, jobs: list[Moved]) -> None:
-        """Store a page; nothing happens if it was stored before."""
+        """Store a page; if it was stored before, its jobs are known here."""
         jobs = [self._looked_at(job) for job in jobs]
         call = pages.import_page(
             self._queue.keys,
@@ -256,6 +257,7 @@ class Storing:
         with finished_first():
             stored = run(self._client, call)
         if stored is None:
+            self._tally.known += len(jobs)
             return
         self._tally.moved += stored.stored
         self._tally.known += stored.known

@@ -255,7 +255,7 @@ def test_a_file_is_imported_once_however_often_it_is_read(
 
     assert [lines[0] for lines in told] == [
         f"queue {queue}: 3 moved",
-        f"queue {queue}: 0 moved",
+        f"queue {queue}: 0 moved, 3 were here already",
     ]
     assert told[0][-1] == told[1][-1]
 
@@ -272,7 +272,7 @@ def test_a_second_export_has_all_of_the_first_and_what_came_since(
     call("delayq_import", lost)
     said = call("delayq_import", path)
 
-    assert said.lines[0] == f"queue {queue}: 1 moved"
+    assert said.lines[0] == f"queue {queue}: 1 moved, 1 were here already"
 
 
 def test_what_was_exported_can_be_put_back(

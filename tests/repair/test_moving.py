@@ -643,7 +643,7 @@ def test_a_call_that_is_lost_on_the_way_is_made_again(
     tally = move(source, target)
 
     assert struck.is_set()
-    assert tally.moved + tally.known == 20 or script == "import_page"
+    assert tally.moved + tally.known == 20
     assert len(target.state()["timeout_set"]) == 20
     assert source.state() == {}
     for line, each in zip(lines, proxies, strict=True):
