@@ -34,8 +34,8 @@ from django_delayq.repair.pacing import TARGET_MS, finished_first
 from django_delayq.repair.pages import Kind, Moved, MovedSchedule, Source
 from django_delayq.wire.signing import Keyring
 
-#: Jobs of a page: at first, at least, at most. A page takes 2 to 5 ms of a server; large payloads bound it by their bytes.
-FIRST, LEAST, MOST = 64, 32, 250
+#: Jobs of a page: at first, at least, at most. A page takes some 2 ms of a server; large payloads bound it by their bytes.
+FIRST, LEAST, MOST = 64, 32, 150
 #: Walks through all places of a queue, at most: a later one finds what came, or went on, meanwhile.
 WALKS = 4
 #: Keys that one step looks at, to find a server's queues.
