@@ -9,6 +9,7 @@ from typing import Any
 
 from django_delayq.delivery import (
     claiming,
+    durability,
     limiting,
     looking,
     progress,
@@ -1064,6 +1065,21 @@ def _(rig: Rig) -> Callable[[], object]:
     ]
 
 
+@stop("read days", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    return lambda: rig.run(statistics.read_days(rig.keys, count=2, now_us=rig.now_us))
+
+
+@stop("read hours", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    add(rig)
+    rig.now += HOUR_MS
+    add(rig)
+    hour = rig.now_us // 3_600_000_000
+    return lambda: rig.run(statistics.read_hours(rig.keys, [hour - 1, hour]))
+
+
 @stop("read totals", drains=True)
 def _(rig: Rig) -> Callable[[], object]:
     add(rig)
@@ -1243,3 +1259,8 @@ def _(rig: Rig) -> Callable[[], object]:
     return lambda: rig.run(
         pages.end_schedule(rig.keys, "nightly", is_moved=False, now_us=rig.now_us)
     )
+
+
+@stop("put up a fence", drains=True)
+def _(rig: Rig) -> Callable[[], object]:
+    return lambda: rig.run(durability.fence(rig.keys))
